@@ -1,0 +1,249 @@
+"""Real Apache Hudi as a Python object: `with Judge("1.2.0") as judge: judge.upsert(path, rows)`.
+
+Its writes are quiet: no metadata table, cleaning, archiving, inline compaction or upgrade of the table,
+unless an option asks for it. Options are Hudi's own, and the later ones win:
+
+    QUIET, what hoodie.properties says, the options given to `create` here, the method's own, `options`
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self, TypeAlias
+
+import javaproperties
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.judge.environment import JudgeError
+from tests.judge.session import Session
+
+__all__ = ["QUIET", "Judge", "JudgeError"]
+
+Options: TypeAlias = Mapping[str, object]
+Rows: TypeAlias = pa.Table | Path
+"""Rows to write: a table, or a Parquet file that holds them."""
+
+QUIET: Options = {
+    "hoodie.metadata.enable": "false",
+    "hoodie.clean.automatic": "false",
+    "hoodie.archive.automatic": "false",
+    "hoodie.compact.inline": "false",
+    "hoodie.write.auto.upgrade": "false",
+    "hoodie.upsert.shuffle.parallelism": "2",
+    "hoodie.insert.shuffle.parallelism": "2",
+    "hoodie.bulkinsert.shuffle.parallelism": "2",
+    "hoodie.delete.shuffle.parallelism": "2",
+}
+WRITER_KEYS = {
+    "hoodie.table.name": "hoodie.table.name",
+    "hoodie.table.version": "hoodie.write.table.version",
+    "hoodie.table.recordkey.fields": "hoodie.datasource.write.recordkey.field",
+    "hoodie.table.precombine.field": "hoodie.datasource.write.precombine.field",
+    "hoodie.table.ordering.fields": "hoodie.datasource.write.precombine.field",
+    "hoodie.table.partition.fields": "hoodie.datasource.write.partitionpath.field",
+}
+"""Entries of hoodie.properties, and the options by which a writer has to repeat them."""
+
+
+class Judge:
+    """Real Hudi of one version on its own small Spark; close it, or use it in a `with`."""
+
+    def __init__(self, version: str, cores: int = 2, memory: str = "3g") -> None:
+        self.version = version
+        self.session = Session(version, cores, memory)
+        self._numbers = itertools.count()
+        self._created_with: dict[Path, Options] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End Hudi's process. May be repeated."""
+        self.session.close()
+
+    @property
+    def seconds(self) -> float:
+        """What the last request took, measured beside Hudi; before the first, what Spark took to start."""
+        return self.session.seconds
+
+    # Anything: exactly these options, any statement, any read.
+
+    def write(self, path: Path, rows: Rows | None, options: Options, mode: str = "append") -> None:
+        """Write `rows` with exactly these options; `None` is an empty frame without the table's columns."""
+        file = self._new_file() if isinstance(rows, pa.Table) else rows
+        if isinstance(rows, pa.Table):
+            pq.write_table(rows, file)
+        parquet = None if file is None else str(file)
+        self.session.ask("write", path=str(path), parquet=parquet, mode=mode, options=options)
+
+    def read(
+        self,
+        path: Path,
+        out: Path | None = None,
+        *,
+        query: str = "snapshot",
+        as_of: str | None = None,
+        options: Options | None = None,
+    ) -> pa.Table:
+        """What Hudi reads, also left in the file `out`. `query`: snapshot, read_optimized or incremental."""
+        file = out or self._new_file()
+        chosen = {"as.of.instant": as_of, **(options or {})} if as_of else options
+        self.session.ask("read", path=str(path), out=str(file), options=_read_options(query, chosen))
+        return pq.ParquetFile(file).read()
+
+    def count(self, path: Path, *, query: str = "snapshot", options: Options | None = None) -> int:
+        """The number of rows Hudi reads."""
+        return int(self.session.ask("count", path=str(path), options=_read_options(query, options)))
+
+    def scan(self, path: Path, *, query: str = "snapshot", options: Options | None = None) -> float:
+        """Read all rows and columns on all cores, keep nothing, return the seconds: for benchmarks."""
+        self.session.ask("scan", path=str(path), options=_read_options(query, options))
+        return self.seconds
+
+    def sql(self, text: str, options: Options | None = None) -> list[dict[str, Any]]:
+        """Run one statement, with `options` as session settings for its time; its rows."""
+        rows: list[dict[str, Any]] = self.session.ask("sql", text=text, options=options or {})
+        return rows
+
+    # Commits. All but `create` take name, version and fields from hoodie.properties.
+
+    def create(
+        self,
+        path: Path,
+        name: str,
+        rows: Rows,
+        *,
+        version: int | None = None,
+        partition_field: str | None = None,
+        key: str = "id",
+        ordering: str | None = "ts",
+        operation: str = "upsert",
+        options: Options | None = None,
+    ) -> None:
+        """Make a MERGE_ON_READ table by its first commit; several fields go comma separated.
+
+        `version` is the table version, by default Hudi's newest. This Judge's later writes get `options` too.
+        """
+        fields = {
+            "hoodie.table.name": name,
+            "hoodie.datasource.write.table.type": "MERGE_ON_READ",
+            "hoodie.datasource.write.operation": operation,
+            "hoodie.datasource.write.recordkey.field": key,
+            "hoodie.datasource.write.precombine.field": ordering,
+            "hoodie.datasource.write.partitionpath.field": partition_field,
+            "hoodie.write.table.version": version,
+        }
+        said = {option: value for option, value in fields.items() if value is not None}
+        self.write(path, rows, {**QUIET, **said, **(options or {})}, mode="errorifexists")
+        self._created_with[path] = options or {}
+
+    def upsert(self, path: Path, rows: Rows, options: Options | None = None) -> None:
+        """Update by key and insert what is new."""
+        self._commit(path, rows, "upsert", options)
+
+    def insert(self, path: Path, rows: Rows, options: Options | None = None) -> None:
+        """Insert without looking up keys."""
+        self._commit(path, rows, "insert", options)
+
+    def bulk_insert(self, path: Path, rows: Rows, options: Options | None = None) -> None:
+        """Insert into new base files, whatever their size."""
+        self._commit(path, rows, "bulk_insert", options)
+
+    def delete(self, path: Path, rows: Rows, options: Options | None = None) -> None:
+        """Delete by key; `rows` need the key, partition and ordering columns."""
+        self._commit(path, rows, "delete", options)
+
+    def insert_overwrite(self, path: Path, rows: Rows, options: Options | None = None) -> None:
+        """Replace the partitions that `rows` belong to."""
+        self._commit(path, rows, "insert_overwrite", options)
+
+    def delete_partition(self, path: Path, *partitions: str, options: Options | None = None) -> None:
+        """Replace whole partitions, named by their paths, by nothing."""
+        named = {"hoodie.datasource.write.partitions.to.delete": ",".join(partitions)}
+        self._commit(path, None, "delete_partition", {**named, **(options or {})})
+
+    # Table services.
+
+    def schedule_compaction(self, path: Path, options: Options | None = None) -> str | None:
+        """Plan to compact every file group with logs and no plan; its instant, None if there is none."""
+        before = _compactions(path)
+        # By default Hudi schedules nothing before five delta commits, and does not say so.
+        at_once = {"hoodie.compact.inline.max.delta.commits": 1, **(options or {})}
+        self._call("run_compaction", path, at_once, op="schedule")
+        return max(_compactions(path) - before, default=None)
+
+    def run_compaction(
+        self, path: Path, instant: str | None = None, options: Options | None = None
+    ) -> list[str]:
+        """Execute one pending compaction, or all; the instants executed."""
+        # With nothing pending Hudi would schedule one first, if there were enough delta commits.
+        never = {"hoodie.compact.inline.max.delta.commits": 1_000_000, **(options or {})}
+        # A number here, text in all other procedures; text fails deep inside with a ClassCastException.
+        timestamp = None if instant is None else int(instant)
+        rows = self._call("run_compaction", path, never, op="run", timestamp=timestamp)
+        return sorted(str(row["timestamp"]) for row in rows)
+
+    def cluster(self, path: Path, options: Options | None = None) -> None:
+        """Plan and execute a clustering. On a bucket index Hudi plans it, fails, and leaves it pending."""
+        self._call("run_clustering", path, options, op="scheduleAndExecute")
+
+    def clean(self, path: Path, retain_commits: int = 1, options: Options | None = None) -> None:
+        """Delete the files that only commits older than the newest `retain_commits` need."""
+        self._call("run_clean", path, options, retain_commits=retain_commits)
+
+    def rollback(self, path: Path, instant: str, options: Options | None = None) -> None:
+        """Roll back the newest commit. On version 6 only Hudi 0.15.0 can: 1.x lists the wrong folder."""
+        self._call("rollback_to_instant", path, options, instant_time=instant)
+
+    def savepoint(self, path: Path, instant: str | None = None, options: Options | None = None) -> None:
+        """Protect the files of a commit, by default the newest, from cleaning."""
+        self._call("create_savepoint", path, options, commit_time=instant)
+
+    def archive(self, path: Path, keep: tuple[int, int] = (2, 3), options: Options | None = None) -> None:
+        """Archive the timeline down to `keep` (fewest, most) commits, as far as it has been cleaned."""
+        fewest, most = keep
+        self._call("archive_commits", path, options, min_commits=fewest, max_commits=most, retain_commits=1)
+
+    def _commit(self, path: Path, rows: Rows | None, operation: str, options: Options | None) -> None:
+        operate = {"hoodie.datasource.write.operation": operation}
+        self.write(path, rows, {**self._writer_options(path), **operate, **(options or {})})
+
+    def _call(
+        self, procedure: str, path: Path, options: Options | None, **arguments: object
+    ) -> list[dict[str, Any]]:
+        """Call one of Hudi's procedures with a writer's options.
+
+        Most procedures know tables by name only, and a name is bound to the schema it was made with: each
+        call makes its own. All take session settings, which may hold commas, unlike their own `options`.
+        """
+        name = f"judge_{next(self._numbers)}"
+        self.sql(f"create table {name} using hudi location '{path}'")
+        given = {"table": name, **{key: value for key, value in arguments.items() if value is not None}}
+        text = ", ".join(f"{key} => {value!r}" for key, value in given.items())
+        return self.sql(f"call {procedure}({text})", {**self._writer_options(path), **(options or {})})
+
+    def _writer_options(self, path: Path) -> Options:
+        properties = javaproperties.loads((path / ".hoodie/hoodie.properties").read_text())
+        said = {option: properties[key] for key, option in WRITER_KEYS.items() if properties.get(key)}
+        return {**QUIET, **said, **self._created_with.get(path, {})}
+
+    def _new_file(self) -> Path:
+        return self.session.scratch / f"{next(self._numbers)}.parquet"
+
+
+def _read_options(query: str, options: Options | None) -> Options:
+    return {"hoodie.metadata.enable": "false", "hoodie.datasource.query.type": query, **(options or {})}
+
+
+def _compactions(path: Path) -> set[str]:
+    """The instants of all compactions ever requested and not archived, under either timeline layout."""
+    requested = itertools.chain.from_iterable(
+        (path / folder).glob("*.compaction.requested") for folder in (".hoodie", ".hoodie/timeline")
+    )
+    return {file.name.split(".")[0] for file in requested}

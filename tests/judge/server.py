@@ -1,0 +1,112 @@
+"""One Spark session with one version of real Hudi, driven by JSON lines. Runs in the judge's environment.
+
+    python server.py '{"spark.master": ...}'        the argument is the whole Spark configuration
+
+The first line out says that Spark is up: {"jars", "seconds"}. Then each line in, {"op", "options", ...}, gets
+one line out: {"result", "seconds"} or {"error", "trace", "seconds"}. It ends at `exit` or at the end of its
+input, and the JVM with it, so a client that dies leaves nothing behind. Spark's own output goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+MESSAGE_CHARS_MAX = 2000
+
+
+def frame(spark: SparkSession, request: dict[str, Any]) -> DataFrame:
+    """The rows Hudi reads from the table at `path`."""
+    return spark.read.format("hudi").options(**request["options"]).load(request["path"])
+
+
+def write(spark: SparkSession, request: dict[str, Any]) -> None:
+    """Write the rows of the file `parquet`; with none, an empty frame, for operations that need no rows."""
+    rows = spark.read.parquet(request["parquet"]) if request["parquet"] else spark.range(0)
+    rows.write.format("hudi").options(**request["options"]).mode(request["mode"]).save(request["path"])
+
+
+def read(spark: SparkSession, request: dict[str, Any]) -> None:
+    """Read the table into the one Parquet file `out`."""
+    out = Path(request["out"])
+    parts = out.with_name(f"{out.name}.parts")
+    frame(spark, request).coalesce(1).write.mode("overwrite").parquet(str(parts))
+    (part,) = parts.glob("part-*.parquet")
+    part.replace(out)
+    shutil.rmtree(parts)
+
+
+def count(spark: SparkSession, request: dict[str, Any]) -> int:
+    """The number of rows Hudi reads."""
+    return frame(spark, request).count()
+
+
+def scan(spark: SparkSession, request: dict[str, Any]) -> None:
+    """Read every column of every row on all cores and drop them: a read without a result to write."""
+    frame(spark, request).write.format("noop").mode("overwrite").save()
+
+
+def sql(spark: SparkSession, request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Run one statement or procedure under the session settings of `options`, which hold for it only."""
+    for key, value in request["options"].items():
+        spark.conf.set(key, value)
+    try:
+        return [row.asDict(recursive=True) for row in spark.sql(request["text"]).collect()]
+    finally:
+        for key in request["options"]:
+            spark.conf.unset(key)
+
+
+OPERATIONS = {"write": write, "read": read, "count": count, "scan": scan, "sql": sql}
+
+
+def failure(error: Exception) -> dict[str, str]:
+    """The causes in Hudi's own words, outermost first, without py4j's wrapping; the trace has everything."""
+    words: list[str] = []
+    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while cause is not None and len(words) < 10:
+        words.append(cause.toString().splitlines()[0])
+        cause = cause.getCause()
+    text = "\n  caused by ".join(words) or f"{type(error).__name__}: {error}"
+    return {"error": text[:MESSAGE_CHARS_MAX], "trace": traceback.format_exc()}
+
+
+def main() -> None:
+    # Answers go to a private copy of stdout; what anybody else prints, the JVM included, goes to stderr.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(since: float, **fields: Any) -> None:
+        fields["seconds"] = time.perf_counter() - since
+        print(json.dumps(fields, default=str), file=answers, flush=True)
+
+    started = time.perf_counter()
+    builder = SparkSession.builder.appName("phantombase-judge")
+    for key, value in json.loads(sys.argv[1]).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    answer(started, jars=spark.sparkContext.getConf().get("spark.jars", ""))
+
+    for line in sys.stdin:
+        started = time.perf_counter()
+        request = json.loads(line)
+        if request["op"] == "exit":
+            answer(started, result=None)
+            break
+        try:
+            answer(started, result=OPERATIONS[request["op"]](spark, request))
+        except Exception as error:
+            answer(started, **failure(error))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""The timeline as a value: the active instants, and of the archived ones what was loaded (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from timeline.instant import Instant, State
+from timeline.layout import Layout
+
+
+UNKNOWN_COMPLETION = "9" * 17
+"""Greater than every instant time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """One instant per (time, family) at its highest state, ordered by time.
+
+    `archived`: completed instants that left the active timeline, as far as they were loaded.
+    `legacy_completions`: for completed files without a completion time in their name (tables upgraded from
+    version 6) the files' modification times, as instant times.
+    """
+
+    layout: Layout
+    instants: tuple[Instant, ...]
+    archived: tuple[Instant, ...] = ()
+    legacy_completions: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def completed_writes(self) -> dict[str, Instant]:
+        """Completed commits, delta commits and replace commits of the active timeline, by requested time."""
+        return {i.requested_time: i for i in self.instants if i.is_write and i.completed}
+
+    @cached_property
+    def pending_writes(self) -> dict[str, Instant]:
+        """Requested and inflight writes, pending compactions and clusterings included, by requested time."""
+        return {i.requested_time: i for i in self.instants if i.is_write and not i.completed}
+
+    def pending(self, action: str) -> tuple[Instant, ...]:
+        """Pending instants of one action, earliest first."""
+        return tuple(i for i in self.instants if i.action == action and not i.completed)
+
+    @cached_property
+    def pending_compactions(self) -> tuple[Instant, ...]:
+        """Pending compactions, earliest first.
+
+        On layout 1 a compaction that went inflight is named `<t>.compaction.inflight`; its requested file with
+        the plan is still there.
+        """
+        return self.pending("compaction")
+
+    @cached_property
+    def start(self) -> str:
+        """The first write of the active timeline, whatever its state; "" when there is none.
+
+        Everything older that is not here was archived: archival takes the oldest completed instants and never
+        passes a pending one.
+        """
+        return min((i.requested_time for i in self.instants if i.is_write), default="")
+
+    @cached_property
+    def _archived_writes(self) -> dict[str, Instant]:
+        return {i.requested_time: i for i in self.archived if i.is_write}
+
+    def is_committed(self, time: str) -> bool:
+        """Whether a write is visible: completed, or archived (older than the start, or known to the archive)."""
+        if time in self.completed_writes:
+            return True
+        return time not in self.pending_writes and (time < self.start or time in self._archived_writes)
+
+    def completion_time(self, time: str) -> str | None:
+        """When a write completed; None while it is pending and for instants nobody knows.
+
+        An instant older than the active timeline that the archive does not know either counts as completed
+        after everything else: Hudi puts its logs on the newest slice.
+        """
+        instant = self.completed_writes.get(time) or self._archived_writes.get(time)
+        if instant is not None:
+            return instant.completion_time or self.legacy_completions.get(time) or time
+        return UNKNOWN_COMPLETION if self.is_committed(time) else None
+
+    def needs_archive(self, time: str) -> bool:
+        """Whether only the archived timeline can tell when, or whether, a write completed.
+
+        Archived instants lie before the start. Behind it only where archival passed a savepoint, which keeps
+        its own instant in the active timeline.
+        """
+        if time in self.completed_writes or time in self.pending_writes:
+            return False
+        if time < self.start:
+            return self.layout.has_completion_times
+        return any(i.action == "savepoint" for i in self.instants)
+
+    def used_times(self) -> Iterator[str]:
+        """Every requested and completion time; a new one must exceed them all."""
+        for instant in (*self.instants, *self.archived):
+            yield instant.requested_time
+            if instant.completion_time is not None:
+                yield instant.completion_time
+
+    def find(self, time: str, family: str) -> Instant | None:
+        """The active instant of a time and family."""
+        return next((i for i in self.instants if i.requested_time == time and i.family == family), None)
+
+    @property
+    def latest_completed(self) -> str:
+        """The greatest requested time of a completed write; "" on an empty timeline."""
+        return max(self.completed_writes, default="")
+
+    @property
+    def inflight_writers(self) -> tuple[Instant, ...]:
+        """Pending delta commits, commits and replace commits of writers (no table services)."""
+        services = {"compaction", "logcompaction", "clustering"}
+        return tuple(
+            i for i in self.instants if i.is_write and i.state < State.COMPLETED and i.action not in services
+        )

@@ -1,0 +1,150 @@
+"""Brings Arrow data written under an older schema into the table's schema (pure, vectorised).
+
+Columns are matched by name: missing ones become null, unknown ones are dropped, widened ones are cast. The
+changes Hudi allows between a base file and a log file are the Avro promotions: int -> long, float, double;
+long -> float, double; float -> double; string <-> bytes; any number -> string; nested records field by field.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timeline.errors import MalformedError, UnsupportedError
+
+
+def conform(
+    data: pa.RecordBatch | pa.Table, schema: pa.Schema, where: str, *, float_as_text: bool = True
+) -> pa.Table:
+    """`data` with exactly the columns of `schema`, in its order and types; `where` names the source in errors.
+
+    `float_as_text`: float widens to double through its decimal text (1.1f -> 1.1), as Hudi does everywhere but
+    in Avro log blocks read by 0.15, where the bits are kept (1.100000023841858).
+
+    MalformedError: a required column is missing or holds nulls. UnsupportedError: a type change that is not a
+    promotion.
+    """
+    table = data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
+    columns = []
+    for field in schema:
+        index = table.schema.get_field_index(field.name)
+        column = pa.nulls(table.num_rows, field.type) if index < 0 else table.column(index)
+        columns.append(_column(column, field, where, float_as_text))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _column(column: Any, field: pa.Field, where: str, text: bool) -> Any:
+    if column.type != field.type:
+        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        column = pa.chunked_array(
+            [convert(c, field.type, f"{where}: column {field.name}", text) for c in chunks], type=field.type
+        )
+    if not field.nullable and column.null_count:
+        raise MalformedError(
+            "required column is missing or holds nulls",
+            path=where,
+            expected=str(field),
+            found=f"{column.null_count} nulls",
+        )
+    return column
+
+
+def convert(array: pa.Array, target: pa.DataType, where: str, float_as_text: bool = True) -> pa.Array:
+    """`array` as `target`, by promotion only."""
+    source = array.type
+    if source == target:
+        return array
+    if pa.types.is_dictionary(source):
+        return convert(array.dictionary_decode(), target, where, float_as_text)
+    if pa.types.is_struct(target) and pa.types.is_struct(source):
+        return _struct(array, target, where, float_as_text)
+    if pa.types.is_list(target) and _is_list(source):
+        offsets, values = _list_parts(array)
+        values = convert(values, target.value_type, where, float_as_text)
+        return pa.ListArray.from_arrays(offsets, values, type=target, mask=_mask(array))
+    if pa.types.is_map(target) and _is_list(source):
+        return _map(array, target, where, float_as_text)
+    if not _is_promotion(source, target):
+        raise UnsupportedError(
+            "column type change is not a promotion", path=where, expected=str(target), found=str(source)
+        )
+    if float_as_text and pa.types.is_float32(source) and pa.types.is_float64(target):
+        return array.cast(pa.string()).cast(pa.float64())
+    return array.cast(target)
+
+
+def _struct(array: pa.StructArray, target: pa.StructType, where: str, text: bool) -> pa.StructArray:
+    children = []
+    fields = [target.field(i) for i in range(target.num_fields)]
+    for field in fields:
+        index = array.type.get_field_index(field.name)
+        if index < 0:
+            children.append(pa.nulls(len(array), field.type))
+        else:
+            # field(i) ignores the parent's validity, which the mask below carries.
+            children.append(convert(array.field(index), field.type, f"{where}.{field.name}", text))
+    return pa.StructArray.from_arrays(children, fields=fields, mask=_mask(array))
+
+
+def _map(array: Any, target: pa.MapType, where: str, text: bool) -> pa.MapArray:
+    offsets, pairs = _list_parts(array)
+    keys = convert(pairs.field(0), target.key_type, where, text)
+    items = convert(pairs.field(1), target.item_type, where, text)
+    return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=_mask(array))
+
+
+def _list_parts(array: Any) -> tuple[pa.Array, pa.Array]:
+    """(int32 offsets from 0, values) of a list-like array, sliced or not."""
+    offsets = array.offsets
+    start = offsets[0].as_py()
+    values = array.values.slice(start, offsets[-1].as_py() - start)
+    if start:
+        offsets = pc.subtract(offsets, offsets[0])
+    return offsets.cast(pa.int32()), values
+
+
+def _mask(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind))
+
+
+def _is_promotion(source: pa.DataType, target: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_null(source):
+        return True
+    if _is_text(target) or _is_bytes(target):
+        numeric = types.is_integer(source) or types.is_floating(source)
+        return _is_text(source) or _is_bytes(source) or (_is_text(target) and numeric)
+    if types.is_fixed_size_binary(target):
+        return _is_bytes(source)
+    if types.is_integer(target):
+        return bool(types.is_integer(source) and source.bit_width <= target.bit_width)
+    if types.is_floating(target):
+        return bool(
+            types.is_integer(source) or (types.is_floating(source) and source.bit_width <= target.bit_width)
+        )
+    if types.is_decimal(target):
+        return bool(
+            types.is_decimal(source) and source.scale <= target.scale and source.precision <= target.precision
+        )
+    if types.is_timestamp(target):
+        return bool(types.is_timestamp(source))
+    return False
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_binary_view(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )

@@ -1,0 +1,127 @@
+"""The one error tree of phantombase.
+
+    PhantombaseError                base of everything raised on purpose
+    ├── UsageError                  a contradictory or impossible request (option, argument)
+    ├── NotATableError              the path does not hold a Hudi table
+    ├── UnsupportedError            the table uses something that is refused by name
+    ├── MalformedError              bytes on disk are not what the format says
+    ├── MissingFileError            a file that the timeline or a plan names is not there
+    ├── UnknownStateError           a lookup failed: the answer is unknown, which is never "no"
+    ├── LockError                   the table lock could not be taken in time
+    ├── ConflictError               somebody else changed the table meanwhile
+    │   ├── AttemptDeadError        this attempt was declared dead: it may publish nothing
+    │   └── BarrierError            delta commits that could still write under the plan are pending
+    ├── LedgerError                 the books of a compaction do not balance: nothing is published
+    └── StorageError                the storage refused or broke a promise (put-if-absent, place)
+
+A message has what, where (path, instant), expected, found, and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class PhantombaseError(Exception):
+    """Base of every error raised on purpose; its text is one line fit for a user."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        path: str | None = None,
+        instant: str | None = None,
+        expected: str | None = None,
+        found: str | None = None,
+        todo: str | None = None,
+    ) -> None:
+        self.what = what
+        self.path = path
+        self.instant = instant
+        self.expected = expected
+        self.found = found
+        self.todo = todo
+        super().__init__(self._line())
+
+    def _line(self) -> str:
+        parts = [self.what]
+        if self.path is not None:
+            parts.append(f"at {self.path}")
+        if self.instant is not None:
+            parts.append(f"instant {self.instant}")
+        if self.expected is not None:
+            parts.append(f"expected {self.expected}")
+        if self.found is not None:
+            parts.append(f"found {self.found}")
+        line = "; ".join(parts)
+        return f"{line}. {self.todo}" if self.todo else line
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keyword-only details survive pickling: errors travel from Spark tasks to the driver."""
+        return _rebuild, (
+            type(self),
+            self.what,
+            self.path,
+            self.instant,
+            self.expected,
+            self.found,
+            self.todo,
+        )
+
+
+def _rebuild(
+    kind: type[PhantombaseError],
+    what: str,
+    path: str | None,
+    instant: str | None,
+    expected: str | None,
+    found: str | None,
+    todo: str | None,
+) -> PhantombaseError:
+    return kind(what, path=path, instant=instant, expected=expected, found=found, todo=todo)
+
+
+class UsageError(PhantombaseError):
+    """A contradictory or impossible request."""
+
+
+class NotATableError(PhantombaseError):
+    """The path does not hold a Hudi table."""
+
+
+class UnsupportedError(PhantombaseError):
+    """The table uses something that is refused by name."""
+
+
+class MalformedError(PhantombaseError):
+    """Bytes on disk are not what the format says."""
+
+
+class MissingFileError(PhantombaseError):
+    """A file that the timeline or a plan names is not there."""
+
+
+class UnknownStateError(PhantombaseError):
+    """A lookup failed, so the answer is unknown; unknown is never taken for "no"."""
+
+
+class LockError(PhantombaseError):
+    """The table lock could not be taken in time."""
+
+
+class ConflictError(PhantombaseError):
+    """Somebody else changed the table meanwhile."""
+
+
+class AttemptDeadError(ConflictError):
+    """This attempt was declared dead (or decided by somebody else): it may publish nothing."""
+
+
+class BarrierError(ConflictError):
+    """Delta commits that could still write under the plan are pending."""
+
+
+class LedgerError(PhantombaseError):
+    """The books of a compaction do not balance: nothing is published."""
+
+
+class StorageError(PhantombaseError):
+    """The storage refused an operation or broke a promise the protocol rests on."""

@@ -1,0 +1,99 @@
+"""The books of one file group's compaction: what went in, what came out, and that both agree (pure).
+
+    base    base_rows = untouched + kept + replaced + deleted
+    out     rows_out  = base_rows - deleted + inserts
+    log     log_entries >= log_keys; log_keys = update_keys + deletes
+            update_keys = update_keys_in_base + inserts; deletes = delete_keys_in_base + deletes_of_absent
+    link    kept + replaced + deleted = update_keys_in_base + delete_keys_in_base + duplicate_hits
+
+A sum proves something only if its ends come from independent sources: `base_rows` is compared with the base
+file's footer, `log_entries` with block headers and Parquet footers, `rows_out` with the footer of the written
+file read back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+
+from timeline.errors import LedgerError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """Counts of one file group: rows, except `log_entries` (entries of blocks) and names with `keys` (keys)."""
+
+    base_rows: int
+    untouched: int
+    kept: int
+    replaced: int
+    deleted: int
+    duplicate_hits: int
+    log_entries: int
+    log_keys: int
+    update_keys: int
+    update_keys_in_base: int
+    delete_keys_in_base: int
+    inserts: int
+    deletes_of_absent: int
+    rows_out: int
+
+    @property
+    def superseded(self) -> int:
+        """Log entries that lost against another entry of their key."""
+        return self.log_entries - self.log_keys
+
+    def check(self, *, footer_rows_in: int, header_entries: int, footer_rows_out: int, where: str) -> None:
+        """LedgerError naming both sides of the first equation that does not hold."""
+        delete_keys = self.log_keys - self.update_keys
+        touched = self.kept + self.replaced + self.deleted
+        equations = (
+            ("base rows = footer of the base file", self.base_rows, footer_rows_in),
+            ("log entries = block headers", self.log_entries, header_entries),
+            ("rows out = footer of the written file", self.rows_out, footer_rows_out),
+            ("base rows = untouched + kept + replaced + deleted", self.base_rows, self.untouched + touched),
+            (
+                "rows out = base rows - deleted + inserts",
+                self.rows_out,
+                self.base_rows - self.deleted + self.inserts,
+            ),
+            ("update keys = in base + inserts", self.update_keys, self.update_keys_in_base + self.inserts),
+            (
+                "delete keys = in base + absent",
+                delete_keys,
+                self.delete_keys_in_base + self.deletes_of_absent,
+            ),
+            (
+                "touched base rows = keys found in base + duplicate hits",
+                touched,
+                self.update_keys_in_base + self.delete_keys_in_base + self.duplicate_hits,
+            ),
+        )
+        for name, left, right in equations:
+            if left != right:
+                raise LedgerError(
+                    f"the ledger does not balance: {name}",
+                    path=where,
+                    expected=str(right),
+                    found=str(left),
+                    todo="Nothing was published. Keep the files and report this.",
+                )
+        if self.superseded < 0:
+            raise LedgerError(
+                "the ledger does not balance: more keys than entries", path=where, found=str(self)
+            )
+
+    def to_json(self) -> dict[str, int]:
+        """Plain counts."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(counts: Mapping[str, int]) -> Ledger:
+        """Inverse of `to_json`; unknown names are ignored, missing ones are an error."""
+        return Ledger(**{f.name: int(counts[f.name]) for f in fields(Ledger)})
+
+
+def total(ledgers: Iterable[Ledger]) -> Ledger:
+    """The sum of several file groups' books."""
+    books = list(ledgers)
+    return Ledger(**{f.name: sum(getattr(b, f.name) for b in books) for f in fields(Ledger)})

@@ -1,0 +1,87 @@
+"""Table lock providers: who may be inside a short section (begin, schedule, decide and complete, roll back).
+
+The lock shortens races and keeps honest writers apart; no safety of a compaction rests on it alone (closure,
+barrier and the fate record do that work). Long work is never done under it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import filelock
+
+from timeline.errors import LockError, UsageError
+
+
+class TableLock(Protocol):
+    """A lock that excludes every process that uses the same provider with the same settings."""
+
+    def hold(self, purpose: str) -> Iterator[None]:
+        """A context manager; LockError when the lock was not free in time."""
+        ...
+
+
+_process_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLock:
+    """For a sole writer: excludes threads of this process only."""
+
+    name: str
+    timeout_s: float = 60.0
+
+    @contextmanager
+    def hold(self, purpose: str) -> Iterator[None]:
+        """See `TableLock.hold`."""
+        lock = _process_locks[self.name]
+        if not lock.acquire(timeout=self.timeout_s):
+            raise _busy(self.name, self.timeout_s, purpose)
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+@dataclass(frozen=True, slots=True)
+class FileLock:
+    """Excludes every process on machines that share the file's (POSIX-locking) file system."""
+
+    path: str
+    timeout_s: float = 60.0
+
+    @contextmanager
+    def hold(self, purpose: str) -> Iterator[None]:
+        """See `TableLock.hold`."""
+        os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
+        try:
+            with filelock.FileLock(self.path, timeout=self.timeout_s):
+                yield
+        except filelock.Timeout as error:
+            raise _busy(self.path, self.timeout_s, purpose) from error
+
+
+def _busy(name: str, timeout_s: float, purpose: str) -> LockError:
+    return LockError(
+        f"could not take the table lock to {purpose}",
+        path=name,
+        expected=f"free within {timeout_s:g} s",
+        found="held by somebody else",
+        todo="Try again, or find the holder.",
+    )
+
+
+def parse_lock(text: str) -> FileLock:
+    """`file:PATH` as a lock; UsageError for anything else."""
+    provider, separator, rest = text.partition(":")
+    if provider != "file" or not separator or not rest:
+        raise UsageError(
+            "unknown lock provider", expected="file:PATH", found=text, todo="ZooKeeper locks come with the writers."
+        )
+    return FileLock(rest)

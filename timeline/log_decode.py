@@ -1,0 +1,161 @@
+"""The rows of data blocks as Arrow, and how many entries any block says it holds.
+
+Avro data       int32 3, int32 n, n x {int32 length, Avro record in the block's SCHEMA}
+Parquet data    a complete Parquet file
+delete          see `delete_block`
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from timeline.avro_arrow import decode_long, decode_records
+from timeline.avro_schema import parse_avro
+from timeline.conform import conform
+from timeline.errors import MalformedError, UnsupportedError
+from timeline.log_block import BlockKind, HeaderKey, LogBlock
+
+_CONTENT_VERSION = 3
+_LENGTH = {"name": "__length", "type": {"type": "fixed", "name": "length4", "size": 4}}
+
+
+def decode_rows(
+    block: LogBlock, source: pa.NativeFile, schema: pa.Schema, *, float_as_text: bool = True
+) -> pa.Table:
+    """The rows of a data block under `schema` (only its columns are decoded or read); see `conform` for
+    `float_as_text`.
+
+    UnsupportedError: HFile blocks, partial updates. MalformedError: anything the framing promised and the
+    content does not hold.
+    """
+    if block.headers.get(HeaderKey.IS_PARTIAL, "").lower() == "true":
+        raise UnsupportedError(
+            "partial-update log blocks are not supported",
+            path=block.path,
+            instant=block.instant,
+            todo="Compact the table with Hudi.",
+        )
+    with decoding(block):
+        if block.kind is BlockKind.PARQUET_DATA:
+            return _parquet_rows(block, source, schema)
+        if block.kind is BlockKind.AVRO_DATA:
+            return _avro_rows(block, source, schema, float_as_text)
+    raise UnsupportedError(f"{block.kind.name} log blocks are not supported in data tables", path=block.path)
+
+
+def count_entries(block: LogBlock, source: pa.NativeFile) -> int:
+    """Entries a block says it holds, from its own header or Parquet footer, without decoding the entries."""
+    with decoding(block):
+        if block.kind is BlockKind.PARQUET_DATA:
+            return int(pq.ParquetFile(pa.BufferReader(content_of(block, source))).metadata.num_rows)
+        head = bytes(source.read_at(min(block.content_bytes, 18), block.content_offset))
+        if block.kind is BlockKind.AVRO_DATA:
+            return content_version(head, block)
+        content_version(head, block)
+        return abs(decode_long(head, 8)[0])
+
+
+def _parquet_rows(block: LogBlock, source: pa.NativeFile, schema: pa.Schema) -> pa.Table:
+    file = pq.ParquetFile(pa.BufferReader(content_of(block, source)))
+    wanted = [name for name in schema.names if name in file.schema_arrow.names]
+    return conform(_with_rows(file.read(columns=wanted), file.metadata.num_rows), schema, block.path)
+
+
+def _avro_rows(block: LogBlock, source: pa.NativeFile, schema: pa.Schema, text: bool) -> pa.Table:
+    content = content_of(block, source)
+    count = content_version(content[:8].to_pybytes(), block)
+    record = parse_avro(block.header(HeaderKey.SCHEMA))
+    framed = {**record, "fields": [_LENGTH, *record["fields"]]}
+    present = {f["name"] for f in record["fields"]}
+    columns = [_LENGTH["name"], *(name for name in schema.names if name in present)]
+    table = decode_records(content[8:], count, framed, block.path, columns=columns)
+    if count:
+        _check_lengths(table.column(0).combine_chunks(), content.size - 8 - 4 * count, block)
+        table = table.remove_column(0)
+    return conform(_with_rows(table, count), schema, block.path, float_as_text=text)
+
+
+def _check_lengths(lengths: Any, expected: int, block: LogBlock) -> None:
+    """The length prefixes must add up to the content: a swapped or torn one shows here."""
+    raw = np.frombuffer(
+        b"".join(lengths.chunks) if isinstance(lengths, pa.ChunkedArray) else _value_bytes(lengths), ">i4"
+    )
+    if int(raw.sum(dtype=np.int64)) != expected:
+        raise MalformedError(
+            "record lengths of an Avro block do not add up",
+            path=block.path,
+            expected=f"{expected} bytes",
+            found=f"{raw.sum(dtype=np.int64)}",
+        )
+
+
+def _value_bytes(array: Any) -> bytes:
+    """The values of a binary array without nulls, behind each other."""
+    offsets = np.frombuffer(
+        array.buffers()[1], np.int64 if pa.types.is_large_binary(array.type) else np.int32
+    )
+    start, end = offsets[array.offset], offsets[array.offset + len(array)]
+    return bytes(array.buffers()[2][start : int(end)])
+
+
+def _with_rows(table: pa.Table, count: int) -> pa.Table:
+    """Arrow tables without columns have no rows: one null column keeps the count."""
+    return table if table.num_columns else pa.table({"__none": pa.nulls(count)})
+
+
+def content_version(head: bytes, block: LogBlock) -> int:
+    """The second int32 of a block's content, after the content version, which must be 3."""
+    version, value = struct.unpack_from(">ii", head)
+    if version != _CONTENT_VERSION:
+        raise UnsupportedError(
+            f"{block.kind.name} log block of an old content version (Kryo or schema inside)",
+            path=block.path,
+            expected="content version 3",
+            found=str(version),
+            todo="Compact the table once with the Hudi version that wrote it.",
+        )
+    if value < 0:
+        raise MalformedError("negative count in a log block", path=block.path, found=str(value))
+    return int(value)
+
+
+def content_of(block: LogBlock, source: pa.NativeFile) -> pa.Buffer:
+    """The block's content, without a copy where the file is memory-mapped."""
+    source.seek(block.content_offset)
+    content = source.read_buffer(block.content_bytes)
+    if content.size != block.content_bytes:
+        raise MalformedError(
+            "log block content is shorter than its header says",
+            path=block.path,
+            found=f"{content.size} bytes",
+        )
+    return content
+
+
+@contextmanager
+def decoding(block: LogBlock) -> Iterator[None]:
+    """What decoders raise on broken bytes, as an error of ours that names the file."""
+    try:
+        yield
+    except (
+        pa.ArrowException,
+        ValueError,
+        IndexError,
+        KeyError,
+        TypeError,
+        struct.error,
+        EOFError,
+        OverflowError,
+    ) as error:
+        raise MalformedError(
+            f"cannot decode the {block.kind.name} block at byte {block.offset}",
+            path=block.path,
+            found=f"{type(error).__name__}: {error}",
+        ) from error

@@ -1,0 +1,260 @@
+"""A table on storage: loads its configuration, timeline and file-system view, and reads its instants.
+
+Readers load the timeline first and list the files afterwards; a file gone in between means the whole is read
+again (`consistent`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TypeVar
+
+import pyarrow as pa
+
+from timeline.active import Timeline
+from timeline.avro_schema import arrow_schema, with_meta_columns
+from timeline.commit_metadata import CommitMetadata
+from timeline.commit_metadata import decode as decode_commit
+from timeline.errors import MalformedError, MissingFileError, NotATableError
+from timeline.history import load_history
+from timeline.instant import Instant, State, format_time, highest_states
+from timeline.layout import HOODIE, Layout
+from timeline.plan import CompactionPlan, decode_plan
+from timeline.storage import Entry, LocalStorage, Storage
+from timeline.table_config import TableConfig, load_table_config
+from timeline.view import FileGroup, GroupKey, ViewFacts, file_groups, log_instants
+
+T = TypeVar("T")
+
+_PARTITION_MARK = ".hoodie_partition_metadata"
+_SERVICE_OPERATIONS = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER", "INDEX"})
+_READ_AGAIN_MAX = 5
+_LISTING_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableView:
+    """One consistent look at a table: its timeline, what the timeline's files say, and its file groups."""
+
+    timeline: Timeline
+    facts: ViewFacts
+    groups: tuple[FileGroup, ...]
+
+    def group(self, key: GroupKey) -> FileGroup | None:
+        """The file group of a key, replaced or not."""
+        return next((g for g in self.groups if g.key == key), None)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A Hudi table that phantombase can read. `config` is a snapshot: see `reload`."""
+
+    storage: Storage
+    config: TableConfig
+
+    @staticmethod
+    def open(path: str) -> Table:
+        """The table at a local path. NotATableError, UnsupportedError: refused by name, nothing is touched."""
+        local = path.removeprefix("file://")
+        if "://" in local:
+            raise NotATableError(
+                "only local (POSIX) paths are supported so far",
+                path=path,
+                todo="Mount the table's file system.",
+            )
+        if not os.path.isdir(local):
+            raise NotATableError("no such folder", path=path, expected="the base path of a Hudi table")
+        return Table.on(LocalStorage(os.path.abspath(local)))
+
+    @staticmethod
+    def on(storage: Storage) -> Table:
+        """The table on a storage."""
+        config = load_table_config(storage)
+        config.check_supported()
+        return Table(storage, config)
+
+    def reload(self) -> Table:
+        """The table as hoodie.properties stands now: a Hudi 1.x writer may have upgraded it meanwhile."""
+        return Table.on(self.storage)
+
+    @property
+    def layout(self) -> Layout:
+        """What differs by table version."""
+        return self.config.layout
+
+    def now(self) -> datetime:
+        """The clock in the zone the table's instants are generated in."""
+        return datetime.now(UTC) if self.config.utc_timezone else datetime.now()
+
+    # --- timeline ----------------------------------------------------------------------------------------------
+
+    def load_timeline(self, *, archived: bool = False) -> Timeline:
+        """The active timeline; with `archived` the archived one too.
+
+        UnknownStateError: the archived timeline is there and cannot be read.
+        """
+        entries = self.storage.list(self.config.timeline_folder)
+        parsed = {e.name: self.layout.parse(e.name) for e in entries if not e.is_folder}
+        legacy = {
+            instant.requested_time: self._moment(e.modified_ms)
+            for e in entries
+            if (instant := parsed.get(e.name)) is not None
+            and instant.completed
+            and instant.completion_time is None
+            and self.layout.has_completion_times
+        }
+        timeline = Timeline(
+            layout=self.layout,
+            instants=highest_states(i for i in parsed.values() if i is not None),
+            legacy_completions=legacy,
+        )
+        return self.with_archive(timeline) if archived else timeline
+
+    def with_archive(self, timeline: Timeline) -> Timeline:
+        """The timeline with its archived instants loaded."""
+        return replace(timeline, archived=load_history(self.storage, self.config))
+
+    def _moment(self, milliseconds: int) -> str:
+        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+        return format_time(moment if self.config.utc_timezone else moment.astimezone())
+
+    def instant_path(self, instant: Instant) -> str:
+        """The instant's file, relative to the base path."""
+        return f"{self.config.timeline_folder}/{instant.file_name or self.layout.file_name(instant)}"
+
+    def commit_metadata(self, instant: Instant) -> CommitMetadata:
+        """The metadata of a completed write."""
+        path = self.instant_path(instant)
+        return decode_commit(self.storage.read(path), path)
+
+    def compaction_plan(self, time: str) -> CompactionPlan:
+        """The plan of a compaction, pending or done; MissingFileError where there is none."""
+        requested = Instant(requested_time=time, action="compaction", state=State.REQUESTED)
+        path = self.instant_path(requested)
+        return decode_plan(self.storage.read(path), path)
+
+    # --- view --------------------------------------------------------------------------------------------------
+
+    def partitions(self, under: str = "") -> list[str]:
+        """Partition paths at or under a folder, found by their metadata file; only that subtree is listed."""
+        return [partition for partition, _ in self._listings(under)]
+
+    def _listings(self, under: str) -> Iterator[tuple[str, list[Entry]]]:
+        with ThreadPoolExecutor(_LISTING_THREADS) as pool:
+            level = [under]
+            while level:
+                below: list[str] = []
+                for folder, entries in zip(level, pool.map(self.storage.list, level), strict=True):
+                    if any(e.name.startswith(_PARTITION_MARK) and not e.is_folder for e in entries):
+                        yield folder, entries
+                        continue
+                    below += [
+                        f"{folder}/{e.name}" if folder else e.name
+                        for e in entries
+                        if e.is_folder and not e.name.startswith(".")
+                    ]
+                level = below
+
+    def load_view(self, partition: str | None = None) -> TableView:
+        """Timeline, then facts, then listing. `partition`: only partitions at or under that path.
+
+        MissingFileError: no such partition; or a file vanished meanwhile (see `consistent`).
+        """
+        timeline = self.load_timeline()
+        facts = self.load_facts(timeline)
+        listings = list(self._listings((partition or "").strip("/")))
+        if partition and not listings:
+            raise MissingFileError(
+                "no such partition", path=partition, todo="`timeline slices TABLE` lists them."
+            )
+        if any(timeline.needs_archive(t) for _, entries in listings for t in log_instants(entries)):
+            timeline = self.with_archive(timeline)
+        groups = (g for part, entries in listings for g in file_groups(part, entries, timeline, facts))
+        return TableView(timeline=timeline, facts=facts, groups=tuple(groups))
+
+    def load_facts(self, timeline: Timeline) -> ViewFacts:
+        """Pending plans, replaced file groups and compacted base files, from the instants' own files."""
+        plans: dict[GroupKey, str] = {}
+        for instant in timeline.pending_compactions:
+            for operation in self.compaction_plan(instant.requested_time).operations:
+                key = (operation.partition_path, operation.file_id)
+                if plans.setdefault(key, instant.requested_time) != instant.requested_time:
+                    raise MalformedError(
+                        "file group in two pending compaction plans",
+                        path="/".join(key),
+                        found=f"{plans[key]} and {instant.requested_time}",
+                    )
+        replaced: dict[GroupKey, str] = {}
+        compacted: dict[GroupKey, tuple[str, str]] = {}
+        for time, instant in timeline.completed_writes.items():
+            if instant.family == "replacecommit":
+                for part, file_ids in (self.commit_metadata(instant).partition_to_replace_file_ids or {}).items():
+                    replaced.update({(part, file_id): time for file_id in file_ids})
+            elif instant.family == "commit":
+                for part, stats in self.commit_metadata(instant).partition_to_write_stats.items():
+                    for stat in stats:
+                        if stat.file_id and stat.path:
+                            compacted[part, stat.file_id] = (time, stat.path.rpartition("/")[2])
+        return ViewFacts(pending_plans=plans, replaced=replaced, compacted=compacted)
+
+    # --- schema ------------------------------------------------------------------------------------------------
+
+    def schema_text(self, timeline: Timeline) -> str:
+        """The table's Avro schema without meta columns: that of the newest completed write that records one.
+
+        Newest by requested time. Table services come last: they repeat the schema they found. Then the schema of
+        CREATE TABLE. MalformedError where the table has none.
+        """
+        fallback = ""
+        for time in sorted(timeline.completed_writes, reverse=True):
+            metadata = self.commit_metadata(timeline.completed_writes[time])
+            text = metadata.extra_metadata.get("schema", "")
+            if text and metadata.operation_type not in _SERVICE_OPERATIONS:
+                return text
+            fallback = fallback or text
+        text = fallback or self.config.create_schema or ""
+        if not text:
+            raise MalformedError("no commit of the table records its schema", path=self.storage.base_path)
+        return text
+
+    def schema(self, text: str) -> TableSchema:
+        """The schema as files carry it: with meta columns where the table has them."""
+        full = with_meta_columns(text) if self.config.populate_meta_fields else text
+        return TableSchema(commit_text=text, file_text=full)
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """`commit_text`: as commits record it; `file_text`: as data files carry it (Avro JSON)."""
+
+    commit_text: str
+    file_text: str
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """The data files' schema."""
+        return arrow_schema(self.file_text)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the schema has no columns of its own."""
+        return not json.loads(self.commit_text).get("fields")
+
+
+def consistent(load: Callable[[], T]) -> T:
+    """Runs a read again when a listed file was gone by the time it was opened; the last failure is raised."""
+    for _ in range(_READ_AGAIN_MAX - 1):
+        try:
+            return load()
+        except MissingFileError:
+            continue
+    return load()
+
+
+__all__ = ["HOODIE", "Table", "TableSchema", "TableView", "consistent"]

@@ -1,0 +1,264 @@
+"""The file-system view: which files make a file slice, and which slices a reader merges (pure).
+
+    SC1   base FG_SC1           DC2, DC3 -> logs on base SC1
+    SC5.compaction.requested    plan {FG: base SC1, logs of DC2, DC3}
+    DC6                         -> logs on the phantom slice SC5, which has no base file yet
+
+**The pending-compaction rule** (`latest_slice`): while SC5 is pending, slice (SC1) and slice (SC5) are read as
+one: base SC1, logs of SC1, then logs of SC5. Any base file of instant SC5 is ignored until SC5 is completed.
+Readers, schedulers and compactors all go through this file.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from typing import Generic, TypeAlias, TypeVar
+
+from timeline.active import Timeline
+from timeline.errors import MalformedError, MissingFileError
+from timeline.file_name import BaseFileName, LogFileName, parse_data_file
+from timeline.layout import Slicing
+from timeline.storage import Entry
+
+Name = TypeVar("Name", BaseFileName, LogFileName)
+
+GroupKey: TypeAlias = tuple[str, str]
+"""(partition path, file id)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile(Generic[Name]):
+    """A base or log file of a partition; `size` in bytes."""
+
+    partition: str
+    name: Name
+    size: int
+
+    @property
+    def path(self) -> str:
+        """Relative to the table's base path."""
+        return f"{self.partition}/{self.name}" if self.partition else str(self.name)
+
+
+BaseFile: TypeAlias = DataFile[BaseFileName]
+LogFile: TypeAlias = DataFile[LogFileName]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSlice:
+    """A base file, which may be absent, and the log files on top of it in merge order."""
+
+    partition: str
+    file_id: str
+    base_instant: str
+    base: BaseFile | None
+    logs: tuple[LogFile, ...]
+
+    @property
+    def key(self) -> GroupKey:
+        """The file group the slice belongs to."""
+        return self.partition, self.file_id
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of all log files."""
+        return sum(log.size for log in self.logs)
+
+    @property
+    def base_bytes(self) -> int:
+        """Bytes of the base file, 0 without one."""
+        return self.base.size if self.base else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileGroup:
+    """All visible slices of one file id in one partition, oldest first.
+
+    `pending_compaction`: the instant of the plan this group is in, whose slice may still lack its base file.
+    """
+
+    partition: str
+    file_id: str
+    slices: tuple[FileSlice, ...]
+    pending_compaction: str | None = None
+
+    @property
+    def key(self) -> GroupKey:
+        """(partition path, file id)."""
+        return self.partition, self.file_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewFacts:
+    """What the timeline's files say about file groups, beside the timeline itself.
+
+    `pending_plans`: file group -> instant of the pending compaction plan it is in.
+    `replaced`: file group -> instant of the completed replace commit that replaced it.
+    `compacted`: file group -> (instant, base file name) its newest completed compaction wrote.
+    """
+
+    pending_plans: Mapping[GroupKey, str]
+    replaced: Mapping[GroupKey, str]
+    compacted: Mapping[GroupKey, tuple[str, str]]
+
+
+def file_groups(
+    partition: str, entries: Iterable[Entry], timeline: Timeline, facts: ViewFacts
+) -> tuple[FileGroup, ...]:
+    """The file groups of one partition from its listing, by file id.
+
+    MissingFileError: a completed compaction names a base file that is neither listed nor superseded.
+    MalformedError: two base files of one instant.
+    """
+    bases: defaultdict[str, list[BaseFile]] = defaultdict(list)
+    logs: defaultdict[str, list[LogFile]] = defaultdict(list)
+    for entry in entries:
+        if entry.is_folder:
+            continue
+        name = parse_data_file(entry.name)
+        if isinstance(name, BaseFileName):
+            bases[name.file_id].append(DataFile(partition=partition, name=name, size=entry.size))
+        elif isinstance(name, LogFileName) and not name.is_cdc:
+            logs[name.file_id].append(DataFile(partition=partition, name=name, size=entry.size))
+    named = {file_id for (part, file_id) in facts.compacted if part == partition}
+    return tuple(
+        _file_group((partition, file_id), bases[file_id], logs[file_id], timeline, facts)
+        for file_id in sorted(bases.keys() | logs.keys() | named)
+    )
+
+
+def _file_group(
+    key: GroupKey, bases: list[BaseFile], logs: list[LogFile], timeline: Timeline, facts: ViewFacts
+) -> FileGroup:
+    pending = facts.pending_plans.get(key)
+    visible = _visible_bases(key, bases, timeline, facts)
+    ordered = sorted(logs, key=lambda log: log.name.sort_key)
+    if timeline.layout.slicing is Slicing.BY_BASE_INSTANT:
+        stacks = _slices_by_name(visible, ordered, pending, timeline)
+    else:
+        stacks = _slices_by_completion(visible, ordered, pending, timeline)
+    partition, file_id = key
+    slices = tuple(
+        FileSlice(
+            partition=partition,
+            file_id=file_id,
+            base_instant=instant,
+            base=visible.get(instant),
+            logs=tuple(stacks[instant]),
+        )
+        for instant in sorted(stacks)
+    )
+    return FileGroup(partition=partition, file_id=file_id, slices=slices, pending_compaction=pending)
+
+
+def _visible_bases(
+    key: GroupKey, bases: list[BaseFile], timeline: Timeline, facts: ViewFacts
+) -> dict[str, BaseFile]:
+    """Base files of committed instants, by instant. A base file of a pending compaction is never visible."""
+    compacted_at, compacted_name = facts.compacted.get(key, ("", ""))
+    visible: dict[str, BaseFile] = {}
+    for base in bases:
+        instant = base.name.instant
+        if not timeline.is_committed(instant):
+            continue
+        if instant == compacted_at and str(base.name) != compacted_name:
+            continue  # a stray of another attempt: the commit names the one that counts
+        if instant in visible:
+            raise MalformedError(
+                "two base files of one file group and instant",
+                path=base.path,
+                instant=instant,
+                expected=str(visible[instant].name),
+                found=str(base.name),
+                todo="Find out which attempt wrote each; the commit metadata of the instant names the valid one.",
+            )
+        visible[instant] = base
+    replaced_at = facts.replaced.get(key)
+    if compacted_at and replaced_at is None and max(visible, default="") < compacted_at:
+        raise MissingFileError(
+            "a completed compaction names a base file that is not there",
+            path=f"{key[0]}/{compacted_name}",
+            instant=compacted_at,
+            todo="Restore the file, or restore the table to an instant before the compaction; do not compact or clean.",
+        )
+    return visible
+
+
+def _slices_by_name(
+    bases: Mapping[str, BaseFile], logs: list[LogFile], pending: str | None, timeline: Timeline
+) -> dict[str, list[LogFile]]:
+    """Version 6: a log's name carries the base instant of its slice.
+
+    A slice counts when its base instant is committed or is the pending compaction's. Without a base file that
+    is a log-only slice, opened by the delta commit it is named after.
+    """
+    stacks: dict[str, list[LogFile]] = {instant: [] for instant in bases}
+    if pending is not None:
+        stacks.setdefault(pending, [])
+    for log in logs:
+        instant = log.name.instant
+        if instant in stacks or timeline.is_committed(instant):
+            stacks.setdefault(instant, []).append(log)
+    return stacks
+
+
+def _slices_by_completion(
+    bases: Mapping[str, BaseFile], logs: list[LogFile], pending: str | None, timeline: Timeline
+) -> dict[str, list[LogFile]]:
+    """Versions 8 and 9: a log belongs to the newest base requested before its delta commit completed.
+
+    Logs of delta commits that are not completed are dropped. A log older than every base opens a slice.
+    """
+    stacks: dict[str, list[LogFile]] = {instant: [] for instant in bases}
+    if pending is not None:
+        stacks.setdefault(pending, [])
+    for log in logs:
+        completion = timeline.completion_time(log.name.instant)
+        if completion is None:
+            continue
+        home = max((instant for instant in stacks if instant <= completion), default=log.name.instant)
+        stacks.setdefault(home, []).append(log)
+    return stacks
+
+
+def latest_slice(group: FileGroup, as_of: str | None = None) -> FileSlice | None:
+    """The slice a snapshot reader merges: the newest, and under a pending compaction the two newest as one.
+
+    `as_of`: only slices with a base instant up to this one (blocks are filtered separately).
+    """
+    slices = [s for s in group.slices if as_of is None or s.base_instant <= as_of]
+    if not slices:
+        return None
+    last = slices[-1]
+    if last.base_instant != group.pending_compaction or len(slices) == 1:
+        return last
+    before = slices[-2]
+    return replace(before, logs=before.logs + last.logs)
+
+
+def slice_before(group: FileGroup, instant: str) -> FileSlice | None:
+    """What a compaction at `instant` must merge: the newest slice below it (closure: all its logs)."""
+    return max(
+        (s for s in group.slices if s.base_instant < instant), key=lambda s: s.base_instant, default=None
+    )
+
+
+def latest_base(group: FileGroup, as_of: str | None = None) -> BaseFile | None:
+    """What a read-optimized reader reads: the newest visible base file."""
+    bases = [s.base for s in group.slices if s.base and (as_of is None or s.base_instant <= as_of)]
+    return bases[-1] if bases else None
+
+
+def is_replaced(group: FileGroup, facts: ViewFacts, as_of: str | None = None) -> bool:
+    """Whether a completed replace commit (up to `as_of`) has replaced the group."""
+    instant = facts.replaced.get(group.key)
+    return instant is not None and (as_of is None or instant <= as_of)
+
+
+def log_instants(entries: Iterable[Entry]) -> set[str]:
+    """The instants in the names of a listing's log files."""
+    names = (parse_data_file(e.name) for e in entries if not e.is_folder)
+    return {name.instant for name in names if isinstance(name, LogFileName)}
