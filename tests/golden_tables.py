@@ -23,7 +23,7 @@ def unzip_golden(name: str, into: Path) -> Path:
 
     What Hudi reads from it lies beside it in `into/<case>.expected`. Two versions of a case need two folders.
     """
-    with ZipFile(_FOLDER / f"{name}.zip") as archive:
+    with ZipFile(_FOLDER / f"{name}.zip", metadata_encoding="utf-8") as archive:
         archive.extractall(into)
     return into / golden_case(name)
 
@@ -35,7 +35,7 @@ def golden_metadata(name: str) -> MappingProxyType[str, bytes]:
     Left out: the metadata table (a table of its own) and Hadoop's `.crc` side files.
     """
     prefix = f"{golden_case(name)}/"
-    with ZipFile(_FOLDER / f"{name}.zip") as archive:
+    with ZipFile(_FOLDER / f"{name}.zip", metadata_encoding="utf-8") as archive:
         return MappingProxyType(
             {
                 member.removeprefix(prefix): archive.read(member)

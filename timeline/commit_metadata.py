@@ -46,8 +46,9 @@ class WriteStat:
 
     `path` is relative to the table base, None while inflight. `file_id` is "" for planned inserts.
     `prev_commit` is the base instant of the slice written on, the text "null" for a new file group; v8+ delta
-    commits hold their own instant there. `log_version` and the fields after it up to `log_files` are set for
-    log files only. `num_writes` of a log file with nothing but deletes is 0.
+    commits hold their own instant there. `log_version` up to `log_files` are set for log files only, and not
+    even for all of them (Hudi's upgrade from version 6 drops them): tell log files by their path. `num_writes`
+    of a log file with nothing but deletes is 0.
     """
 
     file_id: str = ""
@@ -87,8 +88,8 @@ class WriteStat:
 class CommitMetadata:
     """The content of a commit, delta commit or replace commit file.
 
-    `compacted` is true for a compaction's commit. `extra_metadata["schema"]`, where present and not empty, is
-    the table's Avro schema. `partition_to_replace_file_ids` is None except for replace commits.
+    `compacted` is true for compactions and log compactions. `extra_metadata["schema"]`, where present and not
+    empty, is the table's Avro schema. `partition_to_replace_file_ids` is None except for replace commits.
     """
 
     partition_to_write_stats: Mapping[str, tuple[WriteStat, ...]] = field(default_factory=dict)
@@ -132,8 +133,9 @@ def _parse_json(data: bytes, where: str) -> dict[str, Any]:
         if not isinstance(record, dict):
             raise ValueError(f"a JSON {type(record).__name__}")
         # Jackson lets values of a string map be null; such an entry says nothing.
-        extra = record.get("extraMetadata") or {}
-        record["extraMetadata"] = {key: value for key, value in extra.items() if value is not None}
+        extra = record.get("extraMetadata")
+        if extra is not None:
+            record["extraMetadata"] = {key: value for key, value in extra.items() if value is not None}
         validate(record, REPLACE_SCHEMA)
     except (ValueError, AttributeError, RecursionError, ValidationError) as error:
         raise MalformedError(
@@ -209,9 +211,7 @@ _STAT_NAMES = {f.name: _hudi_name(f.name) for f in fields(WriteStat)}
 _RUNTIME_NAMES = {f.name: _hudi_name(f.name) for f in fields(RuntimeStats)}
 
 _JSON_LOG_NAMES = ("logVersion", "logOffset", "baseFile", "logFiles")
-_NOT_IN_JSON = frozenset(
-    {*_JSON_LOG_NAMES, "totalLogFiles", "prevBaseFile", "totalLogReadTimeMs", "numUpdates"}
-)
+_NOT_IN_JSON = frozenset({*_JSON_LOG_NAMES, "totalLogFiles", "prevBaseFile", "totalLogReadTimeMs", "numUpdates"})
 _JSON_NAMES = tuple(name for name in _STAT_NAMES.values() if name not in _NOT_IN_JSON)
 
 _KINDS: Mapping[str, Schema | str] = {

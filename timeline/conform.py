@@ -15,9 +15,7 @@ import pyarrow.compute as pc
 from timeline.errors import MalformedError, UnsupportedError
 
 
-def conform(
-    data: pa.RecordBatch | pa.Table, schema: pa.Schema, where: str, *, float_as_text: bool = True
-) -> pa.Table:
+def conform(data: pa.RecordBatch | pa.Table, schema: pa.Schema, where: str, *, float_as_text: bool = True) -> pa.Table:
     """`data` with exactly the columns of `schema`, in its order and types; `where` names the source in errors.
 
     `float_as_text`: float widens to double through its decimal text (1.1f -> 1.1), as Hudi does everywhere but
@@ -125,13 +123,9 @@ def _is_promotion(source: pa.DataType, target: pa.DataType) -> bool:
     if types.is_integer(target):
         return bool(types.is_integer(source) and source.bit_width <= target.bit_width)
     if types.is_floating(target):
-        return bool(
-            types.is_integer(source) or (types.is_floating(source) and source.bit_width <= target.bit_width)
-        )
+        return bool(types.is_integer(source) or (types.is_floating(source) and source.bit_width <= target.bit_width))
     if types.is_decimal(target):
-        return bool(
-            types.is_decimal(source) and source.scale <= target.scale and source.precision <= target.precision
-        )
+        return bool(types.is_decimal(source) and source.scale <= target.scale and source.precision <= target.precision)
     if types.is_timestamp(target):
         return bool(types.is_timestamp(source))
     return False

@@ -17,7 +17,6 @@ preCombine of both payload classes.
 from __future__ import annotations
 
 from enum import IntEnum
-
 from typing import TypeAlias
 
 import numpy as np
@@ -99,9 +98,7 @@ def _hudi_0x(
         concerned = np.zeros(keys, np.bool_)
         concerned[codes[typed]] = True
         subset = positions[concerned[codes]]
-        effective[subset] = _effective_deletes(
-            codes[subset], is_delete[subset], effective[subset], order[subset]
-        )
+        effective[subset] = _effective_deletes(codes[subset], is_delete[subset], effective[subset], order[subset])
     reset = _last(codes[effective], positions[effective], keys)
     alive = (positions > reset[codes]) & ~is_delete
     return _or_else(_greatest(codes[alive], order[alive], positions[alive], keys), reset)

@@ -122,7 +122,7 @@ def _parquet_instants(storage: Storage, path: str) -> Iterator[Instant]:
 
 def _archive_instants(storage: Storage, folder: str, name: str) -> Iterator[Instant]:
     try:
-        yield from list(_block_instants(storage, f"{folder}/{name}"))
+        yield from _block_instants(storage, f"{folder}/{name}")
     except MalformedError:
         if _file_being_merged(storage, folder) != name:
             raise

@@ -97,9 +97,7 @@ def format_time(moment: datetime) -> str:
 def parse_time(text: str) -> datetime:
     """The moment an instant time names (no zone: the table's own)."""
     if not _TIME.fullmatch(text):
-        raise UsageError(
-            "not an instant time", expected="14 or 17 digits, yyyyMMddHHmmss[SSS]", found=repr(text)
-        )
+        raise UsageError("not an instant time", expected="14 or 17 digits, yyyyMMddHHmmss[SSS]", found=repr(text))
     base = datetime.strptime(text[:14], "%Y%m%d%H%M%S")
     return base + timedelta(milliseconds=int(text[14:] or "999"))
 

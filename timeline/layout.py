@@ -88,9 +88,7 @@ class Layout:
             return None
         if action not in ACTIONS:
             return None
-        return Instant(
-            requested_time=time, action=action, state=state, completion_time=completion, file_name=name
-        )
+        return Instant(requested_time=time, action=action, state=state, completion_time=completion, file_name=name)
 
     def file_name(self, instant: Instant) -> str:
         """The timeline file name of an instant; inverse of `parse`."""

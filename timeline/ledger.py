@@ -79,9 +79,7 @@ class Ledger:
                     todo="Nothing was published. Keep the files and report this.",
                 )
         if self.superseded < 0:
-            raise LedgerError(
-                "the ledger does not balance: more keys than entries", path=where, found=str(self)
-            )
+            raise LedgerError("the ledger does not balance: more keys than entries", path=where, found=str(self))
 
     def to_json(self) -> dict[str, int]:
         """Plain counts."""

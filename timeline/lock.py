@@ -10,7 +10,7 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,8 +22,8 @@ from timeline.errors import LockError, UsageError
 class TableLock(Protocol):
     """A lock that excludes every process that uses the same provider with the same settings."""
 
-    def hold(self, purpose: str) -> Iterator[None]:
-        """A context manager; LockError when the lock was not free in time."""
+    def hold(self, purpose: str) -> AbstractContextManager[None]:
+        """LockError when the lock was not free in time."""
         ...
 
 

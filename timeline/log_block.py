@@ -134,9 +134,7 @@ def _framed_block(source: pa.NativeFile, path: str, offset: int, end: int) -> Lo
     reader = _Reader(source, path, offset + 14, end)
     version = reader.integer(4)
     if version != _FORMAT_VERSION:
-        raise MalformedError(
-            "unknown log format version", path=path, expected="1", found=f"{version} at byte {offset}"
-        )
+        raise MalformedError("unknown log format version", path=path, expected="1", found=f"{version} at byte {offset}")
     kind = reader.integer(4)
     if kind not in _KINDS_ON_DISK:
         raise MalformedError("unknown log block type", path=path, found=f"{kind} at byte {offset}")

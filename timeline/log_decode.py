@@ -26,9 +26,7 @@ _CONTENT_VERSION = 3
 _LENGTH = {"name": "__length", "type": {"type": "fixed", "name": "length4", "size": 4}}
 
 
-def decode_rows(
-    block: LogBlock, source: pa.NativeFile, schema: pa.Schema, *, float_as_text: bool = True
-) -> pa.Table:
+def decode_rows(block: LogBlock, source: pa.NativeFile, schema: pa.Schema, *, float_as_text: bool = True) -> pa.Table:
     """The rows of a data block under `schema` (only its columns are decoded or read); see `conform` for
     `float_as_text`.
 
@@ -98,9 +96,7 @@ def _check_lengths(lengths: Any, expected: int, block: LogBlock) -> None:
 
 def _value_bytes(array: Any) -> bytes:
     """The values of a binary array without nulls, behind each other."""
-    offsets = np.frombuffer(
-        array.buffers()[1], np.int64 if pa.types.is_large_binary(array.type) else np.int32
-    )
+    offsets = np.frombuffer(array.buffers()[1], np.int64 if pa.types.is_large_binary(array.type) else np.int32)
     start, end = offsets[array.offset], offsets[array.offset + len(array)]
     return bytes(array.buffers()[2][start : int(end)])
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -141,9 +140,7 @@ class LogFold:
         row: npt.NDArray[np.int64],
     ) -> None:
         if keys.null_count:
-            raise MalformedError(
-                "log entries without a record key", found=f"{keys.null_count} of {len(keys)}"
-            )
+            raise MalformedError("log entries without a record key", found=f"{keys.null_count} of {len(keys)}")
         self._keys.append(keys)
         self._kinds.append(kinds)
         self._natural.append(natural)
@@ -167,8 +164,7 @@ class LogFold:
         codes = _concat([np.asarray(c.indices).astype(np.int64) for c in encoded.chunks], np.int64)
         kinds, natural = _concat(self._kinds, np.uint8), _concat(self._natural, np.bool_)
         values = tuple(
-            ordering.concat([o[i] for o in self._ordering], kind)
-            for i, kind in enumerate(self._rule.ordering_types)
+            ordering.concat([o[i] for o in self._ordering], kind) for i, kind in enumerate(self._rule.ordering_types)
         )
         mode = self._rule.mode
         order = ranks(values, len(codes), hudi_0x=mode in HUDI_0X) if mode is not MergeMode.COMMIT_TIME else codes
@@ -201,9 +197,7 @@ class SliceMerge:
         self._lookup = KeyLookup(won.keys)
         self._seen = np.zeros(len(won.keys), np.bool_)
         self._applied = np.zeros(len(won.keys), np.bool_)
-        self._counts = dict.fromkeys(
-            ("base_rows", "untouched", "kept", "replaced", "deleted", "duplicate_hits"), 0
-        )
+        self._counts = dict.fromkeys(("base_rows", "untouched", "kept", "replaced", "deleted", "duplicate_hits"), 0)
 
     def batch(self, base: Keyed) -> pa.Table:
         """One batch of the base file after the merge, in base order."""
@@ -219,9 +213,7 @@ class SliceMerge:
         self._count(rows, int(applied.size), int(updates.sum()), int((~updates).sum()))
         return self._assemble(base.rows, hit, key, updates)
 
-    def _without_later_duplicates(
-        self, hit: npt.NDArray[np.int64], at: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int64]:
+    def _without_later_duplicates(self, hit: npt.NDArray[np.int64], at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Hits on a key met before in this base file are dropped, unless every duplicate is to be changed."""
         key = at[hit]
         first = np.zeros(len(hit), np.bool_)

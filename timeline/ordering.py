@@ -21,9 +21,7 @@ Ordering: TypeAlias = tuple[pa.Array, ...]
 def orderable(array: pa.Array) -> pa.Array:
     """The array with Arrow's order equal to Java's: floats become integers of the same order."""
     if pa.types.is_floating(array.type):
-        bits = np.ascontiguousarray(
-            array.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
-        ).copy()
+        bits = np.ascontiguousarray(array.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)).copy()
         bits[np.isnan(bits)] = np.nan  # one NaN for all payloads
         raw = bits.view(np.int64)
         ordered = np.where(raw < 0, raw ^ np.int64(0x7FFFFFFFFFFFFFFF), raw)
@@ -59,9 +57,7 @@ def _rank(column: pa.Array) -> npt.NDArray[np.int64]:
     # Whole numbers are their own rank; anything else is ranked once.
     if not values.null_count and (pa.types.is_signed_integer(kind) or pa.types.is_temporal(kind)):
         return np.asarray(
-            values.view(pa.int32() if kind.bit_width == 32 else pa.int64())
-            if pa.types.is_temporal(kind)
-            else values
+            values.view(pa.int32() if kind.bit_width == 32 else pa.int64()) if pa.types.is_temporal(kind) else values
         ).astype(np.int64)
     dense = np.asarray(pc.rank(values, sort_keys="ascending", tiebreaker="dense")).astype(np.int64)
     return np.where(_flags(values.is_null()), 0, dense)
@@ -103,8 +99,4 @@ def same_class(wrapper: pa.DataType, column: pa.DataType, *, hudi_0x: bool) -> b
 
 def concat(parts: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
     """All parts behind each other as `kind`."""
-    return (
-        pa.concat_arrays([p.cast(kind) if p.type != kind else p for p in parts])
-        if parts
-        else pa.array([], kind)
-    )
+    return pa.concat_arrays([p.cast(kind) if p.type != kind else p for p in parts]) if parts else pa.array([], kind)

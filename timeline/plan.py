@@ -224,9 +224,7 @@ _FIELDS_0X = (
     defaulted("preserveHoodieMetadata", "boolean", False),
 )
 PLAN_SCHEMA_0X = root_record("HoodieCompactionPlan", *_FIELDS_0X)
-PLAN_SCHEMA = root_record(
-    "HoodieCompactionPlan", *_FIELDS_0X, optional("missingSchedulePartitions", array_of(STRING))
-)
+PLAN_SCHEMA = root_record("HoodieCompactionPlan", *_FIELDS_0X, optional("missingSchedulePartitions", array_of(STRING)))
 
 # Only what is read of it; resolution by name skips the rest.
 _SLICE_SCHEMA = record_of("HoodieSliceInfo", required("fileId", STRING), optional("partitionPath", STRING))

@@ -87,9 +87,7 @@ def plan_read(table: Table, options: ReadOptions) -> Scan:
     schema = table.schema(table.schema_text(view.timeline))
     unknown = set(options.columns or ()) - set(schema.arrow.names)
     if unknown:
-        raise UsageError(
-            "no such column", expected=", ".join(schema.arrow.names), found=", ".join(sorted(unknown))
-        )
+        raise UsageError("no such column", expected=", ".join(schema.arrow.names), found=", ".join(sorted(unknown)))
     rules = slice_rules(table, view.timeline, schema, as_of=options.as_of, batch_rows=options.batch_rows)
     return Scan(table, scan_slices(view, options), rules, options)
 

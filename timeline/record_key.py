@@ -39,15 +39,12 @@ class KeySource:
             labelled = [
                 pc.binary_join_element_wise(name, pc.if_else(pc.equal(filled, ""), "__empty__", filled), ":")
                 for name, filled in (
-                    (name, pc.fill_null(part, "__null__"))
-                    for name, part in zip(self.fields, parts, strict=True)
+                    (name, pc.fill_null(part, "__null__")) for name, part in zip(self.fields, parts, strict=True)
                 )
             ]
             keys = pc.binary_join_element_wise(*labelled, ",")
         if keys.null_count:
-            raise MalformedError(
-                "rows without a record key", path=where, found=f"{keys.null_count} of {len(keys)}"
-            )
+            raise MalformedError("rows without a record key", path=where, found=f"{keys.null_count} of {len(keys)}")
         return keys
 
 
@@ -58,12 +55,7 @@ def _text(column: Any, name: str) -> pa.Array:
         return array
     if pa.types.is_timestamp(kind):
         return array.cast(pa.timestamp("us", tz=kind.tz)).cast(pa.int64()).cast(pa.string())
-    if (
-        pa.types.is_integer(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_date32(kind)
-        or pa.types.is_decimal(kind)
-    ):
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind) or pa.types.is_decimal(kind):
         return array.cast(pa.string())
     raise UnsupportedError(
         "record key field of a type whose text form is not defined",

@@ -6,7 +6,7 @@ plan, choose an instant greater than every time on storage, and make the plan vi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from timeline.active import Timeline
@@ -21,9 +21,6 @@ from timeline.table import Table
 from timeline.table_config import save_table_config
 from timeline.view import GroupKey
 
-RECORDS = f"{HOODIE}/.phantombase"
-"""Where attempts at compactions keep their records: one folder an instant, `<RECORDS>/<C>/`."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduled:
@@ -34,8 +31,13 @@ class Scheduled:
     why: str
 
 
-def schedule_compaction(table: Table, lock: TableLock) -> Scheduled:
+def schedule_compaction(
+    table: Table, lock: TableLock, reserved: Callable[[Storage], Iterable[str]] = lambda _: ()
+) -> Scheduled:
     """Plans every file group with log files and makes the plan visible.
+
+    `reserved`: times that are taken though no timeline file shows them (records of attempts), asked under the
+    lock.
 
     UnsupportedError: the metadata table is on. LockError, UnknownStateError: nothing was changed.
     """
@@ -48,7 +50,7 @@ def schedule_compaction(table: Table, lock: TableLock) -> Scheduled:
             return Scheduled(instant=None, plan=None, why=planned.why)
         # Archived instants are older than active ones, unless nothing is active any more.
         timeline = view.timeline if view.timeline.instants else table.with_archive(view.timeline)
-        time = next_time(table.now(), [*timeline.used_times(), *tombstones(table.storage)])
+        time = next_time(table.now(), [*timeline.used_times(), *reserved(table.storage)])
         instant = Instant(requested_time=time, action="compaction", state=State.REQUESTED)
         path = table.instant_path(instant)
         if not table.storage.put_if_absent(path, encode_plan(planned.plan)):
@@ -72,15 +74,6 @@ def busy_file_groups(table: Table, timeline: Timeline) -> Iterable[GroupKey]:
             yield from ((o.partition_path, o.file_id) for o in plan.operations)
         elif instant.family == "replacecommit" and table.storage.find(requested) is not None:
             yield from pending_clustering_file_groups(table.storage.read(requested), requested)
-
-
-def tombstones(storage: Storage) -> Iterable[str]:
-    """Instants our records know, unscheduled ones included: never used again."""
-    if storage.find(RECORDS) is None:
-        return
-    for entry in storage.list(RECORDS):
-        if entry.is_folder and entry.name.isdigit():
-            yield entry.name
 
 
 def refuse_metadata_table(table: Table) -> None:

@@ -71,9 +71,7 @@ class SliceStream:
         needed = {*rules.keys.fields, *rules.ordering_fields}
         # Rows marked deleted count only where the table has the column.
         self._marks = IS_DELETED in rules.schema.names
-        self._log_schema = project(
-            rules.schema, [*self._out.names, *needed, *([IS_DELETED] if self._marks else [])]
-        )
+        self._log_schema = project(rules.schema, [*self._out.names, *needed, *([IS_DELETED] if self._marks else [])])
         self._base_schema = project(rules.schema, [*self._out.names, *needed])
         self._merge: SliceMerge | None = None
         self.log_counts = LogCounts()

@@ -170,9 +170,7 @@ class Table:
         facts = self.load_facts(timeline)
         listings = list(self._listings((partition or "").strip("/")))
         if partition and not listings:
-            raise MissingFileError(
-                "no such partition", path=partition, todo="`timeline slices TABLE` lists them."
-            )
+            raise MissingFileError("no such partition", path=partition, todo="`timeline slices TABLE` lists them.")
         if any(timeline.needs_archive(t) for _, entries in listings for t in log_instants(entries)):
             timeline = self.with_archive(timeline)
         groups = (g for part, entries in listings for g in file_groups(part, entries, timeline, facts))

@@ -140,9 +140,7 @@ class TableConfig:
         """Folder of the active timeline, relative to the table base."""
         if not self.layout.has_completion_times:
             return HOODIE
-        return (
-            f"{HOODIE}/{self.properties.get('hoodie.timeline.path') or self.layout.default_timeline_folder}"
-        )
+        return f"{HOODIE}/{self.properties.get('hoodie.timeline.path') or self.layout.default_timeline_folder}"
 
     @property
     def history_folder(self) -> str:
@@ -241,7 +239,5 @@ def save_table_config(storage: Storage, config: TableConfig) -> None:
         storage.overwrite(BACKUP, current)
     storage.overwrite(PROPERTIES, data)
     if storage.read(PROPERTIES) != data:
-        raise StorageError(
-            "hoodie.properties does not read back as written; its backup is good", path=PROPERTIES
-        )
+        raise StorageError("hoodie.properties does not read back as written; its backup is good", path=PROPERTIES)
     storage.delete(BACKUP)

@@ -162,15 +162,10 @@ def check_supported(properties: Mapping[str, str], version: int) -> None:
             raise _refusal("merge properties such as custom delete markers", key, "none", properties[key])
     merge_mode_of(properties, version)
     generator = key_generator_of(properties) or "none"
-    if (
-        properties.get(_POPULATE_META_FIELDS, "").lower() == "false"
-        and generator not in _VIRTUAL_KEY_GENERATORS
-    ):
+    if properties.get(_POPULATE_META_FIELDS, "").lower() == "false" and generator not in _VIRTUAL_KEY_GENERATORS:
         what = "virtual keys of this key generator"
         raise _refusal(what, _KEY_GENERATOR_TYPE, " or ".join(_VIRTUAL_KEY_GENERATORS), generator)
 
 
 def _refusal(what: str, key: str, expected: str, found: str, todo: str = _USE_HUDI) -> UnsupportedError:
-    return UnsupportedError(
-        f"{what} ({key}) not supported", path=PROPERTIES, expected=expected, found=found, todo=todo
-    )
+    return UnsupportedError(f"{what} ({key}) not supported", path=PROPERTIES, expected=expected, found=found, todo=todo)

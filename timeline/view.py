@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-
 from typing import Generic, TypeAlias, TypeVar
 
 from timeline.active import Timeline
@@ -154,9 +153,7 @@ def _file_group(
     return FileGroup(partition=partition, file_id=file_id, slices=slices, pending_compaction=pending)
 
 
-def _visible_bases(
-    key: GroupKey, bases: list[BaseFile], timeline: Timeline, facts: ViewFacts
-) -> dict[str, BaseFile]:
+def _visible_bases(key: GroupKey, bases: list[BaseFile], timeline: Timeline, facts: ViewFacts) -> dict[str, BaseFile]:
     """Base files of committed instants, by instant. A base file of a pending compaction is never visible."""
     compacted_at, compacted_name = facts.compacted.get(key, ("", ""))
     visible: dict[str, BaseFile] = {}
@@ -241,9 +238,7 @@ def latest_slice(group: FileGroup, as_of: str | None = None) -> FileSlice | None
 
 def slice_before(group: FileGroup, instant: str) -> FileSlice | None:
     """What a compaction at `instant` must merge: the newest slice below it (closure: all its logs)."""
-    return max(
-        (s for s in group.slices if s.base_instant < instant), key=lambda s: s.base_instant, default=None
-    )
+    return max((s for s in group.slices if s.base_instant < instant), key=lambda s: s.base_instant, default=None)
 
 
 def latest_base(group: FileGroup, as_of: str | None = None) -> BaseFile | None:

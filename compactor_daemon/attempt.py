@@ -1,0 +1,320 @@
+"""One attempt at a pending compaction: open, stage, decide.
+
+    open    e = 1 + the highest number on storage; every earlier attempt must be dead. Storage decides who wins.
+    stage   one task per file slice leaves `<position>.ok`; finished slices of dead attempts are adopted
+    decide  barrier and closure hold, then in the table lock nothing has changed: `fate` = go, once, by put-if-absent
+
+Nothing has a final name before `go`. A crash at any line leaves either an attempt without fate (the next holder
+declares it dead and opens its own) or a `go` (the next holder publishes it).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import structlog
+
+from compactor_daemon.commit_record import compaction_commit
+from compactor_daemon.foreign import ForeignTrace, foreign_trace, refuse_live
+from compactor_daemon.options import AttemptOptions, OutputOptions
+from compactor_daemon.publish import check_unchanged, completed_compaction, pending_rollback_of
+from compactor_daemon.records import (
+    DEAD,
+    OPEN,
+    Go,
+    Placement,
+    SliceDone,
+    attempt_folder,
+    attempts,
+    dead_record,
+    decide,
+    done_slices,
+    open_record,
+    read_fate,
+    reserved_times,
+)
+from compactor_daemon.slice_task import SliceTask, input_names
+from timeline.commit_metadata import encode as encode_commit
+from timeline.errors import BarrierError, ConflictError, MissingFileError
+from timeline.instant import Instant, State, next_time
+from timeline.layout import Layout
+from timeline.lock import TableLock
+from timeline.plan import CompactionOperation, CompactionPlan
+from timeline.read import slice_rules
+from timeline.table import Table, TableSchema, TableView
+from timeline.view import FileSlice, slice_before
+
+_log = structlog.get_logger()
+
+RunTasks = Callable[[list[SliceTask]], list[SliceDone]]
+"""Compacts file slices somewhere and returns their records; raises errors of the tree."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """An opened attempt and what it found when it began.
+
+    `barrier`: writes that were pending then and must have ended before the decision. `trace`: what an executor
+    of Hudi, dead by now, had left.
+    """
+
+    instant: str
+    number: int
+    plan: CompactionPlan
+    barrier: frozenset[str]
+    trace: ForeignTrace
+    table_version: int
+    metadata_partitions: tuple[str, ...]
+
+
+def find_go(table: Table, instant: str) -> Go | None:
+    """The decision on an instant, if one was made; at most one attempt can have it."""
+    for number in attempts(table.storage, instant):
+        fate = read_fate(table.storage, instant, number)
+        if fate is not None and fate.go is not None:
+            return fate.go
+    return None
+
+
+def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt:
+    """Opens the next attempt, declaring unfinished earlier ones dead (the caller holds the claim).
+
+    ConflictError: a Hudi compactor is alive at the instant, or somebody else opened an attempt this moment.
+    """
+    storage = table.storage
+    plan = table.compaction_plan(instant)
+    trace = foreign_trace(table, instant, {o.partition_path for o in plan.operations})
+    earlier = attempts(storage, instant)
+    # A heartbeat beside records of ours is our own, of an attempt that died.
+    seen = replace(trace, heartbeat_ms=None) if earlier else trace
+    refuse_live(seen, table, instant, round(time.time() * 1000), options)
+    who = f"{socket.gethostname()}:{os.getpid()}"
+    for number in earlier:
+        fate = read_fate(storage, instant, number)
+        if fate is None:
+            nonce = uuid.uuid4().hex
+            decide(storage, instant, number, dead_record(nonce, who), nonce)
+            _log.info("attempt_declared_dead", instant=instant, attempt=number)
+        elif fate.kind != DEAD:
+            raise ConflictError(
+                "the instant is decided already", path=attempt_folder(instant, number), instant=instant, found=fate.kind
+            )
+    number = max(earlier, default=0) + 1
+    nonce = uuid.uuid4().hex
+    path = f"{attempt_folder(instant, number)}/{OPEN}"
+    if not storage.put_if_absent(path, open_record(nonce, holder=who, since_ms=round(time.time() * 1000))):
+        raise ConflictError("somebody else opened the same attempt", path=path, instant=instant, todo="Run again.")
+    # The plan is visible: whoever is pending from here on must end before the decision (barrier).
+    pending = frozenset(i.requested_time for i in table.load_timeline().inflight_writers)
+    return Attempt(
+        instant=instant,
+        number=number,
+        plan=plan,
+        barrier=pending,
+        trace=trace,
+        table_version=table.config.version,
+        metadata_partitions=table.config.metadata_partitions,
+    )
+
+
+def closed_inputs(view: TableView, instant: str, plan: CompactionPlan) -> list[FileSlice]:
+    """The slices a compaction must merge, in plan order: all the view holds before the instant (closure).
+
+    MissingFileError: the plan names a file that is not among them. More than the plan is merged too.
+    """
+    return [_closed(view, instant, operation) for operation in plan.operations]
+
+
+def _closed(view: TableView, instant: str, operation: CompactionOperation) -> FileSlice:
+    group = view.group((operation.partition_path, operation.file_id))
+    slice_ = slice_before(group, instant) if group is not None else None
+    have = set(input_names(slice_)) if slice_ is not None else set()
+    want = {*operation.delta_file_paths, *([operation.data_file_path] if operation.data_file_path else [])}
+    if slice_ is None or want - have:
+        raise MissingFileError(
+            "the compaction plan names a file that is not there",
+            path=f"{operation.partition_path}/{min(want - have, default=operation.file_id)}",
+            instant=instant,
+            expected=f"{len(want)} files of file group {operation.file_id}",
+            found=f"{len(want & have)} of them",
+            todo="Restore the file. Compacting without it would lose its rows.",
+        )
+    return slice_
+
+
+def tasks_for(
+    table: Table,
+    view: TableView,
+    schema: TableSchema,
+    attempt: Attempt,
+    slices: Iterable[FileSlice],
+    output: OutputOptions,
+) -> list[SliceTask]:
+    """One task per file slice, in plan order."""
+    rules = slice_rules(
+        table,
+        view.timeline,
+        schema,
+        every_duplicate=table.layout.every_duplicate_compacted,
+        batch_rows=output.batch_rows,
+    )
+    return [
+        SliceTask(
+            instant=attempt.instant,
+            attempt=attempt.number,
+            position=position,
+            slice=slice_,
+            rules=rules,
+            schema_text=schema.file_text,
+            output=output,
+        )
+        for position, slice_ in enumerate(slices)
+    ]
+
+
+def stage(
+    table: Table, attempt: Attempt, output: OutputOptions, options: AttemptOptions, run: RunTasks
+) -> tuple[list[SliceDone], TableSchema]:
+    """Stages every file slice until barrier and closure hold; returns the records and the table's schema.
+
+    The view is taken again after the barrier: a file group whose inputs (or schema) changed is done again.
+    """
+    storage = table.storage
+    adopted = _adoptable(table, attempt)
+    for _ in range(options.redo_max):
+        view = table.load_view()
+        schema = table.schema(table.schema_text(view.timeline))
+        tasks = tasks_for(table, view, schema, attempt, closed_inputs(view, attempt.instant, attempt.plan), output)
+        own = done_slices(storage, attempt.instant, attempt.number)
+        done = {t.position: d for t in tasks if (d := _usable(t, own, adopted)) is not None}
+        todo = [t for t in tasks if t.position not in done]
+        for task in todo:  # a result on other inputs stands in the way of its successor
+            storage.delete(f"{attempt_folder(attempt.instant, attempt.number)}/{task.position}.ok")
+        if not todo and not (waiting := _pending_of(table, attempt.barrier)):
+            return [done[t.position] for t in tasks], schema
+        if todo:
+            _log.info("staging", instant=attempt.instant, attempt=attempt.number, slices=len(todo), adopted=len(done))
+            run(todo)
+        if waiting := _pending_of(table, attempt.barrier):
+            _wait_for(table, waiting, attempt, options)
+    raise BarrierError(
+        "the inputs of a file group kept changing under the compaction",
+        path=storage.base_path,
+        instant=attempt.instant,
+        found=f"{options.redo_max} rounds",
+        todo="Find the writer that adds log files below the plan; all writers must share the table lock.",
+    )
+
+
+def _adoptable(table: Table, attempt: Attempt) -> dict[str, SliceDone]:
+    """Finished slices of earlier (dead) attempts, by fingerprint; their staged files are still there."""
+    found: dict[str, SliceDone] = {}
+    for number in attempts(table.storage, attempt.instant):
+        if number < attempt.number:
+            for done in done_slices(table.storage, attempt.instant, number).values():
+                entry = table.storage.find(done.staged) if done.staged else None
+                if done.staged is None or (entry is not None and entry.size == done.size):
+                    found[done.fingerprint] = done
+    return found
+
+
+def _usable(task: SliceTask, own: Mapping[int, SliceDone], adopted: Mapping[str, SliceDone]) -> SliceDone | None:
+    mine = own.get(task.position)
+    if mine is not None and mine.fingerprint == task.fingerprint:
+        return mine
+    theirs = adopted.get(task.fingerprint)
+    return replace(theirs, position=task.position) if theirs is not None else None
+
+
+def _pending_of(table: Table, barrier: frozenset[str]) -> list[Instant]:
+    return [i for i in table.load_timeline().inflight_writers if i.requested_time in barrier]
+
+
+def _wait_for(table: Table, waiting: list[Instant], attempt: Attempt, options: AttemptOptions) -> None:
+    _log.info("barrier_waiting", instant=attempt.instant, writes=[i.requested_time for i in waiting])
+    deadline = time.monotonic() + options.barrier_s
+    while waiting := _pending_of(table, attempt.barrier):
+        if time.monotonic() > deadline:
+            first = waiting[0]
+            raise BarrierError(
+                "writes that began before this compaction are still pending",
+                path=table.storage.base_path,
+                instant=attempt.instant,
+                expected=f"completed or rolled back within {options.barrier_s:g} s",
+                found=f"{first.action} {first.requested_time} {first.state.name.lower()} ({len(waiting)} in all)",
+                todo="Let the writer finish; if it is dead, the next Hudi writer rolls it back. Then run again.",
+            )
+        time.sleep(options.barrier_poll_s)
+
+
+def decide_go(table: Table, attempt: Attempt, done: list[SliceDone], schema: TableSchema, lock: TableLock) -> Go:
+    """The decision, in the table lock. ConflictError, AttemptDeadError: nothing is published."""
+    with lock.hold("decide a compaction"):
+        check_unchanged(table, attempt.table_version, attempt.metadata_partitions, attempt.instant)
+        _check_undisturbed(table, attempt)
+        timeline = table.load_timeline()
+        completion = None
+        if table.layout.has_completion_times:
+            completion = next_time(table.now(), [*timeline.used_times(), *reserved_times(table.storage)])
+        go = build_go(table.layout, attempt, done, schema, completion, table.config.timeline_folder)
+        decide(table.storage, attempt.instant, attempt.number, go.to_json(), go.nonce)
+        return go
+
+
+def _check_undisturbed(table: Table, attempt: Attempt) -> None:
+    instant = attempt.instant
+    table.compaction_plan(instant)  # MissingFileError: unscheduled, or rolled back and removed
+    done = completed_compaction(table, instant)
+    if done is not None:
+        raise ConflictError("somebody else completed this compaction", path=table.instant_path(done), instant=instant)
+    now = foreign_trace(table, instant, ())
+    if now.inflight_ms != attempt.trace.inflight_ms:
+        raise ConflictError(
+            "a Hudi compactor touched this instant meanwhile",
+            path=table.storage.base_path,
+            instant=instant,
+            todo="This attempt published nothing. Run one kind of compactor per table.",
+        )
+    rollback = pending_rollback_of(table, instant)
+    if rollback is not None:
+        raise ConflictError(
+            "a rollback of this compaction is pending", path=table.storage.base_path, instant=instant, found=rollback
+        )
+
+
+def build_go(
+    layout: Layout,
+    attempt: Attempt,
+    done: list[SliceDone],
+    schema: TableSchema,
+    completion: str | None,
+    timeline_folder: str,
+) -> Go:
+    """The go record (pure but for its nonce)."""
+    completed = Instant(
+        requested_time=attempt.instant, action="commit", state=State.COMPLETED, completion_time=completion
+    )
+    placements = tuple(
+        Placement(staged=d.staged, final=d.final, size=d.size)
+        for d in done
+        if d.staged is not None and d.final is not None
+    )
+    return Go(
+        instant=attempt.instant,
+        attempt=attempt.number,
+        nonce=uuid.uuid4().hex,
+        table_version=attempt.table_version,
+        metadata_partitions=attempt.metadata_partitions,
+        completion_time=completion,
+        completed_path=f"{timeline_folder}/{layout.file_name(completed)}",
+        content=encode_commit(compaction_commit(done, schema.commit_text), layout.encoding),
+        placements=placements,
+    )
+
+
+__all__ = ["Attempt", "RunTasks", "closed_inputs", "decide_go", "find_go", "open_attempt", "stage"]

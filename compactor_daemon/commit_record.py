@@ -1,0 +1,64 @@
+"""The commit a compaction leaves on the timeline, as Hudi 0.15 and 1.2 write theirs, with our ledger (pure)."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+
+from compactor_daemon.records import SliceDone
+from timeline.commit_metadata import CommitMetadata, RuntimeStats, WriteStat
+from timeline.ledger import total
+
+LEDGER = "phantombase.ledger"
+"""Key of the books in a commit's extraMetadata: {"total": counts, "file_groups": {partition/file id: counts}}."""
+
+
+def compaction_commit(done: Iterable[SliceDone], schema_text: str) -> CommitMetadata:
+    """The completed commit of a compaction. `schema_text`: the table's schema without meta columns."""
+    slices = sorted(done, key=lambda d: d.position)
+    stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
+    for one in slices:
+        if one.final is not None:
+            stats[one.partition].append(_write_stat(one))
+    books = {
+        "total": total(d.ledger for d in slices).to_json(),
+        "file_groups": {
+            f"{d.partition}/{d.file_id}" if d.partition else d.file_id: {
+                **d.ledger.to_json(),
+                "skipped": dict(d.skipped),
+            }
+            for d in slices
+        },
+    }
+    return CommitMetadata(
+        partition_to_write_stats={partition: tuple(s) for partition, s in stats.items()},
+        compacted=True,
+        extra_metadata={"schema": schema_text, LEDGER: json.dumps(books, separators=(",", ":"))},
+        operation_type="COMPACT",
+    )
+
+
+def _write_stat(done: SliceDone) -> WriteStat:
+    ledger = done.ledger
+    return WriteStat(
+        file_id=done.file_id,
+        path=done.final,
+        prev_commit=done.base_instant or "null",
+        num_writes=ledger.rows_out,
+        num_deletes=ledger.deleted,
+        num_update_writes=ledger.replaced,
+        num_inserts=ledger.inserts,
+        total_write_bytes=done.size,
+        file_size_in_bytes=done.size,
+        partition_path=done.partition,
+        total_log_records=ledger.log_entries,
+        total_log_files_compacted=done.log_files,
+        total_log_size_compacted=done.log_bytes,
+        total_updated_records_compacted=ledger.log_keys,
+        total_log_blocks=done.log_blocks,
+        total_corrupt_log_block=done.corrupt_blocks,
+        total_rollback_blocks=done.rolled_back_blocks,
+        prev_base_file=done.base_file,
+        runtime_stats=RuntimeStats(total_upsert_time=round(done.seconds * 1000)),
+    )

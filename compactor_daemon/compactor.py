@@ -1,0 +1,162 @@
+"""Executes pending compactions of one table: claim, attempt, publish, retire; earliest instant first."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import filelock
+import structlog
+
+from compactor_daemon.attempt import decide_go, find_go, open_attempt, stage
+from compactor_daemon.execute import Progress, Runner
+from compactor_daemon.foreign import heartbeat
+from compactor_daemon.options import AttemptOptions, OutputOptions
+from compactor_daemon.publish import forget_archived, publish, retire
+from compactor_daemon.records import RECORDS, Go
+from timeline.commit_metadata import decode as decode_commit
+from timeline.errors import LockError, StorageError, UsageError
+from timeline.lock import TableLock
+from timeline.schedule import refuse_metadata_table
+from timeline.storage import Storage
+from timeline.table import Table
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """One executed instant. Bytes are those of the inputs and of the files written."""
+
+    instant: str
+    attempt: int
+    file_groups: int
+    rows: int
+    bytes_written: int
+    seconds: float
+    resumed: bool
+
+
+def pending_instants(table: Table, only: str | None = None) -> tuple[str, ...]:
+    """Pending compactions, earliest first; UsageError when `only` is not one of them."""
+    pending = tuple(i.requested_time for i in table.load_timeline().pending_compactions)
+    if only is None:
+        return pending
+    if only not in pending:
+        raise UsageError(
+            "not a pending compaction",
+            path=table.storage.base_path,
+            instant=only,
+            expected=", ".join(pending) or "none is pending",
+            todo="`timeline show TABLE` lists the instants.",
+        )
+    return (only,)
+
+
+@contextmanager
+def claim(table: Table, wait_s: float = 0.0) -> Iterator[None]:
+    """One compactor process a table, for liveness only: safety rests on the attempts' records.
+
+    LockError when another process of ours holds the claim for longer than `wait_s`.
+    """
+    path = os.path.join(table.storage.base_path, RECORDS, "claim.lock")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    try:
+        with filelock.FileLock(path, timeout=wait_s):
+            yield
+    except filelock.Timeout as error:
+        raise LockError(
+            "another compactor is at work on this table", path=path, todo="Wait for it, or run with --wait SECONDS."
+        ) from error
+
+
+def probe(storage: Storage) -> None:
+    """Tries the two promises the protocol stands on, on throw-away objects; StorageError when one is broken."""
+    folder = f"{RECORDS}/probe-{uuid.uuid4().hex}"
+    try:
+        first = storage.put_if_absent(f"{folder}/put", b"1")
+        second = storage.put_if_absent(f"{folder}/put", b"2")
+        placed = storage.place(f"{folder}/put", f"{folder}/placed")
+        again = storage.place(f"{folder}/put", f"{folder}/placed")
+        if (first, second, placed, again) != (True, False, True, False) or storage.read(f"{folder}/put") != b"1":
+            raise StorageError(
+                "this storage does not keep put-if-absent and no-clobber placing",
+                path=storage.base_path,
+                todo="phantombase cannot work safely here.",
+            )
+    finally:
+        storage.delete_folder(folder)
+
+
+def compact_instant(
+    table: Table,
+    instant: str,
+    *,
+    lock: TableLock,
+    runner: Runner,
+    progress: Progress,
+    output: OutputOptions,
+    options: AttemptOptions,
+) -> Compacted:
+    """Brings one pending compaction to its end; the caller holds the claim.
+
+    A decision made by an attempt that died is published; otherwise a new attempt is opened, staged and decided.
+    """
+    started = time.monotonic()
+    table = table.reload()
+    refuse_metadata_table(table)
+    storage = table.storage
+    go = find_go(table, instant)
+    resumed = go is not None
+    if go is None:
+        attempt = open_attempt(table, instant, options)
+        with heartbeat(storage, instant, options.heartbeat_s):
+            done, schema = stage(table, attempt, output, options, lambda tasks: runner(storage, tasks, progress))
+            go = decide_go(table, attempt, done, schema, lock)
+            publish(table, go, lock)
+    else:
+        publish(table, go, lock)
+    retire(table, go, {o.partition_path for o in table.compaction_plan(instant).operations})
+    result = _summary(go, time.monotonic() - started, resumed)
+    _log.info(
+        "compacted",
+        instant=instant,
+        attempt=go.attempt,
+        file_groups=result.file_groups,
+        rows=result.rows,
+        seconds=round(result.seconds, 2),
+    )
+    return result
+
+
+def _summary(go: Go, seconds: float, resumed: bool) -> Compacted:
+    stats = [s for part in decode_commit(go.content, go.completed_path).partition_to_write_stats.values() for s in part]
+    return Compacted(
+        instant=go.instant,
+        attempt=go.attempt,
+        file_groups=len(stats),
+        rows=sum(s.num_writes for s in stats),
+        bytes_written=sum(s.file_size_in_bytes for s in stats),
+        seconds=seconds,
+        resumed=resumed,
+    )
+
+
+def finish_decided(table: Table, lock: TableLock, done: Callable[[str], None] = lambda _: None) -> None:
+    """Retires what earlier runs left: decided instants that are completed but not cleaned up; old records go."""
+    from compactor_daemon.publish import completed_compaction
+    from compactor_daemon.records import recorded_instants
+
+    pending = set(pending_instants(table))
+    for instant in recorded_instants(table.storage):
+        go = find_go(table, instant)
+        if go is None or instant in pending or completed_compaction(table, instant) is None:
+            continue
+        if any(table.storage.find(p.staged) is not None for p in go.placements):
+            retire(table, go, {o.partition_path for o in table.compaction_plan(instant).operations})
+            done(instant)
+    forget_archived(table)

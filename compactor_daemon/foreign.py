@@ -1,0 +1,117 @@
+"""Executors of Hudi at an instant of ours: is one alive? (protocol: real Hudi compactors)
+
+Hudi 1.2+ in a multi-writer mode keeps `.hoodie/.heartbeat/<C>` fresh while it works and respects ours. Older ones
+and single writers show nothing but their inflight file, markers and data files: those count as alive until
+the youngest of them is older than a grace time. We never put an inflight file ourselves, so one is always theirs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import structlog
+
+from compactor_daemon.options import AttemptOptions
+from timeline.errors import ConflictError, PhantombaseError
+from timeline.instant import Instant, State
+from timeline.layout import HOODIE
+from timeline.storage import Entry, Storage
+from timeline.table import Table
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignTrace:
+    """What an executor of Hudi left at an instant; times in milliseconds since the epoch, None where absent."""
+
+    inflight_ms: int | None
+    heartbeat_ms: int | None
+    youngest_ms: int | None
+
+    def is_live(self, now_ms: int, options: AttemptOptions) -> bool:
+        """Whether it may still be at work."""
+        if self.heartbeat_ms is not None and now_ms - self.heartbeat_ms < options.heartbeat_expiry_s * 1000:
+            return True
+        if self.inflight_ms is None or self.heartbeat_ms is not None:
+            return False
+        return now_ms - (self.youngest_ms or self.inflight_ms) < options.foreign_grace_s * 1000
+
+
+def heartbeat_path(instant: str) -> str:
+    """Hudi's heartbeat file of an instant: empty, only its modification time counts."""
+    return f"{HOODIE}/.heartbeat/{instant}"
+
+
+def inflight_path(table: Table, instant: str) -> str:
+    """The inflight file of a compaction, which only Hudi makes."""
+    return table.instant_path(Instant(requested_time=instant, action="compaction", state=State.INFLIGHT))
+
+
+def foreign_trace(table: Table, instant: str, partitions: Iterable[str]) -> ForeignTrace:
+    """Looks for an executor of Hudi at an instant; `partitions`: those its plan writes to."""
+    storage = table.storage
+    inflight = storage.find(inflight_path(table, instant))
+    heartbeat = storage.find(heartbeat_path(instant))
+    times = [e.modified_ms for e in (inflight,) if e is not None]
+    if inflight is not None:
+        times += [e.modified_ms for e in _below(storage, f"{HOODIE}/.temp/{instant}")]
+        for partition in partitions:
+            suffix = f"_{instant}.parquet"
+            times += [e.modified_ms for e in storage.list(partition) if e.name.endswith(suffix)]
+    return ForeignTrace(
+        inflight_ms=inflight.modified_ms if inflight else None,
+        heartbeat_ms=heartbeat.modified_ms if heartbeat else None,
+        youngest_ms=max(times, default=None),
+    )
+
+
+def _below(storage: Storage, folder: str) -> Iterator[Entry]:
+    if storage.find(folder) is None:
+        return
+    for entry in storage.list(folder):
+        if entry.is_folder:
+            yield from _below(storage, f"{folder}/{entry.name}")
+        else:
+            yield entry
+
+
+def refuse_live(trace: ForeignTrace, table: Table, instant: str, now_ms: int, options: AttemptOptions) -> None:
+    """ConflictError while an executor of Hudi may be at work on the instant."""
+    if trace.is_live(now_ms, options):
+        raise ConflictError(
+            "a Hudi compactor is at work on this instant",
+            path=table.storage.base_path,
+            instant=instant,
+            expected=f"no heartbeat for {options.heartbeat_expiry_s:g} s, or no sign of life for {options.foreign_grace_s:g} s",
+            found="inflight file" if trace.inflight_ms is not None else "fresh heartbeat",
+            todo="Wait for it, or shorten --foreign-grace if you know that it is dead.",
+        )
+
+
+@contextmanager
+def heartbeat(storage: Storage, instant: str, interval_s: float) -> Iterator[None]:
+    """Keeps Hudi's heartbeat of an instant fresh; it is removed only when the instant is retired.
+
+    A beat that fails is logged, not raised: no safety of ours rests on it, only Hudi's politeness.
+    """
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(interval_s):
+            try:
+                storage.overwrite(heartbeat_path(instant), b"")
+            except PhantombaseError as error:
+                _log.warning("heartbeat_failed", instant=instant, error=str(error))
+
+    storage.overwrite(heartbeat_path(instant), b"")
+    thread = threading.Thread(target=beat, name=f"heartbeat-{instant}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,232 @@
+"""What attempts at compactions leave in storage: paths and records.
+
+    .hoodie/.phantombase/<C>/<e>/open                      who opened attempt e, and when
+    .hoodie/.phantombase/<C>/<e>/<position>-<random>.parquet   a staged base file
+    .hoodie/.phantombase/<C>/<e>/<position>.ok             a finished file slice (`SliceDone`)
+    .hoodie/.phantombase/<C>/<e>/fate                      written once: dead, void or go (`Go`)
+
+Each record is one put-if-absent object with a nonce, so that an unknown outcome is settled by reading it back.
+They lie outside Hudi's own `.hoodie/.temp/<C>`: a foreign file there makes Hudi's rollback plan empty.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from timeline.errors import AttemptDeadError, MalformedError
+from timeline.layout import HOODIE
+from timeline.ledger import Ledger
+from timeline.storage import Storage
+
+RECORDS = f"{HOODIE}/.phantombase"
+OPEN, FATE, OK = "open", "fate", ".ok"
+DEAD, VOID, GO = "dead", "void", "go"
+
+
+def instant_folder(instant: str) -> str:
+    """Where all attempts at an instant keep their records."""
+    return f"{RECORDS}/{instant}"
+
+
+def attempt_folder(instant: str, attempt: int) -> str:
+    """Where one attempt keeps its records and staged files."""
+    return f"{RECORDS}/{instant}/{attempt}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceDone:
+    """One compacted file slice: the content of its `.ok`.
+
+    `staged` and `final` are paths relative to the table base, None where there was nothing to write (no base and
+    no log entry). `inputs`: the names of the files merged. `fingerprint`: digest of inputs, schema and merge
+    rules; a later attempt adopts the file only under an equal one. `size` in bytes, `seconds` of work.
+    """
+
+    position: int
+    partition: str
+    file_id: str
+    base_instant: str | None
+    base_file: str | None
+    inputs: tuple[str, ...]
+    fingerprint: str
+    staged: str | None
+    final: str | None
+    size: int
+    ledger: Ledger
+    log_bytes: int
+    log_files: int
+    log_blocks: int
+    corrupt_blocks: int
+    rolled_back_blocks: int
+    skipped: Mapping[str, int]
+    seconds: float
+
+    def to_json(self) -> bytes:
+        """As stored."""
+        return _dump(asdict(self))
+
+    @staticmethod
+    def from_json(data: bytes, where: str) -> SliceDone:
+        """Inverse of `to_json`; MalformedError names the file."""
+        fields = _load(data, where)
+        try:
+            return SliceDone(
+                **{**fields, "inputs": tuple(fields["inputs"]), "ledger": Ledger.from_json(fields["ledger"])}
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise MalformedError("unreadable record of a compacted file slice", path=where, found=str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """A staged file, the final name it gets, and its size in bytes. Paths are relative to the table base."""
+
+    staged: str
+    final: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Go:
+    """Everything that follows from the decision: publishing is a pure function of this record.
+
+    `completed_path` is the completed timeline file (v8+: with the completion time in its name), `content` its
+    bytes. `table_version` and `metadata_partitions` are those the decision was made under.
+    """
+
+    instant: str
+    attempt: int
+    nonce: str
+    table_version: int
+    metadata_partitions: tuple[str, ...]
+    completion_time: str | None
+    completed_path: str
+    content: bytes
+    placements: tuple[Placement, ...] = field(default=())
+
+    def to_json(self) -> bytes:
+        """As stored."""
+        body = {**asdict(self), "content": base64.b64encode(self.content).decode()}
+        return _dump({"fate": GO, **body})
+
+    @staticmethod
+    def from_json(fields: Mapping[str, Any], where: str) -> Go:
+        """Inverse of `to_json`."""
+        try:
+            return Go(
+                **{
+                    **{k: v for k, v in fields.items() if k != "fate"},
+                    "content": base64.b64decode(fields["content"]),
+                    "metadata_partitions": tuple(fields["metadata_partitions"]),
+                    "placements": tuple(Placement(**p) for p in fields["placements"]),
+                }
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise MalformedError("unreadable go record", path=where, found=str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fate:
+    """How an attempt ended: `dead`, `void` (unscheduled) or `go`, by whom."""
+
+    kind: str
+    nonce: str
+    go: Go | None = None
+
+
+def read_fate(storage: Storage, instant: str, attempt: int) -> Fate | None:
+    """An attempt's fate, None while it is open."""
+    path = f"{attempt_folder(instant, attempt)}/{FATE}"
+    if storage.find(path) is None:
+        return None
+    fields = _load(storage.read(path), path)
+    kind = fields.get("fate")
+    if kind not in (DEAD, VOID, GO):
+        raise MalformedError("unknown fate of an attempt", path=path, found=repr(kind))
+    return Fate(kind=kind, nonce=str(fields.get("nonce")), go=Go.from_json(fields, path) if kind == GO else None)
+
+
+def decide(storage: Storage, instant: str, attempt: int, record: bytes, nonce: str) -> None:
+    """Writes an attempt's fate; AttemptDeadError when it had another one already.
+
+    Three outcomes: ours is there, another is there, or the call failed: then the record is read back.
+    """
+    path = f"{attempt_folder(instant, attempt)}/{FATE}"
+    try:
+        if storage.put_if_absent(path, record):
+            return
+    except Exception:
+        fate = read_fate(storage, instant, attempt)
+        if fate is None or fate.nonce != nonce:
+            raise
+        return
+    fate = read_fate(storage, instant, attempt)
+    if fate is None or fate.nonce != nonce:
+        raise AttemptDeadError(
+            "this attempt was decided by somebody else",
+            path=path,
+            instant=instant,
+            found=fate.kind if fate else "nothing",
+            todo="Nothing was published by it. Run again: the next attempt goes on from what is there.",
+        )
+
+
+def dead_record(nonce: str, by: str) -> bytes:
+    """The record that declares an attempt dead."""
+    return _dump({"fate": DEAD, "nonce": nonce, "by": by})
+
+
+def open_record(nonce: str, **who: Any) -> bytes:
+    """The record that opens an attempt."""
+    return _dump({"nonce": nonce, **who})
+
+
+def attempts(storage: Storage, instant: str) -> tuple[int, ...]:
+    """Numbers of all attempts at an instant, ascending."""
+    folder = instant_folder(instant)
+    if storage.find(folder) is None:
+        return ()
+    return tuple(sorted(int(e.name) for e in storage.list(folder) if e.is_folder and e.name.isdigit()))
+
+
+def recorded_instants(storage: Storage) -> tuple[str, ...]:
+    """Instants that have records, unscheduled ones (tombstones) included."""
+    if storage.find(RECORDS) is None:
+        return ()
+    return tuple(e.name for e in storage.list(RECORDS) if e.is_folder and e.name.isdigit())
+
+
+def reserved_times(storage: Storage) -> Iterator[str]:
+    """Times nobody may use again: recorded instants, and completion times decided but perhaps not visible yet."""
+    for instant in recorded_instants(storage):
+        yield instant
+        for attempt in attempts(storage, instant):
+            fate = read_fate(storage, instant, attempt)
+            if fate is not None and fate.go is not None and fate.go.completion_time is not None:
+                yield fate.go.completion_time
+
+
+def done_slices(storage: Storage, instant: str, attempt: int) -> dict[int, SliceDone]:
+    """The finished file slices of one attempt, by position."""
+    folder = attempt_folder(instant, attempt)
+    names = [e.name for e in storage.list(folder) if e.name.endswith(OK) and not e.is_folder]
+    done = [SliceDone.from_json(storage.read(f"{folder}/{name}"), f"{folder}/{name}") for name in names]
+    return {d.position: d for d in done}
+
+
+def _dump(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()
+
+
+def _load(data: bytes, where: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(data)
+    except ValueError as error:
+        raise MalformedError("unreadable record", path=where, found=str(error)) from error
+    if not isinstance(fields, dict):
+        raise MalformedError("unreadable record", path=where, expected="a JSON object", found=type(fields).__name__)
+    return fields

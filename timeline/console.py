@@ -1,0 +1,245 @@
+"""What all commands share at the terminal: the error boundary, output, progress, logging.
+
+stdout carries the result (one JSON document with `--json`), stderr everything else. Exit codes: 0 done,
+1 refused or failed with one line `error: ...`, 2 wrong usage, 70 a bug. Nothing here knows tables.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import TextIOWrapper
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import structlog
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as RichProgress
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from timeline.errors import PhantombaseError
+
+EXIT_FAILED = 1
+EXIT_BUG = 70
+TRACEBACK = "PHANTOMBASE_TRACEBACK"
+"""Environment variable: `1` shows the traceback above the error line."""
+
+_PIPE_COLUMNS = 1000
+_LOG_INTERVAL_S = 10.0
+
+Data = TypeVar("Data", bound=Mapping[str, Any])
+
+
+# --- the error boundary ------------------------------------------------------------------------------------------
+
+
+def run(app: typer.Typer, args: Sequence[str] | None = None) -> NoReturn:
+    """Runs a command line (`sys.argv` by default) and exits; what goes wrong is one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # file names need not be valid text
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        typer.main.get_command(app)(args)
+    except PhantombaseError as error:
+        _fail(error, str(error), EXIT_FAILED)
+    except Exception as error:
+        hint = f"Set {TRACEBACK}=1 to see the traceback, and report it."
+        _fail(error, f"internal error: {type(error).__name__}: {error}. {hint}", EXIT_BUG)
+    sys.exit(0)
+
+
+def _fail(error: BaseException, message: str, code: int) -> NoReturn:
+    if os.environ.get(TRACEBACK, "0") not in ("", "0"):
+        traceback.print_exception(error)
+    line = Text.assemble(("error:", "bold red"), " ", one_line(message))
+    Console(stderr=True, highlight=False).print(line, soft_wrap=True)
+    sys.exit(code)
+
+
+def one_line(text: str) -> str:
+    """The text without line ends and terminal control characters."""
+    return "".join(c if c.isprintable() else " " for c in " ".join(text.split("\n")))
+
+
+# --- results -----------------------------------------------------------------------------------------------------
+
+
+def emit(data: Data, json_flag: bool, render: Callable[[Data], Iterable[RenderableType]]) -> None:
+    """The result on stdout: `data` as one JSON document, or what `render` makes of it."""
+    if json_flag:
+        print(json.dumps(data, indent=2), flush=True)
+        return
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _PIPE_COLUMNS  # a line of a pipe is a row: grep and cut work, nothing is shortened
+    for item in render(data):
+        console.print(item)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a table of rows. `shorten`: give way first, with an ellipsis, on a narrow terminal."""
+
+    title: str
+    cell: Callable[[Mapping[str, Any]], str | Text | None]
+    right: bool = False
+    shorten: bool = False
+
+
+def rows_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], title: str) -> RichTable:
+    """Rows as a table; an absent cell is a dash."""
+    table = RichTable(box=SIMPLE_HEAD, title=Text(title, "bold"), title_justify="left", pad_edge=False)
+    for column in columns:
+        table.add_column(
+            Text(column.title),
+            justify="right" if column.right else "left",
+            overflow="ellipsis" if column.shorten else "fold",
+            min_width=9 if column.shorten else None,
+        )
+    for row in rows:
+        cells = (column.cell(row) for column in columns)
+        table.add_row(*(Text("–", "dim") if c is None else Text(c) if isinstance(c, str) else c for c in cells))
+    return table
+
+
+def facts_grid(facts: Mapping[str, str]) -> RichTable:
+    """Names and values, one a line."""
+    grid = RichTable.grid(padding=(0, 2))
+    for name, value in facts.items():
+        grid.add_row(Text(name, "dim"), Text(value, overflow="fold"))
+    return grid
+
+
+def human_bytes(size: int | None) -> str | None:
+    """1536 -> '1.5 KiB'; None stays None."""
+    if size is None:
+        return None
+    if abs(size) < 1024:
+        return f"{size} B"
+    value = float(size)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        value /= 1024
+        if round(abs(value), 1) < 1024:
+            return f"{value:,.1f} {unit}"
+    return f"{value / 1024:,.1f} PiB"
+
+
+def human_duration(seconds: float) -> str:
+    """5400 -> '1 h 30 min': the two largest units."""
+    if seconds < 0:
+        return f"-{human_duration(-seconds)}"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    days, hours, minutes = whole // 86_400, whole // 3600 % 24, whole // 60 % 60
+    parts = [f"{n} {u}" for n, u in ((days, "d"), (hours, "h"), (minutes, "min"), (whole % 60, "s")) if n]
+    return " ".join(parts[:2])
+
+
+def plural(count: int, noun: str) -> str:
+    """(2, 'file group') -> '2 file groups'."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+# --- progress and logs -------------------------------------------------------------------------------------------
+
+
+class Progress(Protocol):
+    """What a long piece of work reports to."""
+
+    def advance(self, done: int = 0, **numbers: int) -> None:
+        """Adds `done` finished steps; `numbers` are other counts so far (`rows=120_000`)."""
+        ...
+
+
+@contextmanager
+def progress(
+    total: int, description: str, *, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Progress]:
+    """Progress on stderr: a bar on a terminal, else a log line now and then; quick work logs nothing."""
+    console = Console(stderr=True)
+    if not console.is_interactive:
+        yield _LoggedProgress(total, description, clock)
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[numbers]}", markup=False),
+        TimeElapsedColumn(),
+    )
+    with RichProgress(*columns, console=console, transient=True) as bar:
+        yield _BarProgress(bar, total, description)
+
+
+class _BarProgress:
+    def __init__(self, bar: RichProgress, total: int, description: str) -> None:
+        self._bar = bar
+        self._task = bar.add_task(description, total=total, numbers="")
+
+    def advance(self, done: int = 0, **numbers: int) -> None:
+        shown = "  ".join(f"{value:,} {name}" for name, value in numbers.items())
+        self._bar.update(self._task, advance=done, numbers=shown)
+
+
+class _LoggedProgress:
+    def __init__(self, total: int, description: str, clock: Callable[[], float]) -> None:
+        self._log = structlog.get_logger().bind(task=description, total=total)
+        self._clock = clock
+        self._started = self._said = clock()
+        self._done = 0
+
+    def advance(self, done: int = 0, **numbers: int) -> None:
+        self._done += done
+        now = self._clock()
+        if now - self._said >= _LOG_INTERVAL_S:
+            self._said = now
+            self._log.info("progress", done=self._done, seconds=round(now - self._started, 1), **numbers)
+
+
+def configure_logging(json: bool, verbose: bool) -> None:
+    """Logs go to stderr, as text or as one JSON object a line; the only place that configures logging.
+
+    `verbose`: debug events, and what libraries log at level info.
+    """
+    processors: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if json:
+        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    else:
+        colors = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+        plain = structlog.dev.plain_traceback
+        processors.append(structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain))
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if verbose else logging.INFO),
+        # Looked up for each logger, not once: stderr may be another one by then.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    root = logging.getLogger()
+    root.setLevel(logging.INFO if verbose else logging.WARNING)
+    if not any(isinstance(handler, _IntoStructlog) for handler in root.handlers):
+        root.addHandler(_IntoStructlog())
+
+
+class _IntoStructlog(logging.Handler):
+    """Libraries (kazoo, py4j) log through the standard library: the same lines in the same place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        structlog.get_logger().log(
+            record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info
+        )
