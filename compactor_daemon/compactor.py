@@ -5,25 +5,30 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import filelock
 import structlog
 
-from compactor_daemon.attempt import decide_go, find_go, open_attempt, stage
+from compactor_daemon.attempt import closed_inputs, decide_go, find_go, open_attempt, stage
 from compactor_daemon.execute import Progress, Runner
 from compactor_daemon.foreign import heartbeat
 from compactor_daemon.options import AttemptOptions, OutputOptions
-from compactor_daemon.publish import forget_archived, publish, retire
-from compactor_daemon.records import RECORDS, Go
+from compactor_daemon.publish import completed_compaction, forget_archived, publish, retire
+from compactor_daemon.records import RECORDS, Go, recorded_instants
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import LockError, StorageError, UsageError
 from timeline.lock import TableLock
+from timeline.read import slice_rules
 from timeline.schedule import refuse_metadata_table
+from timeline.slice_stream import check_slice
 from timeline.storage import Storage
-from timeline.table import Table
+from timeline.table import Table, consistent
+
+_PREFLIGHT_THREADS = 8
 
 _log = structlog.get_logger()
 
@@ -92,6 +97,21 @@ def probe(storage: Storage) -> None:
         storage.delete_folder(folder)
 
 
+def preflight(table: Table, instants: Sequence[str]) -> None:
+    """Finds what would be refused before anything in the table is touched.
+
+    MissingFileError: a plan names a file that is not there. UnsupportedError: a log block or the schema cannot
+    be merged. Only headers of log blocks are read.
+    """
+    refuse_metadata_table(table)
+    view = consistent(table.load_view)
+    schema = table.schema(table.schema_text(view.timeline))
+    rules = slice_rules(table, view.timeline, schema)
+    slices = [s for i in instants for s in closed_inputs(view, i, table.compaction_plan(i))]
+    with ThreadPoolExecutor(_PREFLIGHT_THREADS) as pool:
+        list(pool.map(lambda s: check_slice(table.storage, s, rules), slices))
+
+
 def compact_instant(
     table: Table,
     instant: str,
@@ -148,9 +168,6 @@ def _summary(go: Go, seconds: float, resumed: bool) -> Compacted:
 
 def finish_decided(table: Table, lock: TableLock, done: Callable[[str], None] = lambda _: None) -> None:
     """Retires what earlier runs left: decided instants that are completed but not cleaned up; old records go."""
-    from compactor_daemon.publish import completed_compaction
-    from compactor_daemon.records import recorded_instants
-
     pending = set(pending_instants(table))
     for instant in recorded_instants(table.storage):
         go = find_go(table, instant)

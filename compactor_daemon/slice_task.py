@@ -53,7 +53,9 @@ class SliceTask:
     def fingerprint(self) -> str:
         """Digest of what the result depends on: inputs with sizes, schema, merge rules."""
         slice_, rules = self.slice, self.rules
-        sizes = [(f.path, f.size) for f in ([slice_.base] if slice_.base else [])] + [(f.path, f.size) for f in slice_.logs]
+        sizes = [(f.path, f.size) for f in ([slice_.base] if slice_.base else [])] + [
+            (f.path, f.size) for f in slice_.logs
+        ]
         parts = {
             "inputs": sizes,
             "schema": self.schema_text,

@@ -124,7 +124,7 @@ class _Expander:
         self._count += 1
         fresh: dict[str, Any] = {"type": node["type"], "name": f"t{self._count}"}
         if node["type"] == "fixed":
-            kept = {k: node[k] for k in ("logicalType", "precision", "scale") if k in node}
+            kept: dict[str, Any] = {k: node[k] for k in ("logicalType", "precision", "scale") if k in node}
             return {**fresh, "size": _part(node, "size"), **kept}
         if node["type"] == "enum":
             return {**fresh, "symbols": _part(node, "symbols")}

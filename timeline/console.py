@@ -88,27 +88,32 @@ def emit(data: Data, json_flag: bool, render: Callable[[Data], Iterable[Renderab
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of a table of rows. `shorten`: give way first, with an ellipsis, on a narrow terminal."""
+    """One column of a table of rows.
+
+    `shorten`: give way first, with an ellipsis, on a narrow terminal. `optional`: left out when it would be empty.
+    """
 
     title: str
     cell: Callable[[Mapping[str, Any]], str | Text | None]
     right: bool = False
     shorten: bool = False
+    optional: bool = False
 
 
-def rows_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], title: str) -> RichTable:
+def rows_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], title: str) -> RichTable:
     """Rows as a table; an absent cell is a dash."""
-    table = RichTable(box=SIMPLE_HEAD, title=Text(title, "bold"), title_justify="left", pad_edge=False)
-    for column in columns:
+    cells = {column: [column.cell(row) for row in rows] for column in columns}
+    shown = [c for c in columns if not c.optional or any(cell is not None for cell in cells[c])]
+    table = RichTable(box=SIMPLE_HEAD, title=Text(title, "bold"), title_justify="left", show_edge=False, pad_edge=False)
+    for column in shown:
         table.add_column(
             Text(column.title),
             justify="right" if column.right else "left",
             overflow="ellipsis" if column.shorten else "fold",
             min_width=9 if column.shorten else None,
         )
-    for row in rows:
-        cells = (column.cell(row) for column in columns)
-        table.add_row(*(Text("–", "dim") if c is None else Text(c) if isinstance(c, str) else c for c in cells))
+    for line in zip(*(cells[column] for column in shown), strict=True):
+        table.add_row(*(Text("–", "dim") if c is None else Text(c) if isinstance(c, str) else c for c in line))
     return table
 
 
@@ -163,9 +168,7 @@ class Progress(Protocol):
 
 
 @contextmanager
-def progress(
-    total: int, description: str, *, clock: Callable[[], float] = time.monotonic
-) -> Iterator[Progress]:
+def progress(total: int, description: str, *, clock: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
     """Progress on stderr: a bar on a terminal, else a log line now and then; quick work logs nothing."""
     console = Console(stderr=True)
     if not console.is_interactive:
@@ -240,6 +243,4 @@ class _IntoStructlog(logging.Handler):
     """Libraries (kazoo, py4j) log through the standard library: the same lines in the same place."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        structlog.get_logger().log(
-            record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info
-        )
+        structlog.get_logger().log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info)

@@ -33,6 +33,15 @@ def decode_rows(block: LogBlock, source: pa.NativeFile, schema: pa.Schema, *, fl
     UnsupportedError: HFile blocks, partial updates. MalformedError: anything the framing promised and the
     content does not hold.
     """
+    check_supported(block, source)
+    with decoding(block):
+        if block.kind is BlockKind.PARQUET_DATA:
+            return _parquet_rows(block, source, schema)
+        return _avro_rows(block, source, schema, float_as_text)
+
+
+def check_supported(block: LogBlock, source: pa.NativeFile) -> None:
+    """UnsupportedError where decoding the block would be refused; reads its first bytes only."""
     if block.headers.get(HeaderKey.IS_PARTIAL, "").lower() == "true":
         raise UnsupportedError(
             "partial-update log blocks are not supported",
@@ -40,12 +49,11 @@ def decode_rows(block: LogBlock, source: pa.NativeFile, schema: pa.Schema, *, fl
             instant=block.instant,
             todo="Compact the table with Hudi.",
         )
+    if block.kind not in (BlockKind.AVRO_DATA, BlockKind.PARQUET_DATA, BlockKind.DELETE):
+        raise UnsupportedError(f"{block.kind.name} log blocks are not supported in data tables", path=block.path)
     with decoding(block):
-        if block.kind is BlockKind.PARQUET_DATA:
-            return _parquet_rows(block, source, schema)
-        if block.kind is BlockKind.AVRO_DATA:
-            return _avro_rows(block, source, schema, float_as_text)
-    raise UnsupportedError(f"{block.kind.name} log blocks are not supported in data tables", path=block.path)
+        if block.kind is not BlockKind.PARQUET_DATA:
+            content_version(bytes(source.read_at(min(block.content_bytes, 8), block.content_offset)), block)
 
 
 def count_entries(block: LogBlock, source: pa.NativeFile) -> int:

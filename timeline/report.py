@@ -167,9 +167,7 @@ def planned_paths(plan: CompactionPlan) -> list[str]:
     return [_path(o, name) for o in plan.operations for name in _names(o)]
 
 
-def plan_report(
-    plan: CompactionPlan, instant: Instant, sizes: Mapping[str, int | None], table_path: str
-) -> Row:
+def plan_report(plan: CompactionPlan, instant: Instant, sizes: Mapping[str, int | None], table_path: str) -> Row:
     """A plan's operations with the sizes their files have now (`sizes`: by path, None for what is not there).
 
     MissingFileError: names the first planned file that is not there.

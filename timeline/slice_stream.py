@@ -7,7 +7,7 @@ rows plus a batch. Only the columns asked for, and those that merging needs, are
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from timeline.delete_block import decode_deletes
 from timeline.errors import MalformedError
 from timeline.ledger import Ledger
 from timeline.log_block import BlockKind, LogBlock, scan_blocks
-from timeline.log_decode import count_entries, decode_rows
+from timeline.log_decode import check_supported, count_entries, decode_rows
 from timeline.log_scan import Selection, Skipped, Visibility, select_blocks
 from timeline.merge import IS_DELETED, Keyed, LogFold, MergeRule, SliceMerge, Winners
 from timeline.record_key import KeySource
@@ -132,10 +132,7 @@ class SliceStream:
         fold = LogFold(self._rules.merge, self._out)
         sources = {log.path: self._storage.open_input(log.path) for log in self._slice.logs}
         try:
-            selection = select_blocks(
-                (block for path, source in sources.items() for block in scan_blocks(source, path)),
-                self._rules.visibility,
-            )
+            selection = _select(sources, self._rules.visibility)
             entries = 0
             for block in selection.blocks:
                 entries += self._add(fold, block, sources[block.path])
@@ -163,6 +160,21 @@ class SliceStream:
                 found=str(found),
             )
         return entries
+
+
+def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules) -> None:
+    """UnsupportedError or MalformedError where the slice's log files could not be merged; reads headers only."""
+    sources = {log.path: storage.open_input(log.path) for log in slice_.logs}
+    try:
+        for block in _select(sources, rules.visibility).blocks:
+            check_supported(block, sources[block.path])
+    finally:
+        for source in sources.values():
+            source.close()
+
+
+def _select(sources: Mapping[str, pa.NativeFile], visibility: Visibility) -> Selection:
+    return select_blocks((b for path, source in sources.items() for b in scan_blocks(source, path)), visibility)
 
 
 def _counts(selection: Selection, entries: int) -> LogCounts:

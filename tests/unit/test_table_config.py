@@ -312,6 +312,7 @@ def test_merge_mode_of_later_versions(version: int, changes: dict[str, str | Non
 
 REFUSALS: list[tuple[int, dict[str, str | None], str]] = [
     (9, {"table__type": "COPY_ON_WRITE"}, "hoodie.table.type.*COPY_ON_WRITE"),
+    (9, {"table__type": None}, "hoodie.table.type.*COPY_ON_WRITE"),
     (7, {}, "table version.*7"),
     (5, {}, "table version.*5"),
     (9, {"table__base__file__format": "ORC"}, "base file format.*ORC"),

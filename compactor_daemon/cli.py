@@ -1,0 +1,307 @@
+"""The `compactor-daemon` command: requests compactions and executes them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from compactor_daemon.compactor import (
+    Compacted,
+    claim,
+    compact_instant,
+    finish_decided,
+    pending_instants,
+    preflight,
+    probe,
+)
+from compactor_daemon.demo import same_rows, unpack_demo_table
+from compactor_daemon.execute import open_runner
+from compactor_daemon.hudi_conf import parse_hudi_conf
+from compactor_daemon.options import AttemptOptions, Bloom, Codec, ExecuteOptions, Executor, OutputOptions
+from compactor_daemon.records import RECORDS, reserved_times
+from timeline.console import (
+    EXIT_FAILED,
+    Column,
+    configure_logging,
+    emit,
+    human_bytes,
+    human_duration,
+    plural,
+    progress,
+    rows_table,
+    run,
+)
+from timeline.errors import UsageError
+from timeline.lock import FileLock, ProcessLock, TableLock, parse_lock
+from timeline.read import Query, ReadOptions, read_table
+from timeline.schedule import drop_metadata_table, refuse_metadata_table, schedule_compaction
+from timeline.table import Table
+
+app = typer.Typer(
+    name="compactor-daemon",
+    help="Compacts Apache Hudi MERGE_ON_READ tables without a Hudi JVM.\n\n"
+    "A compaction is first *requested* (schedule): a plan on the table's timeline names the file groups and their "
+    "log files. Then it is *executed* (compact): base file and logs of each file group become a new base file.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+TablePath = Annotated[str, typer.Argument(metavar="TABLE", help="base path of the table (the folder with .hoodie)")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
+Lock = Annotated[
+    str | None,
+    typer.Option(metavar="file:PATH", help="table lock shared with every writer and scheduler of the table"),
+]
+DropMetadata = Annotated[
+    bool,
+    typer.Option(help="turn the table's metadata table off first, if it is on (the next Hudi writer rebuilds it)"),
+]
+
+
+@app.command()
+def schedule(
+    table: TablePath,
+    lock: Lock = None,
+    sole_writer: Annotated[
+        bool, typer.Option(help="no other process writes to the table or schedules on it while this runs")
+    ] = False,
+    drop_metadata_table_: Annotated[bool, typer.Option("--drop-metadata-table", help="see `compact --help`")] = False,
+    json: Json = False,
+) -> None:
+    """Request a compaction of every file group that has log files.
+
+    The plan must not race with writers, so say who else writes: `--lock file:PATH` when all writers and schedulers
+    share that lock file, `--sole-writer` when nobody else does.
+
+    Example: `compactor-daemon schedule /data/orders --sole-writer`
+    """
+    configure_logging(json, verbose=False)
+    if (lock is None) == (not sole_writer):
+        raise UsageError(
+            "scheduling needs to know who else writes to the table",
+            expected="one of --lock file:PATH and --sole-writer",
+            found="both" if sole_writer else "neither",
+            todo="A plan made while an unseen write is running would lose that write's rows.",
+        )
+    held: TableLock = parse_lock(lock) if lock is not None else ProcessLock(os.path.abspath(table))
+    opened = Table.open(table)
+    if drop_metadata_table_:
+        opened = drop_metadata_table(opened, held)
+    done = schedule_compaction(opened, held, reserved_times)
+    operations = done.plan.operations if done.plan else ()
+    data = {"table": table, "instant": done.instant, "file_groups": len(operations), "why": done.why}
+    emit(data, json, _render_scheduled)
+
+
+def _render_scheduled(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    if data["instant"] is None:
+        yield Text(f"nothing to schedule: {data['why']}")
+    else:
+        yield Text(f"requested compaction {data['instant']}: {plural(data['file_groups'], 'file group')}")
+
+
+@app.command()
+def compact(
+    table: TablePath,
+    instant: Annotated[
+        str | None, typer.Option(help="only this pending compaction; default: all, earliest first")
+    ] = None,
+    lock: Lock = None,
+    drop_metadata_table_: Annotated[
+        bool,
+        typer.Option(
+            "--drop-metadata-table",
+            help="turn the metadata table off first, if it is on: phantombase does not maintain it yet, and a "
+            "commit it does not know is invisible to Hudi readers. The next Hudi writer with it on rebuilds it",
+        ),
+    ] = False,
+    executor: Annotated[Executor, typer.Option(help="where file slices are compacted")] = Executor.SPARK,
+    master: Annotated[str, typer.Option(help="Spark master")] = "local[*]",
+    threads: Annotated[int | None, typer.Option(min=1, help="slices at a time with --executor local")] = None,
+    driver_memory: Annotated[str, typer.Option(help="memory of the Spark driver JVM")] = "1g",
+    codec: Annotated[Codec | None, typer.Option(help="compression of written base files [default: zstd]")] = None,
+    bloom: Annotated[
+        Bloom | None, typer.Option(help="key filter in the footer, for Hudi's BLOOM index [default: on]")
+    ] = None,
+    row_group_rows: Annotated[int, typer.Option(min=1, help="rows of a Parquet row group")] = 500_000,
+    batch_rows: Annotated[int, typer.Option(min=1, help="rows merged at a time")] = 65_536,
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="an option under Hudi's own name")
+    ] = None,
+    foreign_grace: Annotated[
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="a Hudi compactor without sign of life for so long counts as dead"),
+    ] = 3600.0,
+    barrier: Annotated[
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="how long to wait for writes that began before the compaction"),
+    ] = 300.0,
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="how long to wait for another compactor")] = 0.0,
+    json: Json = False,
+) -> None:
+    """Execute the pending compactions of a table.
+
+    Each file slice is one Spark task: base file and log files are merged into a new base file under Hudi's rules,
+    the books of every file group are balanced, and only then one decision makes all files of the compaction
+    visible. A run that was killed is finished by the next one.
+
+    Example: `compactor-daemon compact /data/orders`
+    """
+    configure_logging(json, verbose=False)
+    named = parse_hudi_conf(conf or [])
+    chosen = {k: v for k, v in (("codec", codec), ("bloom", bloom)) if v is not None}
+    contradiction = [k for k in chosen if k in named and named[k] != chosen[k]]
+    if contradiction:
+        raise UsageError("an option is given twice with different values", found=", ".join(contradiction))
+    output = OutputOptions(**named | chosen, row_group_rows=row_group_rows, batch_rows=batch_rows)
+    execute = ExecuteOptions(
+        executor=executor,
+        master=master,
+        driver_memory=driver_memory,
+        **({"threads": threads} if threads is not None else {}),
+    )
+    attempt = AttemptOptions(foreign_grace_s=foreign_grace, barrier_s=barrier)
+    results = run_compactions(
+        table,
+        instant=instant,
+        lock=lock,
+        drop_metadata=drop_metadata_table_,
+        wait_s=wait,
+        output=output,
+        execute=execute,
+        attempt=attempt,
+    )
+    emit({"table": table, "compacted": [asdict(r) for r in results]}, json, _render_compacted)
+
+
+def run_compactions(
+    path: str,
+    *,
+    instant: str | None = None,
+    lock: str | None = None,
+    drop_metadata: bool = False,
+    wait_s: float = 0.0,
+    output: OutputOptions,
+    execute: ExecuteOptions,
+    attempt: AttemptOptions,
+) -> list[Compacted]:
+    """Executes pending compactions, earliest first. Everything that is refused is refused before the first write."""
+    table = Table.open(path)
+    instants = pending_instants(table, instant)
+    if not drop_metadata:
+        refuse_metadata_table(table)
+    if not instants:
+        return []
+    preflight(table, instants)
+    held = (
+        parse_lock(lock) if lock is not None else FileLock(os.path.join(table.storage.base_path, RECORDS, "table.lock"))
+    )
+    results = []
+    probe(table.storage)
+    with claim(table, wait_s):
+        if drop_metadata:
+            table = drop_metadata_table(table, held)
+        finish_decided(table, held)
+        with open_runner(execute) as runner:
+            for one in pending_instants(table, instant):
+                with progress(0, f"compacting {one}") as bar:
+                    shown = 0
+
+                    def report(done: int, total: int, bar: Any = bar) -> None:
+                        nonlocal shown
+                        bar.advance(max(0, done - shown), slices=total)
+                        shown = max(shown, done)
+
+                    results.append(
+                        compact_instant(
+                            table, one, lock=held, runner=runner, progress=report, output=output, options=attempt
+                        )
+                    )
+    return results
+
+
+def _render_compacted(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    if not data["compacted"]:
+        yield Text("nothing to do: no compaction is pending")
+        return
+    columns = (
+        Column(title="instant", cell=lambda r: r["instant"]),
+        Column(title="file groups", cell=lambda r: f"{r['file_groups']:,}", right=True),
+        Column(title="rows", cell=lambda r: f"{r['rows']:,}", right=True),
+        Column(title="written", cell=lambda r: human_bytes(r["bytes_written"]), right=True),
+        Column(title="time", cell=lambda r: human_duration(r["seconds"]), right=True),
+        Column(title="", cell=lambda r: "finished an earlier run" if r["resumed"] else ""),
+    )
+    yield rows_table(data["compacted"], columns, "compacted")
+
+
+@app.command()
+def demo(
+    executor: Annotated[Executor, typer.Option(help="where file slices are compacted")] = Executor.SPARK,
+    keep: Annotated[
+        Path | None, typer.Option(help="unpack the table here and keep it [default: a temporary folder]")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show what this does, on a small table that real Apache Hudi 1.2.0 wrote.
+
+    Shows its pending compactions, compacts them, and checks that every row reads the same as before.
+    """
+    configure_logging(json, verbose=False)
+    with tempfile.TemporaryDirectory(prefix="phantombase-demo-") as temporary:
+        path = str(unpack_demo_table(keep or Path(temporary)))
+        table = Table.open(path)
+        pending = pending_instants(table)
+        before = read_table(table)
+        old_base = read_table(table, ReadOptions(query=Query.READ_OPTIMIZED))
+        results = run_compactions(
+            path, output=OutputOptions(), execute=ExecuteOptions(executor=executor), attempt=AttemptOptions()
+        )
+        after = read_table(Table.open(path))
+        new_base = read_table(Table.open(path), ReadOptions(query=Query.READ_OPTIMIZED))
+        data = {
+            "table": path if keep else None,
+            "pending": list(pending),
+            "compacted": [asdict(r) for r in results],
+            "snapshot_rows": after.num_rows,
+            "snapshot_unchanged": same_rows(before, after),
+            "base_files_were_current": same_rows(before, old_base),
+            "base_files_are_current": same_rows(after, new_base),
+        }
+        emit(data, json, _render_demo)
+        if not data["snapshot_unchanged"]:
+            raise typer.Exit(EXIT_FAILED)
+
+
+def _render_demo(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    yield Text(f"pending compactions: {', '.join(data['pending'])}")
+    yield from _render_compacted(data)
+    rows = plural(data["snapshot_rows"], "row")
+    verdict = "the same before and after" if data["snapshot_unchanged"] else "CHANGED: this is a bug, please report it"
+    yield Text(f"snapshot: {rows}, {verdict}")
+    yield Text(
+        f"base files alone hold the current rows: before {_yes(data['base_files_were_current'])}, "
+        f"after {_yes(data['base_files_are_current'])} (file groups with newer logs stay behind)"
+    )
+
+
+def _yes(flag: bool) -> str:
+    return "yes" if flag else "no"
+
+
+def main() -> None:
+    """Console script."""
+    run(app)
+
+
+if __name__ == "__main__":
+    main()

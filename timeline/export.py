@@ -1,0 +1,118 @@
+"""A read of a table into one Parquet file that appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from timeline.console import Progress, progress
+from timeline.errors import StorageError, UsageError
+from timeline.read import ReadOptions, Scan, plan_read
+from timeline.table import Table
+
+_ROW_GROUP_ROWS = 262_144
+_ROW_GROUP_BYTES = 128 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was written: rows, the slices they came from, the file's bytes, its columns."""
+
+    rows: int
+    slices: int
+    bytes: int
+    columns: tuple[str, ...]
+
+
+def check_output(table: Table, output: Path, overwrite: bool) -> None:
+    """UsageError for a place where the file cannot or must not be written."""
+    place = output.resolve()
+    if place.is_relative_to(Path(table.storage.base_path).resolve()):
+        raise UsageError("the output lies inside the table", path=str(output), todo="Write it somewhere else.")
+    if not place.parent.is_dir():
+        raise UsageError("no such folder for the output", path=str(place.parent))
+    if place.exists() and not place.is_file():
+        raise UsageError("the output is there and is not a plain file", path=str(output))
+    if place.exists() and not overwrite:
+        raise UsageError("the output is there already", path=str(output), todo="--overwrite replaces it.")
+
+
+def export_parquet(table: Table, options: ReadOptions, output: Path) -> Exported:
+    """One try: reads everything into a file beside `output`, which then takes its name.
+
+    MissingFileError: a file was cleaned away meanwhile; nothing is left behind, try again (`consistent`).
+    """
+    scan = plan_read(table, options)
+    temporary = output.with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        with progress(len(scan.slices), "reading slices") as bar:
+            rows = _write(scan, temporary, bar, output)
+        with _written(output):
+            size = temporary.stat().st_size
+            os.replace(temporary, output)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return Exported(rows=rows, slices=len(scan.slices), bytes=size, columns=tuple(scan.schema.names))
+
+
+def _write(scan: Scan, temporary: Path, bar: Progress, output: Path) -> int:
+    rows = 0
+    with _written(output):
+        sink = pa.OSFile(str(temporary), "wb")
+        writer = pq.ParquetWriter(sink, scan.schema)
+    try:
+        for group in _row_groups(_batches(scan, bar)):
+            rows += group.num_rows
+            with _written(output):
+                writer.write_table(group, row_group_size=group.num_rows)
+        with _written(output):
+            writer.close()
+            sink.close()
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+    finally:
+        writer.is_open = False  # after a failure: no second one from writing the footer of a file thrown away
+        with suppress(OSError):
+            sink.close()
+    return rows
+
+
+def _batches(scan: Scan, bar: Progress) -> Iterator[pa.RecordBatch]:
+    """`Scan.batches()`, telling how far it is."""
+    rows = 0
+    for slice_ in scan.slices:
+        for batch in scan.slice_batches(slice_):
+            rows += batch.num_rows
+            bar.advance(rows=rows)
+            yield batch
+        bar.advance(1, rows=rows)
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Batches joined to row groups worth reading: many small slices would make many tiny ones."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+        enough_rows = sum(b.num_rows for b in held) >= _ROW_GROUP_ROWS
+        if enough_rows or sum(b.nbytes for b in held) >= _ROW_GROUP_BYTES:
+            yield pa.Table.from_batches(held)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+@contextmanager
+def _written(output: Path) -> Iterator[None]:
+    """Errors of writing, told from those of reading."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError("cannot write the output", path=str(output), found=str(error)) from error

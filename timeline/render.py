@@ -1,0 +1,216 @@
+"""What `timeline.report` computed, for a terminal (pure: plain dicts in, rich renderables out)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from timeline.console import Column, facts_grid, human_bytes, human_duration, plural, rows_table
+from timeline.report import Row, moment
+
+_STATE_STYLES = {"requested": "yellow", "inflight": "cyan", "completed": "green"}
+_HEARTBEAT_STYLES = {"fresh": "green", "stale": "red", "none": "dim"}
+
+
+def _plain(key: str) -> Callable[[Mapping[str, Any]], str | None]:
+    return lambda row: None if row[key] is None else str(row[key])
+
+
+def _bytes(key: str) -> Callable[[Mapping[str, Any]], str | None]:
+    return lambda row: human_bytes(row[key])
+
+
+def _partition(row: Mapping[str, Any]) -> str | None:
+    return row["partition"] or None
+
+
+# --- show --------------------------------------------------------------------------------------------------------
+
+
+def show(data: Row) -> Iterator[RenderableType]:
+    """Header, instants unless only pending ones are asked for, and what pends."""
+    yield _header(data["table"])
+    yield ""
+    if not data["pending_only"]:
+        yield rows_table(data["instants"], _INSTANT_COLUMNS, plural(len(data["instants"]), "instant"))
+        yield ""
+    if data["pending"]:
+        yield rows_table(data["pending"], _PENDING_COLUMNS, f"{len(data['pending']):,} pending")
+    else:
+        yield Text("Nothing is pending.")
+    for row in data["pending"]:
+        if row["problem"]:
+            yield Text.assemble(("problem:", "bold red"), f" {row['requested_time']}: {row['problem']}")
+
+
+def _header(facts: Row) -> RenderableType:
+    on = ", ".join(facts["metadata_partitions"])
+    database = f"{facts['database']}." if facts["database"] else ""
+    return facts_grid(
+        {
+            "table": f"{database}{facts['name']}",
+            "path": facts["path"],
+            "type": f"{facts['type']}, version {facts['version']}",
+            "merge mode": facts["merge_mode"],
+            "ordering": ", ".join(facts["ordering_fields"]) or "none: the later write wins",
+            "record key": ", ".join(facts["record_key_fields"]) or "made up by Hudi",
+            "partitioned by": ", ".join(facts["partition_fields"]) or "nothing",
+            "metadata table": f"on ({on})" if facts["metadata_table"] else "off",
+            "instants in": "UTC" if facts["timezone"] == "UTC" else "the writers' local time",
+        }
+    )
+
+
+def _readable(time: str) -> str:
+    when = moment(time)
+    return time if when is None else when.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _state(row: Mapping[str, Any]) -> Text:
+    return Text("archived", "dim") if row["archived"] else Text(row["state"], _STATE_STYLES[row["state"]])
+
+
+def _completed(row: Mapping[str, Any]) -> str | Text | None:
+    if row["state"] != "completed":
+        return None
+    if row["completion_time"] is None:
+        return Text("not recorded", "dim")
+    text = _readable(row["completion_time"])
+    same_day = text.startswith(_readable(row["requested_time"])[:10]) and " " in text
+    return text.partition(" ")[2] if same_day else text
+
+
+def _pending_for(row: Mapping[str, Any]) -> str | None:
+    if row["age_s"] is None:
+        return None
+    # Less than nothing: another clock or another time zone than the writer's.
+    return "not yet begun" if row["age_s"] < 0 else human_duration(row["age_s"])
+
+
+def _plan(row: Mapping[str, Any]) -> str | Text | None:
+    if row["problem"]:
+        return Text("unreadable", "red")
+    plan = row["plan"]
+    if plan is None:
+        return None
+    size = "unknown bytes" if plan["log_bytes"] is None else human_bytes(plan["log_bytes"])
+    return f"{plural(plan['file_groups'], 'file group')}, {size} of logs"
+
+
+def _heartbeat(row: Mapping[str, Any]) -> Text:
+    age = row["heartbeat_age_s"]
+    text = row["heartbeat"] if age is None else f"{row['heartbeat']}, {human_duration(age)}"
+    return Text(text, _HEARTBEAT_STYLES[row["heartbeat"]])
+
+
+_INSTANT_COLUMNS = (
+    Column(title="instant", cell=_plain("requested_time")),
+    Column(title="requested", cell=lambda row: _readable(row["requested_time"])),
+    Column(title="action", cell=_plain("action")),
+    Column(title="state", cell=_state),
+    Column(title="completed", cell=_completed),
+)
+_PENDING_COLUMNS = (
+    Column(title="instant", cell=_plain("requested_time")),
+    Column(title="pending", cell=lambda row: f"{row['action']} {row['state']}"),
+    Column(title="for", cell=_pending_for),
+    Column(title="plan", cell=_plan),
+    Column(title="heartbeat", cell=_heartbeat),
+)
+
+
+# --- slices ------------------------------------------------------------------------------------------------------
+
+
+def slices(data: Row) -> Iterator[RenderableType]:
+    """One line a file slice, then totals."""
+    totals = data["totals"]
+    yield rows_table(data["slices"], _SLICE_COLUMNS, plural(totals["slices"], "file slice"))
+    yield ""
+    yield Text(
+        f"{plural(totals['file_groups'], 'file group')}: {human_bytes(totals['base_bytes'])} in base files, "
+        f"{human_bytes(totals['log_bytes'])} in {plural(totals['log_files'], 'log file')}, "
+        f"{plural(totals['phantom_slices'], 'phantom slice')}"
+    )
+
+
+def _base(row: Mapping[str, Any]) -> str | Text | None:
+    if row["base"] == "phantom":
+        return Text("phantom", "magenta")
+    return human_bytes(row["base_bytes"])
+
+
+_SLICE_COLUMNS, plural(totals["slices"], "file slice"))
+    yield ""
+    yield Text(
+        f"{plural(totals['file_groups'], 'file group')}: {human_bytes(totals['base_bytes'])} in base files, "
+        f"{human_bytes(totals['log_bytes'])} in {plural(totals['log_files'], 'log file')}, "
+        f"{plural(totals['phantom_slices'], 'phantom slice')}"
+    )
+
+
+def _base(row: Mapping[str, Any]) -> str | Text | None:
+    if row["base"] == "phantom":
+        return Text("phantom", "magenta")
+    return human_bytes(row["base_bytes"])
+
+
+def _note(row: Mapping[str, Any]) -> Text | None:
+    if row["replaced_by"]:
+        return Text(f"replaced by {row['replaced_by']}", "dim")
+    return Text(f"in plan {row['pending_plan']}", "yellow") if row["pending_plan"] else None
+
+
+_SLICE_COLUMNS = (
+    Column(title="partition", cell=_partition),
+    Column(title="file id", cell=_plain("file_id"), shorten=True),
+    Column(title="base instant", cell=_plain("base_instant")),
+    Column(title="base", cell=_base, right=True),
+    Column(title="logs", cell=_plain("log_files"), right=True),
+    Column(title="log size", cell=_bytes("log_bytes"), right=True),
+    Column(title="in plan", cell=_plain("pending_plan"), optional=True),
+    Column(title="replaced by", cell=_plain("replaced_by"), optional=True),
+)
+
+
+# --- plan --------------------------------------------------------------------------------------------------------
+
+
+def plan(data: Row) -> Iterator[RenderableType]:
+    """One line an operation, then totals and the advice."""
+    totals, executors = data["totals"], data["recommended_executors"]
+    title = f"compaction {data['instant']}, {data['state']}: {plural(totals['operations'], 'operation')}"
+    yield rows_table(data["operations"], _OPERATION_COLUMNS, title)
+    yield ""
+    yield facts_grid(
+        {
+            "total": f"{human_bytes(totals['bytes'])}: {human_bytes(totals['base_bytes'])} in base files, "
+            f"{human_bytes(totals['log_bytes'])} in {plural(totals['log_files'], 'log file')}",
+            "executors": f"{executors} recommended: more cannot finish sooner, the largest slice decides",
+        }
+    )
+
+
+_OPERATION_COLUMNS = (
+    Column(title="partition", cell=_partition),
+    Column(title="file id", cell=_plain("file_id"), shorten=True),
+    Column(title="base instant", cell=_plain("base_instant")),
+    Column(title="base", cell=_bytes("base_bytes"), right=True),
+    Column(title="logs", cell=lambda row: str(len(row["logs"])), right=True),
+    Column(title="log size", cell=_bytes("log_bytes"), right=True),
+    Column(title="total", cell=_bytes("bytes"), right=True),
+)
+
+
+# --- read --------------------------------------------------------------------------------------------------------
+
+
+def read(data: Row) -> Iterator[RenderableType]:
+    """What was written, in one line."""
+    yield Text(
+        f"{plural(data['rows'], 'row')} of {plural(data['slices'], 'file slice')} in {data['seconds']:.2f} s "
+        f"-> {data['output']} ({human_bytes(data['bytes'])})"
+    )
