@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
+import pyarrow as pa
 import typer
 from rich.console import RenderableType
 from rich.text import Text
@@ -22,21 +23,20 @@ from compactor_daemon.compactor import (
     preflight,
     probe,
 )
-from compactor_daemon.demo import same_rows, unpack_demo_table
+from compactor_daemon.demo import current_rows, same_rows, unpack_demo_table
 from compactor_daemon.execute import open_runner
 from compactor_daemon.hudi_conf import parse_hudi_conf
 from compactor_daemon.options import AttemptOptions, Bloom, Codec, ExecuteOptions, Executor, OutputOptions
 from compactor_daemon.records import RECORDS, reserved_times
 from timeline.console import (
     EXIT_FAILED,
-    Column,
+    Progress,
     configure_logging,
     emit,
     human_bytes,
     human_duration,
     plural,
     progress,
-    rows_table,
     run,
 )
 from timeline.errors import UsageError
@@ -44,6 +44,7 @@ from timeline.lock import FileLock, ProcessLock, TableLock, parse_lock
 from timeline.read import Query, ReadOptions, read_table
 from timeline.schedule import drop_metadata_table, refuse_metadata_table, schedule_compaction
 from timeline.table import Table
+from timeline.terminal_table import Column, RowsTable
 
 app = typer.Typer(
     name="compactor-daemon",
@@ -213,12 +214,13 @@ def run_compactions(
         finish_decided(table, held)
         with open_runner(execute) as runner:
             for one in pending_instants(table, instant):
-                with progress(0, f"compacting {one}") as bar:
+                slices = len(table.compaction_plan(one).operations)
+                with progress(slices, f"compacting {one}") as bar:
                     shown = 0
 
-                    def report(done: int, total: int, bar: Any = bar) -> None:
+                    def report(done: int, total: int, bar: Progress = bar) -> None:
                         nonlocal shown
-                        bar.advance(max(0, done - shown), slices=total)
+                        bar.advance(max(0, done - shown))
                         shown = max(shown, done)
 
                     results.append(
@@ -241,7 +243,7 @@ def _render_compacted(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         Column(title="time", cell=lambda r: human_duration(r["seconds"]), right=True),
         Column(title="", cell=lambda r: "finished an earlier run" if r["resumed"] else ""),
     )
-    yield rows_table(data["compacted"], columns, "compacted")
+    yield RowsTable(title="compacted", columns=columns, rows=data["compacted"])
 
 
 @app.command()
@@ -261,41 +263,53 @@ def demo(
         path = str(unpack_demo_table(keep or Path(temporary)))
         table = Table.open(path)
         pending = pending_instants(table)
-        before = read_table(table)
-        old_base = read_table(table, ReadOptions(query=Query.READ_OPTIMIZED))
+        before, before_base = _both_reads(path)
+        if not json:
+            start = {"pending": pending, "rows": before.num_rows, "current": current_rows(before_base, before)}
+            emit(start, json, _render_start)
         results = run_compactions(
             path, output=OutputOptions(), execute=ExecuteOptions(executor=executor), attempt=AttemptOptions()
         )
-        after = read_table(Table.open(path))
-        new_base = read_table(Table.open(path), ReadOptions(query=Query.READ_OPTIMIZED))
+        after, after_base = _both_reads(path)
         data = {
             "table": path if keep else None,
             "pending": list(pending),
             "compacted": [asdict(r) for r in results],
             "snapshot_rows": after.num_rows,
             "snapshot_unchanged": same_rows(before, after),
-            "base_files_were_current": same_rows(before, old_base),
-            "base_files_are_current": same_rows(after, new_base),
+            "rows_current_in_base_files_before": current_rows(before_base, before),
+            "rows_current_in_base_files_after": current_rows(after_base, after),
         }
         emit(data, json, _render_demo)
         if not data["snapshot_unchanged"]:
             raise typer.Exit(EXIT_FAILED)
 
 
+def _both_reads(path: str) -> tuple[pa.Table, pa.Table]:
+    """The snapshot and the read-optimized rows of a table."""
+    table = Table.open(path)
+    return read_table(table), read_table(table, ReadOptions(query=Query.READ_OPTIMIZED))
+
+
+def _render_start(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    yield Text("a table written by Apache Hudi 1.2.0 (MERGE_ON_READ, table version 9)")
+    for instant in data["pending"]:
+        yield Text(f"pending compaction {instant}")
+    yield Text(_current(data["current"], data["rows"]))
+
+
 def _render_demo(data: Mapping[str, Any]) -> Iterable[RenderableType]:
-    yield Text(f"pending compactions: {', '.join(data['pending'])}")
     yield from _render_compacted(data)
-    rows = plural(data["snapshot_rows"], "row")
-    verdict = "the same before and after" if data["snapshot_unchanged"] else "CHANGED: this is a bug, please report it"
-    yield Text(f"snapshot: {rows}, {verdict}")
+    same = "the same before and after" if data["snapshot_unchanged"] else "CHANGED: this is a bug, please report it"
+    yield Text(f"snapshot: {plural(data['snapshot_rows'], 'row')}, {same}")
     yield Text(
-        f"base files alone hold the current rows: before {_yes(data['base_files_were_current'])}, "
-        f"after {_yes(data['base_files_are_current'])} (file groups with newer logs stay behind)"
+        _current(data["rows_current_in_base_files_after"], data["snapshot_rows"])
+        + "; the rest was written after the compactions were requested and waits in newer logs"
     )
 
 
-def _yes(flag: bool) -> str:
-    return "yes" if flag else "no"
+def _current(current: int, rows: int) -> str:
+    return f"base files alone hold the newest version of {current:,} of {plural(rows, 'row')}"
 
 
 def main() -> None:

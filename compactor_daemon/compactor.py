@@ -103,7 +103,6 @@ def preflight(table: Table, instants: Sequence[str]) -> None:
     MissingFileError: a plan names a file that is not there. UnsupportedError: a log block or the schema cannot
     be merged. Only headers of log blocks are read.
     """
-    refuse_metadata_table(table)
     view = consistent(table.load_view)
     schema = table.schema(table.schema_text(view.timeline))
     rules = slice_rules(table, view.timeline, schema)

@@ -13,8 +13,9 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from timeline.avro_schema import FILE_NAME, RECORD_KEY
+from timeline.avro_schema import COMMIT_SEQNO, FILE_NAME, RECORD_KEY
 
 _TABLE = "two_pending"
 
@@ -34,3 +35,9 @@ def same_rows(left: pa.Table, right: pa.Table) -> bool:
         return rows.drop_columns([FILE_NAME]).sort_by(RECORD_KEY).combine_chunks()
 
     return bool(ordered(left).equals(ordered(right)))
+
+
+def current_rows(base_files: pa.Table, snapshot: pa.Table) -> int:
+    """How many rows of the snapshot the base files alone hold in their newest version."""
+    newest = pc.is_in(snapshot.column(COMMIT_SEQNO), base_files.column(COMMIT_SEQNO))
+    return int(pc.sum(newest).as_py() or 0)

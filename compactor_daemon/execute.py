@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 from compactor_daemon.options import ExecuteOptions, Executor
 from compactor_daemon.records import SliceDone
 from compactor_daemon.slice_task import SliceTask, compact_slice
-from timeline.errors import PhantombaseError
+from timeline.errors import PhantombaseError, SparkError
 from timeline.storage import Storage
 
 Progress = Callable[[int, int], None]
@@ -128,15 +129,48 @@ def _spark_context(options: ExecuteOptions) -> Any:
 
     # Executors run the driver's own interpreter: workers would take the first `python3` of PATH otherwise.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    conf = SparkConf().setMaster(options.master).setAppName("phantombase-compaction")
-    for key, value in {
+    settings = {
         "spark.driver.memory": options.driver_memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
-        "spark.driver.bindAddress": "127.0.0.1" if options.master.startswith("local") else "0.0.0.0",
-    }.items():
-        conf.setIfMissing(key, value)
+    }
     if options.master.startswith("local"):
-        conf.setIfMissing("spark.driver.host", "127.0.0.1")
-    return SparkContext(conf=conf)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    conf = SparkConf().setMaster(options.master).setAppName("phantombase-compaction")
+    for key, value in settings.items():
+        conf.setIfMissing(key, value)
+    with _starting_jvm() as said:
+        try:
+            return SparkContext(conf=conf)
+        except Exception as error:
+            raise SparkError(
+                "Spark did not start",
+                path=options.master,
+                found=f"{type(error).__name__}: {error}; the JVM's last words: {said()}",
+                todo="Java 17 or newer must be installed (JAVA_HOME or PATH) and the master reachable.",
+            ) from error
+
+
+@contextmanager
+def _starting_jvm() -> Iterator[Callable[[], str]]:
+    """Keeps the JVM's banner off the terminal: the process it starts inherits a file as its stderr.
+
+    Yields a function for the last line in that file.
+    """
+    with tempfile.TemporaryFile() as log:
+
+        def last_line() -> str:
+            log.seek(0)
+            lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+            return lines[-1] if lines else "nothing"
+
+        sys.stderr.flush()
+        terminal = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            yield last_line
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)

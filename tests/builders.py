@@ -296,7 +296,7 @@ def compare(left: Java, right: Java) -> int:
         return 0
     if left[0] != right[0]:
         raise HudiFails(f"{left[0]} cannot be cast to {right[0]}")
-    return (left[1] > right[1]) - (left[1] < right[1])
+    return int(left[1] > right[1]) - int(left[1] < right[1])
 
 
 def same_java_class(left: Java, right: Java) -> bool:

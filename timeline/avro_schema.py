@@ -186,14 +186,9 @@ def arrow_type(node: Any) -> pa.DataType:
 
 
 def with_meta_columns(text: str) -> str:
-    """The schema with Hudi's five meta columns in front (unchanged where it has them already)."""
+    """A schema without meta columns, with Hudi's five in front."""
     schema = json.loads(text)
-    present = {f["name"] for f in schema["fields"]}
-    meta = [
-        {"name": name, "type": ["null", "string"], "doc": "", "default": None}
-        for name in META_COLUMNS
-        if name not in present
-    ]
+    meta = [{"name": name, "type": ["null", "string"], "doc": "", "default": None} for name in META_COLUMNS]
     return json.dumps({**schema, "fields": [*meta, *schema["fields"]]}, separators=(",", ":"))
 
 

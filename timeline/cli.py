@@ -108,8 +108,8 @@ def slices(path: TablePath, partition: Partition = None, json: Json = False) -> 
     """The table's file slices: base file, log files, and which pending plan they are in.
 
     base: the base file's size; [b]phantom[/b]: a pending compaction will make it; a dash: log files only.
-    in plan: the pending compaction that will merge this slice. replaced by: the instant (an insert overwrite or a
-    clustering) since which readers ignore the slice; a cleaner removes it later.
+    fate: [b]in plan I[/b]: the pending compaction I will merge this slice; [b]replaced I[/b]: since instant I (an
+    insert overwrite or a clustering) readers ignore the slice, and a cleaner removes it later.
 
     [b]Examples[/b]
       timeline slices /data/trips

@@ -6,6 +6,7 @@ stdout carries the result (one JSON document with `--json`), stderr everything e
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import os
@@ -14,17 +15,14 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import TextIOWrapper
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import structlog
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from timeline.errors import PhantombaseError
@@ -49,7 +47,10 @@ def run(app: typer.Typer, args: Sequence[str] | None = None) -> NoReturn:
         if isinstance(stream, TextIOWrapper):  # file names need not be valid text
             stream.reconfigure(errors="backslashreplace")
     try:
-        typer.main.get_command(app)(args)
+        command = typer.main.get_command(app)
+        for each in (command, *getattr(command, "commands", {}).values()):
+            each.help = flowing(each.help or "")
+        command(args)
     except PhantombaseError as error:
         _fail(error, str(error), EXIT_FAILED)
     except Exception as error:
@@ -64,6 +65,12 @@ def _fail(error: BaseException, message: str, code: int) -> NoReturn:
     line = Text.assemble(("error:", "bold red"), " ", one_line(message))
     Console(stderr=True, highlight=False).print(line, soft_wrap=True)
     sys.exit(code)
+
+
+def flowing(text: str) -> str:
+    """Help as written in a docstring, its paragraphs free to wrap anywhere; indented lines stay as they are."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(p if "\n " in p else p.replace("\n", " ") for p in paragraphs)
 
 
 def one_line(text: str) -> str:
@@ -84,45 +91,6 @@ def emit(data: Data, json_flag: bool, render: Callable[[Data], Iterable[Renderab
         console.width = _PIPE_COLUMNS  # a line of a pipe is a row: grep and cut work, nothing is shortened
     for item in render(data):
         console.print(item)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """One column of a table of rows.
-
-    `shorten`: give way first, with an ellipsis, on a narrow terminal. `optional`: left out when it would be empty.
-    """
-
-    title: str
-    cell: Callable[[Mapping[str, Any]], str | Text | None]
-    right: bool = False
-    shorten: bool = False
-    optional: bool = False
-
-
-def rows_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], title: str) -> RichTable:
-    """Rows as a table; an absent cell is a dash."""
-    cells = {column: [column.cell(row) for row in rows] for column in columns}
-    shown = [c for c in columns if not c.optional or any(cell is not None for cell in cells[c])]
-    table = RichTable(box=SIMPLE_HEAD, title=Text(title, "bold"), title_justify="left", show_edge=False, pad_edge=False)
-    for column in shown:
-        table.add_column(
-            Text(column.title),
-            justify="right" if column.right else "left",
-            overflow="ellipsis" if column.shorten else "fold",
-            min_width=9 if column.shorten else None,
-        )
-    for line in zip(*(cells[column] for column in shown), strict=True):
-        table.add_row(*(Text("–", "dim") if c is None else Text(c) if isinstance(c, str) else c for c in line))
-    return table
-
-
-def facts_grid(facts: Mapping[str, str]) -> RichTable:
-    """Names and values, one a line."""
-    grid = RichTable.grid(padding=(0, 2))
-    for name, value in facts.items():
-        grid.add_row(Text(name, "dim"), Text(value, overflow="fold"))
-    return grid
 
 
 def human_bytes(size: int | None) -> str | None:
@@ -213,7 +181,8 @@ class _LoggedProgress:
 def configure_logging(json: bool, verbose: bool) -> None:
     """Logs go to stderr, as text or as one JSON object a line; the only place that configures logging.
 
-    `verbose`: debug events, and what libraries log at level info.
+    `verbose`: debug events, and what libraries log at level info. On a terminal bars and results tell enough:
+    there only warnings are logged, unless `verbose`.
     """
     processors: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -226,9 +195,11 @@ def configure_logging(json: bool, verbose: bool) -> None:
         colors = sys.stderr.isatty() and "NO_COLOR" not in os.environ
         plain = structlog.dev.plain_traceback
         processors.append(structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain))
+    quiet = logging.WARNING if sys.stderr.isatty() else logging.INFO
+    level = logging.DEBUG if verbose else quiet
     structlog.configure(
         processors=processors,
-        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if verbose else logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         # Looked up for each logger, not once: stderr may be another one by then.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,

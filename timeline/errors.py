@@ -12,7 +12,8 @@
     │   ├── AttemptDeadError        this attempt was declared dead: it may publish nothing
     │   └── BarrierError            delta commits that could still write under the plan are pending
     ├── LedgerError                 the books of a compaction do not balance: nothing is published
-    └── StorageError                the storage refused or broke a promise (put-if-absent, place)
+    ├── StorageError                the storage refused or broke a promise (put-if-absent, place)
+    └── SparkError                  Spark did not start or lost a job
 
 A message has what, where (path, instant), expected, found, and what to do next.
 """
@@ -125,3 +126,7 @@ class LedgerError(PhantombaseError):
 
 class StorageError(PhantombaseError):
     """The storage refused an operation or broke a promise the protocol rests on."""
+
+
+class SparkError(PhantombaseError):
+    """Spark did not start, or a job was lost for a reason that is not one of this tree."""

@@ -1,9 +1,9 @@
 """Instants: what happened to a table, when, and how far it got.
 
-An instant is (requested time, action, state). Times are digit strings, `yyyyMMddHHmmssSSS` in the table's
-time zone (older tables: 14 digits, without the milliseconds), and are compared as plain strings. An action that is pending under one name
-may complete under another: `compaction` completes as `commit`, `logcompaction` as `deltacommit`, `clustering`
-(v8+) as `replacecommit`; `family` is the name both share.
+An instant is (requested time, action, state). Times are digit strings, `yyyyMMddHHmmssSSS` in the table's time
+zone (older tables: 14 digits, without the milliseconds), and are compared as plain strings. An action that is
+pending under one name may complete under another: `compaction` completes as `commit`, `logcompaction` as
+`deltacommit`, `clustering` (v8+) as `replacecommit`; `family` is the name both share.
 """
 
 from __future__ import annotations

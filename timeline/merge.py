@@ -228,10 +228,8 @@ class SliceMerge:
         won, mode = self._won, self._rule.mode
         if mode in (MergeMode.COMMIT_TIME, MergeMode.OVERWRITE_WITH_LATEST_0X) or not won.ordering:
             return np.ones(len(hit), np.bool_)
-        if mode is MergeMode.EVENT_TIME:
-            always = won.natural[key]
-        else:
-            always = won.kinds[key] == EntryKind.DELETE
+        is_delete = won.kinds[key] == EntryKind.DELETE
+        always = won.natural[key] if mode is MergeMode.EVENT_TIME else is_delete
         rows = pa.array(hit)
         right = tuple(self._rule.comparable(a.take(rows)) for a in base.ordering)
         left = tuple(a.take(pa.array(key)) for a in won.ordering)

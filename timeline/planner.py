@@ -52,7 +52,7 @@ def plan_compaction(view: TableView, busy: Collection[GroupKey]) -> Planned:
     if writer is not None:
         return Planned(
             plan=None,
-            why=f"{writer.action} {writer.requested_time} is pending: version 6 tables are planned only while no write pends",
+            why=f"{writer.action} {writer.requested_time} is pending: version 6 is planned only while no write pends",
         )
     slices = [s for g in view.groups if (s := _candidate(g, view, busy)) is not None]
     if not slices:

@@ -8,8 +8,9 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from timeline.console import Column, facts_grid, human_bytes, human_duration, plural, rows_table
+from timeline.console import human_bytes, human_duration, plural
 from timeline.report import Row, moment
+from timeline.terminal_table import Column, RowsTable, facts_grid
 
 _STATE_STYLES = {"requested": "yellow", "inflight": "cyan", "completed": "green"}
 _HEARTBEAT_STYLES = {"fresh": "green", "stale": "red", "none": "dim"}
@@ -35,10 +36,10 @@ def show(data: Row) -> Iterator[RenderableType]:
     yield _header(data["table"])
     yield ""
     if not data["pending_only"]:
-        yield rows_table(data["instants"], _INSTANT_COLUMNS, plural(len(data["instants"]), "instant"))
+        yield RowsTable(title=plural(len(data["instants"]), "instant"), columns=_INSTANT_COLUMNS, rows=data["instants"])
         yield ""
     if data["pending"]:
-        yield rows_table(data["pending"], _PENDING_COLUMNS, f"{len(data['pending']):,} pending")
+        yield RowsTable(title=f"{len(data['pending']):,} pending", columns=_PENDING_COLUMNS, rows=data["pending"])
     else:
         yield Text("Nothing is pending.")
     for row in data["pending"]:
@@ -128,7 +129,7 @@ _PENDING_COLUMNS = (
 def slices(data: Row) -> Iterator[RenderableType]:
     """One line a file slice, then totals."""
     totals = data["totals"]
-    yield rows_table(data["slices"], _SLICE_COLUMNS, plural(totals["slices"], "file slice"))
+    yield RowsTable(title=plural(totals["slices"], "file slice"), columns=_SLICE_COLUMNS, rows=data["slices"])
     yield ""
     yield Text(
         f"{plural(totals['file_groups'], 'file group')}: {human_bytes(totals['base_bytes'])} in base files, "
@@ -143,24 +144,9 @@ def _base(row: Mapping[str, Any]) -> str | Text | None:
     return human_bytes(row["base_bytes"])
 
 
-_SLICE_COLUMNS, plural(totals["slices"], "file slice"))
-    yield ""
-    yield Text(
-        f"{plural(totals['file_groups'], 'file group')}: {human_bytes(totals['base_bytes'])} in base files, "
-        f"{human_bytes(totals['log_bytes'])} in {plural(totals['log_files'], 'log file')}, "
-        f"{plural(totals['phantom_slices'], 'phantom slice')}"
-    )
-
-
-def _base(row: Mapping[str, Any]) -> str | Text | None:
-    if row["base"] == "phantom":
-        return Text("phantom", "magenta")
-    return human_bytes(row["base_bytes"])
-
-
-def _note(row: Mapping[str, Any]) -> Text | None:
+def _fate(row: Mapping[str, Any]) -> Text | None:
     if row["replaced_by"]:
-        return Text(f"replaced by {row['replaced_by']}", "dim")
+        return Text(f"replaced {row['replaced_by']}", "dim")
     return Text(f"in plan {row['pending_plan']}", "yellow") if row["pending_plan"] else None
 
 
@@ -171,8 +157,7 @@ _SLICE_COLUMNS = (
     Column(title="base", cell=_base, right=True),
     Column(title="logs", cell=_plain("log_files"), right=True),
     Column(title="log size", cell=_bytes("log_bytes"), right=True),
-    Column(title="in plan", cell=_plain("pending_plan"), optional=True),
-    Column(title="replaced by", cell=_plain("replaced_by"), optional=True),
+    Column(title="fate", cell=_fate),
 )
 
 
@@ -183,7 +168,7 @@ def plan(data: Row) -> Iterator[RenderableType]:
     """One line an operation, then totals and the advice."""
     totals, executors = data["totals"], data["recommended_executors"]
     title = f"compaction {data['instant']}, {data['state']}: {plural(totals['operations'], 'operation')}"
-    yield rows_table(data["operations"], _OPERATION_COLUMNS, title)
+    yield RowsTable(title=title, columns=_OPERATION_COLUMNS, rows=data["operations"])
     yield ""
     yield facts_grid(
         {

@@ -6,7 +6,6 @@ again (`consistent`).
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +17,10 @@ from typing import TypeVar
 import pyarrow as pa
 
 from timeline.active import Timeline
-from timeline.avro_schema import arrow_schema, with_meta_columns
+from timeline.avro_schema import arrow_schema, with_meta_columns, without_meta_columns
 from timeline.commit_metadata import CommitMetadata
 from timeline.commit_metadata import decode as decode_commit
-from timeline.errors import MalformedError, MissingFileError, NotATableError
+from timeline.errors import MalformedError, MissingFileError, NotATableError, UnsupportedError
 from timeline.history import load_history
 from timeline.instant import Instant, State, format_time, highest_states
 from timeline.layout import HOODIE, Layout
@@ -32,6 +31,7 @@ from timeline.view import FileGroup, GroupKey, ViewFacts, file_groups, log_insta
 
 T = TypeVar("T")
 
+_CONSISTENT_HASHING = f"{HOODIE}/.bucket_index/consistent_hashing_metadata"
 _PARTITION_MARK = ".hoodie_partition_metadata"
 _SERVICE_OPERATIONS = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER", "INDEX"})
 _READ_AGAIN_MAX = 5
@@ -77,6 +77,12 @@ class Table:
         """The table on a storage."""
         config = load_table_config(storage)
         config.check_supported()
+        if storage.find(_CONSISTENT_HASHING) is not None:
+            raise UnsupportedError(
+                "the consistent-hashing bucket index is not supported",
+                path=f"{storage.base_path}/{_CONSISTENT_HASHING}",
+                todo="Use Hudi for this table.",
+            )
         return Table(storage, config)
 
     def reload(self) -> Table:
@@ -223,8 +229,9 @@ class Table:
 
     def schema(self, text: str) -> TableSchema:
         """The schema as files carry it: with meta columns where the table has them."""
-        full = with_meta_columns(text) if self.config.populate_meta_fields else text
-        return TableSchema(commit_text=text, file_text=full)
+        own = without_meta_columns(text)  # version 6 delete_partition commits record the meta columns too
+        full = with_meta_columns(own) if self.config.populate_meta_fields else own
+        return TableSchema(commit_text=own, file_text=full)
 
 
 @dataclass(frozen=True)
@@ -239,11 +246,6 @@ class TableSchema:
         """The data files' schema."""
         return arrow_schema(self.file_text)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the schema has no columns of its own."""
-        return not json.loads(self.commit_text).get("fields")
-
 
 def consistent(load: Callable[[], T]) -> T:
     """Runs a read again when a listed file was gone by the time it was opened; the last failure is raised."""
@@ -253,6 +255,3 @@ def consistent(load: Callable[[], T]) -> T:
         except MissingFileError:
             continue
     return load()
-
-
-__all__ = ["HOODIE", "Table", "TableSchema", "TableView", "consistent"]

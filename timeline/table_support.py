@@ -32,11 +32,11 @@ _MODES = {mode.value: mode for mode in (MergeMode.COMMIT_TIME, MergeMode.EVENT_T
 _PAYLOAD = "hoodie.compaction.payload.class"
 _PAYLOAD_PACKAGE = "org.apache.hudi.common.model."
 _DEFAULT_PAYLOAD_0X = f"{_PAYLOAD_PACKAGE}OverwriteWithLatestAvroPayload"
-# EventTimeAvroPayload merges as DefaultHoodieRecordPayload does; it only keeps no event time statistics.
+_EVENT_TIME_PAYLOAD = f"{_PAYLOAD_PACKAGE}EventTimeAvroPayload"
 _BY_PAYLOAD = {
     _DEFAULT_PAYLOAD_0X: MergeMode.COMMIT_TIME,
     f"{_PAYLOAD_PACKAGE}DefaultHoodieRecordPayload": MergeMode.EVENT_TIME,
-    f"{_PAYLOAD_PACKAGE}EventTimeAvroPayload": MergeMode.EVENT_TIME,
+    _EVENT_TIME_PAYLOAD: MergeMode.EVENT_TIME,
 }
 _AS_0X = {
     MergeMode.COMMIT_TIME: MergeMode.OVERWRITE_WITH_LATEST_0X,
@@ -66,6 +66,9 @@ def merge_mode_of(properties: Mapping[str, str], version: int) -> MergeMode:
         strategy = properties.get(_STRATEGY_0X) or _EVENT_TIME_STRATEGY
         if strategy != _EVENT_TIME_STRATEGY:
             raise _refusal("custom merge strategies", _STRATEGY_0X, _EVENT_TIME_STRATEGY, strategy)
+        if payload == _EVENT_TIME_PAYLOAD:
+            # 0.15 deletes with its `_hoodie_is_deleted` rows whatever their ordering value; 1.x does not.
+            raise _refusal("this payload class on version 6", _PAYLOAD, _DEFAULT_PAYLOAD_0X, payload)
         return _AS_0X[by_payload or _BY_PAYLOAD[_DEFAULT_PAYLOAD_0X]]
     mode = _known(_MODES, properties.get(_MODE, "").upper(), "merge mode", _MODE)
     if mode is not None:

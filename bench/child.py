@@ -1,0 +1,171 @@
+"""The measured processes: each does one thing several times and prints one JSON line, `{"seconds": [...], ...}`.
+
+    compact EXECUTOR CODEC TABLE...    ours in one process, a table a run; the Spark context is up before the first
+    bare CODEC EXTRA TABLE...          reads the base, decodes the logs, writes the base; nothing is merged
+    empty-spark                        a Spark context and the smallest Python job
+    read-ours|read-hudi-rs TABLE RUNS  a snapshot read to Arrow
+    checksum TABLE                     rows and checksum of our snapshot
+
+A process of its own per measurement keeps imports, memory and thread pools of one out of the figures of another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+
+THREADS = 2
+
+
+def compact(executor: str, codec: str, *tables: str) -> dict[str, Any]:
+    """The product's own `run_compactions`, but for the runner, which outlives the runs."""
+    from compactor_daemon import cli
+    from compactor_daemon.execute import open_runner
+    from compactor_daemon.options import AttemptOptions, Codec, ExecuteOptions, Executor, OutputOptions
+
+    execute = ExecuteOptions(executor=Executor(executor), master=f"local[{THREADS}]", threads=THREADS)
+    output = OutputOptions(codec=Codec(codec))
+    with open_runner(execute) as runner, patch.object(cli, "open_runner", lambda _: nullcontext(runner)):
+        return _timed(
+            lambda table: cli.run_compactions(table, output=output, execute=execute, attempt=AttemptOptions()), tables
+        )
+
+
+def bare(codec: str, extra: str, *tables: str) -> dict[str, Any]:
+    """What no compaction can do without, by the same pieces and with as many threads, rows and files."""
+    from compactor_daemon.options import Codec
+
+    return _timed(lambda table: _bare(table, Codec(codec), int(extra)), tables)
+
+
+def _bare(path: str, codec: Any, extra: int) -> None:
+    from timeline.read import ReadOptions, plan_read
+    from timeline.table import Table
+
+    scan = plan_read(Table.open(path), ReadOptions())
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(lambda slice_: _bare_slice(scan, slice_, codec, extra), scan.slices))
+
+
+def _bare_slice(scan: Any, slice_: Any, codec: Any, extra: int) -> None:
+    """Writes the base rows and `extra` of the log rows, which stand for the inserts that a compaction writes."""
+    import pyarrow.parquet as pq
+
+    from compactor_daemon.options import Codec
+    from timeline.avro_schema import RECORD_KEY
+    from timeline.bloom import BloomBuilder
+    from timeline.log_block import BlockKind, scan_blocks
+    from timeline.log_decode import decode_rows
+
+    storage, schema = scan.table.storage, scan.rules.schema
+    decoded = []
+    for log in slice_.logs:
+        source = storage.open_input(log.path)
+        decoded += [
+            decode_rows(block, source, schema) for block in scan_blocks(source, log.path) if block.kind in DATA_KINDS
+        ]
+    assert all(isinstance(kind, BlockKind) for kind in DATA_KINDS)
+    bloom = BloomBuilder()
+    target = os.path.join(storage.base_path, f"bare-{slice_.file_id}.parquet")
+    compression = None if codec is Codec.NONE else codec.value
+    with storage.open_input(slice_.base.path) as source, pq.ParquetWriter(target, schema, compression) as writer:
+        base = pq.ParquetFile(source).read().cast(schema)
+        whole = pa.concat_tables([base, pa.concat_tables(decoded).slice(0, extra)])
+        bloom.add(whole.column(RECORD_KEY))
+        writer.write_table(whole, row_group_size=500_000)
+        writer.add_key_value_metadata({"org.apache.hudi.bloomfilter": bloom.finish().text})
+
+
+def empty_spark() -> dict[str, Any]:
+    """The least that a PySpark program with a Python job costs, under the settings that ours starts Spark with."""
+    from pyspark import SparkConf, SparkContext
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    conf = SparkConf().setMaster(f"local[{THREADS}]").setAppName("empty")
+    for key, value in {
+        "spark.driver.memory": "1g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }.items():
+        conf.set(key, value)
+    context = SparkContext(conf=conf)
+    found = context.parallelize(range(2), 2).map(lambda x: x).collect()
+    context.stop()
+    return {"seconds": [], "rows": len(found)}
+
+
+def read_ours(path: str, runs: str) -> dict[str, Any]:
+    """`read_table`, the table opened anew each time."""
+    from timeline.read import ReadOptions, read_table
+    from timeline.table import Table
+
+    return _timed(lambda p: read_table(Table.open(p), ReadOptions(threads=THREADS)).num_rows, [path] * int(runs))
+
+
+def read_hudi_rs(path: str, runs: str) -> dict[str, Any]:
+    """hudi-rs, the table opened anew each time; it uses as many threads as it likes."""
+    from hudi import HudiTableBuilder
+
+    def read(p: str) -> int:
+        return sum(batch.num_rows for batch in HudiTableBuilder.from_base_uri(p).build().read())
+
+    return _timed(read, [path] * int(runs))
+
+
+def checksum(path: str) -> dict[str, Any]:
+    """A sum over row hashes, so independent of row order. Meta columns differ by who compacts: keys only."""
+    import numpy as np
+    import polars as pl
+
+    from timeline.read import read_table
+    from timeline.table import Table
+
+    table = read_table(Table.open(path))
+    names = [n for n in table.schema.names if not n.startswith("_hoodie_") or n == "_hoodie_record_key"]
+    total = np.uint64(0)
+    for batch in table.select(sorted(names)).to_batches(max_chunksize=1 << 20):
+        frame = pl.DataFrame(pl.from_arrow(batch))
+        total += frame.hash_rows(seed=1).to_numpy().sum(dtype=np.uint64)
+    return {"seconds": [], "rows": table.num_rows, "checksum": f"{int(total):016x}"}
+
+
+def _timed(work: Callable[[str], Any], tables: Iterable[str]) -> dict[str, Any]:
+    """Seconds of each run, what the last returned where that is a number, and this process's peak memory."""
+    seconds, result = [], None
+    for table in tables:
+        started = time.perf_counter()
+        result = work(table)
+        seconds.append(round(time.perf_counter() - started, 4))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"seconds": seconds, "rows": result if isinstance(result, int) else None, "peak_bytes": peak}
+
+
+def main() -> None:
+    """Runs what the command line names; the JSON line is the last of stdout."""
+    commands: dict[str, Callable[..., dict[str, Any]]] = {
+        "compact": compact,
+        "bare": bare,
+        "empty-spark": empty_spark,
+        "read-ours": read_ours,
+        "read-hudi-rs": read_hudi_rs,
+        "checksum": checksum,
+    }
+    print(json.dumps(commands[sys.argv[1]](*sys.argv[2:])), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Makes the virtual environment .venv beside the sources; sourced by demo.sh and test.sh.
+#   setup.sh [EXTRA]    EXTRA: "dev" for what the tests need
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+need="phantombase needs Python >= 3.11 and Java 17 or newer"
+
+python=""
+for candidate in "${PYTHON:-}" python3.11 python3 python3.12 python3.13 python3.14; do
+  if [ -n "$candidate" ] && command -v "$candidate" >/dev/null 2>&1 &&
+    "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+    python="$candidate"
+    break
+  fi
+done
+[ -n "$python" ] || { echo "error: $need: no Python >= 3.11 was found." >&2; exit 1; }
+
+java="${JAVA_HOME:+$JAVA_HOME/bin/}java"
+version="$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)" || true
+[ "${version:-0}" -ge 17 ] || { echo "error: $need: no Java 17 was found (found: ${version:-none})." >&2; exit 1; }
+
+extra="${1:-}"
+wanted="$(cat pyproject.toml constraints.txt | cksum)"
+ready=.venv/.ready
+# What the tests need holds all that the commands need.
+if [ "$(cat "$ready${extra:+-$extra}" 2>/dev/null)" != "$wanted" ] &&
+  { [ -n "$extra" ] || [ "$(cat "$ready-dev" 2>/dev/null)" != "$wanted" ]; }; then
+  echo "setting up .venv with $("$python" --version) and Java $version ..." >&2
+  [ -x .venv/bin/python ] || "$python" -m venv .venv ||
+    { echo "error: $need: this Python cannot make virtual environments (install its venv package)." >&2; exit 1; }
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".${extra:+[$extra]}"
+  echo "$wanted" > "$ready${extra:+-$extra}"
+fi
