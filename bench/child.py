@@ -71,10 +71,8 @@ def _bare_slice(scan: Any, slice_: Any, codec: Any, extra: int) -> None:
     decoded = []
     for log in slice_.logs:
         source = storage.open_input(log.path)
-        decoded += [
-            decode_rows(block, source, schema) for block in scan_blocks(source, log.path) if block.kind in DATA_KINDS
-        ]
-    assert all(isinstance(kind, BlockKind) for kind in DATA_KINDS)
+        blocks = [b for b in scan_blocks(source, log.path) if b.kind is not BlockKind.COMMAND]
+        decoded += [decode_rows(block, source, schema) for block in blocks]
     bloom = BloomBuilder()
     target = os.path.join(storage.base_path, f"bare-{slice_.file_id}.parquet")
     compression = None if codec is Codec.NONE else codec.value

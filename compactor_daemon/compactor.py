@@ -17,7 +17,7 @@ from compactor_daemon.attempt import closed_inputs, decide_go, find_go, open_att
 from compactor_daemon.execute import Progress, Runner
 from compactor_daemon.foreign import heartbeat
 from compactor_daemon.options import AttemptOptions, OutputOptions
-from compactor_daemon.publish import completed_compaction, forget_archived, publish, retire
+from compactor_daemon.publish import completed_compaction, forget_archived, is_littered, publish, retire
 from compactor_daemon.records import RECORDS, Go, recorded_instants
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import LockError, StorageError, UsageError
@@ -103,7 +103,7 @@ def preflight(table: Table, instants: Sequence[str]) -> None:
     MissingFileError: a plan names a file that is not there. UnsupportedError: a log block or the schema cannot
     be merged. Only headers of log blocks are read.
     """
-    view = consistent(table.load_view)
+    view = consistent(lambda: table.reload().load_view())
     schema = table.schema(table.schema_text(view.timeline))
     rules = slice_rules(table, view.timeline, schema)
     slices = [s for i in instants for s in closed_inputs(view, i, table.compaction_plan(i))]
@@ -172,7 +172,7 @@ def finish_decided(table: Table, lock: TableLock, done: Callable[[str], None] = 
         go = find_go(table, instant)
         if go is None or instant in pending or completed_compaction(table, instant) is None:
             continue
-        if any(table.storage.find(p.staged) is not None for p in go.placements):
+        if is_littered(table.storage, instant):
             retire(table, go, {o.partition_path for o in table.compaction_plan(instant).operations})
             done(instant)
     forget_archived(table)

@@ -86,7 +86,7 @@ def refuse_live(trace: ForeignTrace, table: Table, instant: str, now_ms: int, op
             "a Hudi compactor is at work on this instant",
             path=table.storage.base_path,
             instant=instant,
-            expected=f"silent for {options.heartbeat_expiry_s:g} s (heartbeat), {options.foreign_grace_s:g} s (without one)",
+            expected=f"no heartbeat for {options.heartbeat_expiry_s:g} s, silence for {options.foreign_grace_s:g} s",
             found="inflight file" if trace.inflight_ms is not None else "fresh heartbeat",
             todo="Wait for it, or shorten --foreign-grace if you know that it is dead.",
         )

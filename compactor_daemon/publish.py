@@ -21,6 +21,7 @@ from timeline.errors import ConflictError, MalformedError, MissingFileError, Sto
 from timeline.file_name import BaseFileName, parse_data_file
 from timeline.instant import Instant
 from timeline.lock import TableLock
+from timeline.storage import Storage
 from timeline.table import Table
 
 
@@ -171,12 +172,21 @@ def retire(table: Table, go: Go, partitions: Iterable[str]) -> None:
             path = f"{partition}/{entry.name}" if partition else entry.name
             if isinstance(name, BaseFileName) and name.instant == go.instant and path not in named:
                 storage.delete(path)
-    storage.delete(heartbeat_path(go.instant))
     for attempt in attempts(storage, go.instant):
-        folder = attempt_folder(go.instant, attempt)
-        for entry in storage.list(folder):
-            if entry.name.endswith((".parquet", OK)):
-                storage.delete(f"{folder}/{entry.name}")
+        for path in _staged_files(storage, attempt_folder(go.instant, attempt)):
+            storage.delete(path)
+    storage.delete(heartbeat_path(go.instant))
+
+
+def is_littered(storage: Storage, instant: str) -> bool:
+    """Whether an instant has anything left that retiring removes (strays aside)."""
+    if storage.find(heartbeat_path(instant)) is not None:
+        return True
+    return any(_staged_files(storage, attempt_folder(instant, attempt)) for attempt in attempts(storage, instant))
+
+
+def _staged_files(storage: Storage, folder: str) -> list[str]:
+    return [f"{folder}/{e.name}" for e in storage.list(folder) if e.name.endswith((".parquet", OK))]
 
 
 def forget_archived(table: Table) -> None:

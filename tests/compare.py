@@ -23,7 +23,8 @@ def assert_same_rows(ours: pa.Table, theirs: pa.Table) -> None:
     if only_left or only_right:
         raise AssertionError(
             f"{ours.num_rows} rows against {theirs.num_rows}\n"
-            f"only ours ({only_left.total()}): {_first(only_left)}\nonly theirs ({only_right.total()}): {_first(only_right)}"
+            f"only ours ({only_left.total()}): {_first(only_left)}\n"
+            f"only theirs ({only_right.total()}): {_first(only_right)}"
         )
 
 

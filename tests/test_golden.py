@@ -62,10 +62,8 @@ def test_compacts_as_hudi_did(name: str, tmp_path: Path) -> None:
     """With pending plans: both reads equal Hudi's after its compaction. Without: ours is scheduled first."""
     path = unzip_golden(name, tmp_path)
     before = read_table(Table.open(str(path)))
-    snapshot, read_optimized = (
-        expected(path, "snapshot_after_compaction"),
-        expected(path, "read_optimized_after_compaction"),
-    )
+    snapshot = expected(path, "snapshot_after_compaction")
+    read_optimized = expected(path, "read_optimized_after_compaction")
     planned = pending_instants(Table.open(str(path)))
     if not planned:
         drop_and_schedule(path)
@@ -120,7 +118,7 @@ def test_output_options(codec: Codec, bloom: Bloom, tmp_path: Path) -> None:
     """Codec, row group size and bloom filter are as asked for, and the footer carries what Hudi writes."""
     path = unzip_golden("v9_bucket_nonpart", tmp_path)
     compact(path, output=OutputOptions(codec=codec, bloom=bloom, row_group_rows=7, batch_rows=5))
-    written = [p for p in path.glob("*_*-*-990000000_*.parquet")]
+    written = list(path.glob("*_*-*-990000000_*.parquet"))
     assert written
     for file in written:
         metadata = pq.read_metadata(file)

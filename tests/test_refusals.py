@@ -105,7 +105,8 @@ def consistent_hashing(path: Path) -> None:
     (path / HOODIE / ".bucket_index" / "consistent_hashing_metadata").mkdir(parents=True)
 
 
-PAYLOADS = "org.apache.hudi.common.model."
+DMS_PAYLOAD = set_property("hoodie.compaction.payload.class", "org.apache.hudi.common.model.AWSDmsAvroPayload")
+PARTIAL_UPDATES = set_property("hoodie.table.partial.update.mode", "IGNORE_DEFAULTS")
 
 REFUSED = [
     ("v9_pending", no_table, NotATableError, "not a Hudi table"),
@@ -115,7 +116,7 @@ REFUSED = [
     ("v6_pending", set_property("hoodie.table.base.file.format", "ORC"), UnsupportedError, "ORC"),
     (
         "v6_pending",
-        set_property("hoodie.compaction.payload.class", f"{PAYLOADS}AWSDmsAvroPayload"),
+        set_property("hoodie.compaction.payload.class", "org.apache.hudi.common.model.AWSDmsAvroPayload"),
         UnsupportedError,
         "AWSDms",
     ),

@@ -10,7 +10,8 @@
     ├── LockError                   the table lock could not be taken in time
     ├── ConflictError               somebody else changed the table meanwhile
     │   ├── AttemptDeadError        this attempt was declared dead: it may publish nothing
-    │   └── BarrierError            delta commits that could still write under the plan are pending
+    │   ├── BarrierError            delta commits that could still write under the plan are pending
+    │   └── TableChangedError       the table was upgraded, or its settings changed, while it was looked at
     ├── LedgerError                 the books of a compaction do not balance: nothing is published
     ├── StorageError                the storage refused or broke a promise (put-if-absent, place)
     └── SparkError                  Spark did not start or lost a job
@@ -118,6 +119,10 @@ class AttemptDeadError(ConflictError):
 
 class BarrierError(ConflictError):
     """Delta commits that could still write under the plan are pending."""
+
+
+class TableChangedError(ConflictError):
+    """The table was upgraded, or its settings changed, while it was looked at: open it again."""
 
 
 class LedgerError(PhantombaseError):

@@ -98,7 +98,10 @@ def parse_time(text: str) -> datetime:
     """The moment an instant time names (no zone: the table's own)."""
     if not _TIME.fullmatch(text):
         raise UsageError("not an instant time", expected="14 or 17 digits, yyyyMMddHHmmss[SSS]", found=repr(text))
-    base = datetime.strptime(text[:14], "%Y%m%d%H%M%S")
+    try:
+        base = datetime.strptime(text[:14], "%Y%m%d%H%M%S")
+    except ValueError as error:
+        raise UsageError("not an instant time", expected="a date and time of day", found=repr(text)) from error
     return base + timedelta(milliseconds=int(text[14:] or "999"))
 
 
@@ -120,7 +123,8 @@ _AS_OF_FORMATS = ("%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d")
 
 def parse_as_of(text: str) -> str:
     """A user's point in time as an instant time: instant digits, or a date with an optional time of day."""
-    if text.isdigit() and _TIME.fullmatch(text):
+    if _TIME.fullmatch(text):
+        parse_time(text)
         return text
     for pattern in _AS_OF_FORMATS:
         try:

@@ -109,7 +109,7 @@ def scan_slices(view: TableView, options: ReadOptions) -> tuple[FileSlice, ...]:
 def read_table(table: Table, options: ReadOptions | None = None) -> pa.Table:
     """All rows of a read as an Arrow table; read again as a whole when a file vanished meanwhile."""
     chosen = options or ReadOptions()
-    return consistent(lambda: plan_read(table, chosen).to_table())
+    return consistent(lambda: plan_read(table.reload(), chosen).to_table())
 
 
 def slice_rules(

@@ -20,7 +20,14 @@ from timeline.active import Timeline
 from timeline.avro_schema import arrow_schema, with_meta_columns, without_meta_columns
 from timeline.commit_metadata import CommitMetadata
 from timeline.commit_metadata import decode as decode_commit
-from timeline.errors import MalformedError, MissingFileError, NotATableError, UnsupportedError
+from timeline.errors import (
+    MalformedError,
+    MissingFileError,
+    NotATableError,
+    TableChangedError,
+    UnsupportedError,
+    UsageError,
+)
 from timeline.history import load_history
 from timeline.instant import Instant, State, format_time, highest_states
 from timeline.layout import HOODIE, Layout
@@ -95,8 +102,8 @@ class Table:
         return self.config.layout
 
     def now(self) -> datetime:
-        """The clock in the zone the table's instants are generated in."""
-        return datetime.now(UTC) if self.config.utc_timezone else datetime.now()
+        """The clock in the zone the table's instants are generated in (naive, as instants are)."""
+        return datetime.now(UTC).replace(tzinfo=None) if self.config.utc_timezone else datetime.now()
 
     # --- timeline ----------------------------------------------------------------------------------------------
 
@@ -170,17 +177,32 @@ class Table:
     def load_view(self, partition: str | None = None) -> TableView:
         """Timeline, then facts, then listing. `partition`: only partitions at or under that path.
 
-        MissingFileError: no such partition; or a file vanished meanwhile (see `consistent`).
+        UsageError: no such partition. MissingFileError, TableChangedError: see `consistent`.
         """
         timeline = self.load_timeline()
         facts = self.load_facts(timeline)
-        listings = list(self._listings((partition or "").strip("/")))
+        listings = list(self._listings(self._folder(partition)))
         if partition and not listings:
-            raise MissingFileError("no such partition", path=partition, todo="`timeline slices TABLE` lists them.")
+            raise _no_partition(partition)
         if any(timeline.needs_archive(t) for _, entries in listings for t in log_instants(entries)):
             timeline = self.with_archive(timeline)
-        groups = (g for part, entries in listings for g in file_groups(part, entries, timeline, facts))
-        return TableView(timeline=timeline, facts=facts, groups=tuple(groups))
+        groups = tuple(g for part, entries in listings for g in file_groups(part, entries, timeline, facts))
+        if load_table_config(self.storage) != self.config:
+            # An upgrade renames the whole timeline: what was listed may be half of it.
+            raise TableChangedError(
+                "the table's settings changed while it was looked at",
+                path=self.storage.base_path,
+                todo="Open it again.",
+            )
+        return TableView(timeline=timeline, facts=facts, groups=groups)
+
+    def _folder(self, partition: str | None) -> str:
+        folder = (partition or "").strip("/")
+        if any(part.startswith(".") for part in folder.split("/")):
+            raise _no_partition(folder)
+        if folder and ((entry := self.storage.find(folder)) is None or not entry.is_folder):
+            raise _no_partition(folder)
+        return folder
 
     def load_facts(self, timeline: Timeline) -> ViewFacts:
         """Pending plans, replaced file groups and compacted base files, from the instants' own files."""
@@ -248,10 +270,17 @@ class TableSchema:
 
 
 def consistent(load: Callable[[], T]) -> T:
-    """Runs a read again when a listed file was gone by the time it was opened; the last failure is raised."""
+    """Runs a read again when a listed file was gone by the time it was opened, or the table was upgraded.
+
+    `load` opens the table anew each time; the last failure is raised.
+    """
     for _ in range(_READ_AGAIN_MAX - 1):
         try:
             return load()
-        except MissingFileError:
+        except (MissingFileError, TableChangedError):
             continue
     return load()
+
+
+def _no_partition(partition: str) -> UsageError:
+    return UsageError("no such partition", path=partition, todo="`timeline slices TABLE` lists them.")

@@ -1,0 +1,1 @@
+"""Our compactor and real Hudi at work on the same tables."""

@@ -1,0 +1,40 @@
+"""Hands out real Hudi by table version, and orders the tests so that each version of Hudi starts once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.shared_table import HUDI
+from tests.judge.client import Judge
+from tests.judge.fixtures import Judges
+
+_FOLDER = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sorts the tests of this folder by Hudi version, newest first, in the places they have among all tests."""
+    places = [place for place, item in enumerate(items) if _FOLDER in item.path.parents]
+    ordered = sorted((items[place] for place in places), key=_hudi_version, reverse=True)
+    for place, item in zip(places, ordered, strict=True):
+        items[place] = item
+
+
+def _hudi_version(item: pytest.Item) -> tuple[int, ...]:
+    parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    return tuple(int(part) for part in HUDI[parameters.get("version", 6)].split("."))
+
+
+@pytest.fixture(params=[9, 8, 6], ids=lambda version: f"v{version}")
+def version(request: pytest.FixtureRequest) -> int:
+    """The table version."""
+    return int(request.param)
+
+
+@pytest.fixture
+def judge(version: int, judges: Judges) -> Iterator[Judge]:
+    """The real Hudi of that table version."""
+    yield judges(HUDI[version])

@@ -1,0 +1,36 @@
+"""Hudi 1.2 in a multi-writer mode leaves a plan alone while our attempt at it shows a heartbeat."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compactor_daemon.foreign import heartbeat
+from tests.interop.rows import Rows
+from tests.interop.shared_table import SharedTable
+from tests.judge.client import Judge, JudgeError
+
+pytestmark = pytest.mark.interop
+
+MULTI_WRITER = {
+    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+    "hoodie.clean.failed.writes.policy": "LAZY",
+    "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.InProcessLockProvider",
+}
+
+
+@pytest.mark.parametrize("version", [9, 8], indirect=True)
+def test_hudi_refuses_a_plan_we_are_at(judge: Judge, version: int, tmp_path: Path) -> None:
+    """It refuses, leaves no trace that would stop us, and executes the plan when our heartbeat is gone."""
+    table, rows = SharedTable(judge=judge, path=tmp_path / "table", version=version), Rows(seed=1)
+    table.create(rows(range(30), 1))
+    table.upsert(rows(range(10), 2))
+    instant = table.hudi_schedules()
+    with heartbeat(table.open().storage, instant, 1.0), pytest.raises(JudgeError, match="heartbeat"):
+        judge.run_compaction(table.path, instant, MULTI_WRITER)
+    assert table.pending() == [instant]
+    other = table.copy()
+    assert table.we_compact() == [instant]
+    assert judge.run_compaction(other.path, instant, MULTI_WRITER) == [instant]
+    table.agree()

@@ -1,0 +1,227 @@
+"""Breaks one rule of the product at a time and runs the tests of that rule: a mutant that lives is a rule untested.
+
+    python -m tests.mutations [WORD ...]     only mutants whose file or text holds one of the words
+
+Works on copies in a temporary folder. A mutant whose text is no longer in the code, or more than once, is `stale`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+WORKERS = 2
+RUN_S_MAX = 300
+
+Mutant = tuple[str, str, str, str]
+"""(module, text, text instead, test modules)."""
+
+MUTANTS: tuple[Mutant, ...] = (
+    # Which log entry wins.
+    ("fold", "if mode is MergeMode.COMMIT_TIME:", "if False:", "fold"),
+    ("fold", "if mode is MergeMode.EVENT_TIME:", "if mode in (MergeMode.EVENT_TIME, MergeMode.EVENT_TIME_0X):", "fold"),
+    ("fold", "best = order == top[codes]", "best = order >= 0", "fold"),
+    ("fold", "return _last(codes[best], positions[best], keys)", "return _last(codes[best][::-1], positions[best][::-1], keys)", "fold"),
+    ("fold", "alive = positions > reset[codes]\n", "alive = positions >= 0\n", "fold"),
+    ("fold", "rows = alive & (kinds != EntryKind.DELETE)", "rows = alive & (kinds == EntryKind.ROW)", "fold"),
+    ("fold", "alive &= (reset[codes] < 0) | (positions >= first_row[codes])", "pass", "fold"),
+    ("fold", "(reset[codes] < 0) | (positions", "(positions", "fold"),
+    ("fold", "effective = is_delete & natural", "effective = is_delete & False", "fold"),
+    ("fold", "typed = is_delete & ~natural", "typed = is_delete & False", "fold"),
+    ("fold", "alive = (positions > reset[codes]) & ~is_delete", "alive = positions > reset[codes]", "fold"),
+    ("fold", "marked | (delete & (rank >= greatest_row))", "marked | (delete & (rank > greatest_row))", "fold"),
+    ("fold", "marked | (delete & (rank >= greatest_row))", "marked | delete", "fold"),
+    ("fold", "np.where(delete, 0, rank)", "rank", "fold"),
+    ("fold", "        if (grown == marked).all():", "        if True:", "fold"),
+    # How they meet the base.
+    ("merge", "    if self.mode is MergeMode.EVENT_TIME and values", "    if values", "merge"),
+    ("merge", "values.type == pa.int32() and values.null_count", "False", "merge"),
+    ("merge", "kinds[batch.deleted] = EntryKind.DELETED_ROW", "pass", "merge"),
+    ("merge", "natural = batch.deleted & self._is_integer_zero(values, count)", "pass", "merge"),
+    ("merge", "        if not types:\n            return np.ones(count, np.bool_)", "        if not types:\n            return np.zeros(count, np.bool_)", "merge"),
+    ("merge", "        if len(types) > 1:\n            return np.zeros(count, np.bool_)", "        if len(types) > 1:\n            return np.ones(count, np.bool_)", "merge"),
+    ("merge", "pc.equal(values[0], 0) if types[0] == pa.int32() else", "", "merge"),
+    ("merge", "hudi_0x=self._rule.mode in HUDI_0X)", "hudi_0x=False)", "merge"),
+    ("merge", "hudi_0x=self._rule.mode in HUDI_0X)", "hudi_0x=True)", "merge"),
+    ("merge", "hudi_0x=mode in HUDI_0X)", "hudi_0x=False)", "merge"),
+    ("merge", "            natural = np.ones(count, np.bool_)\n", "", "merge"),
+    ("merge", "row[won_kinds != EntryKind.ROW] = -1", "pass", "merge"),
+    ("merge", "if mode in (MergeMode.COMMIT_TIME, MergeMode.OVERWRITE_WITH_LATEST_0X)", "if mode in (MergeMode.COMMIT_TIME,)", "merge"),
+    ("merge", "always = won.natural[key]", "always = won.kinds[key] == EntryKind.DELETE", "merge"),
+    ("merge", "always = won.kinds[key] == EntryKind.DELETE", "always = won.kinds[key] != EntryKind.ROW", "merge"),
+    ("merge", "always | at_least(left, right", "at_least(left, right", "merge"),
+    ("merge", "self._rule.comparable(a.take(rows)) for", "a.take(rows) for", "merge"),
+    ("merge", "first &= ~self._seen[key]", "pass", "merge"),
+    ("merge", "first[np.unique(key, return_index=True)[1]] = True", "first[:] = True", "merge"),
+    ("merge", "if self._rule.every_duplicate:", "if True:", "merge"),
+    ("merge", "if self._rule.every_duplicate:", "if False:", "merge"),
+    ("merge", "self._seen[key] = True\n", "self._seen[key[:1]] = True\n", "merge"),
+    ("merge", "missing = self._won.is_update & ~self._seen", "missing = self._won.is_update", "merge"),
+    ("merge", "alive[hit[~updates]] = False", "pass", "merge"),
+    ("merge", 'counts["untouched"] += rows - hits', 'counts["untouched"] += rows', "merge"),
+    ("merge", 'counts["kept"] += hits - applied', 'counts["kept"] += hits', "merge"),
+    # Ordering values.
+    ("ordering", "np.where(raw < 0, raw ^ np.int64(0x7FFFFFFFFFFFFFFF), raw)", "raw", "merge"),
+    ("ordering", "bits[np.isnan(bits)] = np.nan", "bits[np.isnan(bits)] = -np.inf", "merge"),
+    ("ordering", "np.where(negative, dense + dense.max(initial=0), dense)", "dense", "merge"),
+    ("ordering", "return greater | equal", "return greater", "merge"),
+    ("ordering", "((y_null & ~x_null) | (both", "((both", "merge"),
+    ("ordering", "equal &= (x_null & y_null) | ", "equal &= ", "merge"),
+    ("ordering", "greater |= equal & (", "greater |= (", "merge"),
+    ("ordering", "types.is_date(column) or ", "", "merge"),
+    ("ordering", "types.is_string(column) or types.is_decimal(column))):", "types.is_string(column))):", "merge"),
+    ("ordering", "wrapper == pa.int64() or types.is_timestamp(wrapper)", "types.is_timestamp(wrapper)", "merge"),
+    ("ordering", "return bool(wrapper == column)", "return True", "merge"),
+    # The books: every equation.
+    ("ledger", "self.base_rows, footer_rows_in)", "0, 0)", "merge"),
+    ("ledger", "self.log_entries, header_entries)", "0, 0)", "merge"),
+    ("ledger", "self.rows_out, footer_rows_out)", "0, 0)", "merge"),
+    ("ledger", "self.base_rows, self.untouched + touched)", "0, 0)", "merge"),
+    ("ledger", "self.base_rows - self.deleted + self.inserts", "self.rows_out", "merge"),
+    ("ledger", "self.update_keys, self.update_keys_in_base + self.inserts)", "0, 0)", "merge"),
+    ("ledger", "self.delete_keys_in_base + self.deletes_of_absent,", "delete_keys,", "merge"),
+    ("ledger", "self.update_keys_in_base + self.delete_keys_in_base + self.duplicate_hits", "touched", "merge"),
+    ("ledger", "if self.superseded < 0:", "if False:", "merge"),
+    # File slices.
+    ("view", "if not timeline.is_committed(instant):\n            continue", "pass", "view"),
+    ("view", "if instant == compacted_at and str(base.name) != compacted_name:", "if False:", "view"),
+    ("view", "if instant in visible:", "if False:", "view"),
+    ("view", "if compacted_at and replaced_at is None and", "if False and", "view"),
+    ("view", "compacted_at and replaced_at is None and", "compacted_at and", "view"),
+    ("view", '< compacted_at:', '!= compacted_at:', "view"),
+    ("view", "{file_id for (part, file_id) in facts.compacted if part == partition}", "set()", "view"),
+    ("view", "for (part, file_id) in facts.compacted if part == partition}", "for (part, file_id) in facts.compacted}", "view"),
+    ("view", "isinstance(name, LogFileName) and not name.is_cdc:", "isinstance(name, LogFileName):", "view"),
+    ("view", "ordered = sorted(logs, key=lambda log: log.name.sort_key)", "ordered = logs", "view"),
+    ("view", "if instant in stacks or timeline.is_committed(instant):", "if instant in stacks:", "view"),
+    ("view", "if instant in stacks or timeline.is_committed(instant):", "if True:", "view"),
+    ("view", "if completion is None:\n            continue", "completion = completion or '9'", "view"),
+    ("view", "if instant <= completion)", "if instant < completion)", "view"),
+    ("view", "if instant <= completion)", "if True)", "view"),
+    ("view", "default=log.name.instant)", "default=min(stacks, default=log.name.instant))", "view"),
+    ("view", "if last.base_instant != group.pending_compaction or len(slices) == 1:", "if len(slices) == 1:", "view"),
+    ("view", "if last.base_instant != group.pending_compaction or len(slices) == 1:", "if True:", "view"),
+    ("view", "or len(slices) == 1:", ":", "view"),
+    ("view", "logs=before.logs + last.logs", "logs=last.logs + before.logs", "view"),
+    ("view", "slices = [s for s in group.slices if as_of is None or s.base_instant <= as_of]", "slices = list(group.slices)", "view"),
+    ("view", "(s for s in group.slices if s.base_instant < instant)", "(s for s in group.slices if s.base_instant <= instant)", "view"),
+    ("view", "if s.base and (as_of is None or s.base_instant <= as_of)]", "if s.base]", "view"),
+    ("view", "(as_of is None or instant <= as_of)\n", "(as_of is None or instant < as_of)\n", "view"),
+    ("active", "and (time < self.start or time in self._archived_writes)", "and time < self.start", "view"),
+    ("active", "and (time < self.start or time in self._archived_writes)", "and time in self._archived_writes", "view"),
+    ("active", "return time not in self.pending_writes and", "return", "view"),
+    ("active", "instant.completion_time or self.legacy_completions.get(time) or time", "instant.completion_time or time", "view"),
+    ("active", "return UNKNOWN_COMPLETION if self.is_committed(time) else None", "return time if self.is_committed(time) else None", "view"),
+    ("active", "return UNKNOWN_COMPLETION if self.is_committed(time) else None", "return None", "view"),
+    ("active", "for i in self.instants if i.is_write), default", "for i in self.instants), default", "view"),
+    ("active", "for i in self.archived if i.is_write}", "for i in self.archived}", "view"),
+    ("active", 'i.action == "savepoint"', "False", "view"),
+    # Which blocks count.
+    ("log_scan", "skipped.append((block, Skipped.CORRUPT))", "kept.append(block)", "log_scan"),
+    ("log_scan", "skipped.append((block, Skipped.CHANGE_DATA))", "kept.append(block)", "log_scan"),
+    ("log_scan", "kept = [b for b in kept if b.instant != target]", "pass", "log_scan"),
+    ("log_scan", "kept = [b for b in kept if b.instant != target]", "kept = []", "log_scan"),
+    ("log_scan", "if block.instant > visibility.latest:", "if block.instant >= visibility.latest:", "log_scan"),
+    ("log_scan", "if not visibility.by_file and", "if", "log_scan"),
+    ("log_scan", "instant not in self.pending and instant < self.start", "instant < self.start", "log_scan"),
+    ("log_scan", "instant not in self.pending and instant < self.start", "instant not in self.pending", "log_scan"),
+    ("log_scan", "instant in self.completed or ", "", "log_scan"),
+    ("log_scan", "if original in by_instant}", "}", "log_scan"),
+    ("log_scan", "and after not in seen:", "and False:", "log_scan"),
+    # Framing and contents.
+    ("log_block", "length >= _FIXED_BYTES and end <= size and", "length >= _FIXED_BYTES and", "log_block"),
+    ("log_block", "length >= _FIXED_BYTES and end <= size and", "end <= size and", "log_block"),
+    ("log_block", "total == length + 6 and", "", "log_block"),
+    ("log_block", "_next_magic(source, offset + 1, size)", "size", "log_block"),
+    ("log_block", "_SEARCH_STEP_BYTES + len(MAGIC) - 1", "_SEARCH_STEP_BYTES", "log_block"),
+    ("log_block", "if version != _FORMAT_VERSION:", "if False:", "log_block"),
+    ("log_block", "frozenset(BlockKind) - {BlockKind.CORRUPT}", "frozenset(BlockKind)", "log_block"),
+    ("log_block", "end - reader.position - 12:", "end - reader.position:", "log_block"),
+    ("log_block", "if count < 0 or self.position + count > self._end:", "if False:", "log_block"),
+    ("log_decode", "if value < 0:", "if False:", "log_decode"),
+    ("log_decode", "if version != _CONTENT_VERSION:", "if False:", "log_decode"),
+    ("log_decode", '.lower() == "true":', '== "1":', "log_decode"),
+    ("log_decode", "if int(raw.sum(dtype=np.int64)) != expected:", "if False:", "log_decode"),
+    ("log_decode", "if content.size != block.content_bytes:", "if False:", "log_decode"),
+    ("log_decode", "float_as_text=text)", "float_as_text=True)", "log_decode"),
+    ("avro_arrow", "if frame.height != count:", "if False:", "log_decode"),
+    ("delete_block", "if length != content.size - 8:", "if False:", "log_decode"),
+    ("delete_block", 'if body[body.size - 1 :].to_pybytes() != b"\\x00":', "if False:", "log_decode"),
+    ("delete_block", "    if any(not pc.all(pc.equal", "    if False and any(not pc.all(pc.equal", "log_decode"),
+    ("delete_block", "natural = pc.equal(ordering[0], 0)", "natural = pa.repeat(False, len(keys))", "log_decode"),
+    ("delete_block", "    if branch == _INT:", "    if branch in (2, 3):", "log_decode"),
+    ("delete_block", 'if v in (None, ("IntWrapper", 0)) else', "if v is None else", "log_decode"),
+    ("delete_block", "_NESTED: tuple[Any, ...] = (*_WRAPPED, _DATE)", '_NESTED: tuple[Any, ...] = (*_WRAPPED, "string")', "log_decode"),
+    ("conform", "if not field.nullable and column.null_count:", "if False:", "conform"),
+    ("conform", "if float_as_text and", "if", "conform"),
+    ("conform", "source.bit_width <= target.bit_width)\n    if types.is_floating(target)", "True)\n    if types.is_floating(target)", "conform"),
+    ("conform", "source.scale <= target.scale and", "", "conform"),
+    ("conform", "source.precision <= target.precision", "True", "conform"),
+    ("conform", "    if start:\n", "    if False:\n", "conform"),
+    ("conform", "return array.is_null() if array.null_count else None", "return None", "conform"),
+    ("key_lookup", "found[rows[~np.asarray(pc.fill_null(same, False))]] = -1", "pass", "key_lookup"),
+    ("key_lookup", "if not (self._sorted[1:] == self._sorted[:-1]).any():", "if True:", "key_lookup"),
+    ("key_lookup", "candidate[open_probes] += 1\n            open_probes = open_probes[~hit & (at + 1 < end[open_probes])]", "break", "key_lookup"),
+    # Names and times.
+    ("instant", "best[key].state < instant.state", "True", "instant_layout"),
+    ("instant", 'int(text[14:] or "999")', 'int(text[14:] or "0")', "instant_layout"),
+    ("instant", "if floor and candidate <=", "if floor and candidate <", "instant_layout"),
+    ("instant", 'else floor + "999"', "else floor", "instant_layout"),
+    ("layout", 'if second is None and first == "inflight":', "if False:", "instant_layout"),
+    ("layout", "(second is not None or not self.has_completion_times)", "second is not None", "instant_layout"),
+    ("layout", "if action not in ACTIONS:", "if False:", "instant_layout"),
+    ("file_name", 'self.instant, self.version, self.token or ""', 'self.instant, str(self.version), self.token or ""', "file_name"),
+    ("file_name", 'name.endswith(".crc") or', "", "file_name"),
+    # Storage.
+    ("storage", "except FileExistsError:\n        return False", "except FileExistsError:\n        return True", "storage"),
+    ("storage", "        os.link(source, target)", "        os.replace(source, target)", "storage"),
+    ("storage", 'return open(full, "xb")', 'return open(full, "wb")', "storage"),
+    ("storage", 'os.unlink(os.path.join(os.path.dirname(full), f".{os.path.basename(full)}.crc"))', "pass", "storage"),
+    ("storage", "continue  # gone between", "raise  # gone between", "storage"),
+)  # fmt: skip
+
+
+def outcome(mutant: Mutant) -> str:
+    """`killed`, `SURVIVED` or `stale` for one mutant, in a copy of its own."""
+    module, old, new, tests = mutant
+    source = (ROOT / "timeline" / f"{module}.py").read_text()
+    if source.count(old) != 1:
+        return "stale"
+    with tempfile.TemporaryDirectory() as folder:
+        for package in ("timeline", "tests"):
+            ignored = shutil.ignore_patterns("__pycache__", "golden")
+            shutil.copytree(ROOT / package, Path(folder) / package, ignore=ignored)
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        (Path(folder) / "timeline" / f"{module}.py").write_text(source.replace(old, new))
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+        files = [f"tests/unit/test_{name}.py" for name in tests.split()]
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            run = subprocess.run(
+                command + files, cwd=folder, env=environment, capture_output=True, timeout=RUN_S_MAX, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return "killed"
+    return "SURVIVED" if run.returncode == 0 else "killed" if run.returncode == 1 else "stale"
+
+
+def main(words: list[str]) -> int:
+    """Runs the chosen mutants, two at a time; 1 when one survived or is stale."""
+    chosen = [m for m in MUTANTS if not words or any(w in m[0] or w in m[1] for w in words)]
+    bad = 0
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for (module, old, new, _), result in zip(chosen, pool.map(outcome, chosen), strict=True):
+            bad += result != "killed"
+            print(f"{result:9} {module}: {old.strip()!r} -> {new.strip()!r}", flush=True)
+    print(f"{len(chosen) - bad} of {len(chosen)} killed")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,466 @@
+"""The protocol of an attempt: at most one decision, nothing final before it, and any crash can be finished."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from compactor_daemon.attempt import decide_go, find_go, open_attempt, stage
+from compactor_daemon.compactor import claim, compact_instant, finish_decided, pending_instants, probe
+from compactor_daemon.execute import LocalRunner
+from compactor_daemon.foreign import heartbeat_path, inflight_path
+from compactor_daemon.options import AttemptOptions, OutputOptions
+from compactor_daemon.publish import publish, retire
+from compactor_daemon.records import (
+    RECORDS,
+    attempt_folder,
+    attempts,
+    dead_record,
+    decide,
+    done_slices,
+    read_fate,
+    reserved_times,
+)
+from tests.compare import assert_same_rows
+from tests.faults import FaultyStorage, ProcessDied, When
+from tests.golden_tables import unzip_golden
+from timeline.errors import (
+    AttemptDeadError,
+    BarrierError,
+    ConflictError,
+    LockError,
+    MissingFileError,
+    StorageError,
+)
+from timeline.lock import ProcessLock
+from timeline.read import read_table
+from timeline.schedule import schedule_compaction
+from timeline.storage import LocalStorage, Storage
+from timeline.table import Table
+
+OPTIONS = AttemptOptions(barrier_s=0.3, barrier_poll_s=0.05)
+OUTPUT = OutputOptions()
+
+
+def open_table(path: Path, storage: Storage | None = None) -> Table:
+    return Table.on(storage or LocalStorage(str(path)))
+
+
+def run_one(table: Table, instant: str) -> None:
+    compact_instant(
+        table,
+        instant,
+        lock=ProcessLock(table.storage.base_path),
+        runner=LocalRunner(1),
+        progress=lambda done, total: None,
+        output=OUTPUT,
+        options=OPTIONS,
+    )
+
+
+def run_all(table: Table) -> None:
+    """What `compactor-daemon compact` does between its checks and its output."""
+    with claim(table):
+        finish_decided(table, ProcessLock(table.storage.base_path))
+        for instant in pending_instants(table):
+            run_one(table, instant)
+
+
+def staged(table: Table, instant: str):  # type: ignore[no-untyped-def]
+    """An attempt up to its decision."""
+    attempt = open_attempt(table, instant, OPTIONS)
+    runner = LocalRunner(1)
+    done, schema = stage(table, attempt, OUTPUT, OPTIONS, lambda tasks: runner(table.storage, tasks, lambda a, b: None))
+    return attempt, done, schema
+
+
+def base_files(path: Path, instant: str) -> list[Path]:
+    return sorted(path.glob(f"**/*_{instant}.parquet"))
+
+
+def check_whole(path: Path, expected: Path) -> None:
+    """The table reads as Hudi's compacted copy, holds one base file a (file group, instant), and no leftovers."""
+    table = open_table(path)
+    assert pending_instants(table) == ()
+    assert_same_rows(read_table(table), pq.read_table(expected / "snapshot_after_compaction.parquet"))
+    names = [p.name for p in path.glob("*/*.parquet")]
+    pairs = [(n.split("_")[0], n.split("_")[2]) for n in names]
+    assert len(pairs) == len(set(pairs))
+    left = {p.name for p in (path / RECORDS).rglob("*") if p.is_file()}
+    assert left <= {"open", "fate", "claim.lock"}
+    assert not list((path / ".hoodie").rglob("*.tmp"))
+    assert not list((path / ".hoodie" / ".heartbeat").glob("*"))
+
+
+@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+def test_a_crash_at_every_storage_call_is_finished_by_the_next_run(name: str, tmp_path: Path) -> None:
+    """Die at call 0, 1, 2, ... until a run survives; after each death a new process finishes the compaction.
+
+    To die after call n took effect is to die before call n + 1. A reader in between sees the same rows.
+    """
+    origin = unzip_golden(name, tmp_path / "origin")
+    expected = origin.with_name(f"{origin.name}.expected")
+    snapshot = pq.read_table(expected / "snapshot.parquet")
+    for number in range(1000):
+        path = tmp_path / str(number)
+        shutil.copytree(origin, path)
+        faulty = FaultyStorage(LocalStorage(str(path)), number, When.BEFORE)
+        try:
+            run_all(open_table(path, faulty))
+            died = False
+        except ProcessDied:
+            died = True
+        for orphan in (path / ".hoodie").rglob("*.tmp"):  # a real kill may leave those; ours names them apart
+            orphan.unlink()
+        if number % 5 == 0:
+            assert_same_rows(read_table(open_table(path)), snapshot)
+        run_all(open_table(path))
+        check_whole(path, expected)
+        shutil.rmtree(path)
+        if not died:
+            assert number > 30
+            return
+    pytest.fail("the run never succeeded")
+
+
+def test_finished_slices_of_a_dead_attempt_are_adopted(tmp_path: Path) -> None:
+    """Only what was not finished is done again, and the published file is the one staged first."""
+    path = unzip_golden("v6_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    _, done, _ = staged(table, instant)
+    table.storage.delete(f"{attempt_folder(instant, 1)}/1.ok")
+    run_one(table, instant)
+    published = {p.name for p in base_files(path, instant)}
+    assert Path(done[0].final).name in published
+    assert Path(done[1].final).name not in published
+    check_whole(path, path.with_name("pending.expected"))
+
+
+def test_changed_inputs_are_not_adopted(tmp_path: Path) -> None:
+    """A staged file made from other inputs, or under another schema, is another fingerprint."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    _, done, _ = staged(table, instant)
+    ok = path / attempt_folder(instant, 1) / "0.ok"
+    ok.write_bytes(ok.read_bytes().replace(done[0].fingerprint.encode(), b"0" * 64))
+    run_one(table, instant)
+    assert Path(done[0].final).name not in {p.name for p in base_files(path, instant)}
+    check_whole(path, path.with_name("pending.expected"))
+
+
+def test_a_dead_attempt_never_gets_its_go(tmp_path: Path) -> None:
+    """Taken over while it was paused before deciding: its decision fails, the successor's stands."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    zombie, done, schema = staged(table, instant)
+    run_one(open_table(path), instant)
+    with pytest.raises(ConflictError):
+        decide_go(table, zombie, done, schema, ProcessLock("zombie"))
+    check_whole(path, path.with_name("pending.expected"))
+
+
+def test_fate_is_written_once(tmp_path: Path) -> None:
+    """Whoever comes second is told; both reading it back see the first."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    zombie, done, schema = staged(table, instant)
+    decide(table.storage, instant, zombie.number, dead_record("n1", "somebody"), "n1")
+    with pytest.raises(AttemptDeadError):
+        decide_go(table, zombie, done, schema, ProcessLock("zombie"))
+    fate = read_fate(table.storage, instant, zombie.number)
+    assert fate is not None
+    assert (fate.kind, fate.nonce, fate.go) == ("dead", "n1", None)
+    assert base_files(path, instant) == []
+
+
+def test_no_file_has_a_final_name_before_go(tmp_path: Path) -> None:
+    """Staged, not decided: the partitions and the timeline are as before."""
+    path = unzip_golden("v6_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    before = {p for p in path.rglob("*") if RECORDS not in str(p)}
+    staged(table, instant)
+    after = {p for p in path.rglob("*") if RECORDS not in str(p)}
+    assert after == before
+
+
+def test_a_decided_compaction_is_published_by_a_successor_twice(tmp_path: Path) -> None:
+    """Publishing is a function of the record: repeating it changes nothing."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    attempt, done, schema = staged(table, instant)
+    go = decide_go(table, attempt, done, schema, ProcessLock("a"))
+    successor = open_table(path)
+    assert find_go(successor, instant) == go
+    publish(successor, go, ProcessLock("b"))
+    publish(table, go, ProcessLock("a"))
+    partitions = {d.partition for d in done}
+    retire(successor, go, partitions)
+    check_whole(path, path.with_name("pending.expected"))
+
+
+def test_a_lost_published_file_is_placed_again_before_staging_goes(tmp_path: Path) -> None:
+    """Retiring looks first whether everything is there."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    attempt, done, schema = staged(table, instant)
+    go = decide_go(table, attempt, done, schema, ProcessLock("a"))
+    publish(table, go, ProcessLock("a"))
+    base_files(path, instant)[0].unlink()
+    finish_decided(open_table(path), ProcessLock("b"))
+    check_whole(path, path.with_name("pending.expected"))
+
+
+def test_strays_of_the_instant_go_when_it_is_retired(tmp_path: Path) -> None:
+    """A base file of (file group, C) that the commit does not name would be read by Hudi at will."""
+    path = unzip_golden("v6_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    group = next(path.glob("*/*.parquet"))
+    stray = group.with_name(f"{group.name.split('_')[0]}_7-7-7_{instant}.parquet")
+    shutil.copy(group, stray)
+    run_one(table, instant)
+    assert not stray.exists()
+    check_whole(path, path.with_name("pending.expected"))
+
+
+def test_a_stray_beside_a_named_base_file_is_not_read(tmp_path: Path) -> None:
+    """The commit's metadata says which of two base files of one instant counts."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    run_all(table)
+    named = base_files(path, max(p.name.split("_")[2].split(".")[0] for p in path.glob("*/*.parquet")))[0]
+    shutil.copy(named, named.with_name(named.name.replace("-990000000_", "-1_")))
+    assert_same_rows(read_table(table), pq.read_table(path.with_name("pending.expected") / "snapshot.parquet"))
+
+
+def test_a_compaction_whose_base_file_is_lost_is_an_error(tmp_path: Path) -> None:
+    """Never "logs only"."""
+    path = unzip_golden("v9_pending", tmp_path)
+    run_all(open_table(path))
+    newest = max(p.name.split("_")[2].split(".")[0] for p in path.glob("*/*.parquet"))
+    base_files(path, newest)[0].unlink()
+    with pytest.raises(MissingFileError, match="completed compaction names a base file"):
+        read_table(open_table(path))
+
+
+def pending_write(path: Path, version: int, time: str) -> Path:
+    folder = path / ".hoodie" if version == 6 else path / ".hoodie" / "timeline"
+    (folder / f"{time}.deltacommit.requested").touch()
+    inflight = folder / f"{time}.deltacommit.inflight"
+    inflight.touch()
+    return inflight
+
+
+@pytest.mark.parametrize(("name", "version"), [("v6_pending", 6), ("v9_pending", 9)])
+def test_the_barrier_waits_for_writes_that_began_before(name: str, version: int, tmp_path: Path) -> None:
+    """A pending delta commit stops the decision; once rolled back (its files gone) the next run finishes."""
+    path = unzip_golden(name, tmp_path)
+    inflight = pending_write(path, version, "20270101000000000")
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    with pytest.raises(BarrierError, match="20270101000000000"):
+        run_one(table, instant)
+    assert base_files(path, instant) == []
+    inflight.unlink()
+    inflight.with_name(inflight.name.replace("inflight", "requested")).unlink()
+    run_one(table, instant)
+    check_whole(path, path.with_name("pending.expected"))
+
+
+def test_logs_beyond_the_plan_are_merged_too(tmp_path: Path) -> None:
+    """Closure: a delta commit that slipped under the plan (here: one the plan forgot) loses no row."""
+    from dataclasses import replace
+
+    from timeline.plan import decode_plan, encode_plan
+
+    path = unzip_golden("v6_pending", tmp_path)
+    requested = next((path / ".hoodie").glob("*.compaction.requested"))
+    plan = decode_plan(requested.read_bytes(), "plan")
+    shorter = tuple(replace(o, delta_file_paths=o.delta_file_paths[:1]) for o in plan.operations)
+    requested.write_bytes(encode_plan(replace(plan, operations=shorter)))
+    (requested.parent / f".{requested.name}.crc").unlink(missing_ok=True)
+    run_all(open_table(path))
+    check_whole(path, path.with_name("pending.expected"))
+
+
+def test_a_log_that_appears_while_staging_is_merged(tmp_path: Path) -> None:
+    """The view is taken again after staging; a file group whose inputs changed is done again."""
+    path = unzip_golden("v6_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    runner = LocalRunner(1)
+    hidden = sorted(path.glob("north/.*.log.2_*"))[0]
+    plan_log = hidden.read_bytes()
+    late = hidden.with_name(hidden.name.replace(".log.2_", ".log.9_"))
+    runs: list[int] = []
+
+    def run(tasks):  # type: ignore[no-untyped-def]
+        runs.append(len(tasks))
+        if len(runs) == 1:
+            late.write_bytes(plan_log)  # the same blocks again, by a writer that took no lock
+        return runner(table.storage, tasks, lambda a, b: None)
+
+    attempt = open_attempt(table, instant, OPTIONS)
+    done, _ = stage(table, attempt, OUTPUT, OPTIONS, run)
+    assert runs == [2, 1]
+    assert any(late.name in d.inputs for d in done)
+
+
+def test_a_live_hudi_compactor_is_left_alone(tmp_path: Path) -> None:
+    """A young inflight file without heartbeat, or a fresh heartbeat, is somebody at work; an old one is taken over."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    beat = path / heartbeat_path(instant)
+    beat.parent.mkdir(exist_ok=True)
+    beat.touch()
+    with pytest.raises(ConflictError, match="at work"):
+        run_one(table, instant)
+    beat.unlink()
+    inflight = path / inflight_path(table, instant)
+    inflight.touch()
+    with pytest.raises(ConflictError, match="at work"):
+        run_one(table, instant)
+    assert attempts(table.storage, instant) == ()
+    long_ago = time.time() - 2 * OPTIONS.foreign_grace_s
+    os.utime(inflight, (long_ago, long_ago))
+    run_one(table, instant)
+    check_whole(path, path.with_name("pending.expected"))
+
+
+@pytest.mark.parametrize("change", ["inflight", "version", "metadata", "rollback", "unscheduled"])
+def test_a_table_that_changed_underneath_stops_the_attempt(change: str, tmp_path: Path) -> None:
+    """Between staging and deciding: another executor, an upgrade, the metadata table, a rollback, no plan."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    attempt, done, schema = staged(table, instant)
+    timeline = path / ".hoodie" / "timeline"
+    properties = path / ".hoodie" / "hoodie.properties"
+    if change == "inflight":
+        (timeline / f"{instant}.compaction.inflight").touch()
+    elif change == "version":
+        properties.write_bytes(properties.read_bytes() + b"\nhoodie.table.version=8\n")
+    elif change == "metadata":
+        properties.write_bytes(properties.read_bytes() + b"\nhoodie.table.metadata.partitions=files\n")
+    elif change == "rollback":
+        donor = unzip_golden("v9_rolled_back", tmp_path)
+        plan = next((donor / ".hoodie" / "timeline").glob("*.rollback.requested"))
+        target = b"20261121091456522"
+        data = plan.read_bytes()
+        import io
+
+        import fastavro
+
+        target = next(iter(fastavro.reader(io.BytesIO(data))))["instantToRollback"]["commitTime"].encode()  # type: ignore[index,call-overload]
+        (timeline / "20270101000000000.rollback.requested").write_bytes(data.replace(target, instant.encode()))
+    else:
+        (timeline / f"{instant}.compaction.requested").unlink()
+    with pytest.raises((ConflictError, MissingFileError)):
+        decide_go(table, attempt, done, schema, ProcessLock("a"))
+    assert find_go(table, instant) is None
+    assert base_files(path, instant) == []
+
+
+def test_somebody_else_completing_first_wins(tmp_path: Path) -> None:
+    """After go, a JVM compactor completed C: what only our decision names is removed, theirs stands."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    attempt, done, schema = staged(table, instant)
+    go = decide_go(table, attempt, done, schema, ProcessLock("a"))
+    other = tmp_path / "other"
+    shutil.copytree(path, other)
+    publish(open_table(other), go, ProcessLock("o"))
+    theirs = next((other / ".hoodie" / "timeline").glob(f"{instant}_*.commit"))
+    renamed = path / ".hoodie" / "timeline" / f"{instant}_20280101000000000.commit"
+    from timeline.commit_metadata import CommitMetadata, encode
+    from timeline.layout import MetadataEncoding
+
+    assert theirs.read_bytes() == go.content
+    renamed.write_bytes(encode(CommitMetadata(compacted=True, operation_type="COMPACT"), MetadataEncoding.AVRO))
+    with pytest.raises(ConflictError, match="completed this compaction first"):
+        publish(table, go, ProcessLock("a"))
+    assert base_files(path, instant) == []
+
+
+def test_two_processes_one_claim(tmp_path: Path) -> None:
+    """The second leaves with one line."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    with claim(table), pytest.raises(LockError, match="another compactor"), claim(table):
+        pass
+
+
+def test_times_are_never_used_twice(tmp_path: Path) -> None:
+    """A new plan's instant exceeds every instant, completion time and decided completion time."""
+    path = unzip_golden("v9_plain", tmp_path)
+    table, lock = open_table(path), ProcessLock("x")
+    future = "20990101000000000"
+    (path / RECORDS / future).mkdir(parents=True)
+    scheduled = schedule_compaction(table, lock, reserved_times)
+    assert scheduled.instant == "20990101000000001"
+    run_one(table, scheduled.instant)
+    completed = next((path / ".hoodie" / "timeline").glob(f"{scheduled.instant}_*.commit"))
+    assert completed.name.split("_")[1].split(".")[0] > scheduled.instant
+    assert max(reserved_times(table.storage)) > scheduled.instant
+
+
+@pytest.mark.parametrize(("name", "version"), [("v6_plain", 6), ("v9_plain", 9)])
+def test_version_6_is_not_planned_under_a_pending_write(name: str, version: int, tmp_path: Path) -> None:
+    """Its log would belong to the old slice and be lost; from version 8 on completion time decides."""
+    path = unzip_golden(name, tmp_path)
+    pending_write(path, version, "20270101000000000")
+    scheduled = schedule_compaction(open_table(path), ProcessLock("x"), reserved_times)
+    assert (scheduled.instant is None) == (version == 6)
+    if version == 6:
+        assert "20270101000000000" in scheduled.why
+
+
+def test_a_file_group_is_in_one_plan_only(tmp_path: Path) -> None:
+    """Scheduling again while the first plan pends plans nothing."""
+    path = unzip_golden("v9_plain", tmp_path)
+    table, lock = open_table(path), ProcessLock("x")
+    assert schedule_compaction(table, lock, reserved_times).instant is not None
+    again = schedule_compaction(table, lock, reserved_times)
+    assert again.instant is None
+    assert len(pending_instants(table)) == 1
+
+
+def test_storage_that_clobbers_is_refused(tmp_path: Path) -> None:
+    """The probe finds a put that replaces."""
+
+    class Clobbering(FaultyStorage):
+        def put_if_absent(self, path: str, data: bytes) -> bool:
+            self._inner.overwrite(path, data)
+            return True
+
+    path = unzip_golden("v9_plain", tmp_path)
+    storage = Clobbering(LocalStorage(str(path)), 10**9, When.BEFORE)
+    with pytest.raises(StorageError, match="put-if-absent"):
+        probe(storage)
+    probe(LocalStorage(str(path)))
+    assert not list((path / RECORDS).glob("probe-*"))
+
+
+def test_records_of_an_opened_attempt_say_who(tmp_path: Path) -> None:
+    """`open` is there while staging; slices are recorded by position."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    attempt, done, _ = staged(table, instant)
+    assert attempts(table.storage, instant) == (1,)
+    assert set(done_slices(table.storage, instant, attempt.number)) == {0, 1}
+    assert all(d.ledger.rows_out > 0 for d in done)
