@@ -76,7 +76,10 @@ def _bare_slice(scan: Any, slice_: Any, codec: Any, extra: int) -> None:
     bloom = BloomBuilder()
     target = os.path.join(storage.base_path, f"bare-{slice_.file_id}.parquet")
     compression = None if codec is Codec.NONE else codec.value
-    with storage.open_input(slice_.base.path) as source, pq.ParquetWriter(target, schema, compression) as writer:
+    with (
+        storage.open_input(slice_.base.path) as source,
+        pq.ParquetWriter(target, schema, compression=compression) as writer,
+    ):
         base = pq.ParquetFile(source).read().cast(schema)
         whole = pa.concat_tables([base, pa.concat_tables(decoded).slice(0, extra)])
         bloom.add(whole.column(RECORD_KEY))

@@ -19,12 +19,15 @@ def conform(data: pa.RecordBatch | pa.Table, schema: pa.Schema, where: str, *, f
     """`data` with exactly the columns of `schema`, in its order and types; `where` names the source in errors.
 
     `float_as_text`: float widens to double through its decimal text (1.1f -> 1.1), as Hudi does everywhere but
-    in Avro log blocks read by 0.15, where the bits are kept (1.100000023841858).
+    in Avro log blocks read by 0.15, where the bits are kept (1.100000023841858) unless another column of the
+    record turns into text or bytes: then 0.15 rewrites the whole record, floats through their text.
 
     MalformedError: a required column is missing or holds nulls. UnsupportedError: a type change that is not a
     promotion.
     """
     table = data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
+    kinds = {f.name: f.type for f in table.schema}
+    float_as_text = float_as_text or any(_is_rewrite(kinds.get(f.name), f.type) for f in schema)
     columns = []
     for field in schema:
         index = table.schema.get_field_index(field.name)
@@ -129,6 +132,13 @@ def _is_promotion(source: pa.DataType, target: pa.DataType) -> bool:
     if types.is_timestamp(target):
         return bool(types.is_timestamp(source))
     return False
+
+
+def _is_rewrite(source: pa.DataType | None, target: pa.DataType) -> bool:
+    """Whether a column turns into text or bytes from something else."""
+    if source is None or not (_is_text(target) or _is_bytes(target)):
+        return False
+    return not (_is_text(source) and _is_text(target)) and not (_is_bytes(source) and _is_bytes(target))
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -95,9 +95,13 @@ class SharedTable:
 
     def we_schedule(self) -> str:
         """We request a compaction."""
-        done = schedule_compaction(self.open(), ProcessLock(str(self.path)), reserved_times)
-        assert done.instant is not None, done.why
-        return done.instant
+        instant = self.we_may_schedule()
+        assert instant is not None, "we found nothing to compact"
+        return instant
+
+    def we_may_schedule(self) -> str | None:
+        """We request a compaction, if there is anything to compact."""
+        return schedule_compaction(self.open(), ProcessLock(str(self.path)), reserved_times).instant
 
     def we_compact(self, instant: str | None = None, output: OutputOptions | None = None) -> list[str]:
         """We execute one pending compaction or all; the instants."""

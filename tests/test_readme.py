@@ -1,0 +1,93 @@
+"""README stays true: what it shows is run, what it lists exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from compactor_daemon.cli import app as compactor
+from tests.golden_tables import unzip_golden
+from timeline.cli import app as timeline
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def commands() -> list[str]:
+    """The command lines README shows in indented blocks, without their comments."""
+    lines = re.findall(r"^    (\S.*)$", README, re.MULTILINE)
+    return [
+        line.split("  #")[0].strip() for line in lines if line.startswith(("compactor-daemon", "bash", "timeline "))
+    ]
+
+
+def run(line: str, table: Path) -> subprocess.CompletedProcess[str]:
+    """A shown command line on a real table."""
+    words = [str(table) if w == "/data/orders" else w for w in shlex.split(line)]
+    words[0] = str(Path(sys.executable).with_name(words[0]))
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.spark
+def test_the_shown_commands_run(tmp_path: Path) -> None:
+    """Schedule and compact, exactly as shown, through the installed commands and Spark."""
+    table = unzip_golden("v9_plain", tmp_path)
+    shown = [c for c in commands() if c.startswith("compactor-daemon")]
+    assert len(shown) == 2
+    for line in shown:
+        done = run(line, table)
+        assert done.returncode == 0, done.stderr
+    assert "requested" not in run("timeline show /data/orders --pending", table).stdout
+
+
+def test_the_python_example_runs(tmp_path: Path) -> None:
+    """The snippet, on a real table."""
+    table = unzip_golden("v9_pending", tmp_path)
+    (snippet,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    scope: dict[str, object] = {}
+    exec(snippet.replace("/data/orders", str(table)), scope)
+    assert scope["rows"].num_rows > 0  # type: ignore[attr-defined]
+
+
+def test_listed_commands_and_options_exist() -> None:
+    """Each command of the table, each option of `compact`, and no option of `compact` is missing."""
+    groups = {"timeline": timeline, "compactor-daemon": compactor}
+    found = {}
+    for name, app in groups.items():
+        group = typer.main.get_command(app)
+        found |= {f"{name} {command}": value for command, value in group.commands.items()}  # type: ignore[attr-defined]
+    listed = set(re.findall(r"^\| `((?:timeline|compactor-daemon) [a-z]+)", README, re.MULTILINE))
+    assert listed == set(found)
+    section = README.partition("### Options of `compact`")[2].partition("\n## ")[0]
+    shown = set(re.findall(r"^\| `(--[a-z-]+)", section, re.MULTILINE))
+    offered = {o for p in found["compactor-daemon compact"].params for o in p.opts if o.startswith("--")}
+    assert shown == offered - {"--instant", "--json"}
+
+
+def test_the_two_commands_exist() -> None:
+    """And the test command is what continuous integration runs."""
+    scripts = [c.split()[1] for c in commands() if c.startswith("bash")]
+    assert scripts == ["deploy/demo.sh", "deploy/test.sh"]
+    assert all((ROOT / s).is_file() for s in scripts)
+    assert "bash deploy/test.sh" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_set_up_says_what_is_missing(tmp_path: Path) -> None:
+    """Without Java the scripts stop with the sentence README promises."""
+    environment = {"PATH": "/usr/bin:/bin", "JAVA_HOME": str(tmp_path), "PYTHON": sys.executable}
+    done = subprocess.run(
+        ["bash", str(ROOT / "deploy" / "demo.sh")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "phantombase needs Python >= 3.11 and Java 17 or newer: no Java 17 was found" in done.stderr
