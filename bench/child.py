@@ -74,7 +74,7 @@ def _bare_slice(scan: Any, slice_: Any, codec: Any, extra: int) -> None:
         blocks = [b for b in scan_blocks(source, log.path) if b.kind is not BlockKind.COMMAND]
         decoded += [decode_rows(block, source, schema) for block in blocks]
     bloom = BloomBuilder()
-    target = os.path.join(storage.base_path, f"bare-{slice_.file_id}.parquet")
+    target = os.path.join(os.path.dirname(storage.base_path), f"bare-{slice_.file_id}.parquet")
     compression = None if codec is Codec.NONE else codec.value
     with (
         storage.open_input(slice_.base.path) as source,

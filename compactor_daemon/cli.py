@@ -15,34 +15,26 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from compactor_daemon.compactor import (
-    Compacted,
-    claim,
-    compact_instant,
-    finish_decided,
     pending_instants,
-    preflight,
-    probe,
 )
 from compactor_daemon.demo import current_rows, same_rows, unpack_demo_table
-from compactor_daemon.execute import open_runner
 from compactor_daemon.hudi_conf import parse_hudi_conf
 from compactor_daemon.options import AttemptOptions, Bloom, Codec, ExecuteOptions, Executor, OutputOptions
-from compactor_daemon.records import RECORDS, reserved_times
+from compactor_daemon.records import reserved_times
+from compactor_daemon.run import run_compactions
 from timeline.console import (
     EXIT_FAILED,
-    Progress,
     configure_logging,
     emit,
     human_bytes,
     human_duration,
     plural,
-    progress,
     run,
 )
 from timeline.errors import UsageError
-from timeline.lock import FileLock, ProcessLock, TableLock, parse_lock
+from timeline.lock import ProcessLock, TableLock, parse_lock
 from timeline.read import Query, ReadOptions, read_table
-from timeline.schedule import drop_metadata_table, refuse_metadata_table, schedule_compaction
+from timeline.schedule import drop_metadata_table, schedule_compaction
 from timeline.table import Table
 from timeline.terminal_table import Column, RowsTable
 
@@ -182,53 +174,6 @@ def compact(
         attempt=attempt,
     )
     emit({"table": table, "compacted": [asdict(r) for r in results]}, json, _render_compacted)
-
-
-def run_compactions(
-    path: str,
-    *,
-    instant: str | None = None,
-    lock: str | None = None,
-    drop_metadata: bool = False,
-    wait_s: float = 0.0,
-    output: OutputOptions,
-    execute: ExecuteOptions,
-    attempt: AttemptOptions,
-) -> list[Compacted]:
-    """Executes pending compactions, earliest first. Everything that is refused is refused before the first write."""
-    table = Table.open(path)
-    instants = pending_instants(table, instant)
-    if not drop_metadata:
-        refuse_metadata_table(table)
-    if not instants:
-        return []
-    preflight(table, instants)
-    held = (
-        parse_lock(lock) if lock is not None else FileLock(os.path.join(table.storage.base_path, RECORDS, "table.lock"))
-    )
-    results = []
-    probe(table.storage)
-    with claim(table, wait_s):
-        if drop_metadata:
-            table = drop_metadata_table(table, held)
-        finish_decided(table, held)
-        with open_runner(execute) as runner:
-            for one in pending_instants(table, instant):
-                slices = len(table.compaction_plan(one).operations)
-                with progress(slices, f"compacting {one}") as bar:
-                    shown = 0
-
-                    def report(done: int, total: int, bar: Progress = bar) -> None:
-                        nonlocal shown
-                        bar.advance(max(0, done - shown))
-                        shown = max(shown, done)
-
-                    results.append(
-                        compact_instant(
-                            table, one, lock=held, runner=runner, progress=report, output=output, options=attempt
-                        )
-                    )
-    return results
 
 
 def _render_compacted(data: Mapping[str, Any]) -> Iterable[RenderableType]:

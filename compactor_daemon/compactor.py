@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import filelock
 import structlog
 
-from compactor_daemon.attempt import closed_inputs, decide_go, find_go, open_attempt, stage
+from compactor_daemon.attempt import closed_inputs, find_go, open_attempt, stage
+from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import Progress, Runner
 from compactor_daemon.foreign import heartbeat
 from compactor_daemon.options import AttemptOptions, OutputOptions

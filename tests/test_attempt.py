@@ -10,8 +10,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from compactor_daemon.attempt import decide_go, find_go, open_attempt, stage
+from compactor_daemon.attempt import find_go, open_attempt, stage
 from compactor_daemon.compactor import claim, compact_instant, finish_decided, pending_instants, probe
+from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import LocalRunner
 from compactor_daemon.foreign import heartbeat_path, inflight_path
 from compactor_daemon.options import AttemptOptions, OutputOptions
@@ -37,10 +38,11 @@ from timeline.errors import (
     MissingFileError,
     StorageError,
 )
+from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
 from timeline.read import read_table
 from timeline.schedule import schedule_compaction
-from timeline.storage import LocalStorage, Storage
+from timeline.storage import Storage
 from timeline.table import Table
 
 OPTIONS = AttemptOptions(barrier_s=0.3, barrier_poll_s=0.05)

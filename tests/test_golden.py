@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from compactor_daemon.cli import run_compactions
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.options import AttemptOptions, Bloom, Codec, ExecuteOptions, Executor, OutputOptions
 from compactor_daemon.records import RECORDS, reserved_times
+from compactor_daemon.run import run_compactions
 from tests.compare import assert_same_rows
 from tests.golden_tables import GOLDEN, unzip_golden
 from timeline.lock import ProcessLock

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -58,7 +59,7 @@ def test_the_python_example_runs(tmp_path: Path) -> None:
 def test_listed_commands_and_options_exist() -> None:
     """Each command of the table, each option of `compact`, and no option of `compact` is missing."""
     groups = {"timeline": timeline, "compactor-daemon": compactor}
-    found = {}
+    found: dict[str, Any] = {}
     for name, app in groups.items():
         group = typer.main.get_command(app)
         found |= {f"{name} {command}": value for command, value in group.commands.items()}  # type: ignore[attr-defined]

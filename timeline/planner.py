@@ -15,8 +15,7 @@ from timeline.plan import (
     CompactionOperation,
     CompactionPlan,
 )
-from timeline.table import TableView
-from timeline.view import FileGroup, FileSlice, GroupKey, is_replaced
+from timeline.view import FileGroup, FileSlice, GroupKey, TableView, is_replaced
 
 _MB = 1 << 20
 _NEW_FILE_BYTES = 120 * _MB

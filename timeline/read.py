@@ -23,9 +23,9 @@ from timeline.log_scan import Visibility
 from timeline.merge import MergeRule
 from timeline.record_key import KeySource
 from timeline.slice_stream import SliceRules, SliceStream
-from timeline.table import Table, TableSchema, TableView, consistent
+from timeline.table import Table, TableSchema, consistent
 from timeline.table_config import MergeMode
-from timeline.view import FileSlice, is_replaced, latest_base, latest_slice
+from timeline.view import FileSlice, TableView, is_replaced, latest_base, latest_slice
 
 
 class Query(Enum):

@@ -13,9 +13,8 @@ from timeline.active import Timeline
 from timeline.errors import MissingFileError, PhantombaseError, UsageError
 from timeline.instant import Instant, parse_time
 from timeline.plan import TOTAL_LOG_FILES_SIZE, CompactionOperation, CompactionPlan
-from timeline.table import TableView
 from timeline.table_config import TableConfig
-from timeline.view import FileGroup, FileSlice, slice_before
+from timeline.view import FileGroup, FileSlice, TableView, slice_before
 
 Row: TypeAlias = dict[str, Any]
 

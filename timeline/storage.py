@@ -1,4 +1,4 @@
-"""Storage: the few operations everything stands on, and the local POSIX implementation.
+"""Storage: the few operations everything stands on. This file is the contract; `local_storage` keeps it on POSIX.
 
 Paths are relative to the table's base path, `/`-separated, never absolute. Two operations carry the protocol:
 `put_if_absent` (a whole object appears under its name or not at all, and never replaces one) and `place` (a
@@ -8,18 +8,10 @@ replaces an existing file.
 
 from __future__ import annotations
 
-import errno
-import os
-import shutil
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Protocol
 
 import pyarrow as pa
-
-from timeline.errors import MissingFileError, StorageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,145 +71,3 @@ class Storage(Protocol):
     def delete_folder(self, folder: str) -> None:
         """Removes a folder with all in it; nothing there is success."""
         ...
-
-
-@contextmanager
-def _translated(path: str) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise MissingFileError("no such file", path=path) from error
-    except OSError as error:
-        raise StorageError("storage failed", path=path, found=f"{type(error).__name__}: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class LocalStorage:
-    """A POSIX file system: temp file + fsync + `os.link` + fsync of the folder. Picklable: Spark tasks get a copy."""
-
-    base_path: str
-
-    def _full(self, path: str) -> str:
-        return os.path.join(self.base_path, path) if path else self.base_path
-
-    def list(self, folder: str) -> list[Entry]:
-        with _translated(self._full(folder)):
-            entries = []
-            with os.scandir(self._full(folder)) as scan:
-                for item in scan:
-                    try:
-                        entries.append(_entry(item.name, item.stat()))
-                    except FileNotFoundError:
-                        continue  # gone between the listing and the stat: as if listed a moment later
-            return sorted(entries, key=lambda e: e.name)
-
-    def find(self, path: str) -> Entry | None:
-        try:
-            with _translated(self._full(path)):
-                return _entry(os.path.basename(path), os.stat(self._full(path)))
-        except MissingFileError:
-            return None
-
-    def read(self, path: str) -> bytes:
-        with _translated(self._full(path)), open(self._full(path), "rb") as file:
-            return file.read()
-
-    def open_input(self, path: str) -> pa.NativeFile:
-        full = self._full(path)
-        with _translated(full):
-            if os.stat(full).st_size == 0:  # an empty file cannot be mapped
-                return pa.BufferReader(b"")
-            return pa.memory_map(full, "r")
-
-    def open_output(self, path: str) -> IO[bytes]:
-        full = self._full(path)
-        with _translated(full):
-            os.makedirs(os.path.dirname(full), exist_ok=True)
-            return open(full, "xb")
-
-    def put_if_absent(self, path: str, data: bytes) -> bool:
-        full = self._full(path)
-        with _translated(full):
-            folder = os.path.dirname(full)
-            os.makedirs(folder, exist_ok=True)
-            # Begins with a dot and ends in no known state: no timeline reader takes it for an instant.
-            temporary = os.path.join(folder, f".{uuid.uuid4().hex}.tmp")
-            try:
-                with open(temporary, "xb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                return _link(temporary, full)
-            finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(temporary)
-
-    def place(self, source: str, target: str) -> bool:
-        with _translated(self._full(source)):
-            return _link(self._full(source), self._full(target))
-
-    def overwrite(self, path: str, data: bytes) -> None:
-        full = self._full(path)
-        with _translated(full):
-            os.makedirs(os.path.dirname(full), exist_ok=True)
-            temporary = f"{full}.{uuid.uuid4().hex}.tmp"
-            with open(temporary, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            # Hadoop's checksum side file would describe the old bytes and fail every Hudi reader.
-            with suppress(FileNotFoundError):
-                os.unlink(os.path.join(os.path.dirname(full), f".{os.path.basename(full)}.crc"))
-            os.replace(temporary, full)
-            _sync_folder(os.path.dirname(full))
-
-    def delete(self, path: str) -> None:
-        full = self._full(path)
-        with _translated(full):
-            for victim in (full, os.path.join(os.path.dirname(full), f".{os.path.basename(full)}.crc")):
-                with suppress(FileNotFoundError):
-                    os.unlink(victim)
-
-    def delete_folder(self, folder: str) -> None:
-        with _translated(self._full(folder)), suppress(FileNotFoundError):
-            shutil.rmtree(self._full(folder))
-
-
-def close_output(file: IO[bytes]) -> None:
-    """Closes a file made by `open_output` so that its bytes survive a power cut."""
-    file.flush()
-    os.fsync(file.fileno())
-    file.close()
-    _sync_folder(os.path.dirname(file.name))
-
-
-def _entry(name: str, stat: os.stat_result) -> Entry:
-    if os.path.stat.S_ISDIR(stat.st_mode):  # type: ignore[attr-defined]
-        return Entry(name=name, is_folder=True)
-    return Entry(name=name, is_folder=False, size=stat.st_size, modified_ms=stat.st_mtime_ns // 1_000_000)
-
-
-def _link(source: str, target: str) -> bool:
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno in (errno.EPERM, errno.EOPNOTSUPP):
-            raise StorageError(
-                "the file system has no hard links, which no-clobber publishing needs",
-                path=target,
-                todo="Put the table on a POSIX file system with hard links.",
-            ) from error
-        raise
-    _sync_folder(os.path.dirname(target))
-    return True
-
-
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -31,10 +31,11 @@ from timeline.errors import (
 from timeline.history import load_history
 from timeline.instant import Instant, State, format_time, highest_states
 from timeline.layout import HOODIE, Layout
+from timeline.local_storage import LocalStorage
 from timeline.plan import CompactionPlan, decode_plan
-from timeline.storage import Entry, LocalStorage, Storage
+from timeline.storage import Entry, Storage
 from timeline.table_config import TableConfig, load_table_config
-from timeline.view import FileGroup, GroupKey, ViewFacts, file_groups, log_instants
+from timeline.view import GroupKey, TableView, ViewFacts, file_groups, log_instants
 
 T = TypeVar("T")
 
@@ -43,19 +44,6 @@ _PARTITION_MARK = ".hoodie_partition_metadata"
 _SERVICE_OPERATIONS = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER", "INDEX"})
 _READ_AGAIN_MAX = 5
 _LISTING_THREADS = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableView:
-    """One consistent look at a table: its timeline, what the timeline's files say, and its file groups."""
-
-    timeline: Timeline
-    facts: ViewFacts
-    groups: tuple[FileGroup, ...]
-
-    def group(self, key: GroupKey) -> FileGroup | None:
-        """The file group of a key, replaced or not."""
-        return next((g for g in self.groups if g.key == key), None)
 
 
 @dataclass(frozen=True)

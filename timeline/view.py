@@ -104,6 +104,19 @@ class ViewFacts:
     compacted: Mapping[GroupKey, tuple[str, str]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableView:
+    """One consistent look at a table: its timeline, what the timeline's files say, and its file groups."""
+
+    timeline: Timeline
+    facts: ViewFacts
+    groups: tuple[FileGroup, ...]
+
+    def group(self, key: GroupKey) -> FileGroup | None:
+        """The file group of a key, replaced or not."""
+        return next((g for g in self.groups if g.key == key), None)
+
+
 def file_groups(
     partition: str, entries: Iterable[Entry], timeline: Timeline, facts: ViewFacts
 ) -> tuple[FileGroup, ...]:

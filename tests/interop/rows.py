@@ -99,7 +99,9 @@ class Rows:
             "place": {"x": pick.choice((None, pick.randint(-9, 9))), "label": pick.choice((None, *_TEXTS))},
             # Not null inside: real writers fail on null elements of lists.
             "tags": [pick.choice(_TEXTS) for _ in range(pick.randint(0, 3))],
-            "sizes": {name: pick.choice((None, pick.getrandbits(40))) for name in pick.sample("xyzé", pick.randint(0, 3))},
+            "sizes": {
+                name: pick.choice((None, pick.getrandbits(40))) for name in pick.sample("xyzé", pick.randint(0, 3))
+            },
         }
         row = {name: None if pick.random() < 0.1 else value for name, value in row.items()}
         sizes = row["sizes"]

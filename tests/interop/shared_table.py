@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 from hudi import HudiTableBuilder
 
-from compactor_daemon.cli import run_compactions
+from compactor_daemon.run import run_compactions
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, OutputOptions
 from compactor_daemon.records import reserved_times
 from tests.interop.rows import keys, same
@@ -24,12 +24,8 @@ HUDI = {6: "0.15.0", 8: "1.2.0", 9: "1.2.0"}
 """Which real Hudi judges a table version."""
 
 _PAYLOAD = "org.apache.hudi.common.model."
-EVENT_TIME: dict[str, object] = {
-    "hoodie.datasource.write.payload.class": f"{_PAYLOAD}DefaultHoodieRecordPayload"
-}
-COMMIT_TIME: dict[str, object] = {
-    "hoodie.datasource.write.payload.class": f"{_PAYLOAD}OverwriteWithLatestAvroPayload"
-}
+EVENT_TIME: dict[str, object] = {"hoodie.datasource.write.payload.class": f"{_PAYLOAD}DefaultHoodieRecordPayload"}
+COMMIT_TIME: dict[str, object] = {"hoodie.datasource.write.payload.class": f"{_PAYLOAD}OverwriteWithLatestAvroPayload"}
 BUCKET: dict[str, object] = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": 3}
 PARQUET_LOGS: dict[str, object] = {"hoodie.logfile.data.block.format": "parquet"}
 DELETE_COLUMNS = ["id", "p", "ts"]

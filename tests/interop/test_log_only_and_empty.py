@@ -93,7 +93,7 @@ def test_replaced_while_planned(table: SharedTable) -> None:
     table.create(created)
     table.upsert(created.filter(pc.equal(created["p"], "south")))
     table.hudi_schedules()
-    new = rows(range(0, 120), 5)
+    new = rows(range(120), 5)
     table.judge.insert_overwrite(table.path, new.filter(pc.equal(new["p"], "north")), table.options)
     table.judge.delete_partition(table.path, "süd-west", options=table.options)
     table.upsert(created.filter(pc.equal(created["p"], "south")))

@@ -178,9 +178,7 @@ class Judge:
         self._call("run_compaction", path, at_once, op="schedule")
         return max(_compactions(path) - before, default=None)
 
-    def run_compaction(
-        self, path: Path, instant: str | None = None, options: Options | None = None
-    ) -> list[str]:
+    def run_compaction(self, path: Path, instant: str | None = None, options: Options | None = None) -> list[str]:
         """Execute one pending compaction, or all; the instants executed."""
         # With nothing pending Hudi would schedule one first, if there were enough delta commits.
         never = {"hoodie.compact.inline.max.delta.commits": 1_000_000, **(options or {})}
@@ -214,9 +212,7 @@ class Judge:
         operate = {"hoodie.datasource.write.operation": operation}
         self.write(path, rows, {**self._writer_options(path), **operate, **(options or {})})
 
-    def _call(
-        self, procedure: str, path: Path, options: Options | None, **arguments: object
-    ) -> list[dict[str, Any]]:
+    def _call(self, procedure: str, path: Path, options: Options | None, **arguments: object) -> list[dict[str, Any]]:
         """Call one of Hudi's procedures with a writer's options.
 
         Most procedures know tables by name only, and a name is bound to the schema it was made with: each

@@ -54,9 +54,7 @@ def python() -> Path:
         if ready.exists() and interpreter.exists():
             return interpreter
         if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-            raise JudgeError(
-                "real Hudi runs on Spark and needs Java 17 or 11: no `java` on PATH, no JAVA_HOME"
-            )
+            raise JudgeError("real Hudi runs on Spark and needs Java 17 or 11: no `java` on PATH, no JAVA_HOME")
         ready.unlink(missing_ok=True)
         _progress(f"making {venv}")
         _run([sys.executable, "-m", "venv", "--clear", str(venv)])

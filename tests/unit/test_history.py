@@ -19,7 +19,8 @@ from timeline.errors import MissingFileError, StorageError, UnknownStateError
 from timeline.history import load_history
 from timeline.instant import Instant, State
 from timeline.layout import Layout
-from timeline.storage import LocalStorage, Storage
+from timeline.local_storage import LocalStorage
+from timeline.storage import Storage
 from timeline.table_config import load_table_config
 
 ACTIONS = ["deltacommit"] * 5 + ["commit", "deltacommit"]

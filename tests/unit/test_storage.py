@@ -20,7 +20,8 @@ import pyarrow as pa
 import pytest
 
 from timeline.errors import MissingFileError, StorageError
-from timeline.storage import LocalStorage, Storage, close_output
+from timeline.local_storage import LocalStorage, close_output
+from timeline.storage import Storage
 
 Opener = Callable[[], Storage]
 

@@ -24,7 +24,8 @@ from timeline.errors import (
     UnsupportedError,
 )
 from timeline.layout import LAYOUT_1, LAYOUT_2
-from timeline.storage import LocalStorage, Storage
+from timeline.local_storage import LocalStorage
+from timeline.storage import Storage
 from timeline.table_config import (
     BACKUP,
     PROPERTIES,

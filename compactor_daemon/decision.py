@@ -1,0 +1,82 @@
+"""The decision of an attempt: in the table lock, nothing has changed, then `go` once and for all."""
+
+from __future__ import annotations
+
+import uuid
+
+from compactor_daemon.attempt import Attempt
+from compactor_daemon.commit_record import compaction_commit
+from compactor_daemon.foreign import foreign_trace
+from compactor_daemon.publish import check_unchanged, completed_compaction, pending_rollback_of
+from compactor_daemon.records import Go, Placement, SliceDone, decide, reserved_times
+from timeline.commit_metadata import encode as encode_commit
+from timeline.errors import ConflictError
+from timeline.instant import Instant, State, next_time
+from timeline.layout import Layout
+from timeline.lock import TableLock
+from timeline.table import Table, TableSchema
+
+
+def decide_go(table: Table, attempt: Attempt, done: list[SliceDone], schema: TableSchema, lock: TableLock) -> Go:
+    """The decision, in the table lock. ConflictError, AttemptDeadError: nothing is published."""
+    with lock.hold("decide a compaction"):
+        check_unchanged(table, attempt.table_version, attempt.metadata_partitions, attempt.instant)
+        _check_undisturbed(table, attempt)
+        timeline = table.load_timeline()
+        completion = None
+        if table.layout.has_completion_times:
+            completion = next_time(table.now(), [*timeline.used_times(), *reserved_times(table.storage)])
+        go = build_go(table.layout, attempt, done, schema, completion, table.config.timeline_folder)
+        decide(table.storage, attempt.instant, attempt.number, go.to_json(), go.nonce)
+        return go
+
+
+def _check_undisturbed(table: Table, attempt: Attempt) -> None:
+    instant = attempt.instant
+    table.compaction_plan(instant)  # MissingFileError: unscheduled, or rolled back and removed
+    done = completed_compaction(table, instant)
+    if done is not None:
+        raise ConflictError("somebody else completed this compaction", path=table.instant_path(done), instant=instant)
+    now = foreign_trace(table, instant, ())
+    if now.inflight_ms != attempt.trace.inflight_ms:
+        raise ConflictError(
+            "a Hudi compactor touched this instant meanwhile",
+            path=table.storage.base_path,
+            instant=instant,
+            todo="This attempt published nothing. Run one kind of compactor per table.",
+        )
+    rollback = pending_rollback_of(table, instant)
+    if rollback is not None:
+        raise ConflictError(
+            "a rollback of this compaction is pending", path=table.storage.base_path, instant=instant, found=rollback
+        )
+
+
+def build_go(
+    layout: Layout,
+    attempt: Attempt,
+    done: list[SliceDone],
+    schema: TableSchema,
+    completion: str | None,
+    timeline_folder: str,
+) -> Go:
+    """The go record (pure but for its nonce)."""
+    completed = Instant(
+        requested_time=attempt.instant, action="commit", state=State.COMPLETED, completion_time=completion
+    )
+    placements = tuple(
+        Placement(staged=d.staged, final=d.final, size=d.size)
+        for d in done
+        if d.staged is not None and d.final is not None
+    )
+    return Go(
+        instant=attempt.instant,
+        attempt=attempt.number,
+        nonce=uuid.uuid4().hex,
+        table_version=attempt.table_version,
+        metadata_partitions=attempt.metadata_partitions,
+        completion_time=completion,
+        completed_path=f"{timeline_folder}/{layout.file_name(completed)}",
+        content=encode_commit(compaction_commit(done, schema.commit_text), layout.encoding),
+        placements=placements,
+    )

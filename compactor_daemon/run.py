@@ -1,0 +1,69 @@
+"""Runs every pending compaction of a table: checks first, then claim, then one instant after the other."""
+
+from __future__ import annotations
+
+import os
+
+from compactor_daemon.compactor import (
+    Compacted,
+    claim,
+    compact_instant,
+    finish_decided,
+    pending_instants,
+    preflight,
+    probe,
+)
+from compactor_daemon.execute import open_runner
+from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
+from compactor_daemon.records import RECORDS
+from timeline.console import Progress, progress
+from timeline.lock import FileLock, parse_lock
+from timeline.schedule import drop_metadata_table, refuse_metadata_table
+from timeline.table import Table
+
+
+def run_compactions(
+    path: str,
+    *,
+    instant: str | None = None,
+    lock: str | None = None,
+    drop_metadata: bool = False,
+    wait_s: float = 0.0,
+    output: OutputOptions,
+    execute: ExecuteOptions,
+    attempt: AttemptOptions,
+) -> list[Compacted]:
+    """Executes pending compactions, earliest first. Everything that is refused is refused before the first write."""
+    table = Table.open(path)
+    instants = pending_instants(table, instant)
+    if not drop_metadata:
+        refuse_metadata_table(table)
+    if not instants:
+        return []
+    preflight(table, instants)
+    held = (
+        parse_lock(lock) if lock is not None else FileLock(os.path.join(table.storage.base_path, RECORDS, "table.lock"))
+    )
+    results = []
+    probe(table.storage)
+    with claim(table, wait_s):
+        if drop_metadata:
+            table = drop_metadata_table(table, held)
+        finish_decided(table, held)
+        with open_runner(execute) as runner:
+            for one in pending_instants(table, instant):
+                slices = len(table.compaction_plan(one).operations)
+                with progress(slices, f"compacting {one}") as bar:
+                    shown = 0
+
+                    def report(done: int, total: int, bar: Progress = bar) -> None:
+                        nonlocal shown
+                        bar.advance(max(0, done - shown))
+                        shown = max(shown, done)
+
+                    results.append(
+                        compact_instant(
+                            table, one, lock=held, runner=runner, progress=report, output=output, options=attempt
+                        )
+                    )
+    return results

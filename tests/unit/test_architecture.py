@@ -1,0 +1,74 @@
+"""The walls of the house: imports go one way, and pure files do no I/O."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ORDER = ("timeline", "compactor_daemon", "writer_hooks")
+"""Each package may import those before it, and itself."""
+
+PURE = (
+    "timeline/active.py", "timeline/avro_schema.py", "timeline/bloom.py", "timeline/commit_metadata.py",
+    "timeline/conform.py", "timeline/errors.py", "timeline/file_name.py", "timeline/fold.py", "timeline/instant.py",
+    "timeline/key_lookup.py", "timeline/layout.py", "timeline/ledger.py", "timeline/log_scan.py", "timeline/merge.py",
+    "timeline/ordering.py", "timeline/plan.py", "timeline/planner.py", "timeline/record_key.py",
+    "timeline/record_positions.py", "timeline/report.py", "timeline/table_support.py", "timeline/view.py",
+    "compactor_daemon/commit_record.py", "compactor_daemon/hudi_conf.py",
+)  # fmt: skip
+
+IMPURE = {
+    "os", "time", "random", "socket", "subprocess", "threading", "pyspark", "kazoo", "filelock", "shutil", "tempfile",
+    "timeline.local_storage", "timeline.table", "timeline.read", "timeline.lock", "timeline.schedule",
+    "timeline.history", "timeline.console",
+}  # fmt: skip
+
+
+def imports(path: Path) -> set[str]:
+    """Modules a file imports, wherever in the file."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_imports_go_one_way(package: str) -> None:
+    """writer_hooks -> compactor_daemon -> timeline; nothing points back."""
+    above = ORDER[ORDER.index(package) + 1 :]
+    for path in (ROOT / package).rglob("*.py"):
+        wrong = {m for m in imports(path) if m.split(".")[0] in (*above, "tests", "bench")}
+        assert not wrong, f"{path.name} imports {wrong}"
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_pure_files_do_no_io(name: str) -> None:
+    """No storage but its contract, no clock, no process, no network."""
+    wrong = {m for m in imports(ROOT / name) if m in IMPURE or m.split(".")[0] in IMPURE}
+    assert not wrong, f"{name} imports {wrong}"
+
+
+def test_no_file_imports_in_a_circle() -> None:
+    """Any order of imports works."""
+    graph = {
+        f"{p.parent.name}.{p.stem}": {m for m in imports(p) if m.split(".")[0] in ORDER}
+        for package in ORDER
+        for p in (ROOT / package).glob("*.py")
+    }
+    done: set[str] = set()
+
+    def visit(module: str, above: tuple[str, ...]) -> None:
+        assert module not in above, " -> ".join((*above, module))
+        if module not in done:
+            for below in graph.get(module, set()):
+                visit(below, (*above, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
