@@ -24,12 +24,10 @@ from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.records import (
     DEAD,
     OPEN,
-    Go,
     SliceDone,
     attempt_folder,
     attempts,
-    dead_record,
-    decide,
+    declare_dead,
     done_slices,
     open_record,
     read_fate,
@@ -40,7 +38,7 @@ from timeline.instant import Instant
 from timeline.plan import CompactionOperation, CompactionPlan
 from timeline.read import slice_rules
 from timeline.table import Table, TableSchema
-from timeline.view import FileSlice, TableView, slice_before
+from timeline.view import FileGroup, FileSlice, TableView, slice_before
 
 _log = structlog.get_logger()
 
@@ -65,15 +63,6 @@ class Attempt:
     metadata_partitions: tuple[str, ...]
 
 
-def find_go(table: Table, instant: str) -> Go | None:
-    """The decision on an instant, if one was made; at most one attempt can have it."""
-    for number in attempts(table.storage, instant):
-        fate = read_fate(table.storage, instant, number)
-        if fate is not None and fate.go is not None:
-            return fate.go
-    return None
-
-
 def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt:
     """Opens the next attempt, declaring unfinished earlier ones dead (the caller holds the claim).
 
@@ -87,15 +76,16 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
     seen = replace(trace, heartbeat_ms=None) if earlier else trace
     refuse_live(seen, table, instant, round(time.time() * 1000), options)
     who = f"{socket.gethostname()}:{os.getpid()}"
+    for number in declare_dead(storage, instant, who):
+        _log.info("attempt_declared_dead", instant=instant, attempt=number)
     for number in earlier:
         fate = read_fate(storage, instant, number)
-        if fate is None:
-            nonce = uuid.uuid4().hex
-            decide(storage, instant, number, dead_record(nonce, who), nonce)
-            _log.info("attempt_declared_dead", instant=instant, attempt=number)
-        elif fate.kind != DEAD:
+        if fate is None or fate.kind != DEAD:
             raise ConflictError(
-                "the instant is decided already", path=attempt_folder(instant, number), instant=instant, found=fate.kind
+                "the instant is decided already",
+                path=attempt_folder(instant, number),
+                instant=instant,
+                found=fate.kind if fate is not None else "an attempt opened this moment",
             )
     number = max(earlier, default=0) + 1
     nonce = uuid.uuid4().hex
@@ -103,7 +93,7 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
     if not storage.put_if_absent(path, open_record(nonce, holder=who, since_ms=round(time.time() * 1000))):
         raise ConflictError("somebody else opened the same attempt", path=path, instant=instant, todo="Run again.")
     # The plan is visible: whoever is pending from here on must end before the decision (barrier).
-    pending = frozenset(i.requested_time for i in table.load_timeline().inflight_writers)
+    pending = frozenset(i.requested_time for i in table.load_timeline().pending_delta_commits)
     return Attempt(
         instant=instant,
         number=number,
@@ -120,11 +110,11 @@ def closed_inputs(view: TableView, instant: str, plan: CompactionPlan) -> list[F
 
     MissingFileError: the plan names a file that is not among them. More than the plan is merged too.
     """
-    return [_closed(view, instant, operation) for operation in plan.operations]
+    groups = view.by_key()
+    return [_closed(groups.get((o.partition_path, o.file_id)), instant, o) for o in plan.operations]
 
 
-def _closed(view: TableView, instant: str, operation: CompactionOperation) -> FileSlice:
-    group = view.group((operation.partition_path, operation.file_id))
+def _closed(group: FileGroup | None, instant: str, operation: CompactionOperation) -> FileSlice:
     slice_ = slice_before(group, instant) if group is not None else None
     have = set(input_names(slice_)) if slice_ is not None else set()
     want = {*operation.delta_file_paths, *([operation.data_file_path] if operation.data_file_path else [])}
@@ -180,7 +170,7 @@ def stage(
     storage = table.storage
     adopted = _adoptable(table, attempt)
     for _ in range(options.redo_max):
-        view = table.load_view()
+        view = table.load_view(exactly={o.partition_path for o in attempt.plan.operations})
         schema = table.schema(table.schema_text(view.timeline))
         tasks = tasks_for(table, view, schema, attempt, closed_inputs(view, attempt.instant, attempt.plan), output)
         own = done_slices(storage, attempt.instant, attempt.number)
@@ -225,7 +215,7 @@ def _usable(task: SliceTask, own: Mapping[int, SliceDone], adopted: Mapping[str,
 
 
 def _pending_of(table: Table, barrier: frozenset[str]) -> list[Instant]:
-    return [i for i in table.load_timeline().inflight_writers if i.requested_time in barrier]
+    return [i for i in table.load_timeline().pending_delta_commits if i.requested_time in barrier]
 
 
 def _wait_for(table: Table, waiting: list[Instant], attempt: Attempt, options: AttemptOptions) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import filelock
 import structlog
 
-from compactor_daemon.attempt import closed_inputs, find_go, open_attempt, stage
+from compactor_daemon.attempt import closed_inputs, open_attempt, stage
 from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import Progress, Runner
 from compactor_daemon.foreign import heartbeat
 from compactor_daemon.options import AttemptOptions, OutputOptions
-from compactor_daemon.publish import completed_compaction, forget_archived, is_littered, publish, retire
-from compactor_daemon.records import RECORDS, Go, recorded_instants
+from compactor_daemon.publish import publish
+from compactor_daemon.records import RECORDS, Go, find_go
+from compactor_daemon.retire import retire
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import LockError, StorageError, UsageError
 from timeline.lock import TableLock
@@ -104,10 +105,12 @@ def preflight(table: Table, instants: Sequence[str]) -> None:
     MissingFileError: a plan names a file that is not there. UnsupportedError: a log block or the schema cannot
     be merged. Only headers of log blocks are read.
     """
-    view = consistent(lambda: table.reload().load_view())
+    plans = {i: table.compaction_plan(i) for i in instants}
+    partitions = {o.partition_path for plan in plans.values() for o in plan.operations}
+    view = consistent(lambda: table.reload().load_view(exactly=partitions))
     schema = table.schema(table.schema_text(view.timeline))
     rules = slice_rules(table, view.timeline, schema)
-    slices = [s for i in instants for s in closed_inputs(view, i, table.compaction_plan(i))]
+    slices = [s for i, plan in plans.items() for s in closed_inputs(view, i, plan)]
     with ThreadPoolExecutor(_PREFLIGHT_THREADS) as pool:
         list(pool.map(lambda s: check_slice(table.storage, s, rules), slices))
 
@@ -130,7 +133,7 @@ def compact_instant(
     table = table.reload()
     refuse_metadata_table(table)
     storage = table.storage
-    go = find_go(table, instant)
+    go = find_go(storage, instant)
     resumed = go is not None
     if go is None:
         attempt = open_attempt(table, instant, options)
@@ -140,7 +143,7 @@ def compact_instant(
             publish(table, go, lock)
     else:
         publish(table, go, lock)
-    retire(table, go, {o.partition_path for o in table.compaction_plan(instant).operations})
+    retire(table, go)
     result = _summary(go, time.monotonic() - started, resumed)
     _log.info(
         "compacted",
@@ -164,16 +167,3 @@ def _summary(go: Go, seconds: float, resumed: bool) -> Compacted:
         seconds=seconds,
         resumed=resumed,
     )
-
-
-def finish_decided(table: Table, lock: TableLock, done: Callable[[str], None] = lambda _: None) -> None:
-    """Retires what earlier runs left: decided instants that are completed but not cleaned up; old records go."""
-    pending = set(pending_instants(table))
-    for instant in recorded_instants(table.storage):
-        go = find_go(table, instant)
-        if go is None or instant in pending or completed_compaction(table, instant) is None:
-            continue
-        if is_littered(table.storage, instant):
-            retire(table, go, {o.partition_path for o in table.compaction_plan(instant).operations})
-            done(instant)
-    forget_archived(table)

@@ -93,7 +93,13 @@ class SparkRunner:
             thread.join(_POLL_S)
             progress(self._completed(group), len(tasks))
         if failure:
-            raise failure[0]
+            lines = [line.strip() for line in str(failure[0]).splitlines() if "Error" in line or "Exception" in line]
+            raise SparkError(
+                "a Spark job of the compaction failed",
+                instant=tasks[0].instant,
+                found=lines[-1] if lines else f"{type(failure[0]).__name__}: {failure[0]}",
+                todo="Nothing was published. Run again; finished file slices are adopted.",
+            ) from failure[0]
         for outcome in outcomes:
             if isinstance(outcome, PhantombaseError):
                 raise outcome

@@ -1,27 +1,21 @@
-"""Publishing and retiring a decided compaction.
+"""Publishing a decided compaction: a function of the `go` record alone.
 
-Publishing is a pure function of the `go` record: owner, successor or both may do it, at any time, twice.
+Owner, successor or both may do it, at any time, twice:
 
-    place each file -> check each size -> in the lock: completed file by put-if-absent
-    -> completed and whole? -> remove strays of C, the heartbeat, staged data (the records stay)
+    place each file -> check each size -> in the lock: completed file by put-if-absent -> is it the decided one?
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
 
 import fastavro
 
-from compactor_daemon.foreign import heartbeat_path, inflight_path
-from compactor_daemon.records import OK, Go, attempt_folder, attempts, instant_folder, recorded_instants
-from timeline.commit_metadata import CommitMetadata
-from timeline.commit_metadata import decode as decode_commit
-from timeline.errors import ConflictError, MalformedError, MissingFileError, StorageError
-from timeline.file_name import BaseFileName, parse_data_file
+from compactor_daemon.foreign import inflight_path
+from compactor_daemon.records import Go
+from timeline.errors import ConflictError, MalformedError, StorageError
 from timeline.instant import Instant
 from timeline.lock import TableLock
-from timeline.storage import Storage
 from timeline.table import Table
 
 
@@ -85,13 +79,13 @@ def publish(table: Table, go: Go, lock: TableLock) -> None:
     storage = table.storage
     if completed_compaction(table, go.instant) is None:
         for placement in go.placements:
-            _place(table, placement.staged, placement.final, placement.size)
+            place(table, placement.staged, placement.final, placement.size)
     with lock.hold("complete a compaction"):
         done = completed_compaction(table, go.instant)
         if done is not None:
             _check_ours(table, done, go)
             return
-        _refuse_rollback(table, go.instant)
+        refuse_rollback(table, go.instant)
         check_unchanged(table, go.table_version, go.metadata_partitions, go.instant)
         storage.delete(inflight_path(table, go.instant))  # a dead JVM attempt's: Hudi refuses to go on beside it
         storage.put_if_absent(go.completed_path, go.content)
@@ -101,8 +95,8 @@ def publish(table: Table, go: Go, lock: TableLock) -> None:
         _check_ours(table, done, go)
 
 
-def _place(table: Table, staged: str, final: str, size: int) -> None:
-    """Staged file to final name, by hand or found done; its size must be the recorded one."""
+def place(table: Table, staged: str, final: str, size: int) -> None:
+    """Staged file to final name, now or found done; its size must be the recorded one."""
     storage = table.storage
     found = storage.find(final)
     if found is None:
@@ -117,7 +111,8 @@ def _place(table: Table, staged: str, final: str, size: int) -> None:
         )
 
 
-def _refuse_rollback(table: Table, instant: str) -> None:
+def refuse_rollback(table: Table, instant: str) -> None:
+    """ConflictError while a rollback names the instant."""
     rollback = pending_rollback_of(table, instant)
     if rollback is not None:
         raise ConflictError(
@@ -130,70 +125,35 @@ def _refuse_rollback(table: Table, instant: str) -> None:
 
 
 def _check_ours(table: Table, done: Instant, go: Go) -> None:
-    """Whether the completed commit is the decided one; if not, what only `go` names is removed."""
-    path = table.instant_path(done)
-    if path == go.completed_path and table.storage.read(path) == go.content:
+    """ConflictError when the completed commit is not the decided one; what only `go` names is removed then."""
+    if is_ours(table, done, go):
         return
-    theirs = _paths(decode_commit(table.storage.read(path), path))
-    for placement in go.placements:
-        if placement.final not in theirs:
-            table.storage.delete(placement.final)
+    withdraw(table, done, go)
     raise ConflictError(
         "somebody else completed this compaction first",
-        path=path,
+        path=table.instant_path(done),
         instant=go.instant,
         expected=go.completed_path,
-        found=path,
+        found=table.instant_path(done),
         todo="Its result stands. Run one kind of compactor per table.",
     )
 
 
-def _paths(metadata: CommitMetadata) -> set[str]:
-    return {s.path for stats in metadata.partition_to_write_stats.values() for s in stats if s.path}
+def is_ours(table: Table, done: Instant, go: Go) -> bool:
+    """Whether a completed commit is the one a decision named, byte for byte."""
+    path = table.instant_path(done)
+    return path == go.completed_path and table.storage.read(path) == go.content
 
 
-def retire(table: Table, go: Go, partitions: Iterable[str]) -> None:
-    """Cleans up behind a completed compaction once it is whole; `partitions`: those its plan named.
-
-    A file that is not there is placed again from staging. Only then strays of (file group, C), the heartbeat and
-    staged data go. `open` and `fate` records stay until the instant is archived: they stop zombies that old.
-    """
-    storage = table.storage
-    done = completed_compaction(table, go.instant)
-    if done is None:
-        raise MissingFileError("a decided compaction is not completed", path=go.completed_path, instant=go.instant)
-    _refuse_rollback(table, go.instant)
+def withdraw(table: Table, done: Instant, go: Go) -> None:
+    """Removes what only our decision names: another executor's commit stands."""
+    theirs = named_files(table, done)
     for placement in go.placements:
-        _place(table, placement.staged, placement.final, placement.size)
-    named = _paths(decode_commit(storage.read(table.instant_path(done)), go.completed_path))
-    for partition in set(partitions):
-        for entry in storage.list(partition):
-            name = None if entry.is_folder else parse_data_file(entry.name)
-            path = f"{partition}/{entry.name}" if partition else entry.name
-            if isinstance(name, BaseFileName) and name.instant == go.instant and path not in named:
-                storage.delete(path)
-    for attempt in attempts(storage, go.instant):
-        for path in _staged_files(storage, attempt_folder(go.instant, attempt)):
-            storage.delete(path)
-    storage.delete(heartbeat_path(go.instant))
+        if placement.final not in theirs:
+            table.storage.delete(placement.final)
 
 
-def is_littered(storage: Storage, instant: str) -> bool:
-    """Whether an instant has anything left that retiring removes (strays aside)."""
-    if storage.find(heartbeat_path(instant)) is not None:
-        return True
-    return any(_staged_files(storage, attempt_folder(instant, attempt)) for attempt in attempts(storage, instant))
-
-
-def _staged_files(storage: Storage, folder: str) -> list[str]:
-    return [f"{folder}/{e.name}" for e in storage.list(folder) if e.name.endswith((".parquet", OK))]
-
-
-def forget_archived(table: Table) -> None:
-    """Removes the records of instants that Hudi has archived: nothing can act on those any more."""
-    storage = table.storage
-    timeline = table.load_timeline()
-    active = {i.requested_time for i in timeline.instants}
-    for instant in recorded_instants(storage):
-        if instant not in active and instant < timeline.start:
-            storage.delete_folder(instant_folder(instant))
+def named_files(table: Table, done: Instant) -> set[str]:
+    """Paths of the files a completed commit names."""
+    metadata = table.commit_metadata(done)
+    return {s.path for stats in metadata.partition_to_write_stats.values() for s in stats if s.path}

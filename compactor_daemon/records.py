@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import json
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -180,6 +181,15 @@ def dead_record(nonce: str, by: str) -> bytes:
     return _dump({"fate": DEAD, "nonce": nonce, "by": by})
 
 
+def declare_dead(storage: Storage, instant: str, by: str) -> list[int]:
+    """Gives every attempt without a fate the fate `dead`; returns their numbers."""
+    undecided = [n for n in attempts(storage, instant) if read_fate(storage, instant, n) is None]
+    for number in undecided:
+        nonce = uuid.uuid4().hex
+        decide(storage, instant, number, dead_record(nonce, by), nonce)
+    return undecided
+
+
 def open_record(nonce: str, **who: Any) -> bytes:
     """The record that opens an attempt."""
     return _dump({"nonce": nonce, **who})
@@ -191,6 +201,12 @@ def attempts(storage: Storage, instant: str) -> tuple[int, ...]:
     if storage.find(folder) is None:
         return ()
     return tuple(sorted(int(e.name) for e in storage.list(folder) if e.is_folder and e.name.isdigit()))
+
+
+def find_go(storage: Storage, instant: str) -> Go | None:
+    """The decision on an instant, if one was made; at most one attempt can have it."""
+    fates = (read_fate(storage, instant, number) for number in attempts(storage, instant))
+    return next((fate.go for fate in fates if fate is not None and fate.go is not None), None)
 
 
 def recorded_instants(storage: Storage) -> tuple[str, ...]:

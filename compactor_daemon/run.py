@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 
 from compactor_daemon.compactor import (
     Compacted,
     claim,
     compact_instant,
-    finish_decided,
     pending_instants,
     preflight,
     probe,
 )
-from compactor_daemon.execute import open_runner
+from compactor_daemon.execute import Runner, open_runner
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
 from compactor_daemon.records import RECORDS
+from compactor_daemon.retire import finish_completed
 from timeline.console import Progress, progress
 from timeline.lock import FileLock, parse_lock
 from timeline.schedule import drop_metadata_table, refuse_metadata_table
@@ -32,8 +33,12 @@ def run_compactions(
     output: OutputOptions,
     execute: ExecuteOptions,
     attempt: AttemptOptions,
+    runner: Runner | None = None,
 ) -> list[Compacted]:
-    """Executes pending compactions, earliest first. Everything that is refused is refused before the first write."""
+    """Executes pending compactions, earliest first. Everything that is refused is refused before the first write.
+
+    `runner`: one that is open already (a warm Spark session); otherwise one is opened as `execute` says.
+    """
     table = Table.open(path)
     instants = pending_instants(table, instant)
     if not drop_metadata:
@@ -49,8 +54,8 @@ def run_compactions(
     with claim(table, wait_s):
         if drop_metadata:
             table = drop_metadata_table(table, held)
-        finish_decided(table, held)
-        with open_runner(execute) as runner:
+        finish_completed(table)
+        with nullcontext(runner) if runner is not None else open_runner(execute) as running:
             for one in pending_instants(table, instant):
                 slices = len(table.compaction_plan(one).operations)
                 with progress(slices, f"compacting {one}") as bar:
@@ -63,7 +68,7 @@ def run_compactions(
 
                     results.append(
                         compact_instant(
-                            table, one, lock=held, runner=runner, progress=report, output=output, options=attempt
+                            table, one, lock=held, runner=running, progress=report, output=output, options=attempt
                         )
                     )
     return results

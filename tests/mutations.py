@@ -43,7 +43,6 @@ MUTANTS: tuple[Mutant, ...] = (
     ("merge", "values.type == pa.int32() and values.null_count", "False", "merge"),
     ("merge", "kinds[batch.deleted] = EntryKind.DELETED_ROW", "pass", "merge"),
     ("merge", "natural = batch.deleted & self._is_integer_zero(values, count)", "pass", "merge"),
-    ("merge", "        if not types:\n            return np.ones(count, np.bool_)", "        if not types:\n            return np.zeros(count, np.bool_)", "merge"),
     ("merge", "        if len(types) > 1:\n            return np.zeros(count, np.bool_)", "        if len(types) > 1:\n            return np.ones(count, np.bool_)", "merge"),
     ("merge", "pc.equal(values[0], 0) if types[0] == pa.int32() else", "", "merge"),
     ("merge", "hudi_0x=self._rule.mode in HUDI_0X)", "hudi_0x=False)", "merge"),
@@ -52,8 +51,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ("merge", "            natural = np.ones(count, np.bool_)\n", "", "merge"),
     ("merge", "row[won_kinds != EntryKind.ROW] = -1", "pass", "merge"),
     ("merge", "if mode in (MergeMode.COMMIT_TIME, MergeMode.OVERWRITE_WITH_LATEST_0X)", "if mode in (MergeMode.COMMIT_TIME,)", "merge"),
-    ("merge", "always = won.natural[key]", "always = won.kinds[key] == EntryKind.DELETE", "merge"),
-    ("merge", "always = won.kinds[key] == EntryKind.DELETE", "always = won.kinds[key] != EntryKind.ROW", "merge"),
+    ("merge", "won.natural[key] if mode is MergeMode.EVENT_TIME else is_delete", "is_delete", "merge"),
+    ("merge", "won.natural[key] if mode is MergeMode.EVENT_TIME else is_delete", "won.natural[key]", "merge"),
+    ("merge", "is_delete = won.kinds[key] == EntryKind.DELETE", "is_delete = won.kinds[key] != EntryKind.ROW", "merge"),
     ("merge", "always | at_least(left, right", "at_least(left, right", "merge"),
     ("merge", "self._rule.comparable(a.take(rows)) for", "a.take(rows) for", "merge"),
     ("merge", "first &= ~self._seen[key]", "pass", "merge"),
@@ -177,11 +177,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ("file_name", 'self.instant, self.version, self.token or ""', 'self.instant, str(self.version), self.token or ""', "file_name"),
     ("file_name", 'name.endswith(".crc") or', "", "file_name"),
     # Storage.
-    ("storage", "except FileExistsError:\n        return False", "except FileExistsError:\n        return True", "storage"),
-    ("storage", "        os.link(source, target)", "        os.replace(source, target)", "storage"),
-    ("storage", 'return open(full, "xb")', 'return open(full, "wb")', "storage"),
-    ("storage", 'os.unlink(os.path.join(os.path.dirname(full), f".{os.path.basename(full)}.crc"))', "pass", "storage"),
-    ("storage", "continue  # gone between", "raise  # gone between", "storage"),
+    ("local_storage", "except FileExistsError:\n        return False", "except FileExistsError:\n        return True", "storage"),
+    ("local_storage", "        os.link(source, target)", "        os.replace(source, target)", "storage"),
+    ("local_storage", 'return open(full, "xb")', 'return open(full, "wb")', "storage"),
+    ("local_storage", 'os.unlink(os.path.join(os.path.dirname(full), f".{os.path.basename(full)}.crc"))', "pass", "storage"),
+    ("local_storage", "continue  # gone between", "raise  # gone between", "storage"),
 )  # fmt: skip
 
 

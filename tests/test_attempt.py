@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import fastavro
 import pyarrow.parquet as pq
 import pytest
 
-from compactor_daemon.attempt import find_go, open_attempt, stage
-from compactor_daemon.compactor import claim, compact_instant, finish_decided, pending_instants, probe
+from compactor_daemon.attempt import open_attempt, stage
+from compactor_daemon.compactor import claim, compact_instant, pending_instants, probe
 from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import LocalRunner
 from compactor_daemon.foreign import heartbeat_path, inflight_path
 from compactor_daemon.options import AttemptOptions, OutputOptions
-from compactor_daemon.publish import publish, retire
+from compactor_daemon.publish import publish
 from compactor_daemon.records import (
     RECORDS,
     attempt_folder,
@@ -24,12 +27,16 @@ from compactor_daemon.records import (
     dead_record,
     decide,
     done_slices,
+    find_go,
     read_fate,
     reserved_times,
 )
+from compactor_daemon.retire import finish_completed, retire
 from tests.compare import assert_same_rows
 from tests.faults import FaultyStorage, ProcessDied, When
 from tests.golden_tables import unzip_golden
+from timeline.commit_metadata import CommitMetadata, encode
+from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import (
     AttemptDeadError,
     BarrierError,
@@ -38,8 +45,10 @@ from timeline.errors import (
     MissingFileError,
     StorageError,
 )
+from timeline.layout import MetadataEncoding
 from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
+from timeline.plan import decode_plan, encode_plan
 from timeline.read import read_table
 from timeline.schedule import schedule_compaction
 from timeline.storage import Storage
@@ -68,7 +77,7 @@ def run_one(table: Table, instant: str) -> None:
 def run_all(table: Table) -> None:
     """What `compactor-daemon compact` does between its checks and its output."""
     with claim(table):
-        finish_decided(table, ProcessLock(table.storage.base_path))
+        finish_completed(table)
         for instant in pending_instants(table):
             run_one(table, instant)
 
@@ -203,11 +212,10 @@ def test_a_decided_compaction_is_published_by_a_successor_twice(tmp_path: Path) 
     attempt, done, schema = staged(table, instant)
     go = decide_go(table, attempt, done, schema, ProcessLock("a"))
     successor = open_table(path)
-    assert find_go(successor, instant) == go
+    assert find_go(successor.storage, instant) == go
     publish(successor, go, ProcessLock("b"))
     publish(table, go, ProcessLock("a"))
-    partitions = {d.partition for d in done}
-    retire(successor, go, partitions)
+    retire(successor, go)
     check_whole(path, path.with_name("pending.expected"))
 
 
@@ -220,7 +228,7 @@ def test_a_lost_published_file_is_placed_again_before_staging_goes(tmp_path: Pat
     go = decide_go(table, attempt, done, schema, ProcessLock("a"))
     publish(table, go, ProcessLock("a"))
     base_files(path, instant)[0].unlink()
-    finish_decided(open_table(path), ProcessLock("b"))
+    finish_completed(open_table(path))
     check_whole(path, path.with_name("pending.expected"))
 
 
@@ -283,10 +291,6 @@ def test_the_barrier_waits_for_writes_that_began_before(name: str, version: int,
 
 def test_logs_beyond_the_plan_are_merged_too(tmp_path: Path) -> None:
     """Closure: a delta commit that slipped under the plan (here: one the plan forgot) loses no row."""
-    from dataclasses import replace
-
-    from timeline.plan import decode_plan, encode_plan
-
     path = unzip_golden("v6_pending", tmp_path)
     requested = next((path / ".hoodie").glob("*.compaction.requested"))
     plan = decode_plan(requested.read_bytes(), "plan")
@@ -360,19 +364,14 @@ def test_a_table_that_changed_underneath_stops_the_attempt(change: str, tmp_path
     elif change == "rollback":
         donor = unzip_golden("v9_rolled_back", tmp_path)
         plan = next((donor / ".hoodie" / "timeline").glob("*.rollback.requested"))
-        target = b"20261121091456522"
         data = plan.read_bytes()
-        import io
-
-        import fastavro
-
         target = next(iter(fastavro.reader(io.BytesIO(data))))["instantToRollback"]["commitTime"].encode()  # type: ignore[index,call-overload]
         (timeline / "20270101000000000.rollback.requested").write_bytes(data.replace(target, instant.encode()))
     else:
         (timeline / f"{instant}.compaction.requested").unlink()
     with pytest.raises((ConflictError, MissingFileError)):
         decide_go(table, attempt, done, schema, ProcessLock("a"))
-    assert find_go(table, instant) is None
+    assert find_go(table.storage, instant) is None
     assert base_files(path, instant) == []
 
 
@@ -388,14 +387,40 @@ def test_somebody_else_completing_first_wins(tmp_path: Path) -> None:
     publish(open_table(other), go, ProcessLock("o"))
     theirs = next((other / ".hoodie" / "timeline").glob(f"{instant}_*.commit"))
     renamed = path / ".hoodie" / "timeline" / f"{instant}_20280101000000000.commit"
-    from timeline.commit_metadata import CommitMetadata, encode
-    from timeline.layout import MetadataEncoding
-
     assert theirs.read_bytes() == go.content
     renamed.write_bytes(encode(CommitMetadata(compacted=True, operation_type="COMPACT"), MetadataEncoding.AVRO))
     with pytest.raises(ConflictError, match="completed this compaction first"):
         publish(table, go, ProcessLock("a"))
     assert base_files(path, instant) == []
+
+
+def test_what_hudi_completed_is_not_published_over(tmp_path: Path) -> None:
+    """Killed after go (or before it); Hudi ran the plan meanwhile: the next run removes what is ours, no more."""
+    for decided in (True, False):
+        path = unzip_golden("v9_pending", tmp_path / str(decided))
+        table = open_table(path)
+        (instant,) = pending_instants(table)
+        attempt, done, schema = staged(table, instant)
+        if decided:
+            go = decide_go(table, attempt, done, schema, ProcessLock("a"))
+            for placement in go.placements:
+                table.storage.place(placement.staged, placement.final)
+        hudi = open_table(unzip_golden("v9_pending", tmp_path / f"hudi {decided}"))
+        run_all(hudi)  # stands for a Hudi compactor: other names, its own completed commit
+        for file in base_files(Path(hudi.storage.base_path), instant):
+            target = path / file.relative_to(hudi.storage.base_path)
+            shutil.copy(file, target.with_name(target.name.replace("-1-990000000_", "-55-66_")))
+        commit = next((Path(hudi.storage.base_path) / ".hoodie" / "timeline").glob(f"{instant}_*.commit"))
+        metadata = decode_commit(commit.read_bytes(), "commit")
+        renamed = {
+            part: tuple(replace(s, path=str(s.path).replace("-1-990000000_", "-55-66_")) for s in stats)
+            for part, stats in metadata.partition_to_write_stats.items()
+        }
+        theirs = path / ".hoodie" / "timeline" / f"{instant}_20280101000000000.commit"
+        theirs.write_bytes(encode(replace(metadata, partition_to_write_stats=renamed), MetadataEncoding.AVRO))
+        run_all(table)
+        assert [p for p in base_files(path, instant) if "990000000" in p.name] == []
+        check_whole(path, path.with_name("pending.expected"))
 
 
 def test_two_processes_one_claim(tmp_path: Path) -> None:

@@ -109,6 +109,11 @@ class Timeline:
         return max(self.completed_writes, default="")
 
     @property
+    def pending_delta_commits(self) -> tuple[Instant, ...]:
+        """Pending delta commits of writers: the only ones that add log files to existing file groups."""
+        return self.pending("deltacommit")
+
+    @property
     def inflight_writers(self) -> tuple[Instant, ...]:
         """Pending delta commits, commits and replace commits of writers (no table services)."""
         services = {"compaction", "logcompaction", "clustering"}

@@ -91,10 +91,10 @@ def parse_data_file(name: str) -> BaseFileName | LogFileName | None:
     """A data file's parsed name, or None for what lies beside data files and is not data.
 
     Skipped by rule: `.crc` side files of Hadoop's local file system, partition metadata, hidden names that are
-    not log files and `_`-prefixed marker files (`_SUCCESS`). Anything else must parse.
+    not log files, `_`-prefixed marker files (`_SUCCESS`), and what does not end in `.parquet`. The rest must parse.
     """
     if name.endswith(".crc") or name.startswith((".hoodie_partition_metadata", "_")):
         return None
     if name.startswith("."):
         return LogFileName.parse(name) if ".log." in name else None
-    return BaseFileName.parse(name)
+    return BaseFileName.parse(name) if name.endswith(".parquet") else None

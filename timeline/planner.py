@@ -31,7 +31,7 @@ class Planned:
 
 
 def pending_writer(view: TableView) -> Instant | None:
-    """The earliest pending write that could still add logs under a plan made now; None when there is none.
+    """The earliest pending delta commit that could still add logs under a plan made now; None when there is none.
 
     On version 6 a delta commit names its log files by the base instant it saw when it began: a plan made while
     it runs would not hold them, and nobody would ever merge them. From version 8 on a log belongs to the slice
@@ -39,7 +39,7 @@ def pending_writer(view: TableView) -> Instant | None:
     """
     if view.timeline.layout.has_completion_times:
         return None
-    return min(view.timeline.inflight_writers, key=lambda i: i.requested_time, default=None)
+    return min(view.timeline.pending_delta_commits, key=lambda i: i.requested_time, default=None)
 
 
 def plan_compaction(view: TableView, busy: Collection[GroupKey]) -> Planned:

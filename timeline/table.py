@@ -7,7 +7,8 @@ again (`consistent`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -35,13 +36,14 @@ from timeline.local_storage import LocalStorage
 from timeline.plan import CompactionPlan, decode_plan
 from timeline.storage import Entry, Storage
 from timeline.table_config import TableConfig, load_table_config
-from timeline.view import GroupKey, TableView, ViewFacts, file_groups, log_instants
+from timeline.view import GroupKey, TableView, ViewFacts, check_partitions, file_groups, log_instants
 
 T = TypeVar("T")
 
 _CONSISTENT_HASHING = f"{HOODIE}/.bucket_index/consistent_hashing_metadata"
 _PARTITION_MARK = ".hoodie_partition_metadata"
 _SERVICE_OPERATIONS = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER", "INDEX"})
+_TORN_PAUSES_S = (0.02, 0.1, 0.5)
 _READ_AGAIN_MAX = 5
 _LISTING_THREADS = 8
 
@@ -130,13 +132,22 @@ class Table:
         return f"{self.config.timeline_folder}/{instant.file_name or self.layout.file_name(instant)}"
 
     def commit_metadata(self, instant: Instant) -> CommitMetadata:
-        """The metadata of a completed write."""
+        """The metadata of a completed write.
+
+        Hudi writes it in place on local storage: a reader may see it empty or half for a moment, so what cannot
+        be decoded is read again before it is an error.
+        """
         path = self.instant_path(instant)
+        for pause_s in _TORN_PAUSES_S:
+            try:
+                return decode_commit(self.storage.read(path), path)
+            except MalformedError:
+                time.sleep(pause_s)
         return decode_commit(self.storage.read(path), path)
 
-    def compaction_plan(self, time: str) -> CompactionPlan:
+    def compaction_plan(self, instant: str) -> CompactionPlan:
         """The plan of a compaction, pending or done; MissingFileError where there is none."""
-        requested = Instant(requested_time=time, action="compaction", state=State.REQUESTED)
+        requested = Instant(requested_time=instant, action="compaction", state=State.REQUESTED)
         path = self.instant_path(requested)
         return decode_plan(self.storage.read(path), path)
 
@@ -162,16 +173,22 @@ class Table:
                     ]
                 level = below
 
-    def load_view(self, partition: str | None = None) -> TableView:
-        """Timeline, then facts, then listing. `partition`: only partitions at or under that path.
+    def load_view(self, partition: str | None = None, *, exactly: Collection[str] | None = None) -> TableView:
+        """Timeline, then facts, then listing.
 
+        `partition`: only partitions at or under that path. `exactly`: these partitions and no others.
         UsageError: no such partition. MissingFileError, TableChangedError: see `consistent`.
         """
         timeline = self.load_timeline()
         facts = self.load_facts(timeline)
-        listings = list(self._listings(self._folder(partition)))
+        if exactly is not None:
+            listings = [(part, self.storage.list(part)) for part in sorted(set(exactly))]
+        else:
+            listings = list(self._listings(self._folder(partition)))
         if partition and not listings:
             raise _no_partition(partition)
+        if partition is None and exactly is None:
+            check_partitions(facts, {part for part, _ in listings})
         if any(timeline.needs_archive(t) for _, entries in listings for t in log_instants(entries)):
             timeline = self.with_archive(timeline)
         groups = tuple(g for part, entries in listings for g in file_groups(part, entries, timeline, facts))
@@ -206,15 +223,15 @@ class Table:
                     )
         replaced: dict[GroupKey, str] = {}
         compacted: dict[GroupKey, tuple[str, str]] = {}
-        for time, instant in timeline.completed_writes.items():
+        for requested, instant in timeline.completed_writes.items():
             if instant.family == "replacecommit":
                 for part, file_ids in (self.commit_metadata(instant).partition_to_replace_file_ids or {}).items():
-                    replaced.update({(part, file_id): time for file_id in file_ids})
+                    replaced.update({(part, file_id): requested for file_id in file_ids})
             elif instant.family == "commit":
                 for part, stats in self.commit_metadata(instant).partition_to_write_stats.items():
                     for stat in stats:
                         if stat.file_id and stat.path:
-                            compacted[part, stat.file_id] = (time, stat.path.rpartition("/")[2])
+                            compacted[part, stat.file_id] = (requested, stat.path.rpartition("/")[2])
         return ViewFacts(pending_plans=plans, replaced=replaced, compacted=compacted)
 
     # --- schema ------------------------------------------------------------------------------------------------
@@ -226,8 +243,8 @@ class Table:
         CREATE TABLE. MalformedError where the table has none.
         """
         fallback = ""
-        for time in sorted(timeline.completed_writes, reverse=True):
-            metadata = self.commit_metadata(timeline.completed_writes[time])
+        for requested in sorted(timeline.completed_writes, reverse=True):
+            metadata = self.commit_metadata(timeline.completed_writes[requested])
             text = metadata.extra_metadata.get("schema", "")
             if text and metadata.operation_type not in _SERVICE_OPERATIONS:
                 return text

@@ -12,7 +12,7 @@ Readers, schedulers and compactors all go through this file.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeAlias, TypeVar
 
@@ -112,9 +112,9 @@ class TableView:
     facts: ViewFacts
     groups: tuple[FileGroup, ...]
 
-    def group(self, key: GroupKey) -> FileGroup | None:
-        """The file group of a key, replaced or not."""
-        return next((g for g in self.groups if g.key == key), None)
+    def by_key(self) -> dict[GroupKey, FileGroup]:
+        """The file groups, replaced ones too, by their keys."""
+        return {g.key: g for g in self.groups}
 
 
 def file_groups(
@@ -139,6 +139,22 @@ def file_groups(
     return tuple(
         _file_group((partition, file_id), bases[file_id], logs[file_id], timeline, facts)
         for file_id in sorted(bases.keys() | logs.keys() | named)
+    )
+
+
+def check_partitions(facts: ViewFacts, listed: Collection[str]) -> None:
+    """MissingFileError: a completed compaction wrote into a partition that a whole listing did not find."""
+    for (partition, file_id), (instant, name) in facts.compacted.items():
+        if partition not in listed and (partition, file_id) not in facts.replaced:
+            raise _lost_base(f"{partition}/{name}", instant)
+
+
+def _lost_base(path: str, instant: str) -> MissingFileError:
+    return MissingFileError(
+        "a completed compaction names a base file that is not there",
+        path=path,
+        instant=instant,
+        todo="Restore the file, or restore the table to an instant before the compaction. Do not compact or clean.",
     )
 
 
@@ -188,12 +204,7 @@ def _visible_bases(key: GroupKey, bases: list[BaseFile], timeline: Timeline, fac
         visible[instant] = base
     replaced_at = facts.replaced.get(key)
     if compacted_at and replaced_at is None and max(visible, default="") < compacted_at:
-        raise MissingFileError(
-            "a completed compaction names a base file that is not there",
-            path=f"{key[0]}/{compacted_name}",
-            instant=compacted_at,
-            todo="Restore the file, or restore the table to an instant before the compaction; do not compact or clean.",
-        )
+        raise _lost_base(f"{key[0]}/{compacted_name}", compacted_at)
     return visible
 
 

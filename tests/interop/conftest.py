@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,6 @@ def version(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
-def judge(version: int, judges: Judges) -> Iterator[Judge]:
+def judge(version: int, judges: Judges) -> Judge:
     """The real Hudi of that table version."""
-    yield judges(HUDI[version])
+    return judges(HUDI[version])

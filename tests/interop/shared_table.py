@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 from hudi import HudiTableBuilder
 
-from compactor_daemon.run import run_compactions
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, OutputOptions
 from compactor_daemon.records import reserved_times
+from compactor_daemon.run import run_compactions
 from tests.interop.rows import keys, same
 from tests.judge.client import Judge
 from timeline.lock import ProcessLock

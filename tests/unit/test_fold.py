@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import INTEGER_0, HudiFails, Kind, LogEntry, reference_log
@@ -164,6 +164,7 @@ def logs(draw: st.DrawFn, mode: MergeMode) -> list[tuple[int, LogEntry]]:
 
 
 @pytest.mark.parametrize("mode", list(MergeMode))
+@settings(deadline=None)
 @given(data=st.data())
 def test_every_sequence_ends_as_in_the_model(mode: MergeMode, data: st.DataObject) -> None:
     """Random entry sequences of several keys have the winners the row-by-row model has."""

@@ -173,7 +173,7 @@ def records_of(log: bytes) -> Iterator[bytes]:
         at += 4 + length
 
 
-@settings(max_examples=250, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tables(), st.data())
 def test_avro_fastavro_and_parquet_agree(drawn: tuple[str, list[dict[str, Any]]], data: st.DataObject) -> None:
     """Rows come out of an Avro block as they went in, by polars and by fastavro, and of a Parquet block too; and so
@@ -529,6 +529,7 @@ wrapped_values = st.one_of(
 keys = st.none() | st.text(max_size=5) | st.text(min_size=60, max_size=80)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(keys, wrapped_values), max_size=8))
 def test_any_block_of_longs_and_natural_deletes(entries: list[tuple[str | None, OrderingValue]]) -> None:
     """Keys (null and longer than the look ahead too), values and natural flags come out as they went in."""

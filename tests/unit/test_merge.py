@@ -463,7 +463,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("mode", "columns"), SHAPES)
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_every_slice_merges_as_in_the_model(mode: MergeMode, columns: Columns, data: st.DataObject) -> None:
     """Random slices: same rows in the same order as the model, and books that balance and agree with it."""

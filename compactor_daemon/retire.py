@@ -1,0 +1,109 @@
+"""Cleaning up behind a compaction that is completed and whole.
+
+Before that nobody deletes staged data. `open` and `fate` records stay until Hudi has archived the instant: they stop
+zombies that old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from compactor_daemon.foreign import heartbeat_path
+from compactor_daemon.publish import completed_compaction, is_ours, named_files, place, refuse_rollback, withdraw
+from compactor_daemon.records import (
+    OK,
+    Go,
+    attempt_folder,
+    attempts,
+    declare_dead,
+    find_go,
+    instant_folder,
+    recorded_instants,
+)
+from timeline.errors import MissingFileError
+from timeline.file_name import BaseFileName, parse_data_file
+from timeline.instant import Instant
+from timeline.storage import Storage
+from timeline.table import Table
+
+
+def retire(table: Table, go: Go) -> None:
+    """Places what is missing again, then removes strays of the instant, staged data and the heartbeat.
+
+    MissingFileError: the decision is not published. ConflictError: a rollback names the instant.
+    """
+    done = completed_compaction(table, go.instant)
+    if done is None:
+        raise MissingFileError("a decided compaction is not completed", path=go.completed_path, instant=go.instant)
+    refuse_rollback(table, go.instant)
+    bases = _base_names(table, {p.final.rpartition("/")[0] for p in go.placements})
+    for placement in go.placements:
+        # A newer base file of the group: a cleaner may have taken this one, and it is needed no more.
+        partition, _, text = placement.final.rpartition("/")
+        file_id = BaseFileName.parse(text).file_id
+        if not any(n.file_id == file_id and n.instant > go.instant for n in bases[partition]):
+            place(table, placement.staged, placement.final, placement.size)
+    _remove_strays(table, done, (o.partition_path for o in table.compaction_plan(go.instant).operations))
+    _remove_staged(table.storage, go.instant)
+
+
+def _base_names(table: Table, partitions: Iterable[str]) -> dict[str, list[BaseFileName]]:
+    listings = {p: [parse_data_file(e.name) for e in table.storage.list(p) if not e.is_folder] for p in partitions}
+    return {p: [n for n in names if isinstance(n, BaseFileName)] for p, names in listings.items()}
+
+
+def _remove_strays(table: Table, done: Instant, partitions: Iterable[str]) -> None:
+    """Base files of the instant that its commit does not name: readers would take either."""
+    named = named_files(table, done)
+    for partition, names in _base_names(table, set(partitions)).items():
+        for name in names:
+            path = f"{partition}/{name}" if partition else str(name)
+            if name.instant == done.requested_time and path not in named:
+                table.storage.delete(path)
+
+
+def _remove_staged(storage: Storage, instant: str) -> None:
+    for path in _staged_files(storage, instant):
+        storage.delete(path)
+    storage.delete(heartbeat_path(instant))
+
+
+def _staged_files(storage: Storage, instant: str) -> list[str]:
+    folders = [attempt_folder(instant, number) for number in attempts(storage, instant)]
+    return [f"{f}/{e.name}" for f in folders for e in storage.list(f) if e.name.endswith((".parquet", OK))]
+
+
+def finish_completed(table: Table) -> None:
+    """Brings instants that are no longer pending to their end: what earlier runs, killed there, had left.
+
+    Completed by us: retired. Completed by a Hudi compactor, or gone from the timeline: what of ours lies around is
+    removed, after undecided attempts were declared dead.
+    """
+    storage = table.storage
+    pending = {i.requested_time for i in table.load_timeline().pending_compactions}
+    for instant in recorded_instants(storage):
+        if instant in pending or not _is_littered(storage, instant):
+            continue
+        done, go = completed_compaction(table, instant), find_go(storage, instant)
+        if done is not None and go is not None and is_ours(table, done, go):
+            retire(table, go)
+            continue
+        if done is not None and go is not None:
+            withdraw(table, done, go)
+        if go is None:
+            declare_dead(storage, instant, "completed by somebody else")
+        _remove_staged(storage, instant)
+    _forget_archived(table)
+
+
+def _is_littered(storage: Storage, instant: str) -> bool:
+    return storage.find(heartbeat_path(instant)) is not None or bool(_staged_files(storage, instant))
+
+
+def _forget_archived(table: Table) -> None:
+    """Removes the records of instants that Hudi has archived: nothing can act on those any more."""
+    timeline = table.load_timeline()
+    active = {i.requested_time for i in timeline.instants}
+    for instant in recorded_instants(table.storage):
+        if instant not in active and instant < timeline.start:
+            table.storage.delete_folder(instant_folder(instant))
