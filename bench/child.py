@@ -18,26 +18,26 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from typing import Any
-from unittest.mock import patch
 
 import pyarrow as pa
 
 THREADS = 2
+_LEVELS = {"gzip": 6}
+"""zlib's default level, which Hudi writes; pyarrow's own default is 9."""
 
 
 def compact(executor: str, codec: str, *tables: str) -> dict[str, Any]:
-    """The product's own `run_compactions`, but for the runner, which outlives the runs."""
-    from compactor_daemon import cli
+    """The product's own `run_compactions`, with a runner that outlives the runs."""
     from compactor_daemon.execute import open_runner
     from compactor_daemon.options import AttemptOptions, Codec, ExecuteOptions, Executor, OutputOptions
+    from compactor_daemon.run import run_compactions
 
     execute = ExecuteOptions(executor=Executor(executor), master=f"local[{THREADS}]", threads=THREADS)
-    output = OutputOptions(codec=Codec(codec))
-    with open_runner(execute) as runner, patch.object(cli, "open_runner", lambda _: nullcontext(runner)):
+    output, attempt = OutputOptions(codec=Codec(codec)), AttemptOptions()
+    with open_runner(execute) as runner:
         return _timed(
-            lambda table: cli.run_compactions(table, output=output, execute=execute, attempt=AttemptOptions()), tables
+            lambda table: run_compactions(table, output=output, execute=execute, attempt=attempt, runner=runner), tables
         )
 
 
@@ -75,10 +75,10 @@ def _bare_slice(scan: Any, slice_: Any, codec: Any, extra: int) -> None:
         decoded += [decode_rows(block, source, schema) for block in blocks]
     bloom = BloomBuilder()
     target = os.path.join(os.path.dirname(storage.base_path), f"bare-{slice_.file_id}.parquet")
-    compression = None if codec is Codec.NONE else codec.value
+    compression = "none" if codec is Codec.NONE else codec.value
     with (
         storage.open_input(slice_.base.path) as source,
-        pq.ParquetWriter(target, schema, compression=compression) as writer,
+        pq.ParquetWriter(target, schema, compression=compression, compression_level=_LEVELS.get(compression)) as writer,
     ):
         base = pq.ParquetFile(source).read().cast(schema)
         whole = pa.concat_tables([base, pa.concat_tables(decoded).slice(0, extra)])

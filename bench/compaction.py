@@ -9,7 +9,7 @@ other, so that a loaded machine slows all sides; ratios are of medians over roun
     hudi_warm      the third compaction in that session
     spark_start    `compactor-daemon compact TABLE` as a process, Spark local[2]; local_start: with --executor local
     spark_warm     the third compaction in one process, Spark context and workers up; local_warm: without Spark
-    bare           read base + decode logs + write base, nothing merged; the third in one process, as many threads
+    bare           read base + decode logs + write base, nothing merged; the second in one process, as many threads
     empty_spark    a Spark context and an empty Python job, from process start
 
 All write gzip, Hudi's default, except those named *_zstd, our default. After Hudi's last compaction and after each
@@ -56,7 +56,8 @@ class Bench:
             for executor in executors:
                 self._from_start(executor, codec, f"{executor}_start{suffix}")
                 self._warm(f"{executor}_warm{suffix}", "compact", executor, codec)
-            self._warm(f"bare{suffix}", "bare", codec, str(self._made.spec.inserts // self._made.spec.slices))
+            extra = str(self._made.spec.inserts // self._made.spec.slices)
+            self._warm(f"bare{suffix}", "bare", codec, extra, runs=2)
 
     def _hudi(self) -> None:
         with ExitStack() as stack:
@@ -77,16 +78,16 @@ class Bench:
 
     def _from_start(self, executor: str, codec: str, name: str) -> None:
         with copy_of(self._made) as copy:
-            command = [str(Path(sys.executable).with_name("compactor-daemon")), "compact", str(copy), "--codec", codec]
+            command = [sys.executable, "-m", "compactor_daemon.cli", "compact", str(copy), "--codec", codec]
             command += ["--executor", executor, "--json"]
             command += ["--master", f"local[{THREADS}]"] if executor == "spark" else ["--threads", str(THREADS)]
             ran = run(command)
             self._same(copy, name)
         self._record(name, ran.seconds, ran)
 
-    def _warm(self, name: str, *arguments: str) -> None:
+    def _warm(self, name: str, *arguments: str, runs: int = _WARM_RUN) -> None:
         with ExitStack() as stack:
-            copies = [stack.enter_context(copy_of(self._made)) for _ in range(_WARM_RUN)]
+            copies = [stack.enter_context(copy_of(self._made)) for _ in range(runs)]
             ran = child(*arguments, *map(str, copies))
         self._record(name, ran.answer["seconds"][-1], ran)
 

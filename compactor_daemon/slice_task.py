@@ -9,17 +9,14 @@ import hashlib
 import json
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from compactor_daemon.options import Bloom, Codec, OutputOptions
+from compactor_daemon.base_file import write_base_file
+from compactor_daemon.options import OutputOptions
 from compactor_daemon.records import OK, SliceDone, attempt_folder
-from timeline.avro_schema import FILE_NAME
-from timeline.bloom import ALWAYS_TRUE, BloomBuilder
+from timeline.avro_schema import RECORD_KEY
 from timeline.errors import AttemptDeadError
 from timeline.file_name import BaseFileName
 from timeline.local_storage import close_output
@@ -27,9 +24,6 @@ from timeline.log_scan import Skipped
 from timeline.slice_stream import SliceRules, SliceStream
 from timeline.storage import Storage
 from timeline.view import FileSlice
-
-_LEVELS = {Codec.GZIP: 6}
-"""zlib's own default, as Hudi uses it; pyarrow's is 9, four times the time for 0.6 % of size."""
 
 _TOKEN_STAGE = 990_000_000
 """Third part of our write tokens. Spark's are task attempt numbers, which stay far below."""
@@ -144,88 +138,22 @@ def _record(storage: Storage, path: str, done: SliceDone) -> SliceDone:
 
 
 def _write(storage: Storage, path: str, stream: SliceStream, task: SliceTask) -> int:
-    """Writes the merged rows with Hudi's footer; returns their number."""
-    schema, output = task.rules.schema, task.output
-    key_column = task.rules.keys.fields[0] if FILE_NAME in schema.names else None
-    name = pa.array([str(task.final_name)])
-    footer = _Footer(task.schema_text, task.output.bloom)
+    """Stages the base file, durably; nothing is left of a half-written one. Returns the number of rows."""
+    schema = task.rules.schema
     file = storage.open_output(path)
-    rows = 0
     try:
-        writer = pq.ParquetWriter(
+        rows = write_base_file(
             file,
-            _written_schema(schema),
-            compression=output.codec.value.upper(),
-            compression_level=_LEVELS.get(output.codec),
-            # True would embed a second copy of all key/values, the bloom filter among them.
-            store_schema=False,
+            stream.batches(),
+            name=str(task.final_name),
+            schema=schema,
+            schema_text=task.schema_text,
+            key_column=RECORD_KEY if RECORD_KEY in schema.names else None,
+            output=task.output,
         )
-        for batch in _in_row_groups(stream.batches(), output.row_group_rows):
-            rows += batch.num_rows
-            if key_column is not None:
-                footer.add(batch.column(key_column))
-                names = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows), name)
-                batch = batch.set_column(schema.get_field_index(FILE_NAME), FILE_NAME, names)
-            writer.write(batch, row_group_size=output.row_group_rows)
-        writer.add_key_value_metadata(footer.key_values(has_keys=key_column is not None))
-        writer.close()
         close_output(file)
     except BaseException:
         file.close()
         storage.delete(path)
         raise
     return rows
-
-
-def _written_schema(schema: pa.Schema) -> pa.Schema:
-    """The file name column repeats one value: as a dictionary it costs nothing, and Parquet stores plain text."""
-    index = schema.get_field_index(FILE_NAME)
-    if index < 0:
-        return schema
-    return schema.set(index, pa.field(FILE_NAME, pa.dictionary(pa.int32(), pa.string())))
-
-
-class _Footer:
-    """The key/values Hudi writes into a base file's footer."""
-
-    def __init__(self, schema_text: str, bloom: Bloom) -> None:
-        self._schema_text = schema_text
-        self._builder = BloomBuilder() if bloom is Bloom.ON else None
-        self._least: str | None = None
-        self._greatest: str | None = None
-
-    def add(self, keys: pa.ChunkedArray) -> None:
-        if self._builder is not None:
-            self._builder.add(keys)
-        ends = pc.min_max(keys).as_py()
-        if ends["min"] is not None:
-            self._least = ends["min"] if self._least is None else min(self._least, ends["min"], key=str.encode)
-            self._greatest = ends["max"] if self._greatest is None else max(self._greatest, ends["max"], key=str.encode)
-
-    def key_values(self, has_keys: bool) -> dict[str, str]:
-        pairs = {"parquet.avro.schema": self._schema_text, "writer.model.name": "avro"}
-        if not has_keys:
-            return pairs  # virtual keys: Hudi writes neither filter nor key range
-        filter_ = self._builder.finish() if self._builder is not None else ALWAYS_TRUE
-        pairs["org.apache.hudi.bloomfilter"] = filter_.text
-        pairs["hoodie_bloom_filter_type_code"] = filter_.type_code
-        if self._least is not None and self._greatest is not None:
-            pairs["hoodie_min_record_key"] = self._least
-            pairs["hoodie_max_record_key"] = self._greatest
-        return pairs
-
-
-def _in_row_groups(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """Small batches gathered into tables of one row group each; memory: one row group."""
-    held: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        while count + batch.num_rows >= rows:
-            head = batch.slice(0, rows - count)
-            yield pa.Table.from_batches([*held, head])
-            batch, held, count = batch.slice(head.num_rows), [], 0
-        if batch.num_rows:
-            held.append(batch)
-            count += batch.num_rows
-    if held:
-        yield pa.Table.from_batches(held)

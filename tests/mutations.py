@@ -148,7 +148,6 @@ MUTANTS: tuple[Mutant, ...] = (
     ("log_decode", "if int(raw.sum(dtype=np.int64)) != expected:", "if False:", "log_decode"),
     ("log_decode", "if content.size != block.content_bytes:", "if False:", "log_decode"),
     ("log_decode", "float_as_text=text)", "float_as_text=True)", "log_decode"),
-    ("avro_arrow", "if frame.height != count:", "if False:", "log_decode"),
     ("delete_block", "if length != content.size - 8:", "if False:", "log_decode"),
     ("delete_block", 'if body[body.size - 1 :].to_pybytes() != b"\\x00":', "if False:", "log_decode"),
     ("delete_block", "    if any(not pc.all(pc.equal", "    if False and any(not pc.all(pc.equal", "log_decode"),
@@ -169,8 +168,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # Names and times.
     ("instant", "best[key].state < instant.state", "True", "instant_layout"),
     ("instant", 'int(text[14:] or "999")', 'int(text[14:] or "0")', "instant_layout"),
-    ("instant", "if floor and candidate <=", "if floor and candidate <", "instant_layout"),
-    ("instant", 'else floor + "999"', "else floor", "instant_layout"),
+    ("instant", "return candidate if candidate > floor else", "return candidate if candidate >= floor else", "instant_layout"),
+    ("instant", 'u.ljust(17, "9")', "u", "instant_layout"),
     ("layout", 'if second is None and first == "inflight":', "if False:", "instant_layout"),
     ("layout", "(second is not None or not self.has_completion_times)", "second is not None", "instant_layout"),
     ("layout", "if action not in ACTIONS:", "if False:", "instant_layout"),

@@ -1,8 +1,9 @@
 """Brings Arrow data written under an older schema into the table's schema (pure, vectorised).
 
 Columns are matched by name: missing ones become null, unknown ones are dropped, widened ones are cast. The
-changes Hudi allows between a base file and a log file are the Avro promotions: int -> long, float, double;
-long -> float, double; float -> double; string <-> bytes; any number -> string; nested records field by field.
+changes are the Avro promotions: int -> long, float, double; long -> float, double; float -> double; string <->
+bytes; and int, long -> string; nested records field by field. Hudi also turns floats into text: that is refused here,
+because Java prints them unlike everybody else.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ def convert(array: pa.Array, target: pa.DataType, where: str, float_as_text: boo
         )
     if float_as_text and pa.types.is_float32(source) and pa.types.is_float64(target):
         return array.cast(pa.string()).cast(pa.float64())
-    return array.cast(target)
+    # Java rounds whole numbers beyond a float's mantissa; polars knows times of day in nanoseconds only.
+    rounds = pa.types.is_floating(target) or pa.types.is_time(target)
+    return array.cast(target, safe=not rounds)
 
 
 def _struct(array: pa.StructArray, target: pa.StructType, where: str, text: bool) -> pa.StructArray:
@@ -119,8 +122,7 @@ def _is_promotion(source: pa.DataType, target: pa.DataType) -> bool:
     if types.is_null(source):
         return True
     if _is_text(target) or _is_bytes(target):
-        numeric = types.is_integer(source) or types.is_floating(source)
-        return _is_text(source) or _is_bytes(source) or (_is_text(target) and numeric)
+        return _is_text(source) or _is_bytes(source) or (_is_text(target) and bool(types.is_integer(source)))
     if types.is_fixed_size_binary(target):
         return _is_bytes(source)
     if types.is_integer(target):
@@ -131,6 +133,8 @@ def _is_promotion(source: pa.DataType, target: pa.DataType) -> bool:
         return bool(types.is_decimal(source) and source.scale <= target.scale and source.precision <= target.precision)
     if types.is_timestamp(target):
         return bool(types.is_timestamp(source))
+    if types.is_time(target):
+        return bool(types.is_time(source))
     return False
 
 

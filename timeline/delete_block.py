@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timeline.avro_arrow import decode_long, decode_records
+from timeline.avro_arrow import decode_long, decode_records, encode_long
+from timeline.avro_schema import arrow_type
+from timeline.conform import convert
 from timeline.errors import MalformedError, UnsupportedError
 from timeline.log_block import LogBlock
 from timeline.log_decode import content_of, content_version, decoding
@@ -50,8 +53,8 @@ _NESTED: tuple[Any, ...] = (*_WRAPPED, _DATE)
 """The value types inside an array wrapper: index 12 is a date there."""
 
 
-def decode_deletes(block: LogBlock, source: pa.NativeFile) -> Deletes:
-    """The entries of a delete block; MalformedError and UnsupportedError as `decode_rows`."""
+def decode_deletes(block: LogBlock, source: pa.NativeFile) -> list[Deletes]:
+    """The entries of a delete block in order, one part for each run of a wrapper type; errors as `decode_rows`."""
     with decoding(block):
         content = content_of(block, source)
         length = content_version(content[:8].to_pybytes(), block)
@@ -63,16 +66,15 @@ def decode_deletes(block: LogBlock, source: pa.NativeFile) -> Deletes:
                 found=str(length),
             )
         body = content[8:]
-        head = body[: min(64, body.size)].to_pybytes()
-        count, start = decode_long(head, 0)
+        count, start = decode_long(body[: min(16, body.size)].to_pybytes(), 0)
         if count == 0:
-            return Deletes(keys=pa.array([], pa.string()), ordering=(), natural=pa.array([], pa.bool_()))
+            return []
         if count > 0:
             branches = _first_branches(memoryview(body), start)
-            uniform = _uniform_deletes(body, start, count, branches, block)
-            if uniform is not None:
-                return uniform
-        return _deletes_by_row(body, block)
+            uniform = _uniform_deletes(body[start : body.size - 1], count, branches, block)
+            if uniform is not None and body[body.size - 1 :].to_pybytes() == b"\x00":
+                return [uniform]
+        return _deletes_by_row(body)
 
 
 def _first_branches(data: memoryview, position: int) -> tuple[int, ...]:
@@ -107,56 +109,62 @@ def _skip(kind: Any, data: memoryview, position: int) -> int:
     return position + {"null": 0, "boolean": 1, "float": 4, "double": 8}[name]
 
 
-def _uniform_deletes(
-    body: pa.Buffer, start: int, count: int, branches: tuple[int, ...], block: LogBlock
-) -> Deletes | None:
+def _uniform_deletes(entries: pa.Buffer, count: int, branches: tuple[int, ...], block: LogBlock) -> Deletes | None:
     """All entries decoded as if their unions took the first entry's branches; None when they do not.
 
     The first entry that deviates still shows its true index, because all before it were read right: so a
-    constant index column proves the whole block.
+    constant index column proves the whole block. A sentinel behind the entries must come out as the last one:
+    that proves that all bytes were used (Avro may cut a list into several runs).
     """
-    fields: list[dict[str, Any]] = [
-        {"name": "key", "type": ["null", "string"]},
-        {"name": "path", "type": ["null", "string"]},
-        {"name": "b0", "type": "int"},
-    ]
-    expected = {"b0": branches[0]}
-    values = []
-    if branches[0] == _ARRAY:
-        inner = branches[1:]
-        fields += [{"name": "present", "type": "int"}, {"name": "size", "type": "int"}]
-        expected |= {"present": 1, "size": len(inner)}
-        for i, index in enumerate(inner, 1):
-            fields.append({"name": f"b{i}", "type": "int"})
-            expected[f"b{i}"] = index
-            if index:
-                fields.append({"name": f"v{i}", "type": _NESTED[index]})
-            values.append((f"v{i}", index))
+    inner = branches[1:]
+    indexes = {"branch": branches[0]}
+    values: dict[str, Any] = {}
+    if inner:
+        indexes |= {"present": 1, "size": len(inner)}
+    fields: list[dict[str, Any]] = [{"name": n, "type": ["null", "string"]} for n in ("key", "path")]
+    fields += [{"name": n, "type": "int"} for n in indexes]
+    for i, index in enumerate(inner or branches):
+        if inner:
+            indexes[f"index{i}"] = index
+            fields.append({"name": f"index{i}", "type": "int"})
+        values[f"value{i}"] = kind = (_NESTED if inner else _WRAPPED)[index]
+        if kind != "null":
+            fields.append({"name": f"value{i}", "type": kind})
+    if inner:
+        indexes["end"] = 0
         fields.append({"name": "end", "type": "int"})
-        expected["end"] = 0
-    else:
-        if branches[0]:
-            fields.append({"name": "v0", "type": _WRAPPED[branches[0]]})
-        values.append(("v0", branches[0]))
+    sentinel = b"".join(_smallest(f["type"], indexes.get(f["name"], 0)) for f in fields[2:])
+    data = pa.py_buffer(b"".join((entries, _SENTINEL, sentinel)))
     try:
-        table = decode_records(
-            body[start : body.size - 1], count, {"type": "record", "name": "d", "fields": fields}, block.path
-        )
+        table = decode_records(data, count + 1, {"type": "record", "name": "d", "fields": fields}, block.path)
     except MalformedError:
         return None
-    if body[body.size - 1 :].to_pybytes() != b"\x00":
-        raise MalformedError("delete block does not end its list", path=block.path)
-    if any(not pc.all(pc.equal(table.column(name), value)).as_py() for name, value in expected.items()):
+    if table.column("key")[count].as_py() != _SENTINEL_KEY.decode():
         return None
-    arrays = tuple(_plain(table, name, index) for name, index in values)
-    return _deletes(_plain(table, "key", 7), branches[0], arrays)
+    table = table.slice(0, count)
+    if any(not pc.all(pc.equal(table.column(name), index)).as_py() for name, index in indexes.items()):
+        return None
+    keys = _plain(table, "key", "string")
+    return _deletes(keys, branches[0], tuple(_plain(table, name, kind) for name, kind in values.items()))
 
 
-def _plain(table: pa.Table, name: str, index: int) -> pa.Array:
-    if index == 0:
+_SENTINEL_KEY = b"\x01 end of deletes"
+_SENTINEL = b"\x02" + encode_long(len(_SENTINEL_KEY)) + _SENTINEL_KEY + b"\x00"
+"""The key of an entry that ends a block for `_uniform_deletes`, and a null partition path."""
+
+
+def _smallest(kind: Any, value: int) -> bytes:
+    """A value of a wrapper's type, or an index, in Avro."""
+    name = kind if isinstance(kind, str) else kind["type"]
+    return {"boolean": b"\x00", "float": bytes(4), "double": bytes(8), "bytes": b"\x02\x00", "string": b"\x00"}.get(
+        name, encode_long(value)
+    )
+
+
+def _plain(table: pa.Table, name: str, kind: Any) -> pa.Array:
+    if kind == "null":
         return pa.nulls(table.num_rows)
-    array = table.column(name).combine_chunks()
-    return array.cast(pa.string()) if pa.types.is_large_string(array.type) else array
+    return convert(table.column(name).combine_chunks(), arrow_type(kind), name)
 
 
 def _deletes(keys: pa.Array, branch: int, ordering: tuple[pa.Array, ...]) -> Deletes:
@@ -168,30 +176,44 @@ def _deletes(keys: pa.Array, branch: int, ordering: tuple[pa.Array, ...]) -> Del
     return Deletes(keys=keys, ordering=ordering, natural=pa.repeat(False, len(keys)))
 
 
-def _deletes_by_row(body: pa.Buffer, block: LogBlock) -> Deletes:
-    """The fallback for blocks that mix wrapper types."""
+def _deletes_by_row(body: pa.Buffer) -> list[Deletes]:
+    """The fallback for blocks that mix wrapper types, entry by entry: a part for each run of one type."""
     stream = io.BytesIO(body.to_pybytes())
     decoded: Any = fastavro.schemaless_reader(stream, _LIST_SCHEMA, None, return_record_name=True)
-    entries = decoded["deleteRecordList"]
-    values = [_unwrap(e["orderingVal"]) for e in entries]
-    typed = [None if v in (None, ("IntWrapper", 0)) else v[1] for v in values]
-    natural = pa.array([v is None for v in typed], pa.bool_())
-    keys = pa.array([e["recordKey"] for e in entries], pa.string())
-    width = max((len(v) for v in typed if isinstance(v, list)), default=1)
-    columns = [[v[i] if isinstance(v, list) else v for v in typed] for i in range(width)]
-    if all(v is None for v in typed):
-        columns = []
-    return Deletes(keys=keys, ordering=tuple(pa.array(c) for c in columns), natural=natural)
+    if stream.read(1):
+        raise MalformedError("bytes behind the entries of a delete block")
+    return [_part(branches, list(run)) for branches, run in groupby(decoded["deleteRecordList"], key=_branches)]
 
 
-def _unwrap(value: Any) -> tuple[str, Any] | None:
+def _branches(entry: Any) -> tuple[int, ...]:
+    """Union indexes of an entry's ordering value, as `_first_branches` tells them."""
+    value = entry["orderingVal"]
     if value is None:
-        return None
-    name, record = value
-    name = name.rpartition(".")[2]
-    if name == "ArrayWrapper":
-        return name, [v if v is None else v[1]["value"] for v in record["wrappedValues"]]
-    return name, record["value"]
+        return (0,)
+    index = _index(value)
+    return (index,) if index != _ARRAY else (index, *(_index(v) for v in value[1]["wrappedValues"] or ()))
+
+
+def _index(value: Any) -> int:
+    if value is None:
+        return 0
+    name = value[0].rpartition(".")[2]
+    return _LOCAL_DATE if name == "LocalDateWrapper" else _NAMES.index(name)
+
+
+def _part(branches: tuple[int, ...], entries: list[Any]) -> Deletes:
+    keys = pa.array([e["recordKey"] for e in entries], pa.string())
+    inner = branches[1:]
+    if branches[0] == 0:
+        return _deletes(keys, 0, ())
+    if branches[0] != _ARRAY:
+        values = [[e["orderingVal"][1]["value"] for e in entries]]
+    else:
+        rows = [[None if v is None else v[1]["value"] for v in e["orderingVal"][1]["wrappedValues"]] for e in entries]
+        values = [[row[i] for row in rows] for i in range(len(inner))]
+    kinds = [(_NESTED if inner else _WRAPPED)[i] for i in inner or branches]
+    typed = (pa.array(v, pa.null() if k == "null" else arrow_type(k)) for v, k in zip(values, kinds, strict=True))
+    return _deletes(keys, branches[0], tuple(typed))
 
 
 def _wrapper(name: str, kind: Any) -> dict[str, Any]:
@@ -202,6 +224,8 @@ _WRAPPER_NAMES = (
     "BooleanWrapper", "IntWrapper", "LongWrapper", "FloatWrapper", "DoubleWrapper", "BytesWrapper", "StringWrapper",
     "DateWrapper", "DecimalWrapper", "TimeMicrosWrapper", "TimestampMicrosWrapper",
 )  # fmt: skip
+_NAMES = ("null", *_WRAPPER_NAMES, "ArrayWrapper")
+"""Wrapper names by union index; index 12 is `LocalDateWrapper` inside an array wrapper."""
 _ARRAY_ITEMS = ["null", *_WRAPPER_NAMES, _wrapper("LocalDateWrapper", _DATE)]
 _ARRAY_WRAPPER = {
     "type": "record",

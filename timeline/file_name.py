@@ -16,7 +16,9 @@ from timeline.errors import MalformedError
 
 _BASE = re.compile(r"(?P<file_id>[^_/.][^_/]*)_(?P<token>[^_/]*)_(?P<instant>\d+)(?P<extension>\.[A-Za-z0-9]+)")
 _LOG = re.compile(
-    r"\.(?P<file_id>[^_/]+)_(?P<instant>\d+)\.log\.(?P<version>\d+)(?:_(?P<token>\d+-\d+-\d+))?(?P<suffix>-cdc)?"
+    r"\.(?P<file_id>[^_/]+)_(?P<instant>\d+)\.log\.(?P<version>0|[1-9]\d*)(?:_(?P<token>\d+-\d+-\d+))?"
+    r"(?P<suffix>-cdc)?",
+    re.ASCII,
 )
 
 

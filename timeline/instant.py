@@ -110,12 +110,10 @@ def next_time(now: datetime, used: Iterable[str]) -> str:
 
     The clock may run behind or step back (daylight saving in a LOCAL zone): then it is max(used) + 1 ms.
     """
-    floor = max((u for u in used if _TIME.fullmatch(u)), default="")
+    # At 17 digits: a 14-digit instant stands for its last millisecond.
+    floor = max((u.ljust(17, "9") for u in used if _TIME.fullmatch(u)), default="")
     candidate = format_time(now)
-    # Compare at 17 digits: a 14-digit instant stands for its last millisecond.
-    if floor and candidate <= (floor if len(floor) == 17 else floor + "999"):
-        return format_time(parse_time(floor) + timedelta(milliseconds=1))
-    return candidate
+    return candidate if candidate > floor else format_time(parse_time(floor) + timedelta(milliseconds=1))
 
 
 _AS_OF_FORMATS = ("%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d")

@@ -109,7 +109,10 @@ def scan_blocks(source: pa.NativeFile, path: str) -> Iterator[LogBlock]:
 
 def _block_at(source: pa.NativeFile, path: str, offset: int, size: int) -> tuple[LogBlock, int]:
     head = _bytes(source, offset, 14)
-    if not MAGIC.startswith(head[:6]):
+    if len(head) < len(MAGIC):
+        # Hudi meets the end of the file while it reads the magic: whatever these bytes are, no block begins here.
+        return LogBlock(path=path, offset=offset, kind=BlockKind.CORRUPT), size
+    if head[:6] != MAGIC:
         raise MalformedError(
             "log file does not continue with a block",
             path=path,
@@ -127,7 +130,7 @@ def _block_at(source: pa.NativeFile, path: str, offset: int, size: int) -> tuple
 def _is_sound(source: pa.NativeFile, offset: int, length: int, end: int, size: int) -> bool:
     (total,) = struct.unpack(">q", _bytes(source, end - 8, 8))
     behind = _bytes(source, end, min(6, size - end))
-    return total == length + 6 and (end == size or behind == MAGIC)
+    return total == length + 6 and (len(behind) < len(MAGIC) or behind == MAGIC)
 
 
 def _framed_block(source: pa.NativeFile, path: str, offset: int, end: int) -> LogBlock:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +18,7 @@ import pyarrow.parquet as pq
 from timeline.avro_arrow import decode_long, decode_records
 from timeline.avro_schema import parse_avro
 from timeline.conform import conform
-from timeline.errors import MalformedError, UnsupportedError
+from timeline.errors import MalformedError, PhantombaseError, UnsupportedError
 from timeline.log_block import BlockKind, HeaderKey, LogBlock
 
 _CONTENT_VERSION = 3
@@ -88,25 +87,17 @@ def _avro_rows(block: LogBlock, source: pa.NativeFile, schema: pa.Schema, text: 
     return conform(_with_rows(table, count), schema, block.path, float_as_text=text)
 
 
-def _check_lengths(lengths: Any, expected: int, block: LogBlock) -> None:
+def _check_lengths(lengths: pa.Array, expected: int, block: LogBlock) -> None:
     """The length prefixes must add up to the content: a swapped or torn one shows here."""
-    raw = np.frombuffer(
-        b"".join(lengths.chunks) if isinstance(lengths, pa.ChunkedArray) else _value_bytes(lengths), ">i4"
-    )
-    if int(raw.sum(dtype=np.int64)) != expected:
+    fixed = lengths.cast(pa.binary(4))
+    total = int(np.frombuffer(fixed.buffers()[1], ">i4", len(fixed), 4 * fixed.offset).sum(dtype=np.int64))
+    if total != expected:
         raise MalformedError(
             "record lengths of an Avro block do not add up",
             path=block.path,
             expected=f"{expected} bytes",
-            found=f"{raw.sum(dtype=np.int64)}",
+            found=str(total),
         )
-
-
-def _value_bytes(array: Any) -> bytes:
-    """The values of a binary array without nulls, behind each other."""
-    offsets = np.frombuffer(array.buffers()[1], np.int64 if pa.types.is_large_binary(array.type) else np.int32)
-    start, end = offsets[array.offset], offsets[array.offset + len(array)]
-    return bytes(array.buffers()[2][start : int(end)])
 
 
 def _with_rows(table: pa.Table, count: int) -> pa.Table:
@@ -148,6 +139,12 @@ def decoding(block: LogBlock) -> Iterator[None]:
     """What decoders raise on broken bytes, as an error of ours that names the file."""
     try:
         yield
+    except PhantombaseError as error:
+        if error.path is not None:
+            raise
+        raise type(error)(
+            error.what, path=block.path, expected=error.expected, found=error.found, todo=error.todo
+        ) from error
     except (
         pa.ArrowException,
         ValueError,

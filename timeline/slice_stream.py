@@ -145,9 +145,10 @@ class SliceStream:
     def _add(self, fold: LogFold, block: LogBlock, source: pa.NativeFile) -> int:
         entries = count_entries(block, source)
         if block.kind is BlockKind.DELETE:
-            deletes = decode_deletes(block, source)
-            found = len(deletes.keys)
-            fold.add_deletes(deletes)
+            parts = decode_deletes(block, source)
+            found = sum(len(part.keys) for part in parts)
+            for part in parts:
+                fold.add_deletes(part)
         else:
             rows = decode_rows(block, source, self._log_schema, float_as_text=self._rules.float_text_in_logs)
             found = rows.num_rows

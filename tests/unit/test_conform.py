@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timeline.conform import conform, convert
@@ -81,8 +81,6 @@ def test_refusals_name_the_column() -> None:
         (pa.float32(), pa.float64(), [1.5, None, 2.25], [1.5, None, 2.25]),
         (pa.int32(), pa.string(), [4, None, -7], ["4", None, "-7"]),
         (pa.int64(), pa.string(), [2**62], [str(2**62)]),
-        (pa.float32(), pa.string(), [1.1, None], ["1.1", None]),
-        (pa.float64(), pa.string(), [1.1, None], ["1.1", None]),
         (pa.string(), pa.binary(), ["é", None], [b"\xc3\xa9", None]),
         (pa.binary(), pa.string(), [b"\xc3\xa9", None], ["é", None]),
         (pa.large_string(), pa.string(), ["x", None], ["x", None]),
@@ -119,6 +117,7 @@ def test_float_to_double_through_text_or_bits() -> None:
     assert nested == [{"x": [1.1]}]
 
 
+@settings(deadline=None)
 @given(st.floats(width=32))
 def test_float_text_is_the_shortest_that_reads_back(value: float) -> None:
     """The double found through text rounds to the very float it came from; so do NaN, infinity, -0.0."""
@@ -126,7 +125,6 @@ def test_float_text_is_the_shortest_that_reads_back(value: float) -> None:
     assert math.isnan(wide) if math.isnan(value) else struct.pack(">f", wide) == struct.pack(">f", value)
 
 
-@pytest.mark.xfail(strict=True, reason="bug: whole numbers beyond the mantissa are refused; Java rounds them")
 @pytest.mark.parametrize(
     ("source", "target", "value"),
     [(pa.int64(), pa.float64(), 2**53 + 1), (pa.int32(), pa.float32(), 2**24 + 1)],
@@ -136,13 +134,6 @@ def test_large_integers_round(source: pa.DataType, target: pa.DataType, value: i
     assert converted([value], source, target) == [value - 1]
 
 
-@pytest.mark.xfail(strict=True, reason="bug: Arrow prints 1 and 1e+10 where Java prints 1.0 and 1.0E10")
-@pytest.mark.parametrize(("value", "expected"), [(1.0, "1.0"), (1e10, "1.0E10"), (1e-5, "1.0E-5"), (math.nan, "NaN")])
-def test_float_to_string_is_javas(value: float, expected: str) -> None:
-    """double -> string is Double.toString."""
-    assert converted([value], pa.float64(), pa.string()) == [expected]
-
-
 @pytest.mark.parametrize(
     ("source", "target"),
     [
@@ -150,6 +141,8 @@ def test_float_to_string_is_javas(value: float, expected: str) -> None:
         (pa.float64(), pa.float32()),
         (pa.float32(), pa.int64()),
         (pa.string(), pa.int64()),
+        (pa.float32(), pa.string()),  # Hudi prints 1.0 and 1.0E10, Arrow 1 and 1e+10
+        (pa.float64(), pa.string()),
         (pa.bool_(), pa.string()),
         (pa.bool_(), pa.int32()),
         (pa.date32(), pa.string()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timeline.errors import MalformedError
@@ -29,13 +29,15 @@ log_names = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(base_names)
 def test_base_names_print_and_parse(name: BaseFileName) -> None:
-    """A printed base file name parses to itself, by either parser."""
+    """A printed base file name parses to itself; one that is not Parquet is no data file of ours."""
     assert BaseFileName.parse(str(name)) == name
-    assert parse_data_file(str(name)) == name
+    assert parse_data_file(str(name)) == (name if name.extension == ".parquet" else None)
 
 
+@settings(deadline=None)
 @given(log_names)
 def test_log_names_print_and_parse(name: LogFileName) -> None:
     """A printed log file name parses to itself, by either parser."""
@@ -43,20 +45,20 @@ def test_log_names_print_and_parse(name: LogFileName) -> None:
     assert parse_data_file(str(name)) == name
 
 
+@settings(deadline=None)
 @given(
     st.from_regex(r"[._a-c0-9٣/-]{0,3}(log|_|\.)[._a-c0-9٣-]{0,6}(\.log\.[0-9]{1,2}|\.parquet|-cdc)?", fullmatch=True)
 )
 def test_what_parses_prints_back(text: str) -> None:
-    """Any text either is refused or prints back as it was (but for a version's leading zeros)."""
+    """Any text either is refused or prints back as it was."""
     for kind in (BaseFileName, LogFileName):
         try:
             name = kind.parse(text)
         except MalformedError:
             continue
-        assert str(name) == text or ".log.0" in text or not text.isascii()
+        assert str(name) == text
 
 
-@pytest.mark.xfail(strict=True, reason="flaw: a name that does not print back is no strict parse")
 @pytest.mark.parametrize("text", [".f_10.log.01_0-0-0", ".f_10.log.٣"])
 def test_versions_are_plain_numbers(text: str) -> None:
     """Leading zeros and digits of other scripts would print back as another file."""

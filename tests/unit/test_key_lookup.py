@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timeline.errors import MalformedError
@@ -30,6 +30,7 @@ def by_dict(keys: list[str], probes: Sequence[str | None]) -> list[int]:
 texts = st.text(max_size=3) | st.sampled_from(["", "a", "k1", "k2", "é"])
 
 
+@settings(deadline=None)
 @given(st.lists(texts, unique=True, max_size=50), st.lists(texts | st.none(), max_size=50))
 def test_as_a_dict(keys: list[str], probes: list[str | None]) -> None:
     """Every probe gets its key's position or -1."""
@@ -55,6 +56,7 @@ def weakly(modulus: int) -> Any:
     return mock.patch.object(KeyLookup, "_hash", _hash)
 
 
+@settings(deadline=None)
 @given(st.lists(texts | st.none(), max_size=30))
 def test_an_equal_hash_is_no_answer(probes: list[str | None]) -> None:
     """With a hash of 16 values most probes hit some key's hash: only equal keys are found."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timeline.errors import MalformedError
@@ -233,6 +233,7 @@ def hudi(words: list[str]) -> list[str]:
     return placed[::-1]
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_log_compaction_as_the_scan_of_hudi(data: st.DataObject) -> None:
     """Random logs with compactions of blocks in front of them, none compacted twice, end as Hudi scans them."""
