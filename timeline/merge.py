@@ -199,6 +199,11 @@ class SliceMerge:
         self._applied = np.zeros(len(won.keys), np.bool_)
         self._counts = dict.fromkeys(("base_rows", "untouched", "kept", "replaced", "deleted", "duplicate_hits"), 0)
 
+    def untouched(self, rows: pa.Table) -> pa.Table:
+        """One batch of the base file where there are no log entries at all."""
+        self._count(rows.num_rows, 0, 0, 0)
+        return rows
+
     def batch(self, base: Keyed) -> pa.Table:
         """One batch of the base file after the merge, in base order."""
         rows = base.rows.num_rows

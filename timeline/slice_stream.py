@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,37 +85,39 @@ class SliceStream:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Merged rows: the base file's order, then inserts."""
-        merge = self._merge = SliceMerge(self._rules.merge, self._fold_logs())
-        if self._slice.base is not None:
-            with self._storage.open_input(self._slice.base.path) as source:
-                for table in self._base_tables(source, self._slice.base.path):
-                    yield from merge.batch(self._keyed(table, self._slice.base.path)).to_batches()
+        won = self._fold_logs()
+        merge = self._merge = SliceMerge(self._rules.merge, won)
+        if not won.entries:  # nothing to merge: keys and ordering values need not be read
+            for table in self._base_tables(self._out):
+                yield from merge.untouched(table).to_batches()
+            return
+        for table in self._base_tables(self._base_schema):
+            yield from merge.batch(self._keyed(table, self._slice.file_id)).to_batches()
         inserts = merge.inserts()
         if inserts.num_rows:
             yield from inserts.combine_chunks().to_batches(max_chunksize=self._rules.batch_rows)
 
     def base_batches(self) -> Iterator[pa.RecordBatch]:
         """The base file alone (read-optimized): no logs, no merge."""
-        if self._slice.base is None:
-            return
-        path = self._slice.base.path
-        with self._storage.open_input(path) as source:
-            file = _parquet(source, path)
-            wanted = [n for n in self._out.names if n in file.schema_arrow.names]
-            for batch in file.iter_batches(batch_size=self._rules.batch_rows, columns=wanted):
-                yield from conform(_counted(batch), self._out, path).to_batches()
+        for table in self._base_tables(self._out):
+            yield from table.to_batches()
 
     def ledger(self, rows_out: int) -> Ledger:
         """The books, once `batches()` is exhausted."""
         assert self._merge is not None, "ledger() comes after batches()"
         return self._merge.ledger(rows_out)
 
-    def _base_tables(self, source: pa.NativeFile, path: str) -> Iterator[pa.Table]:
-        file = _parquet(source, path)
-        self.base_rows = file.metadata.num_rows
-        wanted = [n for n in self._base_schema.names if n in file.schema_arrow.names]
-        for batch in file.iter_batches(batch_size=self._rules.batch_rows, columns=wanted):
-            yield conform(_counted(batch), self._base_schema, path)
+    def _base_tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
+        """The base file's rows under a schema; only its columns are read. Nothing without a base file."""
+        if self._slice.base is None:
+            return
+        path = self._slice.base.path
+        with self._storage.open_input(path) as source, _readable(path):
+            file = pq.ParquetFile(source)
+            self.base_rows = file.metadata.num_rows
+            wanted = [n for n in schema.names if n in file.schema_arrow.names]
+            for batch in file.iter_batches(batch_size=self._rules.batch_rows, columns=wanted):
+                yield conform(_counted(batch), schema, path)
 
     def _keyed(self, table: pa.Table, where: str) -> Keyed:
         deleted = None
@@ -183,9 +186,10 @@ def _counts(selection: Selection, entries: int) -> LogCounts:
     return LogCounts(entries=entries, blocks=len(selection.blocks), skipped=tuple(causes.items()))
 
 
-def _parquet(source: pa.NativeFile, path: str) -> pq.ParquetFile:
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
     try:
-        return pq.ParquetFile(source)
+        yield
     except (pa.ArrowException, OSError) as error:
         raise MalformedError("not a readable Parquet base file", path=path, found=str(error)) from error
 
