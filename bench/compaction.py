@@ -51,7 +51,8 @@ class Bench:
         """Measures everything once."""
         self._hudi()
         if "spark" in executors:
-            self.seconds["empty_spark"].append(child("empty-spark").seconds)
+            ran = child("empty-spark")
+            self._record("empty_spark", ran.seconds, ran)
         for codec, suffix in ((_LIKE_FOR_LIKE, ""), (_DEFAULT, f"_{_DEFAULT}")):
             for executor in executors:
                 self._from_start(executor, codec, f"{executor}_start{suffix}")
@@ -73,8 +74,8 @@ class Bench:
                     if executed != [self._made.instant]:
                         raise RuntimeError(f"Hudi executed {executed}, not {self._made.instant}")
             self._same(copies[-1], "Hudi")
-        self.seconds["hudi_start"].append(start + seconds[0])
-        self.seconds["hudi_warm"].append(seconds[-1])
+        self._record("hudi_start", start + seconds[0])
+        self._record("hudi_warm", seconds[-1])
 
     def _from_start(self, executor: str, codec: str, name: str) -> None:
         with copy_of(self._made) as copy:
@@ -91,9 +92,11 @@ class Bench:
             ran = child(*arguments, *map(str, copies))
         self._record(name, ran.answer["seconds"][-1], ran)
 
-    def _record(self, name: str, seconds: float, ran: Ran) -> None:
+    def _record(self, name: str, seconds: float, ran: Ran | None = None) -> None:
+        print(f"bench: {self._made.spec.name}: {name} {seconds:.2f} s", file=sys.stderr, flush=True)
         self.seconds[name].append(seconds)
-        self.peak_bytes[name] = max(self.peak_bytes[name], ran.peak_bytes)
+        if ran is not None:
+            self.peak_bytes[name] = max(self.peak_bytes[name], ran.peak_bytes)
 
     def _same(self, path: Path, who: str) -> None:
         """The compaction is done, and the snapshot is what it was."""

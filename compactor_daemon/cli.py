@@ -19,7 +19,7 @@ from compactor_daemon.compactor import (
 )
 from compactor_daemon.demo import current_rows, same_rows, unpack_demo_table
 from compactor_daemon.hudi_conf import parse_hudi_conf
-from compactor_daemon.options import AttemptOptions, Bloom, Codec, ExecuteOptions, Executor, OutputOptions
+from compactor_daemon.options import AttemptOptions, Bloom, Codec, ExecuteOptions, Executor, OutputOptions, help_of
 from compactor_daemon.records import reserved_times
 from compactor_daemon.run import run_compactions
 from timeline.console import (
@@ -47,6 +47,15 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+
+OUTPUT, EXECUTE, ATTEMPT = OutputOptions(), ExecuteOptions(), AttemptOptions()
+"""The defaults: each option's home is its dataclass."""
+
+
+def _option(options: type, name: str, **more: Any) -> Any:
+    """The command line option of a dataclass field."""
+    return typer.Option(help=help_of(options, name), **more)
+
 
 TablePath = Annotated[str, typer.Argument(metavar="TABLE", help="base path of the table (the folder with .hoodie)")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
@@ -117,28 +126,22 @@ def compact(
             "commit it does not know is invisible to Hudi readers. The next Hudi writer with it on rebuilds it",
         ),
     ] = False,
-    executor: Annotated[Executor, typer.Option(help="where file slices are compacted")] = Executor.SPARK,
-    master: Annotated[str, typer.Option(help="Spark master")] = "local[*]",
-    threads: Annotated[int | None, typer.Option(min=1, help="slices at a time with --executor local")] = None,
-    driver_memory: Annotated[str, typer.Option(help="memory of the Spark driver JVM")] = "1g",
-    codec: Annotated[Codec | None, typer.Option(help="compression of written base files [default: zstd]")] = None,
-    bloom: Annotated[
-        Bloom | None, typer.Option(help="key filter in the footer, for Hudi's BLOOM index [default: on]")
-    ] = None,
-    row_group_rows: Annotated[int, typer.Option(min=1, help="rows of a Parquet row group")] = 500_000,
-    batch_rows: Annotated[int, typer.Option(min=1, help="rows merged at a time")] = 65_536,
+    executor: Annotated[Executor, _option(ExecuteOptions, "executor")] = EXECUTE.executor,
+    master: Annotated[str, _option(ExecuteOptions, "master")] = EXECUTE.master,
+    threads: Annotated[int, _option(ExecuteOptions, "threads", min=1)] = EXECUTE.threads,
+    driver_memory: Annotated[str, _option(ExecuteOptions, "driver_memory")] = EXECUTE.driver_memory,
+    codec: Annotated[Codec | None, _option(OutputOptions, "codec", show_default=OUTPUT.codec.value)] = None,
+    bloom: Annotated[Bloom | None, _option(OutputOptions, "bloom", show_default=OUTPUT.bloom.value)] = None,
+    row_group_rows: Annotated[int, _option(OutputOptions, "row_group_rows", min=1)] = OUTPUT.row_group_rows,
+    batch_rows: Annotated[int, _option(OutputOptions, "batch_rows", min=1)] = OUTPUT.batch_rows,
     conf: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="an option under Hudi's own name")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="an option under Hudi's own name (README)")
     ] = None,
     foreign_grace: Annotated[
-        float,
-        typer.Option(min=0, metavar="SECONDS", help="a Hudi compactor without sign of life for so long counts as dead"),
-    ] = 3600.0,
-    barrier: Annotated[
-        float,
-        typer.Option(min=0, metavar="SECONDS", help="how long to wait for writes that began before the compaction"),
-    ] = 300.0,
-    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="how long to wait for another compactor")] = 0.0,
+        float, _option(AttemptOptions, "foreign_grace_s", min=0, metavar="SECONDS")
+    ] = ATTEMPT.foreign_grace_s,
+    barrier: Annotated[float, _option(AttemptOptions, "barrier_s", min=0, metavar="SECONDS")] = ATTEMPT.barrier_s,
+    wait: Annotated[float, _option(AttemptOptions, "claim_wait_s", min=0, metavar="SECONDS")] = ATTEMPT.claim_wait_s,
     json: Json = False,
 ) -> None:
     """Execute the pending compactions of a table.
@@ -156,22 +159,14 @@ def compact(
     if contradiction:
         raise UsageError("an option is given twice with different values", found=", ".join(contradiction))
     output = OutputOptions(**named | chosen, row_group_rows=row_group_rows, batch_rows=batch_rows)
-    execute = ExecuteOptions(
-        executor=executor,
-        master=master,
-        driver_memory=driver_memory,
-        **({"threads": threads} if threads is not None else {}),
-    )
-    attempt = AttemptOptions(foreign_grace_s=foreign_grace, barrier_s=barrier)
     results = run_compactions(
         table,
         instant=instant,
         lock=lock,
         drop_metadata=drop_metadata_table_,
-        wait_s=wait,
         output=output,
-        execute=execute,
-        attempt=attempt,
+        execute=ExecuteOptions(executor=executor, master=master, driver_memory=driver_memory, threads=threads),
+        attempt=AttemptOptions(foreign_grace_s=foreign_grace, barrier_s=barrier, claim_wait_s=wait),
     )
     emit({"table": table, "compacted": [asdict(r) for r in results]}, json, _render_compacted)
 
@@ -193,7 +188,7 @@ def _render_compacted(data: Mapping[str, Any]) -> Iterable[RenderableType]:
 
 @app.command()
 def demo(
-    executor: Annotated[Executor, typer.Option(help="where file slices are compacted")] = Executor.SPARK,
+    executor: Annotated[Executor, _option(ExecuteOptions, "executor")] = EXECUTE.executor,
     keep: Annotated[
         Path | None, typer.Option(help="unpack the table here and keep it [default: a temporary folder]")
     ] = None,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
+from typing import Any
 
 from timeline.errors import UsageError
 
@@ -37,14 +38,18 @@ class Bloom(Enum):
     OFF = "off"
 
 
+def _option(default: Any, help_text: str) -> Any:
+    return field(default=default, metadata={"help": help_text})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
     """How base files are written (stage: write)."""
 
-    codec: Codec = field(default=Codec.ZSTD, metadata={"help": "compression of the base files"})
-    row_group_rows: int = field(default=500_000, metadata={"help": "rows of a Parquet row group"})
-    bloom: Bloom = field(default=Bloom.ON, metadata={"help": "key filter in the footer, for Hudi's BLOOM index"})
-    batch_rows: int = field(default=65_536, metadata={"help": "rows merged at a time (memory)"})
+    codec: Codec = _option(Codec.ZSTD, "compression of written base files")
+    row_group_rows: int = _option(500_000, "rows of a Parquet row group")
+    bloom: Bloom = _option(Bloom.ON, "key filter in the footer, for Hudi's BLOOM index")
+    batch_rows: int = _option(65_536, "rows of a base file merged at a time")
 
     def __post_init__(self) -> None:
         for name in ("row_group_rows", "batch_rows"):
@@ -56,23 +61,25 @@ class OutputOptions:
 class ExecuteOptions:
     """Where and how wide file slices are compacted (stage: execute)."""
 
-    executor: Executor = Executor.SPARK
-    master: str = "local[*]"
-    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
-    driver_memory: str = "1g"
+    executor: Executor = _option(Executor.SPARK, "where file slices are compacted")
+    master: str = _option("local[*]", "Spark master")
+    threads: int = _option(os.cpu_count() or 1, "slices at a time with --executor local")
+    driver_memory: str = _option("1g", "memory of the Spark driver JVM")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOptions:
-    """Patience of one attempt (stages: open, decide).
+    """Patience of one attempt (stages: claim, open, decide); seconds but for the last."""
 
-    `foreign_grace_s`: how long an executor of Hudi that shows no heartbeat may be silent before it counts as
-    dead. `barrier_s`: how long delta commits that were pending when the attempt began may take to complete.
-    """
+    foreign_grace_s: float = _option(3600.0, "a Hudi compactor without sign of life for so long counts as dead")
+    heartbeat_s: float = _option(30.0, "how often our heartbeat, which Hudi 1.2+ respects, is refreshed")
+    heartbeat_expiry_s: float = _option(120.0, "a heartbeat of Hudi older than this is no sign of life")
+    barrier_s: float = _option(300.0, "how long to wait for writes that began before the compaction")
+    barrier_poll_s: float = _option(1.0, "how often the barrier looks")
+    claim_wait_s: float = _option(0.0, "how long to wait for another phantombase compactor on the table")
+    redo_max: int = _option(5, "rounds of staging when inputs keep changing")
 
-    foreign_grace_s: float = 3600.0
-    heartbeat_s: float = 30.0
-    heartbeat_expiry_s: float = 120.0
-    barrier_s: float = 300.0
-    barrier_poll_s: float = 1.0
-    redo_max: int = 5
+
+def help_of(options: type, name: str) -> str:
+    """The help of one option."""
+    return str(next(f for f in fields(options) if f.name == name).metadata["help"])

@@ -29,7 +29,6 @@ def run_compactions(
     instant: str | None = None,
     lock: str | None = None,
     drop_metadata: bool = False,
-    wait_s: float = 0.0,
     output: OutputOptions,
     execute: ExecuteOptions,
     attempt: AttemptOptions,
@@ -51,7 +50,7 @@ def run_compactions(
     )
     results = []
     probe(table.storage)
-    with claim(table, wait_s):
+    with claim(table, attempt.claim_wait_s):
         if drop_metadata:
             table = drop_metadata_table(table, held)
         finish_completed(table)

@@ -62,11 +62,29 @@ def rows_of(data: bytes, schema: pa.Schema, *, float_as_text: bool = True) -> pa
     return rows
 
 
-def deletes_of(data: bytes) -> Deletes:
+def parts_of(data: bytes) -> list[Deletes]:
     (only,) = blocks_of(data)
-    deletes = decode_deletes(only, pa.BufferReader(data))
-    assert count_entries(only, pa.BufferReader(data)) == len(deletes.keys)
-    return deletes
+    parts = decode_deletes(only, pa.BufferReader(data))
+    assert count_entries(only, pa.BufferReader(data)) == sum(len(part.keys) for part in parts)
+    return parts
+
+
+def deletes_of(data: bytes) -> Deletes:
+    """The entries of a block that comes in one part."""
+    (only,) = parts_of(data)
+    return only
+
+
+def entries_of(data: bytes) -> list[tuple[str | None, bool, tuple[Any, ...]]]:
+    """(key, natural, ordering values) of each entry; values of natural ones are left out."""
+    return [
+        (key, natural, () if natural else values)
+        for part in parts_of(data)
+        for key, natural, *values_ in zip(
+            part.keys.to_pylist(), part.natural.to_pylist(), *(a.to_pylist() for a in part.ordering), strict=True
+        )
+        for values in [tuple(values_)]
+    ]
 
 
 @contextmanager
@@ -421,25 +439,18 @@ def by_row() -> Iterator[None]:
         yield
 
 
-BYTES = pytest.param(
-    "BytesWrapper",
-    marks=pytest.mark.xfail(strict=True, reason="bug: bytes come as large_binary, another type than a binary column's"),
-)
-
-
-@pytest.mark.parametrize("wrapper", [*(w for w in WRAPPED if w != "BytesWrapper"), BYTES])
+@pytest.mark.parametrize("wrapper", list(WRAPPED))
 def test_uniform_deletes(wrapper: str) -> None:
-    """Every wrapper type with its own Arrow type, and none of these entries is natural."""
+    """Every wrapper type with its own Arrow type, by either decoder; none of these entries is natural."""
     kind, values = WRAPPED[wrapper]
     data = delete_block("10", [(f"k{i}", (wrapper, v)) for i, v in enumerate(values)])
-    found = deletes_of(data)
-    assert found.keys.to_pylist() == [f"k{i}" for i in range(len(values))]
-    assert columns(found) == [values]
-    assert found.ordering[0].type.id == kind.id
-    assert found.natural.to_pylist() == [False] * len(values)
-    with by_row():
-        again = deletes_of(data)
-    assert (again.keys.to_pylist(), columns(again)) == (found.keys.to_pylist(), columns(found))
+    for decoder in (nullcontext(), by_row()):
+        with decoder:
+            found = deletes_of(data)
+        assert found.keys.to_pylist() == [f"k{i}" for i in range(len(values))]
+        assert found.natural.to_pylist() == [False] * len(values)
+        assert columns(found) == [values]
+        assert found.ordering[0].type == kind
 
 
 @pytest.mark.parametrize("natural", [NO_ORDERING, None])
@@ -455,41 +466,36 @@ def test_integer_zero_among_other_integers() -> None:
     assert (columns(found), found.natural.to_pylist()) == ([[0, 7]], [True, False])
 
 
-@pytest.mark.parametrize("first", [0, 1])
-@pytest.mark.parametrize("wrapper", ["LongWrapper", "DoubleWrapper", "StringWrapper", "DecimalWrapper", "DateWrapper"])
+@pytest.mark.parametrize("first", [0, 1, 2])
+@pytest.mark.parametrize("wrapper", list(WRAPPED))
 def test_mixed_deletes(wrapper: str, first: int) -> None:
-    """Natural deletes among typed ones: each entry keeps what it is, in either order."""
+    """Natural deletes among typed ones: each entry keeps its place, its value and the wrapper's type."""
     kind, values = WRAPPED[wrapper]
-    entries: list[tuple[str | None, OrderingValue]] = [("a", NO_ORDERING), ("b", (wrapper, values[1])), ("c", None)]
-    found = deletes_of(delete_block("10", entries[first:] + entries[:first]))
-    by_key = dict(
-        zip(found.keys.to_pylist(), zip(found.natural.to_pylist(), *columns(found), strict=True), strict=True)
-    )
-    assert by_key == {"a": (True, None), "b": (False, values[1]), "c": (True, None)}
-    assert found.ordering[0].type.id == kind.id
+    entries: list[tuple[str | None, OrderingValue]] = [("a", NO_ORDERING), ("b", (wrapper, values[0])), ("c", None)]
+    data = delete_block("10", entries[first:] + entries[:first])
+    expected: list[tuple[str, bool, tuple[Any, ...]]] = [("a", True, ()), ("b", False, (values[0],)), ("c", True, ())]
+    assert entries_of(data) == expected[first:] + expected[:first]
+    assert {a.type for part in parts_of(data) for a in part.ordering} == {kind}
 
 
-@pytest.mark.parametrize(("wrapper", "value"), [("IntWrapper", 7), ("FloatWrapper", 1.5)])
-@pytest.mark.xfail(
-    strict=True, reason="bug: a mixed block forgets the wrapper's width, so the delete compares with nothing"
-)
-def test_mixed_deletes_keep_the_wrappers_type(wrapper: str, value: Any) -> None:
-    """IntWrapper 7 is an int32 also beside a null: int64 would be another class than an int column's."""
-    found = deletes_of(delete_block("10", [("a", None), ("b", (wrapper, value))]))
-    assert found.ordering[0].type == WRAPPED[wrapper][0]
-
-
-@pytest.mark.xfail(strict=True, reason="bug: in a mixed block IntWrapper 5 passes for LongWrapper 5")
-def test_mixed_classes_are_told_apart() -> None:
-    """On a long column LongWrapper 5 compares and IntWrapper 5 does not: they must not come out alike."""
-    found = deletes_of(delete_block("10", [("a", ("LongWrapper", 5)), ("b", ("IntWrapper", 5))]))
-    assert columns(found) != [[5, 5]] or found.natural.to_pylist() == [False, True]
-
-
-@pytest.mark.xfail(strict=True, reason="bug: two wrapper types of different kinds in one block cannot be decoded")
-def test_mixed_kinds() -> None:
-    """JVM readers accept a block that mixes wrapper types."""
-    assert len(deletes_of(delete_block("10", [("a", ("LongWrapper", 5)), ("b", ("StringWrapper", "x"))])).keys) == 2
+def test_mixed_wrapper_types() -> None:
+    """IntWrapper 5 is not LongWrapper 5: parts of a block keep wrapper types apart."""
+    entries: list[tuple[str | None, OrderingValue]] = [
+        ("a", ("LongWrapper", 5)),
+        ("b", ("IntWrapper", 5)),
+        ("c", ("IntWrapper", 6)),
+        ("d", ("StringWrapper", "x")),
+        ("e", ("ArrayWrapper", [("IntWrapper", 5), ("LongWrapper", 5)])),
+        ("f", ("ArrayWrapper", [("LongWrapper", 5), ("IntWrapper", 5)])),
+    ]
+    parts = parts_of(delete_block("10", entries))
+    assert [(part.keys.to_pylist(), [a.type for a in part.ordering]) for part in parts] == [
+        (["a"], [pa.int64()]),
+        (["b", "c"], [pa.int32()]),
+        (["d"], [pa.string()]),
+        (["e"], [pa.int32(), pa.int64()]),
+        (["f"], [pa.int64(), pa.int32()]),
+    ]
 
 
 def test_array_wrappers() -> None:
@@ -499,12 +505,12 @@ def test_array_wrappers() -> None:
         ("b", ("ArrayWrapper", [("IntWrapper", 2), ("LongWrapper", 0), ("StringWrapper", "")])),
     ]
     data = delete_block("10", entries)
-    for patch in (nullcontext(), by_row()):
-        with patch:
+    for decoder in (nullcontext(), by_row()):
+        with decoder:
             found = deletes_of(data)
         assert columns(found) == [[0, 2], [7, 0], ["x", ""]]
         assert found.natural.to_pylist() == [False, False]
-    assert [a.type for a in deletes_of(data).ordering] == [pa.int32(), pa.int64(), pa.string()]
+        assert [a.type for a in found.ordering] == [pa.int32(), pa.int64(), pa.string()]
 
 
 def test_array_wrappers_with_nulls_and_natural_entries() -> None:
@@ -515,11 +521,14 @@ def test_array_wrappers_with_nulls_and_natural_entries() -> None:
         ("b", ("ArrayWrapper", [("LongWrapper", 1), ("LocalDateWrapper", day)])),
         ("c", NO_ORDERING),
     ]
-    found = deletes_of(delete_block("10", entries))
-    assert columns(found) == [[None, 1, None], [day, day, None]]
-    assert found.natural.to_pylist() == [False, False, True]
-    uniform = deletes_of(delete_block("10", entries[:1]))
-    assert columns(uniform) == [[None], [day]]
+    expected: list[tuple[str, bool, tuple[Any, ...]]] = [
+        ("a", False, (None, day)),
+        ("b", False, (1, day)),
+        ("c", True, ()),
+    ]
+    assert entries_of(delete_block("10", entries)) == expected
+    for i in range(3):
+        assert entries_of(delete_block("10", entries[i : i + 1])) == expected[i : i + 1]
 
 
 wrapped_values = st.one_of(
@@ -534,12 +543,8 @@ keys = st.none() | st.text(max_size=5) | st.text(min_size=60, max_size=80)
 @given(st.lists(st.tuples(keys, wrapped_values), max_size=8))
 def test_any_block_of_longs_and_natural_deletes(entries: list[tuple[str | None, OrderingValue]]) -> None:
     """Keys (null and longer than the look ahead too), values and natural flags come out as they went in."""
-    found = deletes_of(delete_block("10", entries))
-    assert found.keys.to_pylist() == [key for key, _ in entries]
-    natural = [value in (None, NO_ORDERING) for _, value in entries]
-    assert found.natural.to_pylist() == natural
-    if not all(natural):
-        assert columns(found) == [[None if v in (None, NO_ORDERING) else v[1] for _, v in entries]]
+    expected = [(key, v in (None, NO_ORDERING), () if v in (None, NO_ORDERING) else (v[1],)) for key, v in entries]
+    assert entries_of(delete_block("10", entries)) == expected
 
 
 @pytest.mark.parametrize("partition", [None, "", "d=0/e=é"])
@@ -552,8 +557,7 @@ def test_partition_paths_do_not_matter(partition: str | None) -> None:
 
 def test_an_empty_delete_block() -> None:
     """No entries."""
-    found = deletes_of(delete_block("10", []))
-    assert (len(found.keys), found.ordering, len(found.natural)) == (0, (), 0)
+    assert parts_of(delete_block("10", [])) == []
 
 
 BODY = delete_content([("a", ("LongWrapper", 5)), ("b", ("LongWrapper", 6))])[8:]
@@ -585,19 +589,21 @@ def test_malformed_deletes_by_any_cut() -> None:
         malformed(DELETE, struct.pack(">ii", 3, cut) + BODY[:cut])
 
 
-@pytest.mark.xfail(strict=True, reason="bug: what follows the first run of a list is lost without an error")
-def test_a_list_of_two_runs_is_not_lost() -> None:
-    """Avro may cut a list into runs: either all entries come out or the block is refused."""
+def test_a_list_of_two_runs() -> None:
+    """Avro may cut a list into runs: all entries come out."""
     one = delete_content([("a", ("LongWrapper", 5))])[8:]
     two = delete_content([("b", ("LongWrapper", 6))])[8:]
     body = one[:-1] + two
     data = block(DELETE, {INSTANT_TIME: "10"}, struct.pack(">ii", 3, len(body)) + body)
     (only,) = blocks_of(data)
-    try:
-        found = decode_deletes(only, pa.BufferReader(data))
-    except MalformedError:
-        return
-    assert found.keys.to_pylist() == ["a", "b"]
+    parts = decode_deletes(only, pa.BufferReader(data))
+    assert [key for part in parts for key in part.keys.to_pylist()] == ["a", "b"]
+
+
+def test_bytes_behind_the_list() -> None:
+    """What lies behind the end of the list is no part of it."""
+    body = delete_content([("a", ("LongWrapper", 5))])[8:] + b"\x00"
+    malformed(DELETE, struct.pack(">ii", 3, len(body)) + body)
 
 
 # --- schemas ----------------------------------------------------------------------------------------------------

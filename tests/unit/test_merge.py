@@ -528,6 +528,14 @@ def test_an_empty_log_changes_nothing() -> None:
     assert (ledger.untouched, ledger.log_entries, ledger.rows_out) == (2, 0, 2)
 
 
+def test_a_base_without_log_entries_is_counted_too() -> None:
+    """Where no key needs to be looked up the rows pass as they are, and the books know them."""
+    rule = rule_of(EVENT, [LONG])
+    merge = SliceMerge(rule, LogFold(rule, table([]).schema).finish())
+    assert merge.untouched(table(["x", "y"])).column("label").to_pylist() == ["x", "y"]
+    merge.ledger(2).check(footer_rows_in=2, header_entries=0, footer_rows_out=2, where="slice")
+
+
 def test_log_entries_without_a_key_are_malformed() -> None:
     """A null record key names no row."""
     fold = LogFold(rule_of(EVENT, [LONG]), table([]).schema)
