@@ -3,7 +3,7 @@
 
     python -m tests.mutations [WORD ...]     only mutants whose file or text holds one of the words
 
-Works on copies in a temporary folder. A mutant whose text is no longer in the code, or more than once, is `stale`.
+Works on copies of a snapshot, whose tests must pass first. A mutant whose text is no longer in the code, or more than once, is `stale`.
 """
 
 from __future__ import annotations
@@ -185,36 +185,50 @@ MUTANTS: tuple[Mutant, ...] = (
 )  # fmt: skip
 
 
-def outcome(mutant: Mutant) -> str:
-    """`killed`, `SURVIVED` or `stale` for one mutant, in a copy of its own."""
+def copied(source: Path, target: Path) -> Path:
+    """The packages a test run needs."""
+    for package in ("timeline", "tests"):
+        shutil.copytree(source / package, target / package, ignore=shutil.ignore_patterns("__pycache__", "golden"))
+    shutil.copy(source / "pyproject.toml", target)
+    return target
+
+
+def passes(folder: Path, tests: str) -> bool | None:
+    """Whether the test modules pass there; None when they could not be run. Hanging is failing."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    files = [f"tests/unit/test_{name}.py" for name in tests.split()]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        run = subprocess.run(
+            command + files, cwd=folder, env=environment, capture_output=True, timeout=RUN_S_MAX, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return {0: True, 1: False}.get(run.returncode)
+
+
+def outcome(mutant: Mutant, snapshot: Path) -> str:
+    """`killed`, `SURVIVED`, `stale` or `broken` (no test could run) for one mutant, in a copy of its own."""
     module, old, new, tests = mutant
-    source = (ROOT / "timeline" / f"{module}.py").read_text()
+    source = (snapshot / "timeline" / f"{module}.py").read_text()
     if source.count(old) != 1:
         return "stale"
     with tempfile.TemporaryDirectory() as folder:
-        for package in ("timeline", "tests"):
-            ignored = shutil.ignore_patterns("__pycache__", "golden")
-            shutil.copytree(ROOT / package, Path(folder) / package, ignore=ignored)
-        shutil.copy(ROOT / "pyproject.toml", folder)
-        (Path(folder) / "timeline" / f"{module}.py").write_text(source.replace(old, new))
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
-        files = [f"tests/unit/test_{name}.py" for name in tests.split()]
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-        try:
-            run = subprocess.run(
-                command + files, cwd=folder, env=environment, capture_output=True, timeout=RUN_S_MAX, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return "killed"
-    return "SURVIVED" if run.returncode == 0 else "killed" if run.returncode == 1 else "stale"
+        copy = copied(snapshot, Path(folder))
+        (copy / "timeline" / f"{module}.py").write_text(source.replace(old, new))
+        return {True: "SURVIVED", False: "killed", None: "broken"}[passes(copy, tests)]
 
 
 def main(words: list[str]) -> int:
-    """Runs the chosen mutants, two at a time; 1 when one survived or is stale."""
+    """Runs the chosen mutants on a snapshot whose tests pass, two at a time; 1 unless all are killed."""
     chosen = [m for m in MUTANTS if not words or any(w in m[0] or w in m[1] for w in words)]
-    bad = 0
-    with ThreadPoolExecutor(WORKERS) as pool:
-        for (module, old, new, _), result in zip(chosen, pool.map(outcome, chosen), strict=True):
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(WORKERS) as pool:
+        snapshot = copied(ROOT, Path(folder))
+        if not passes(snapshot, " ".join(sorted({m[3] for m in chosen}))):
+            print("the tests fail without any mutant: nothing can be said")
+            return 1
+        bad = 0
+        for (module, old, new, _), result in zip(chosen, pool.map(lambda m: outcome(m, snapshot), chosen), strict=True):
             bad += result != "killed"
             print(f"{result:9} {module}: {old.strip()!r} -> {new.strip()!r}", flush=True)
     print(f"{len(chosen) - bad} of {len(chosen)} killed")

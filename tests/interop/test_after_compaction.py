@@ -32,7 +32,12 @@ CASES: Mapping[str, tuple[str | None, dict[str, object], tuple[int, ...]]] = {
 """Partition field, options, and the ordering values to pick from."""
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("version", "case"),
+    [(version, case) for version in (9, 8, 6) for case in CASES if version != 8 or "event" in case],
+    indirect=["version"],
+    ids=lambda value: f"v{value}" if isinstance(value, int) else value,
+)
 def test_hudi_goes_on_where_we_compacted(judge: Judge, version: int, case: str, tmp_path: Path) -> None:
     """Reads agree before and after; then Hudi upserts, compacts, cleans, archives and still agrees with us."""
     partition_field, options, times = CASES[case]
@@ -66,8 +71,9 @@ def test_hudi_goes_on_where_we_compacted(judge: Judge, version: int, case: str, 
     table.delete(rows(range(0, 200, 12), 9))
     judge.clean(table.path)
     judge.archive(table.path)
-    check_rows(table.agree(), rows([], 0), absent=range(0, 200, 12))
-    table.we_schedule()
-    kept = table.compact_beside_hudi()
-    same(hudi_rs_reads(table.path), kept)
+    kept = table.agree()
+    check_rows(kept, rows([], 0), absent=range(0, 200, 12))
     assert kept.num_rows == len(set(kept["id"].to_pylist()))
+    assert table.we_schedule() in table.we_compact()
+    same(table.agree(), kept)
+    same(hudi_rs_reads(table.path), kept)

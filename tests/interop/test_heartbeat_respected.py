@@ -20,7 +20,7 @@ MULTI_WRITER = {
 }
 
 
-@pytest.mark.parametrize("version", [9, 8], indirect=True)
+@pytest.mark.parametrize("version", [9, 8], indirect=True, ids="v{}".format)
 def test_hudi_refuses_a_plan_we_are_at(judge: Judge, version: int, tmp_path: Path) -> None:
     """It refuses while the heartbeat is fresh, and executes the plan when it is gone."""
     table, rows = SharedTable(judge=judge, path=tmp_path / "table", version=version), Rows(seed=1)
