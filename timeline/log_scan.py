@@ -100,11 +100,14 @@ def _apply_log_compaction(blocks: list[LogBlock]) -> tuple[tuple[LogBlock, ...],
         by_instant.setdefault(block.instant, []).append(block)
         for original in block.compacted_instants:
             replaced_by[original] = block.instant
-    stands_elsewhere = {_final(original, replaced_by) for original in replaced_by if original in by_instant}
+    compacted = {block.instant for block in blocks if block.compacted_instants}
+    plain = [instant for instant in by_instant if instant not in compacted]
+    placed_by_original = {_final(instant, replaced_by) for instant in plain if instant in replaced_by}
     newest_first: dict[str, None] = {}
     for instant in reversed(by_instant):
-        if instant in replaced_by or instant not in stands_elsewhere:
-            newest_first.setdefault(_final(instant, replaced_by))
+        final = _final(instant, replaced_by)
+        if instant not in compacted or (instant == final and final not in placed_by_original):
+            newest_first.setdefault(final)
     kept = tuple(b for instant in reversed(newest_first) for b in by_instant[instant])
     dropped = tuple(b for instant, group in by_instant.items() if instant not in newest_first for b in group)
     return kept, dropped

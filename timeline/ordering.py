@@ -37,17 +37,16 @@ def ranks(ordering: Ordering, rows: int, *, hudi_0x: bool = False) -> npt.NDArra
     `hudi_0x`: decimals compare as 0.15 compares log entries, by their raw bytes: negative ones are the greatest.
     """
     result = np.zeros(rows, np.int64)
-    for i, column in enumerate(ordering):
+    for column in ordering:
         dense = _rank(column)
         if hudi_0x and pa.types.is_decimal(column.type):
             negative = _flags(pc.fill_null(pc.less(column, 0), False))
             dense = np.where(negative, dense + dense.max(initial=0), dense)
-        if i == 0:
-            result = dense
-        else:
-            # Re-densified at each step, so the product stays far inside 64 bits.
-            combined = result * (int(dense.max(initial=0)) + 1) + dense
-            result = np.unique(combined, return_inverse=True)[1].astype(np.int64)
+        if len(ordering) > 1:
+            # Raw numbers become dense ranks, here and after each step, so that the product stays inside 64 bits.
+            dense = np.unique(dense, return_inverse=True)[1].astype(np.int64)
+            dense = np.unique(result * len(dense) + dense, return_inverse=True)[1].astype(np.int64)
+        result = dense
     return result
 
 

@@ -182,9 +182,6 @@ def test_log_compaction(log: str, expected: str) -> None:
     assert {(word, Skipped.LOG_COMPACTED) for word in missing} == set(skipped(log))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="bug: in a chain the last block takes the compacted block's place, not an original's"
-)
 def test_log_compaction_chain_goes_to_the_place_of_an_original() -> None:
     """1.x never places anything where a compacted block stood: 40 replaces 30, and so 10, and stands there."""
     assert kept("10 20 30(10) 40(30)") == "40(30) 20"
