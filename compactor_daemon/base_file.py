@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import IO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -126,6 +127,33 @@ def _renamed(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
     return table.set_column(index, schema.field(index), names)
 
 
+_LAST = "\U0010ffff"
+_HIGH = r"([\x{E000}-\x{FFFF}])"
+
+
+def java_ends(keys: pa.ChunkedArray) -> tuple[str | None, str | None]:
+    """The least and the greatest key in the order of Java strings, by UTF-16 code units.
+
+    Hudi's BLOOM index looks keys up by that order: with another one it would take keys for absent and insert them
+    again. It differs from the order of UTF-8 bytes only where characters above U+FFFF, which UTF-16 writes as
+    surrogates, meet those from U+E000 on: these get the last character of all put in front.
+    """
+    has_high = any(_greatest_byte(chunk) >= 0xEE for chunk in keys.chunks)
+    compared = pc.replace_substring_regex(keys, _HIGH, rf"{_LAST}\1") if has_high else keys
+    ends = pc.min_max(compared).as_py()
+    least, greatest = (None if e is None else e.replace(_LAST, "") for e in (ends["min"], ends["max"]))
+    return least, greatest
+
+
+def _greatest_byte(chunk: pa.StringArray) -> int:
+    data = chunk.buffers()[2]
+    return int(np.frombuffer(data, np.uint8).max(initial=0)) if data is not None else 0
+
+
+def _utf16(key: str) -> bytes:
+    return key.encode("utf-16-be")
+
+
 class _Footer:
     """The key/values Hudi writes into a base file's footer."""
 
@@ -139,10 +167,9 @@ class _Footer:
     def add(self, keys: pa.ChunkedArray) -> None:
         if self._builder is not None:
             self._builder.add(keys)
-        ends = pc.min_max(keys).as_py()
-        known = [k for k in (self._least, self._greatest, ends["min"], ends["max"]) if k is not None]
+        known = [k for k in (self._least, self._greatest, *java_ends(keys)) if k is not None]
         if known:
-            self._least, self._greatest = min(known, key=str.encode), max(known, key=str.encode)
+            self._least, self._greatest = min(known, key=_utf16), max(known, key=_utf16)
 
     def key_values(self) -> dict[str, str]:
         pairs = {"parquet.avro.schema": self._schema_text, "writer.model.name": "avro"}
