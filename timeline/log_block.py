@@ -26,8 +26,10 @@ from enum import IntEnum
 from typing import Any
 
 import pyarrow as pa
+import pyroaring
 
 from timeline.errors import MalformedError
+from timeline.record_positions import parse_positions
 
 MAGIC = b"#HUDI#"
 _FORMAT_VERSION = 1
@@ -87,6 +89,15 @@ class LogBlock:
     def instant(self) -> str:
         """The instant that wrote the block."""
         return self.header(HeaderKey.INSTANT_TIME)
+
+    @property
+    def record_positions(self) -> pyroaring.BitMap64 | None:
+        """Row numbers in the base file, one an entry in the block's order; None where the writer gave none.
+
+        Kept for tools: merging goes by key, which is always right.
+        """
+        text = self.headers.get(HeaderKey.RECORD_POSITIONS)
+        return parse_positions(text) if text else None
 
     @property
     def compacted_instants(self) -> tuple[str, ...]:

@@ -8,12 +8,16 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyroaring
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.golden_tables import unzip_golden
 from timeline.errors import MalformedError
+from timeline.log_block import scan_blocks
+from timeline.log_decode import count_entries
 from timeline.record_positions import parse_positions, print_positions
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -113,3 +117,17 @@ def test_damage_is_malformed_or_a_bitmap_never_another_error(garbage: bytes, kee
     except MalformedError:
         return
     assert parse_positions(print_positions(positions)) == positions
+
+
+def test_blocks_of_real_tables_tell_their_positions(tmp_path: Path) -> None:
+    """As many positions as entries, in every block that has the header."""
+    path = unzip_golden("v9_event_time", tmp_path)
+    seen = 0
+    for log in path.glob("*/.*.log.*"):
+        source = pa.memory_map(str(log))
+        for block in scan_blocks(source, log.name):
+            positions = block.record_positions
+            if positions is not None:
+                seen += 1
+                assert len(positions) == count_entries(block, source)
+    assert seen
