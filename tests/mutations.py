@@ -3,7 +3,8 @@
 
     python -m tests.mutations [WORD ...]     only mutants whose file or text holds one of the words
 
-Works on copies of a snapshot, whose tests must pass first. A mutant whose text is no longer in the code, or more than once, is `stale`.
+Works on copies of a snapshot, whose tests must pass first. A mutant whose text is no longer in the code, or is
+there more than once, is `stale`.
 """
 
 from __future__ import annotations
@@ -130,7 +131,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ("log_scan", "instant not in self.pending and instant < self.start", "instant < self.start", "log_scan"),
     ("log_scan", "instant not in self.pending and instant < self.start", "instant not in self.pending", "log_scan"),
     ("log_scan", "instant in self.completed or ", "", "log_scan"),
-    ("log_scan", "if original in by_instant}", "}", "log_scan"),
+    ("log_scan", "instant == final and final not in placed_by_original", "instant == final", "log_scan"),
+    ("log_scan", "instant == final and final not in placed_by_original", "False", "log_scan"),
+    ("log_scan", "if instant not in compacted or (", "if instant in replaced_by or (", "log_scan"),
     ("log_scan", "and after not in seen:", "and False:", "log_scan"),
     # Framing and contents.
     ("log_block", "length >= _FIXED_BYTES and end <= size and", "length >= _FIXED_BYTES and", "log_block"),

@@ -88,7 +88,7 @@ def _avro_rows(block: LogBlock, source: pa.NativeFile, schema: pa.Schema, text: 
 
 
 def _check_lengths(lengths: pa.Array, expected: int, block: LogBlock) -> None:
-    """The length prefixes must add up to the content: a swapped or torn one shows here."""
+    """The length prefixes must add up to the content: a torn or misread one shows here."""
     fixed = lengths.cast(pa.binary(4))
     total = int(np.frombuffer(fixed.buffers()[1], ">i4", len(fixed), 4 * fixed.offset).sum(dtype=np.int64))
     if total != expected:

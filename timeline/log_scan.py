@@ -1,8 +1,9 @@
 """Which blocks of a file slice count, and in which order (pure).
 
-The rules are those of Hudi 1.x for every table version. On version 6 they differ from 0.15.0 on purpose in one
-point: a block newer than the query instant is skipped, where 0.15 stops reading the whole slice there and so
-hides completed rows after a rollback.
+The rules are those of Hudi 1.x for every table version. On version 6 they differ from 0.15.0 on purpose in two
+points: a block newer than the query instant is skipped, where 0.15 stops reading the whole slice there and so
+hides completed rows after a rollback; and a log-compacted block takes the place of its newest original, where
+0.15's default scan applies it behind everything, originals and later updates alike.
 """
 
 from __future__ import annotations

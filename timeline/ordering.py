@@ -90,7 +90,7 @@ def same_class(wrapper: pa.DataType, column: pa.DataType, *, hudi_0x: bool) -> b
     if types.is_date(column) or (hudi_0x and (types.is_string(column) or types.is_decimal(column))):
         return False
     if types.is_timestamp(column):
-        return bool(wrapper == pa.int64() or types.is_timestamp(wrapper))
+        return bool(wrapper == pa.int64())
     if types.is_string(column) or types.is_decimal(column):
         return bool(types.is_string(wrapper) if types.is_string(column) else types.is_decimal(wrapper))
     return bool(wrapper == column)

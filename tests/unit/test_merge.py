@@ -194,6 +194,12 @@ def test_hudi_0x_int_column(mode: MergeMode) -> None:
     assert case(mode, "", "upd7 delI5", INT) == ["upd7"]
 
 
+def test_hudi_0x_null_in_the_base_is_not_zero() -> None:
+    """In 0.15 any log row beats a base row without an ordering value, also one below 0 on an int column."""
+    assert case(EVENT_0X, "bnull", "upd-1", INT) == ["upd-1"]
+    assert case(EVENT_0X, "bnull", "isdel-1", INT) == GONE
+
+
 @pytest.mark.parametrize(
     ("log", "expected"),
     [
@@ -512,13 +518,14 @@ def test_winners_are_in_order_of_first_appearance_with_live_rows_only() -> None:
     fold = LogFold(rule, table([]).schema)
     fold.add_rows(keyed([LONG], ["c", "a", "c"], [(1,), (1,), (2,)], ["c1", "a1", "c2"]))
     fold.add_deletes(deletes(["b", "a"], [None, None], []))
-    fold.add_rows(keyed([LONG], ["d"], [(1,)], ["d1"]))
+    fold.add_rows(replace(keyed([LONG], ["e", "d"], [(1,), (1,)], ["e1", "d1"]), deleted=np.array([True, False])))
     won = fold.finish()
-    assert won.keys.to_pylist() == ["c", "a", "b", "d"]
-    assert won.entries == 6
-    assert won.kinds.tolist() == [EntryKind.ROW, EntryKind.DELETE, EntryKind.DELETE, EntryKind.ROW]
+    assert won.keys.to_pylist() == ["c", "a", "b", "e", "d"]
+    assert won.entries == 7
+    row, deleted_row, delete = EntryKind.ROW, EntryKind.DELETED_ROW, EntryKind.DELETE
+    assert won.kinds.tolist() == [row, delete, delete, deleted_row, row]
     assert won.rows.column("label").to_pylist() == ["c2", "d1"]
-    assert won.row.tolist() == [0, -1, -1, 1]
+    assert won.row.tolist() == [0, -1, -1, -1, 1]
 
 
 def test_an_empty_log_changes_nothing() -> None:
