@@ -15,7 +15,7 @@ from compactor_daemon.compactor import (
 )
 from compactor_daemon.execute import Runner, open_runner
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
-from compactor_daemon.records import RECORDS
+from compactor_daemon.records import RECORDS, recorded_instants
 from compactor_daemon.retire import finish_completed
 from timeline.console import Progress, progress
 from timeline.lock import FileLock, parse_lock
@@ -42,9 +42,10 @@ def run_compactions(
     instants = pending_instants(table, instant)
     if not drop_metadata:
         refuse_metadata_table(table)
-    if not instants:
+    if not instants and not recorded_instants(table.storage):
         return []
-    preflight(table, instants)
+    if instants:
+        preflight(table, instants)
     held = (
         parse_lock(lock) if lock is not None else FileLock(os.path.join(table.storage.base_path, RECORDS, "table.lock"))
     )
@@ -54,6 +55,8 @@ def run_compactions(
         if drop_metadata:
             table = drop_metadata_table(table, held)
         finish_completed(table)
+        if not instants:
+            return []  # there was only something to clean up: no executor is started
         with nullcontext(runner) if runner is not None else open_runner(execute) as running:
             for one in pending_instants(table, instant):
                 slices = len(table.compaction_plan(one).operations)

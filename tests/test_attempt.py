@@ -18,7 +18,7 @@ from compactor_daemon.compactor import claim, compact_instant, pending_instants,
 from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import LocalRunner
 from compactor_daemon.foreign import heartbeat_path, inflight_path
-from compactor_daemon.options import AttemptOptions, OutputOptions
+from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, OutputOptions
 from compactor_daemon.publish import publish
 from compactor_daemon.records import (
     RECORDS,
@@ -32,6 +32,7 @@ from compactor_daemon.records import (
     reserved_times,
 )
 from compactor_daemon.retire import finish_completed, retire
+from compactor_daemon.run import run_compactions
 from tests.compare import assert_same_rows
 from tests.faults import FaultyStorage, ProcessDied, When
 from tests.golden_tables import unzip_golden
@@ -229,6 +230,19 @@ def test_a_lost_published_file_is_placed_again_before_staging_goes(tmp_path: Pat
     publish(table, go, ProcessLock("a"))
     base_files(path, instant)[0].unlink()
     finish_completed(open_table(path))
+    check_whole(path, path.with_name("pending.expected"))
+
+
+def test_a_run_killed_while_cleaning_up_is_finished_with_nothing_pending(tmp_path: Path) -> None:
+    """The instant is completed, so no plan pends any more; the command cleans up all the same."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    attempt, done, schema = staged(table, instant)
+    publish(table, decide_go(table, attempt, done, schema, ProcessLock("a")), ProcessLock("a"))
+    assert pending_instants(table) == ()
+    execute = ExecuteOptions(executor=Executor.LOCAL)
+    assert run_compactions(str(path), output=OUTPUT, execute=execute, attempt=OPTIONS) == []
     check_whole(path, path.with_name("pending.expected"))
 
 
