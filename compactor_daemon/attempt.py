@@ -23,6 +23,7 @@ from compactor_daemon.foreign import ForeignTrace, foreign_trace, refuse_live
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.records import (
     DEAD,
+    OK,
     OPEN,
     SliceDone,
     attempt_folder,
@@ -177,14 +178,14 @@ def stage(
         done = {t.position: d for t in tasks if (d := _usable(t, own, adopted)) is not None}
         todo = [t for t in tasks if t.position not in done]
         for task in todo:  # a result on other inputs stands in the way of its successor
-            storage.delete(f"{attempt_folder(attempt.instant, attempt.number)}/{task.position}.ok")
-        if not todo and not (waiting := _pending_of(table, attempt.barrier)):
-            return [done[t.position] for t in tasks], schema
+            storage.delete(f"{attempt_folder(attempt.instant, attempt.number)}/{task.position}{OK}")
         if todo:
             _log.info("staging", instant=attempt.instant, attempt=attempt.number, slices=len(todo), adopted=len(done))
             run(todo)
         if waiting := _pending_of(table, attempt.barrier):
             _wait_for(table, waiting, attempt, options)
+        elif not todo:
+            return [done[t.position] for t in tasks], schema
     raise BarrierError(
         "the inputs of a file group kept changing under the compaction",
         path=storage.base_path,

@@ -7,7 +7,7 @@ import uuid
 from compactor_daemon.attempt import Attempt
 from compactor_daemon.commit_record import compaction_commit
 from compactor_daemon.foreign import foreign_trace
-from compactor_daemon.publish import check_unchanged, completed_compaction, pending_rollback_of
+from compactor_daemon.publish import check_unchanged, completed_compaction, refuse_rollback
 from compactor_daemon.records import Go, Placement, SliceDone, decide, reserved_times
 from timeline.commit_metadata import encode as encode_commit
 from timeline.errors import ConflictError
@@ -45,11 +45,7 @@ def _check_undisturbed(table: Table, attempt: Attempt) -> None:
             instant=instant,
             todo="This attempt published nothing. Run one kind of compactor per table.",
         )
-    rollback = pending_rollback_of(table, instant)
-    if rollback is not None:
-        raise ConflictError(
-            "a rollback of this compaction is pending", path=table.storage.base_path, instant=instant, found=rollback
-        )
+    refuse_rollback(table, instant)
 
 
 def build_go(
