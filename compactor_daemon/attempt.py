@@ -147,6 +147,7 @@ def tasks_for(
         every_duplicate=table.layout.every_duplicate_compacted,
         batch_rows=output.batch_rows,
     )
+    rules = replace(rules, memory_bytes=output.memory_limit, spill_folder=output.spill_dir, identity=True)
     return [
         SliceTask(
             instant=attempt.instant,

@@ -41,7 +41,7 @@ def write_base_file(
     schema = _written_schema(schema)
     writer: pq.ParquetWriter | None = None
     rows = 0
-    for table in _in_row_groups(batches, schema, name, output.row_group_rows):
+    for table in _in_row_groups(batches, schema, name, output):
         rows += table.num_rows
         if key_column is not None:
             footer.add(table.column(key_column))
@@ -103,18 +103,22 @@ def _written_schema(schema: pa.Schema) -> pa.Schema:
     return schema.set(index, pa.field(FILE_NAME, pa.dictionary(pa.int32(), pa.string())))
 
 
-def _in_row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, name: str, rows: int) -> Iterator[pa.Table]:
+def _in_row_groups(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, name: str, output: OutputOptions
+) -> Iterator[pa.Table]:
     """Small batches gathered into tables of one row group each, under the name of the new file."""
+    rows, bytes_ = output.row_group_rows, output.memory_limit // 4
     held: list[pa.RecordBatch] = []
-    count = 0
+    count = size = 0
     for batch in batches:
-        while count + batch.num_rows >= rows:
-            head = batch.slice(0, rows - count)
+        while count + batch.num_rows >= rows or (held and size + batch.nbytes > bytes_):
+            head = batch.slice(0, rows - count if count + batch.num_rows >= rows else 0)
             yield _renamed(pa.Table.from_batches([*held, head]), schema, name)
-            batch, held, count = batch.slice(head.num_rows), [], 0
+            batch, held, count, size = batch.slice(head.num_rows), [], 0, 0
         if batch.num_rows:
             held.append(batch)
             count += batch.num_rows
+            size += batch.nbytes
     if held:
         yield _renamed(pa.Table.from_batches(held), schema, name)
 

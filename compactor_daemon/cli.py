@@ -19,7 +19,16 @@ from compactor_daemon.compactor import (
 )
 from compactor_daemon.demo import current_rows, same_rows, unpack_demo_table
 from compactor_daemon.hudi_conf import parse_hudi_conf
-from compactor_daemon.options import AttemptOptions, Bloom, Codec, ExecuteOptions, Executor, OutputOptions, help_of
+from compactor_daemon.options import (
+    AttemptOptions,
+    Bloom,
+    Codec,
+    ExecuteOptions,
+    Executor,
+    OutputOptions,
+    help_of,
+    parse_bytes,
+)
 from compactor_daemon.records import reserved_times
 from compactor_daemon.run import run_compactions
 from timeline.console import (
@@ -134,6 +143,10 @@ def compact(
     bloom: Annotated[Bloom | None, _option(OutputOptions, "bloom", show_default=OUTPUT.bloom.value)] = None,
     row_group_rows: Annotated[int, _option(OutputOptions, "row_group_rows", min=1)] = OUTPUT.row_group_rows,
     batch_rows: Annotated[int, _option(OutputOptions, "batch_rows", min=1)] = OUTPUT.batch_rows,
+    memory_limit: Annotated[
+        str | None, _option(OutputOptions, "memory_limit", metavar="SIZE", show_default="1g")
+    ] = None,
+    spill_dir: Annotated[str | None, _option(OutputOptions, "spill_dir", metavar="FOLDER")] = None,
     conf: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="an option under Hudi's own name (README)")
     ] = None,
@@ -154,7 +167,9 @@ def compact(
     """
     configure_logging(json, verbose=False)
     named = parse_hudi_conf(conf or [])
-    chosen = {k: v for k, v in (("codec", codec), ("bloom", bloom)) if v is not None}
+    limit = parse_bytes(memory_limit) if memory_limit is not None else None
+    given = {"codec": codec, "bloom": bloom, "memory_limit": limit, "spill_dir": spill_dir}
+    chosen = {k: v for k, v in given.items() if v is not None}
     contradiction = [k for k in chosen if k in named and named[k] != chosen[k]]
     if contradiction:
         raise UsageError("an option is given twice with different values", found=", ".join(contradiction))

@@ -20,6 +20,8 @@ def _bloom(text: str) -> Bloom:
 _KNOWN: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "hoodie.parquet.compression.codec": ("codec", _codec),
     "hoodie.parquet.bloom.filter.enabled": ("bloom", _bloom),
+    "hoodie.memory.compaction.max.size": ("memory_limit", int),
+    "hoodie.memory.spillable.map.path": ("spill_dir", str),
 }
 
 

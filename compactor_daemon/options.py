@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
@@ -44,17 +45,27 @@ def _option(default: Any, help_text: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
-    """How base files are written (stage: write)."""
+    """How slices are merged and base files written (stages: merge, write)."""
 
     codec: Codec = _option(Codec.ZSTD, "compression of written base files")
     row_group_rows: int = _option(500_000, "rows of a Parquet row group")
     bloom: Bloom = _option(Bloom.ON, "key filter in the footer, for Hudi's BLOOM index")
     batch_rows: int = _option(65_536, "rows of a base file merged at a time")
+    memory_limit: int = _option(1 << 30, "memory of one slice's merge, like 512m; log data beyond it is spilled")
+    spill_dir: str | None = _option(
+        None, "folder for log data beyond the memory limit; default: the system's for temporary files"
+    )
 
     def __post_init__(self) -> None:
-        for name in ("row_group_rows", "batch_rows"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name.replace('_', '-')} must be at least 1", found=str(getattr(self, name)))
+        for name, least in _LEAST.items():
+            if getattr(self, name) < least:
+                found = str(getattr(self, name))
+                raise UsageError(f"{name.replace('_', '-')} must be at least {least}", found=found)
+        if self.spill_dir is not None and not os.path.isdir(self.spill_dir):
+            raise UsageError("spill-dir is not a directory", path=self.spill_dir)
+
+
+_LEAST = {"row_group_rows": 1, "batch_rows": 1, "memory_limit": 32 << 20}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +89,17 @@ class AttemptOptions:
     barrier_poll_s: float = _option(1.0, "how often the barrier looks")
     claim_wait_s: float = _option(0.0, "how long to wait for another phantombase compactor on the table")
     redo_max: int = _option(5, "rounds of staging when inputs keep changing")
+
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def parse_bytes(text: str) -> int:
+    """A size as people write it: `512m`, `2g`, `1.5G`, `800mb`, plain bytes; UsageError on anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    if match is None:
+        raise UsageError("not a size", expected="like 512m or 2g", found=text)
+    return int(float(match[1]) * _UNITS[match[2]])
 
 
 def help_of(options: type, name: str) -> str:

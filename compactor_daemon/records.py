@@ -68,7 +68,7 @@ class SliceDone:
 
     def to_json(self) -> bytes:
         """As stored."""
-        return _dump(asdict(self))
+        return _dump({**asdict(self), "ledger": self.ledger.to_json()})
 
     @staticmethod
     def from_json(data: bytes, where: str) -> SliceDone:

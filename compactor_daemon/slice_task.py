@@ -16,12 +16,13 @@ import pyarrow.parquet as pq
 from compactor_daemon.base_file import write_base_file
 from compactor_daemon.options import OutputOptions
 from compactor_daemon.records import OK, SliceDone, attempt_folder
-from timeline.avro_schema import RECORD_KEY
+from timeline.avro_schema import RECORD_KEY, project
 from timeline.errors import AttemptDeadError
 from timeline.file_name import BaseFileName
+from timeline.identity import identity_columns, identity_sum
 from timeline.local_storage import close_output
 from timeline.log_scan import Skipped
-from timeline.slice_stream import SliceRules, SliceStream
+from timeline.slice_stream import SliceRules, SliceStream, base_tables
 from timeline.storage import Storage
 from timeline.view import FileSlice
 
@@ -80,14 +81,13 @@ def compact_slice(storage: Storage, task: SliceTask) -> SliceDone:
     inputs = task.slice
     if inputs.base is None and stream.log_counts.entries == 0:
         storage.delete(staged)  # no base and no log entry: Hudi writes nothing either
-        staged_path, final, size, rows_read_back = None, None, 0, 0
+        staged_path, final, size, rows_read_back, hash_out = None, None, 0, 0, 0
     else:
         entry = storage.find(staged)
         staged_path, size = staged, entry.size if entry else 0
         final = f"{inputs.partition}/{task.final_name}" if inputs.partition else str(task.final_name)
-        with storage.open_input(staged) as source:
-            rows_read_back = pq.read_metadata(source).num_rows
-    ledger = stream.ledger(rows)
+        rows_read_back, hash_out = _read_back(storage, staged, task.rules)
+    ledger = stream.ledger(rows, hash_out)
     where = f"{inputs.partition}/{inputs.file_id}"
     ledger.check(
         footer_rows_in=stream.base_rows,
@@ -117,6 +117,14 @@ def compact_slice(storage: Storage, task: SliceTask) -> SliceDone:
         seconds=round(time.monotonic() - started, 3),
     )
     return _record(storage, f"{folder}/{task.position}{OK}", done)
+
+
+def _read_back(storage: Storage, path: str, rules: SliceRules) -> tuple[int, int]:
+    """Rows of a written file by its footer, and the identity of the rows that are in it."""
+    with storage.open_input(path) as source:
+        rows = pq.read_metadata(source).num_rows
+    schema = project(rules.schema, identity_columns(rules.schema))
+    return rows, identity_sum(table for table, _ in base_tables(storage, path, schema, rules.batch_rows))
 
 
 def input_names(slice_: FileSlice) -> tuple[str, ...]:

@@ -24,12 +24,12 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from timeline.byte_blocks import Index, byte_blocks
 from timeline.errors import MalformedError, UnsupportedError
 
 # Hudi's defaults of hoodie.index.bloom.num_entries, .fpp, hoodie.bloom.index.filter.dynamic.max.entries.
@@ -45,9 +45,7 @@ _HEAD = struct.Struct(">iibi")
 _DYNAMIC = struct.Struct(">iii")
 _VERSION, _MURMUR = -1, 1
 _M = np.uint32(0x5BD1E995)
-_CACHE_BYTES = 512 * 1024
 _U32 = npt.NDArray[np.uint32]
-_Index = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,7 @@ class BloomBuilder:
             data += [head, np.packbits(row, bitorder="little").tobytes()]
         return BloomFilter("DYNAMIC_V0", base64.b64encode(b"".join(data)).decode("ascii"))
 
-    def _rows_of(self, ordinal: _Index) -> _Index:
+    def _rows_of(self, ordinal: Index) -> Index:
         """The row for the key added as number `ordinal` (from 0)."""
         full = self._max_rows * self._entries
         # Hudi puts the first key past the maximum in row 0 and only then begins taking turns at row 0.
@@ -166,7 +164,7 @@ class _Chunk:
     part, so that this is paid once for all hashes. `tail`: the 1 to 3 bytes behind the words, or None.
     """
 
-    ordinals: _Index
+    ordinals: Index
     length: int
     words: list[_U32]
     tail: _U32 | None
@@ -178,37 +176,14 @@ def _chunks(keys: pa.Array | pa.ChunkedArray) -> Iterator[_Chunk]:
         raise MalformedError("a record key is null", found=f"{keys.null_count} of {len(keys)}")
     first = 0
     for array in keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys]:
-        if len(array):
-            yield from _chunks_of_array(array.cast(pa.large_string()), first)
+        for block in byte_blocks(array):
+            if not block.data.shape[1]:
+                raise MalformedError("a record key is empty")
+            yield _mix(block.data, first + block.ordinals)
         first += len(array)
 
 
-def _chunks_of_array(keys: pa.LargeStringArray, first: int) -> Iterator[_Chunk]:
-    lengths = np.diff(_offsets(keys))
-    if lengths.min() == 0:
-        raise MalformedError("a record key is empty")
-    order = np.arange(len(keys))
-    if lengths.min() != lengths.max():
-        # Ordered by length, the keys of one length are a matrix of bytes, without a copy per length.
-        order = np.argsort(lengths, kind="stable")
-        keys, lengths = keys.take(pa.array(order)), lengths[order]
-    offsets = _offsets(keys)
-    bounds = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), len(keys)]
-    for low, high in pairwise(bounds):
-        length = int(lengths[low])
-        # Per key the words of this length, two scratch words, the hash, and the position.
-        step = max(1, _CACHE_BYTES // (length + 20))
-        for start in range(low, high, step):
-            stop = min(start + step, high)
-            block = np.frombuffer(keys.buffers()[2], np.uint8, (stop - start) * length, int(offsets[start]))
-            yield _mix(block.reshape(-1, length), first + order[start:stop])
-
-
-def _offsets(keys: pa.LargeStringArray) -> npt.NDArray[np.int64]:
-    return np.frombuffer(keys.buffers()[1], np.int64, len(keys) + 1, keys.offset * 8)
-
-
-def _mix(block: npt.NDArray[np.uint8], ordinals: _Index) -> _Chunk:
+def _mix(block: npt.NDArray[np.uint8], ordinals: Index) -> _Chunk:
     """The chunk of the keys in `block` (keys, bytes)."""
     length = block.shape[1]
     whole = length // 4 * 4
@@ -223,7 +198,7 @@ def _mix(block: npt.NDArray[np.uint8], ordinals: _Index) -> _Chunk:
     return _Chunk(ordinals, length, words, tail if whole < length else None)
 
 
-def _positions(chunk: _Chunk, hashes: int, size: int) -> Iterator[_Index]:
+def _positions(chunk: _Chunk, hashes: int, size: int) -> Iterator[Index]:
     """Per hash the bit of every key of the chunk; the one array yielded is overwritten by the next hash."""
     length, divisor = np.uint32(chunk.length), np.uint32(size)
     value, spare, quotient = np.zeros((3, len(chunk.ordinals)), np.uint32)

@@ -133,7 +133,7 @@ def _block_instants(storage: Storage, path: str) -> Iterator[Instant]:
     for block in scan_blocks(source, path):
         if block.kind is not BlockKind.AVRO_DATA:
             raise MalformedError("unexpected block in an archive", path=path, found=block.kind.name)
-        for row in decode_rows(block, source, _ARCHIVE_SCHEMA).to_pylist():
+        for row in next(decode_rows(block, source, _ARCHIVE_SCHEMA)).to_pylist():
             if row["actionState"] not in (None, State.COMPLETED.name):  # very old archives name no state
                 continue
             if row["commitTime"] is None or row["actionType"] is None:

@@ -8,15 +8,17 @@
 
 A sum proves something only if its ends come from independent sources: `base_rows` is compared with the base
 file's footer, `log_entries` with block headers and Parquet footers, `rows_out` with the footer of the written
-file read back.
+file read back. Numbers can agree by chance where rows do not: `identity` compares the rows themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
+from typing import Any
 
 from timeline.errors import LedgerError
+from timeline.identity import Identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,7 @@ class Ledger:
     inserts: int
     deletes_of_absent: int
     rows_out: int
+    identity: Identity | None = None
 
     @property
     def superseded(self) -> int:
@@ -78,20 +81,32 @@ class Ledger:
                     found=str(left),
                     todo="Nothing was published. Keep the files and report this.",
                 )
+        if self.identity is not None:
+            self.identity.check(where)
         if self.superseded < 0:
             raise LedgerError("the ledger does not balance: more keys than entries", path=where, found=str(self))
 
-    def to_json(self) -> dict[str, int]:
-        """Plain counts."""
-        return asdict(self)
+    def to_json(self) -> dict[str, Any]:
+        """Plain counts, and the sums of `identity` in hex."""
+        identity = {"identity": self.identity.to_json()} if self.identity is not None else {}
+        return {**{name: getattr(self, name) for name in _COUNTS}, **identity}
 
     @staticmethod
-    def from_json(counts: Mapping[str, int]) -> Ledger:
-        """Inverse of `to_json`; unknown names are ignored, missing ones are an error."""
-        return Ledger(**{f.name: int(counts[f.name]) for f in fields(Ledger)})
+    def from_json(values: Mapping[str, Any]) -> Ledger:
+        """Inverse of `to_json`; unknown names are ignored. KeyError, TypeError or ValueError on anything else."""
+        sums = values.get("identity")
+        counts = {name: int(values[name]) for name in _COUNTS}
+        return Ledger(**counts, identity=Identity.from_json(sums) if sums is not None else None)
+
+
+_COUNTS = tuple(f.name for f in fields(Ledger) if f.name != "identity")
 
 
 def total(ledgers: Iterable[Ledger]) -> Ledger:
-    """The sum of several file groups' books."""
+    """The sum of several file groups' books; `identity` where all of them keep it."""
     books = list(ledgers)
-    return Ledger(**{f.name: sum(getattr(b, f.name) for b in books) for f in fields(Ledger)})
+    sums = [b.identity for b in books if b.identity is not None]
+    return Ledger(
+        **{name: sum(getattr(b, name) for b in books) for name in _COUNTS},
+        identity=Identity.total(sums) if len(sums) == len(books) else None,
+    )

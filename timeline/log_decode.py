@@ -10,8 +10,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -22,21 +24,33 @@ from timeline.errors import MalformedError, PhantombaseError, UnsupportedError
 from timeline.log_block import BlockKind, HeaderKey, LogBlock
 
 _CONTENT_VERSION = 3
-_LENGTH = {"name": "__length", "type": {"type": "fixed", "name": "length4", "size": 4}}
+_LENGTH = "__length"
+_LENGTH_FIELD = {"name": _LENGTH, "type": {"type": "fixed", "name": "length4", "size": 4}}
 
 
-def decode_rows(block: LogBlock, source: pa.NativeFile, schema: pa.Schema, *, float_as_text: bool = True) -> pa.Table:
+def decode_rows(
+    block: LogBlock,
+    source: pa.NativeFile,
+    schema: pa.Schema,
+    *,
+    float_as_text: bool = True,
+    part_bytes: int | None = None,
+) -> Iterator[pa.Table]:
     """The rows of a data block under `schema` (only its columns are decoded or read); see `conform` for
-    `float_as_text`.
+    `float_as_text`. A block of more than `part_bytes` encoded bytes comes in several tables.
 
     UnsupportedError: HFile blocks, partial updates. MalformedError: anything the framing promised and the
     content does not hold.
     """
     check_supported(block, source)
+    parquet = block.kind is BlockKind.PARQUET_DATA
     with decoding(block):
-        if block.kind is BlockKind.PARQUET_DATA:
-            return _parquet_rows(block, source, schema)
-        return _avro_rows(block, source, schema, float_as_text)
+        parts = (
+            _parquet_rows(block, source, schema, part_bytes)
+            if parquet
+            else _avro_rows(block, source, schema, float_as_text, part_bytes)
+        )
+        yield from parts
 
 
 def check_supported(block: LogBlock, source: pa.NativeFile) -> None:
@@ -67,30 +81,65 @@ def count_entries(block: LogBlock, source: pa.NativeFile) -> int:
         return abs(decode_long(head, 8)[0])
 
 
-def _parquet_rows(block: LogBlock, source: pa.NativeFile, schema: pa.Schema) -> pa.Table:
+def _parquet_rows(
+    block: LogBlock, source: pa.NativeFile, schema: pa.Schema, part_bytes: int | None
+) -> Iterator[pa.Table]:
     file = pq.ParquetFile(pa.BufferReader(content_of(block, source)))
     wanted = [name for name in schema.names if name in file.schema_arrow.names]
-    return conform(_with_rows(file.read(columns=wanted), file.metadata.num_rows), schema, block.path)
+    metadata = file.metadata
+    decoded = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    if part_bytes is None or decoded <= part_bytes:
+        yield conform(_with_rows(file.read(columns=wanted), metadata.num_rows), schema, block.path)
+        return
+    rows = max(1, metadata.num_rows * part_bytes // decoded)
+    for batch in file.iter_batches(batch_size=rows, columns=wanted):
+        yield conform(_with_rows(pa.Table.from_batches([batch]), batch.num_rows), schema, block.path)
 
 
-def _avro_rows(block: LogBlock, source: pa.NativeFile, schema: pa.Schema, text: bool) -> pa.Table:
+def _avro_rows(
+    block: LogBlock, source: pa.NativeFile, schema: pa.Schema, text: bool, part_bytes: int | None
+) -> Iterator[pa.Table]:
     content = content_of(block, source)
     count = content_version(content[:8].to_pybytes(), block)
     record = parse_avro(block.header(HeaderKey.SCHEMA))
-    framed = {**record, "fields": [_LENGTH, *record["fields"]]}
+    framed = {**record, "fields": [_LENGTH_FIELD, *record["fields"]]}
     present = {f["name"] for f in record["fields"]}
-    columns = [_LENGTH["name"], *(name for name in schema.names if name in present)]
-    table = decode_records(content[8:], count, framed, block.path, columns=columns)
-    if count:
-        _check_lengths(table.column(0).combine_chunks(), content.size - 8 - 4 * count, block)
-        table = table.remove_column(0)
-    return conform(_with_rows(table, count), schema, block.path, float_as_text=text)
+    columns = [_LENGTH, *(name for name in schema.names if name in present)]
+    for data, rows in _avro_parts(block, content[8:], count, framed, part_bytes):
+        table = decode_records(data, rows, framed, block.path, columns=columns)
+        if rows:
+            _check_lengths(_lengths(table), data.size - 4 * rows, block)
+            table = table.remove_column(0)
+        yield conform(_with_rows(table, rows), schema, block.path, float_as_text=text)
 
 
-def _check_lengths(lengths: pa.Array, expected: int, block: LogBlock) -> None:
+def _avro_parts(
+    block: LogBlock, data: pa.Buffer, count: int, framed: dict[str, Any], part_bytes: int | None
+) -> Iterator[tuple[pa.Buffer, int]]:
+    """Runs of whole records, each with their number. Where to cut is known from the length prefixes alone."""
+    if part_bytes is None or data.size <= part_bytes or not count:
+        yield data, count
+        return
+    lengths = _lengths(decode_records(data, count, framed, block.path, columns=[_LENGTH]))
+    _check_lengths(lengths, data.size - 4 * count, block)
+    ends = np.cumsum(lengths.astype(np.int64) + 4)
+    start = first = 0
+    while first < count:
+        last = max(first + 1, int(np.searchsorted(ends, start + part_bytes, side="right")))
+        end = int(ends[last - 1])
+        yield data.slice(start, end - start), last - first
+        start, first = end, last
+
+
+def _lengths(table: pa.Table) -> npt.NDArray[np.int32]:
+    """The length prefixes of records, in bytes."""
+    fixed = table.column(0).combine_chunks().cast(pa.binary(4))
+    return np.frombuffer(fixed.buffers()[1], ">i4", len(fixed), 4 * fixed.offset)
+
+
+def _check_lengths(lengths: npt.NDArray[np.int32], expected: int, block: LogBlock) -> None:
     """The length prefixes must add up to the content: a torn or misread one shows here."""
-    fixed = lengths.cast(pa.binary(4))
-    total = int(np.frombuffer(fixed.buffers()[1], ">i4", len(fixed), 4 * fixed.offset).sum(dtype=np.int64))
+    total = int(lengths.sum(dtype=np.int64))
     if total != expected:
         raise MalformedError(
             "record lengths of an Avro block do not add up",

@@ -20,7 +20,7 @@ from timeline.avro_schema import project
 from timeline.errors import MalformedError, UnsupportedError, UsageError
 from timeline.layout import Slicing
 from timeline.log_scan import Visibility
-from timeline.merge import MergeRule
+from timeline.merge_rule import MergeRule
 from timeline.record_key import KeySource
 from timeline.slice_stream import SliceRules, SliceStream
 from timeline.table import Table, TableSchema, consistent

@@ -1,15 +1,17 @@
 """One file slice as a stream of merged batches: reads its files and runs the merge over them.
 
 The log side is decoded and folded first; the base file is then streamed by batches, so memory is the winning log
-rows plus a batch. Only the columns asked for, and those that merging needs, are read.
+rows plus a batch. Log entries beyond a memory limit are spilled to disk. Only the columns asked for, and those that
+merging needs, are read.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,23 +20,34 @@ import pyarrow.parquet as pq
 
 from timeline.avro_schema import project
 from timeline.conform import conform
-from timeline.delete_block import decode_deletes
+from timeline.delete_block import Deletes, decode_deletes
 from timeline.errors import MalformedError
+from timeline.identity import IdentityTally
 from timeline.ledger import Ledger
 from timeline.log_block import BlockKind, LogBlock, scan_blocks
 from timeline.log_decode import check_supported, count_entries, decode_rows
+from timeline.log_fold import LogFold, Winners
 from timeline.log_scan import Selection, Skipped, Visibility, select_blocks
-from timeline.merge import IS_DELETED, Keyed, LogFold, MergeRule, SliceMerge, Winners
+from timeline.log_spill import LogSpill
+from timeline.merge import SliceMerge
+from timeline.merge_rule import IS_DELETED, NO_CHANGES, Changes, Hashes, Keyed, MergeRule
 from timeline.record_key import KeySource
+from timeline.spill_file import spill_folder
+from timeline.spilled_merge import SpilledMerge
 from timeline.storage import Storage
 from timeline.view import FileSlice
+
+_PARTITIONS_MAX = 256
+"""Each has two open files while log blocks are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceRules:
     """Everything about the table and the reader that merging a slice depends on. Picklable.
 
-    `schema`: the table's, meta columns included. `batch_rows`: rows of a base batch.
+    `schema`: the table's, meta columns included. `batch_rows`: rows of a base batch. `memory_bytes`: what merging one
+    slice may hold; None: everything stays in memory. `spill_folder`: where the rest goes, None: the system's
+    folder for temporary files. `identity`: keep the books of identity too.
     """
 
     schema: pa.Schema
@@ -44,6 +57,19 @@ class SliceRules:
     visibility: Visibility
     float_text_in_logs: bool
     batch_rows: int = 65_536
+    memory_bytes: int | None = None
+    spill_folder: str | None = None
+    identity: bool = False
+
+    @property
+    def fold_bytes(self) -> float:
+        """Log entries held in memory: settling them takes as much again, their rows wait for the base file."""
+        return math.inf if self.memory_bytes is None else self.memory_bytes / 4
+
+    @property
+    def part_bytes(self) -> int | None:
+        """Encoded bytes of a log block decoded at a time."""
+        return None if self.memory_bytes is None else max(1, self.memory_bytes // 16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +100,8 @@ class SliceStream:
         self._marks = IS_DELETED in rules.schema.names
         self._log_schema = project(rules.schema, [*self._out.names, *needed, *([IS_DELETED] if self._marks else [])])
         self._base_schema = project(rules.schema, [*self._out.names, *needed])
-        self._merge: SliceMerge | None = None
+        self._merge: SliceMerge | SpilledMerge | None = None
+        self._tally = IdentityTally() if rules.identity else None
         self.log_counts = LogCounts()
         self.base_rows = 0
 
@@ -85,39 +112,72 @@ class SliceStream:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Merged rows: the base file's order, then inserts."""
-        won = self._fold_logs()
-        merge = self._merge = SliceMerge(self._rules.merge, won)
+        with ExitStack() as stack:
+            fold = LogFold(self._rules.merge, self._out)
+            spill = self._read_logs(fold, stack)
+            for table in self._in_memory(fold.finish()) if spill is None else self._spilled(spill, stack):
+                yield from table.combine_chunks().to_batches(max_chunksize=self._rules.batch_rows)
+
+    def _in_memory(self, won: Winners) -> Iterator[pa.Table]:
+        merge = self._merge = SliceMerge(self._rules.merge, won, hashed=self._rules.identity)
         if not won.entries:  # nothing to merge: keys and ordering values need not be read
             for table in self._base_tables(self._out):
-                yield from merge.untouched(table).to_batches()
+                merge.untouched(table.num_rows)
+                yield self._changed(table, NO_CHANGES)
             return
         for table in self._base_tables(self._base_schema):
-            yield from merge.batch(self._keyed(table, self._slice.file_id)).to_batches()
-        inserts = merge.inserts()
-        if inserts.num_rows:
-            yield from inserts.combine_chunks().to_batches(max_chunksize=self._rules.batch_rows)
+            keyed = self._keyed(table, self._slice.file_id)
+            yield self._changed(keyed.rows, merge.changes(keyed))
+        _, rows, hashes = merge.inserts()
+        yield self._inserted(rows, hashes)
+
+    def _spilled(self, spill: LogSpill, stack: ExitStack) -> Iterator[pa.Table]:
+        rules = self._rules
+        folder = stack.enter_context(spill_folder(rules.spill_folder))
+        merge = self._merge = SpilledMerge(rules.merge, spill, self._out, folder, hashed=rules.identity)
+        needed = project(rules.schema, [*rules.keys.fields, *rules.ordering_fields])
+
+        def keys() -> Iterator[Keyed]:
+            for table in self._base_tables(needed):
+                yield self._keyed(table, self._slice.file_id)
+
+        merge.decide(keys, rules.batch_rows)
+        for table in self._base_tables(self._out):
+            yield self._changed(table, merge.changes(table.num_rows))
+        for rows, hashes in merge.inserts(rules.batch_rows):
+            yield self._inserted(rows, hashes)
+
+    def _changed(self, rows: pa.Table, changes: Changes) -> pa.Table:
+        if self._tally is not None:
+            self._tally.merged(rows, changes)
+        return changes.apply(rows)
+
+    def _inserted(self, rows: pa.Table, hashes: Hashes) -> pa.Table:
+        if self._tally is not None:
+            self._tally.inserted(hashes)
+        return rows
 
     def base_batches(self) -> Iterator[pa.RecordBatch]:
         """The base file alone (read-optimized): no logs, no merge."""
         for table in self._base_tables(self._out):
             yield from table.to_batches()
 
-    def ledger(self, rows_out: int) -> Ledger:
-        """The books, once `batches()` is exhausted."""
+    def ledger(self, rows_out: int, hash_out: int | None = None) -> Ledger:
+        """The books, once `batches()` is exhausted. `hash_out`: see `Identity`, of the rows read back."""
         assert self._merge is not None, "ledger() comes after batches()"
-        return self._merge.ledger(rows_out)
+        books = self._merge.ledger(rows_out)
+        return (
+            books if self._tally is None or hash_out is None else replace(books, identity=self._tally.finish(hash_out))
+        )
 
     def _base_tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
         """The base file's rows under a schema; only its columns are read. Nothing without a base file."""
-        if self._slice.base is None:
-            return
-        path = self._slice.base.path
-        with self._storage.open_input(path) as source, _readable(path):
-            file = pq.ParquetFile(source)
-            self.base_rows = file.metadata.num_rows
-            wanted = [n for n in schema.names if n in file.schema_arrow.names]
-            for batch in file.iter_batches(batch_size=self._rules.batch_rows, columns=wanted):
-                yield conform(_counted(batch), schema, path)
+        base = self._slice.base
+        if base is not None:
+            self.base_rows = 0
+            for table, rows in base_tables(self._storage, base.path, schema, self._rules.batch_rows):
+                self.base_rows = rows
+                yield table
 
     def _keyed(self, table: pa.Table, where: str) -> Keyed:
         deleted = None
@@ -125,45 +185,78 @@ class SliceStream:
             marked = pc.fill_null(table.column(IS_DELETED), False)
             deleted = np.asarray(marked.to_numpy(), np.bool_)
         return Keyed(
-            rows=table.select(self._out.names),
+            rows=table.select([name for name in self._out.names if name in table.column_names]),
             keys=self._rules.keys.keys(table, where),
             ordering=tuple(_flat(table.column(name)) for name in self._rules.ordering_fields),
             deleted=deleted,
         )
 
-    def _fold_logs(self) -> Winners:
-        fold = LogFold(self._rules.merge, self._out)
-        sources = {log.path: self._storage.open_input(log.path) for log in self._slice.logs}
-        try:
-            selection = _select(sources, self._rules.visibility)
-            entries = 0
-            for block in selection.blocks:
-                entries += self._add(fold, block, sources[block.path])
-            self.log_counts = _counts(selection, entries)
-            return fold.finish()
-        finally:
-            for source in sources.values():
-                source.close()
+    def _read_logs(self, fold: LogFold, stack: ExitStack) -> LogSpill | None:
+        """Decodes all log blocks into `fold`; returns the spill that took them when they became too many."""
+        spill: LogSpill | None = None
+        sources = {log.path: stack.enter_context(self._storage.open_input(log.path)) for log in self._slice.logs}
+        selection = _select(sources, self._rules.visibility)
+        total_bytes = sum(b.content_bytes for b in selection.blocks)
+        entries = read_bytes = 0
+        for block in selection.blocks:
+            read_bytes += block.content_bytes
+            found = 0
+            for part in self._entries(block, sources[block.path]):
+                if isinstance(part, Keyed):
+                    fold.add_rows(part)
+                    found += len(part.keys)
+                else:
+                    fold.add_deletes(part)
+                    found += len(part.keys)
+                if fold.nbytes > self._rules.fold_bytes:
+                    spill = spill or self._open_spill(fold.nbytes * total_bytes / read_bytes, stack)
+                    spill.add(fold.drain())
+            entries += _checked(block, sources[block.path], found)
+        self.log_counts = _counts(selection, entries)
+        if spill is not None:
+            spill.add(fold.drain())
+        return spill
 
-    def _add(self, fold: LogFold, block: LogBlock, source: pa.NativeFile) -> int:
-        entries = count_entries(block, source)
+    def _entries(self, block: LogBlock, source: pa.NativeFile) -> Iterator[Keyed | Deletes]:
+        rules = self._rules
         if block.kind is BlockKind.DELETE:
-            parts = decode_deletes(block, source)
-            found = sum(len(part.keys) for part in parts)
-            for part in parts:
-                fold.add_deletes(part)
-        else:
-            rows = decode_rows(block, source, self._log_schema, float_as_text=self._rules.float_text_in_logs)
-            found = rows.num_rows
-            fold.add_rows(self._keyed(rows, block.path))
-        if found != entries:
-            raise MalformedError(
-                "log block holds another number of entries than it says",
-                path=block.path,
-                expected=str(entries),
-                found=str(found),
-            )
-        return entries
+            yield from decode_deletes(block, source)
+            return
+        for rows in decode_rows(
+            block, source, self._log_schema, float_as_text=rules.float_text_in_logs, part_bytes=rules.part_bytes
+        ):
+            yield self._keyed(rows, block.path)
+
+    def _open_spill(self, expected_bytes: float, stack: ExitStack) -> LogSpill:
+        """Partitions so small that one of them is at most half of what may be held, if keys spread."""
+        partitions = min(_PARTITIONS_MAX, max(2, math.ceil(2 * expected_bytes / self._rules.fold_bytes)))
+        folder = stack.enter_context(spill_folder(self._rules.spill_folder))
+        return LogSpill(folder, self._rules.merge, self._out, partitions)
+
+
+def base_tables(storage: Storage, path: str, schema: pa.Schema, batch_rows: int) -> Iterator[tuple[pa.Table, int]]:
+    """A Parquet base file's rows under a schema, by batches, each beside the number of rows in the footer.
+
+    MalformedError: not a readable file. Only columns of the schema are read.
+    """
+    with storage.open_input(path) as source, _readable(path):
+        file = pq.ParquetFile(source)
+        wanted = [n for n in schema.names if n in file.schema_arrow.names]
+        for batch in file.iter_batches(batch_size=batch_rows, columns=wanted):
+            yield conform(_counted(batch), schema, path), file.metadata.num_rows
+
+
+def _checked(block: LogBlock, source: pa.NativeFile, found: int) -> int:
+    """The number of entries a block says it holds, which must be the number found."""
+    entries = count_entries(block, source)
+    if found != entries:
+        raise MalformedError(
+            "log block holds another number of entries than it says",
+            path=block.path,
+            expected=str(entries),
+            found=str(found),
+        )
+    return entries
 
 
 def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -57,7 +56,7 @@ ROWS = [{"k": "a", "v": 1}, {"k": "bb", "v": 2}]
 
 def rows_of(data: bytes, schema: pa.Schema, *, float_as_text: bool = True) -> pa.Table:
     (only,) = blocks_of(data)
-    rows = decode_rows(only, pa.BufferReader(data), schema, float_as_text=float_as_text)
+    (rows,) = decode_rows(only, pa.BufferReader(data), schema, float_as_text=float_as_text)
     assert count_entries(only, pa.BufferReader(data)) == rows.num_rows
     return rows
 
@@ -315,7 +314,7 @@ def test_other_content_versions_are_refused(kind: int, version: int) -> None:
     data = block(kind, {INSTANT_TIME: "10", SCHEMA: ONE}, content)
     (only,) = blocks_of(data)
     for decode in (
-        decode_deletes if kind == DELETE else lambda b, s: decode_rows(b, s, arrow_schema(ONE)),
+        decode_deletes if kind == DELETE else all_rows,
         count_entries,
     ):
         with pytest.raises(UnsupportedError, match="old content version") as failure:
@@ -337,13 +336,18 @@ def test_other_blocks_hold_no_rows(kind: int) -> None:
     data = block(kind, {INSTANT_TIME: "10", SCHEMA: ONE}, avro_content(ONE, ROWS))
     (only,) = blocks_of(data)
     with pytest.raises(UnsupportedError, match="not supported in data tables"):
-        decode_rows(only, pa.BufferReader(data), arrow_schema(ONE))
+        list(decode_rows(only, pa.BufferReader(data), arrow_schema(ONE)))
+
+
+def all_rows(block: LogBlock, source: pa.NativeFile) -> list[pa.Table]:
+    """Blocks are decoded as their rows are asked for."""
+    return list(decode_rows(block, source, arrow_schema(ONE)))
 
 
 def malformed(kind: int, content: bytes, schema: str = ONE) -> MalformedError:
     data = block(kind, {INSTANT_TIME: "10", SCHEMA: schema}, content)
     (only,) = blocks_of(data, "p/.f_10.log.1")
-    decode = decode_deletes if kind == DELETE else partial(decode_rows, schema=arrow_schema(ONE))
+    decode = decode_deletes if kind == DELETE else all_rows
     with pytest.raises(MalformedError) as failure:
         decode(only, pa.BufferReader(data))
     return failure.value
@@ -409,7 +413,7 @@ def test_content_shorter_than_the_header_says() -> None:
     data = avro_block("10", ONE, ROWS)
     (only,) = blocks_of(data)
     with pytest.raises(MalformedError, match="shorter"):
-        decode_rows(only, pa.BufferReader(data[: only.content_offset + 9]), arrow_schema(ONE))
+        list(decode_rows(only, pa.BufferReader(data[: only.content_offset + 9]), arrow_schema(ONE)))
 
 
 # --- delete blocks ----------------------------------------------------------------------------------------------
@@ -658,4 +662,5 @@ def test_blocks_are_values() -> None:
     data = avro_block("10", ONE, ROWS)
     (only,) = blocks_of(data)
     assert isinstance(only, LogBlock)
-    assert decode_rows(only, pa.BufferReader(data), arrow_schema(ONE)).to_pylist() == ROWS
+    (rows,) = decode_rows(only, pa.BufferReader(data), arrow_schema(ONE))
+    assert rows.to_pylist() == ROWS

@@ -1,0 +1,78 @@
+"""How a table merges, and a batch of rows with what merging needs of them (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timeline.ordering import Ordering
+from timeline.table_config import MergeMode
+
+IS_DELETED = "_hoodie_is_deleted"
+HUDI_0X = frozenset({MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X})
+
+Flags: TypeAlias = npt.NDArray[np.bool_]
+Indices: TypeAlias = npt.NDArray[np.int64]
+Hashes: TypeAlias = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeRule:
+    """How a table merges. `ordering_types`: the types of the ordering columns, none for commit time."""
+
+    mode: MergeMode
+    ordering_types: tuple[pa.DataType, ...]
+    every_duplicate: bool = False
+
+    def comparable(self, values: pa.Array) -> pa.Array:
+        """Hudi 1.x takes a missing ordering value for Integer 0, which only an int column can be compared with."""
+        if self.mode is MergeMode.EVENT_TIME and values.type == pa.int32() and values.null_count:
+            return pc.fill_null(values, 0)
+        return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keyed:
+    """A batch of rows with what merging needs of them: keys, ordering values, rows marked deleted."""
+
+    rows: pa.Table
+    keys: pa.Array
+    ordering: Ordering
+    deleted: Flags | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What the log does to one batch of the base file.
+
+    `replaced`, `deleted`: row numbers in the batch. `rows`: what comes in the place of the replaced ones, in their
+    order. `hashes`: identity of those rows, empty where nobody keeps books of it.
+    """
+
+    replaced: Indices
+    deleted: Indices
+    rows: pa.Table
+    hashes: Hashes
+
+    def apply(self, rows: pa.Table) -> pa.Table:
+        """The batch after the changes, in its order."""
+        if not len(self.replaced) and not len(self.deleted):
+            return rows
+        source = np.arange(rows.num_rows, dtype=np.int64)
+        source[self.replaced] = rows.num_rows + np.arange(len(self.replaced))
+        alive = np.ones(rows.num_rows, np.bool_)
+        alive[self.deleted] = False
+        if len(self.replaced):
+            rows = pa.concat_tables([rows, self.rows]).combine_chunks()
+        return rows.take(pa.array(source[alive]))
+
+
+NO_CHANGES = Changes(
+    replaced=np.zeros(0, np.int64), deleted=np.zeros(0, np.int64), rows=pa.table({}), hashes=np.zeros(0, np.uint64)
+)
+"""A batch that stays as it is."""
