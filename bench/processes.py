@@ -21,10 +21,12 @@ _REPOSITORY = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """`peak_bytes`: greatest sum of resident memory over the process and its children, mapped inputs included."""
+    """`peak_bytes`: greatest sum of resident memory over the process and its children, mapped inputs included;
+    `peak_private_bytes`: without pages of files, which the system takes back when it needs them."""
 
     seconds: float
     peak_bytes: int
+    peak_private_bytes: int
     stdout: str
 
     @property
@@ -50,12 +52,12 @@ def run(command: list[str]) -> Ran:
         finally:
             process.kill()
             seconds = time.perf_counter() - started
-            peak = memory.stop()
+            peak, private = memory.stop()
         if process.returncode:
             words.seek(0)
             tail = words.read().decode(errors="replace")[-4000:]
             raise RuntimeError(f"`{' '.join(command)}` exited {process.returncode}:\n{tail}")
-    return Ran(seconds=seconds, peak_bytes=peak, stdout=stdout)
+    return Ran(seconds=seconds, peak_bytes=peak, peak_private_bytes=private, stdout=stdout)
 
 
 class _Memory:
@@ -63,35 +65,39 @@ class _Memory:
 
     def __init__(self, root: int) -> None:
         self._root = root
-        self._peak = 0
+        self._peak = self._private = 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
-    def stop(self) -> int:
+    def stop(self) -> tuple[int, int]:
         self._end.set()
         self._thread.join()
-        return self._peak
+        return self._peak, self._private
 
     def _watch(self) -> None:
         while not self._end.wait(_SAMPLE_S):
-            self._peak = max(self._peak, _resident_bytes(self._root))
+            resident, private = _memory_bytes(self._root)
+            self._peak, self._private = max(self._peak, resident), max(self._private, private)
 
 
-def _resident_bytes(root: int) -> int:
-    """Linux only; 0 elsewhere."""
+def _memory_bytes(root: int) -> tuple[int, int]:
+    """Resident memory of a process tree, and that without pages of files. Linux only; 0 elsewhere."""
     children: dict[int, list[int]] = defaultdict(list)
-    pages: dict[int, int] = {}
+    pages: dict[int, tuple[int, int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            _, resident, shared, *_ = (entry / "statm").read_text().split()
         except OSError:
             continue  # ended meanwhile
         children[int(fields[1])].append(int(entry.name))
-        pages[int(entry.name)] = int(fields[21])
-    total, open_ = 0, [root]
+        pages[int(entry.name)] = (int(resident), int(resident) - int(shared))
+    total, private, open_ = 0, 0, [root]
     while open_:
         process = open_.pop()
-        total += pages.get(process, 0)
+        all_, own = pages.get(process, (0, 0))
+        total, private = total + all_, private + own
         open_ += children[process]
-    return total * os.sysconf("SC_PAGE_SIZE")
+    page = os.sysconf("SC_PAGE_SIZE")
+    return total * page, private * page

@@ -141,7 +141,7 @@ class SliceStream:
             for table in self._base_tables(needed):
                 yield self._keyed(table, self._slice.file_id)
 
-        merge.decide(keys, rules.batch_rows)
+        merge.decide(keys, max(1, rules.batch_rows // len(spill)))
         for table in self._base_tables(self._out):
             yield self._changed(table, merge.changes(table.num_rows))
         for rows, hashes in merge.inserts(rules.batch_rows):

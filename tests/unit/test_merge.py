@@ -35,6 +35,7 @@ from tests.builders import (
 from timeline.delete_block import Deletes
 from timeline.errors import LedgerError, MalformedError
 from timeline.fold import EntryKind
+from timeline.identity import Identity
 from timeline.ledger import Ledger, total
 from timeline.log_fold import LogFold, Winners
 from timeline.merge import SliceMerge
@@ -585,13 +586,22 @@ def test_books_that_balance() -> None:
     check(BOOKS)
 
 
-@pytest.mark.parametrize("name", [f.name for f in fields(Ledger)])
+@pytest.mark.parametrize("name", [f.name for f in fields(Ledger) if f.name != "identity"])
 @pytest.mark.parametrize("by", [-1, 1])
 def test_any_wrong_count_is_found(name: str, by: int) -> None:
     """One more or one less in any single count breaks some equation, and the error says where."""
     with pytest.raises(LedgerError, match="does not balance") as failure:
         check(replace(BOOKS, **{name: getattr(BOOKS, name) + by}))
     assert failure.value.path == "p/f"
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(Identity)])
+def test_any_wrong_row_is_found(name: str) -> None:
+    """Books whose counts agree while the rows do not."""
+    right = Identity(base=10, removed=3, added=2**64 - 1, out=6)
+    check(replace(BOOKS, identity=right))
+    with pytest.raises(LedgerError, match="hash of the rows out"):
+        check(replace(BOOKS, identity=replace(right, **{name: getattr(right, name) + 1})))
 
 
 @pytest.mark.parametrize("name", ["footer_rows_in", "header_entries", "footer_rows_out"])
