@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable
 
 from compactor_daemon.records import SliceDone
+from timeline.books import LEDGER, GroupBooks, encode_books
 from timeline.commit_metadata import CommitMetadata, RuntimeStats, WriteStat
-from timeline.ledger import total
-
-LEDGER = "phantombase.ledger"
-"""Key of the books in a commit's extraMetadata: {"total": counts, "file_groups": {partition/file id: counts}}."""
 
 
 def compaction_commit(done: Iterable[SliceDone], schema_text: str) -> CommitMetadata:
@@ -21,21 +17,24 @@ def compaction_commit(done: Iterable[SliceDone], schema_text: str) -> CommitMeta
     for one in slices:
         if one.final is not None:
             stats[one.partition].append(_write_stat(one))
-    books = {
-        "total": total(d.ledger for d in slices).to_json(),
-        "file_groups": {
-            f"{d.partition}/{d.file_id}" if d.partition else d.file_id: {
-                **d.ledger.to_json(),
-                "skipped": dict(d.skipped),
-            }
-            for d in slices
-        },
-    }
+    books = encode_books([_books(d) for d in slices])
     return CommitMetadata(
         partition_to_write_stats={partition: tuple(s) for partition, s in stats.items()},
         compacted=True,
-        extra_metadata={"schema": schema_text, LEDGER: json.dumps(books, separators=(",", ":"))},
+        extra_metadata={"schema": schema_text, LEDGER: books},
         operation_type="COMPACT",
+    )
+
+
+def _books(done: SliceDone) -> GroupBooks:
+    return GroupBooks(
+        partition=done.partition,
+        file_id=done.file_id,
+        inputs=done.inputs,
+        output=done.final.rpartition("/")[2] if done.final is not None else None,
+        size=done.size,
+        ledger=done.ledger,
+        skipped=done.skipped,
     )
 
 

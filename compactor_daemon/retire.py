@@ -6,6 +6,7 @@ zombies that old.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 from compactor_daemon.foreign import heartbeat_path
@@ -20,6 +21,8 @@ from compactor_daemon.records import (
     instant_folder,
     recorded_instants,
 )
+from timeline.books import LEDGER, audit_path
+from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import MissingFileError
 from timeline.file_name import BaseFileName, parse_data_file
 from timeline.instant import Instant
@@ -43,8 +46,21 @@ def retire(table: Table, go: Go) -> None:
         file_id = BaseFileName.parse(text).file_id
         if not any(n.file_id == file_id and n.instant > go.instant for n in bases[partition]):
             place(table, placement.staged, placement.final, placement.size)
+    keep_books(table.storage, go)
     _remove_strays(table, done, (o.partition_path for o in table.compaction_plan(go.instant).operations))
     _remove_staged(table.storage, go.instant)
+
+
+def keep_books(storage: Storage, go: Go) -> None:
+    """The ledger of a completed compaction into the audit log, which outlives the commit on the timeline."""
+    metadata = decode_commit(go.content, go.completed_path)
+    entry = {
+        "instant": go.instant,
+        "attempt": go.attempt,
+        "completed": go.completed_path,
+        "ledger": metadata.extra_metadata[LEDGER],
+    }
+    storage.put_if_absent(audit_path(go.instant), json.dumps(entry, sort_keys=True).encode())
 
 
 def _base_names(table: Table, partitions: Iterable[str]) -> dict[str, list[BaseFileName]]:

@@ -16,7 +16,9 @@ import typer
 
 from timeline import render
 from timeline.active import Timeline
-from timeline.console import configure_logging, emit, run
+from timeline.audit import audit as audit_instant
+from timeline.audit import audited_instants
+from timeline.console import EXIT_FAILED, configure_logging, emit, progress, run
 from timeline.errors import MissingFileError, PhantombaseError, UsageError
 from timeline.export import check_output, export_parquet
 from timeline.instant import Instant, State, parse_as_of
@@ -25,6 +27,7 @@ from timeline.plan import CompactionPlan, decode_plan
 from timeline.read import Query, ReadOptions
 from timeline.report import (
     Row,
+    audit_report,
     instant_rows,
     pending_rows,
     plan_report,
@@ -219,6 +222,42 @@ def read(
         "seconds": round(time.monotonic() - started, 3),
     }
     emit(data, json, render.read)
+
+
+@app.command()
+def audit(
+    path: TablePath,
+    instant: Annotated[
+        str | None, typer.Argument(metavar="INSTANT", help="Only this compaction; default: all by phantombase.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Prove compactions again from the files that still exist. Exit code 1 when something is wrong.
+
+    Every compaction by phantombase leaves a [b]ledger[/b]: what went into each file group and what came out, as
+    counts and as sums of row hashes. The audit checks the ledger itself, counts and hashes the rows of the base file
+    it speaks of, and, while the inputs are still there, runs the merge again. It looks for log files that were left
+    out and for second base files.
+
+    [b]proved[/b]: all of that holds. [b]output proved[/b]: a cleaner has taken inputs. [b]cleaned[/b]: the base file is
+    gone too, a newer one took its place. [b]wrong[/b]: something disagrees, and it is said what.
+
+    [b]Examples[/b]
+      timeline audit /data/trips
+      timeline audit /data/trips 20261121091052663
+      timeline audit /data/trips --json | jq '.instants[] | select(.good | not)'
+    """
+    configure_logging(json=json, verbose=False)
+    table = Table.open(path)
+    instants = audited_instants(table, instant)
+    with progress(len(instants), "auditing") as bar:
+        found = []
+        for one in instants:
+            found.append(audit_instant(table, one))
+            bar.advance(1)
+    emit(audit_report(found, table.storage.base_path), json, render.audit)
+    if not all(f.good for f in found):
+        raise typer.Exit(EXIT_FAILED)
 
 
 def main() -> None:

@@ -86,6 +86,15 @@ class Ledger:
         if self.superseded < 0:
             raise LedgerError("the ledger does not balance: more keys than entries", path=where, found=str(self))
 
+    def check_itself(self, where: str) -> None:
+        """LedgerError when the books do not agree with themselves; nothing outside is looked at."""
+        self.check(
+            footer_rows_in=self.base_rows,
+            header_entries=self.log_entries,
+            footer_rows_out=self.rows_out,
+            where=where,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Plain counts, and the sums of `identity` in hex."""
         identity = {"identity": self.identity.to_json()} if self.identity is not None else {}

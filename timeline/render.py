@@ -199,3 +199,28 @@ def read(data: Row) -> Iterator[RenderableType]:
         f"{plural(data['rows'], 'row')} of {plural(data['slices'], 'file slice')} in {data['seconds']:.2f} s "
         f"-> {data['output']} ({human_bytes(data['bytes'])})"
     )
+
+
+# --- audit -------------------------------------------------------------------------------------------------------
+
+
+def audit(data: Row) -> Iterator[RenderableType]:
+    """One line an instant, then every problem in full."""
+    if not data["instants"]:
+        yield Text("No compaction by phantombase has left a ledger here.")
+        return
+    yield RowsTable(title=plural(len(data["instants"]), "compaction"), columns=_AUDIT_COLUMNS, rows=data["instants"])
+    for row in data["instants"]:
+        for problem in row["problems"]:
+            yield Text.assemble(("wrong:", "bold red"), f" {row['instant']}: {problem}")
+        for leftover in row["leftovers"]:
+            yield Text.assemble(("left over:", "yellow"), f" {leftover}: the next compactor run removes it")
+
+
+_AUDIT_COLUMNS = (
+    Column(title="instant", cell=_plain("instant")),
+    Column(title="file groups", cell=lambda r: f"{r['file_groups']:,}", right=True),
+    Column(title="rows", cell=lambda r: f"{r['rows']:,}", right=True),
+    Column(title="found", cell=lambda r: ", ".join(f"{n:,} {verdict}" for verdict, n in r["verdicts"].items())),
+    Column(title="", cell=lambda r: Text("good", "green") if r["good"] else Text("WRONG", "bold red")),
+)

@@ -5,11 +5,13 @@ Sizes are bytes, instants are digit strings as on disk, what is unknown or does 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
 from timeline.active import Timeline
+from timeline.audit import InstantAudit
 from timeline.errors import MissingFileError, PhantombaseError, UsageError
 from timeline.instant import Instant, parse_time
 from timeline.plan import TOTAL_LOG_FILES_SIZE, CompactionOperation, CompactionPlan
@@ -236,3 +238,26 @@ def _names(operation: CompactionOperation) -> Iterable[str]:
 
 def _path(operation: CompactionOperation, name: str) -> str:
     return f"{operation.partition_path}/{name}" if operation.partition_path else name
+
+
+# --- audit -------------------------------------------------------------------------------------------------------
+
+
+def audit_report(audits: Sequence[InstantAudit], table_path: str) -> Row:
+    """What `timeline audit` found, earliest instant first."""
+    return {
+        "table": table_path,
+        "good": all(a.good for a in audits),
+        "instants": [
+            {
+                "instant": a.instant,
+                "good": a.good,
+                "file_groups": len(a.groups),
+                "rows": sum(g.rows for g in a.groups),
+                "verdicts": dict(Counter(g.verdict.value for g in a.groups)),
+                "problems": [*a.problems, *(f"{g.file_id}: {p}" for g in a.groups for p in g.problems)],
+                "leftovers": list(a.leftovers),
+            }
+            for a in audits
+        ],
+    }

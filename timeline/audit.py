@@ -1,0 +1,270 @@
+"""Proves a compaction again from the files that still exist.
+
+    books      every equation of the ledger, and the audit log against the commit
+    output     size, footer and the hash of all rows in it
+    inputs     while all of them are there: the merge is run again and must give the same books; the base file alone
+               is counted and hashed
+    closure    no log file that the view puts under the compaction was left out
+    strays     no second base file of the instant, no second commit of it, no staged data left
+
+Cleaners take inputs first and outputs later: what is gone that way is said, not blamed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import pyarrow.parquet as pq
+
+from timeline.avro_schema import project
+from timeline.books import LEDGER, GroupBooks, audit_path, decode_books, logged_instants
+from timeline.errors import LedgerError, MalformedError, PhantombaseError, UsageError
+from timeline.file_name import BaseFileName, parse_data_file
+from timeline.identity import identity_columns, identity_sum
+from timeline.instant import Instant
+from timeline.layout import HOODIE
+from timeline.read import slice_rules
+from timeline.slice_stream import SliceStream, base_tables
+from timeline.table import Table, consistent
+from timeline.view import DataFile, FileGroup, FileSlice, TableView, is_replaced, latest_base
+
+_BATCH_ROWS = 65_536
+_MEMORY_BYTES = 1 << 30
+"""For the merge run again; log data beyond it is spilled."""
+
+
+class Verdict(Enum):
+    """What an audit can say of a file group."""
+
+    PROVED = "proved"
+    OUTPUT_PROVED = "output proved, inputs cleaned"
+    CLEANED = "cleaned"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupAudit:
+    """One file group. `problems`: what does not agree, empty unless WRONG."""
+
+    partition: str
+    file_id: str
+    verdict: Verdict
+    rows: int
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstantAudit:
+    """One compaction. `problems`: those of the instant as a whole; `leftovers`: staged files, for the next run."""
+
+    instant: str
+    groups: tuple[GroupAudit, ...]
+    problems: tuple[str, ...]
+    leftovers: tuple[str, ...]
+
+    @property
+    def good(self) -> bool:
+        """Nothing is wrong."""
+        return not self.problems and all(g.verdict is not Verdict.WRONG for g in self.groups)
+
+
+def audited_instants(table: Table, only: str | None = None) -> tuple[str, ...]:
+    """Compactions that left books, earliest first. UsageError: `only` is none of them."""
+    found = {i.requested_time for i in _commits(table)} | set(logged_instants(table.storage))
+    if only is None:
+        return tuple(sorted(found))
+    if only not in found:
+        raise UsageError(
+            "no ledger of this instant",
+            path=table.storage.base_path,
+            instant=only,
+            expected=", ".join(sorted(found)) or "none: phantombase has compacted nothing here",
+            todo="Only compactions by phantombase leave one.",
+        )
+    return (only,)
+
+
+def audit(table: Table, instant: str, advance: Callable[[], None] = lambda: None) -> InstantAudit:
+    """Audits one instant; `advance` is called after every file group."""
+    commits = [i for i in _commits(table) if i.requested_time == instant]
+    problems, books = _books(table, instant, commits)
+    now = _now(table, {b.partition for b in books}, problems)
+    groups = []
+    for one in books:
+        groups.append(_audit_group(now, instant, one))
+        advance()
+    return InstantAudit(
+        instant=instant, groups=tuple(groups), problems=tuple(problems), leftovers=tuple(_leftovers(table, instant))
+    )
+
+
+def _commits(table: Table) -> list[Instant]:
+    """Completed commits with books; on versions 8 and 9 one instant can have two of them."""
+    names = [e.name for e in table.storage.list(table.config.timeline_folder) if not e.is_folder]
+    found = [i for n in names if (i := table.layout.parse(n)) and i.completed and i.action == "commit"]
+    return [i for i in found if LEDGER in table.commit_metadata(i).extra_metadata]
+
+
+def _books(table: Table, instant: str, commits: list[Instant]) -> tuple[list[str], list[GroupBooks]]:
+    """The books, from the commit or else the audit log, and what is wrong with how they are kept."""
+    problems, texts = [], {}
+    for commit in commits:
+        path = table.instant_path(commit)
+        texts[path] = table.commit_metadata(commit).extra_metadata[LEDGER]
+    if len(commits) > 1:
+        problems.append(f"{len(commits)} completed commits of one compaction: {', '.join(texts)}")
+    path = audit_path(instant)
+    if table.storage.find(path) is not None:
+        texts[path] = _logged_ledger(table.storage.read(path), path)
+    elif commits:
+        problems.append(f"the audit log has no entry {path}: the next run of compactor-daemon writes it")
+    if len(set(texts.values())) > 1:
+        problems.append(f"different ledgers in {' and '.join(texts)}")
+    where, text = next(iter(texts.items()))
+    return problems, decode_books(text, where)
+
+
+def _logged_ledger(data: bytes, path: str) -> str:
+    try:
+        return str(json.loads(data)["ledger"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise MalformedError("unreadable entry of the audit log", path=path, found=str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Now:
+    """The table as it is: its view, None where it has none, and the files of the partitions concerned."""
+
+    table: Table
+    view: TableView | None
+    sizes: Mapping[str, Mapping[str, int]]
+
+    def size(self, books: GroupBooks, name: str) -> int | None:
+        return self.sizes.get(books.partition, {}).get(name)
+
+    def group(self, books: GroupBooks) -> FileGroup | None:
+        groups = self.view.groups if self.view is not None else ()
+        return next((g for g in groups if g.key == books.key), None)
+
+
+def _now(table: Table, partitions: set[str], problems: list[str]) -> _Now:
+    there = {p for p in partitions if not p or table.storage.find(p) is not None}
+    try:
+        view = consistent(lambda: table.reload().load_view(exactly=there))
+    except PhantombaseError as error:  # two base files of an instant, a lost one: what audits are for
+        problems.append(str(error))
+        view = None
+    sizes = {p: {e.name: e.size for e in table.storage.list(p) if not e.is_folder} for p in there}
+    return _Now(table=table, view=view, sizes=sizes)
+
+
+def _audit_group(now: _Now, instant: str, books: GroupBooks) -> GroupAudit:
+    problems = [*_missed_logs(now, books), *_second_files(now, instant, books)]
+    verdict = Verdict.WRONG
+    try:
+        books.ledger.check_itself(books.path(books.file_id))
+        verdict = _files(now, instant, books)
+    except PhantombaseError as error:
+        problems.append(str(error))
+    return GroupAudit(
+        partition=books.partition,
+        file_id=books.file_id,
+        verdict=Verdict.WRONG if problems else verdict,
+        rows=books.ledger.rows_out,
+        problems=tuple(problems),
+    )
+
+
+def _missed_logs(now: _Now, books: GroupBooks) -> Iterator[str]:
+    """Closure, looked at again: logs of the compacted slice which are not among the inputs."""
+    group, base = now.group(books), books.base
+    for slice_ in group.slices if group is not None and base is not None else ():
+        for log in slice_.logs if slice_.base is not None and str(slice_.base.name) == base else ():
+            if str(log.name) not in books.inputs:
+                yield f"{log.path} lies under the compaction but was not merged: its rows are in no base file"
+
+
+def _second_files(now: _Now, instant: str, books: GroupBooks) -> Iterator[str]:
+    for text in now.sizes.get(books.partition, {}):
+        name = parse_data_file(text)
+        same = isinstance(name, BaseFileName) and (name.file_id, name.instant) == (books.file_id, instant)
+        if same and text != books.output:
+            yield f"{books.path(text)}: a second base file of the instant; the commit names {books.output}"
+
+
+def _files(now: _Now, instant: str, books: GroupBooks) -> Verdict:
+    """Proves what the files still allow; an error of the tree where they disagree."""
+    if books.output is None:
+        return Verdict.PROVED
+    storage, path = now.table.storage, books.path(books.output)
+    size = now.size(books, books.output)
+    if size is None:
+        if now.view is not None and _is_superseded(now.view, now.group(books), instant):
+            return Verdict.CLEANED
+        raise LedgerError("the base file is gone although it is the newest", path=path, instant=instant)
+    _same("size of the base file", size, books.size, path)
+    with storage.open_input(path) as source:
+        footer = pq.read_metadata(source)
+    # The schema of then: the table's may have changed since.
+    schema = now.table.schema((footer.metadata or {}).get(b"parquet.avro.schema", b"").decode())
+    ledger = books.ledger
+    _same("rows of the base file", footer.num_rows, ledger.rows_out, path)
+    columns = project(schema.arrow, identity_columns(schema.arrow))
+    out = identity_sum(t for t, _ in base_tables(storage, path, columns, _BATCH_ROWS))
+    if ledger.identity is not None:
+        _same("hash of the rows in it", f"{out:016x}", f"{ledger.identity.out:016x}", path)
+    if any(now.size(books, name) is None for name in books.inputs):
+        return Verdict.OUTPUT_PROVED
+    rules = slice_rules(
+        now.table, now.table.load_timeline(), schema, every_duplicate=now.table.layout.every_duplicate_compacted
+    )
+    rules = replace(rules, identity=ledger.identity is not None, memory_bytes=_MEMORY_BYTES)
+    stream = SliceStream(storage, _inputs(now, books), rules)
+    rows = sum(batch.num_rows for batch in stream.batches())
+    _same("books of the merge run again", stream.ledger(rows, out), ledger, path)
+    return Verdict.PROVED
+
+
+def _is_superseded(view: TableView, group: FileGroup | None, instant: str) -> bool:
+    """Whether a cleaner may have taken a base file of the group at the instant."""
+    if group is None or is_replaced(group, view.facts):
+        return True
+    base = latest_base(group)
+    return base is not None and base.name.instant > instant
+
+
+def _inputs(now: _Now, books: GroupBooks) -> FileSlice:
+    """The slice as it was merged."""
+    base, logs = None, []
+    for text in books.inputs:
+        name, size = parse_data_file(text), now.size(books, text) or 0
+        if isinstance(name, BaseFileName):
+            base = DataFile(partition=books.partition, name=name, size=size)
+        elif name is not None:
+            logs.append(DataFile(partition=books.partition, name=name, size=size))
+    return FileSlice(
+        partition=books.partition,
+        file_id=books.file_id,
+        base_instant=base.name.instant if base is not None else "",
+        base=base,
+        logs=tuple(logs),
+    )
+
+
+def _same(what: str, found: object, expected: object, path: str) -> None:
+    if found != expected:
+        raise LedgerError(f"{what} is not what the ledger says", path=path, expected=str(expected), found=str(found))
+
+
+def _leftovers(table: Table, instant: str) -> Iterator[str]:
+    """Staged data of attempts at the instant, which a finished compaction has removed."""
+    folder = f"{HOODIE}/.phantombase/{instant}"
+    if table.storage.find(folder) is None:
+        return
+    for attempt in (e.name for e in table.storage.list(folder) if e.is_folder):
+        for entry in table.storage.list(f"{folder}/{attempt}"):
+            if entry.name.endswith(".parquet"):
+                yield f"{folder}/{attempt}/{entry.name}"
