@@ -19,6 +19,7 @@ from compactor_daemon.records import RECORDS, reserved_times
 from compactor_daemon.run import run_compactions
 from tests.compare import assert_same_rows
 from tests.golden_tables import GOLDEN, unzip_golden
+from timeline.audit import Verdict, audit, audited_instants
 from timeline.lock import ProcessLock
 from timeline.read import Query, ReadOptions, read_table
 from timeline.schedule import schedule_compaction
@@ -69,6 +70,9 @@ def test_compacts_as_hudi_did(name: str, tmp_path: Path) -> None:
         drop_and_schedule(path)
     assert compact(path) == max(1, len(planned))
     table = Table.open(str(path))
+    audits = [audit(table, instant) for instant in audited_instants(table)]
+    assert {g.verdict for a in audits for g in a.groups} == {Verdict.PROVED}
+    assert all(a.good for a in audits)
     after, base_files = read_table(table), read_table(table, RO)
     if snapshot is None or read_optimized is None:
         snapshot = read_optimized = before
@@ -98,7 +102,7 @@ def test_nothing_but_records_is_left(name: str, tmp_path: Path) -> None:
     path = unzip_golden(name, tmp_path)
     compact(path)
     records = sorted(p.name for p in (path / RECORDS).rglob("*") if p.is_file())
-    assert {r for r in records if not r.endswith(".lock")} == {"open", "fate"}
+    assert {r for r in records if not r.endswith((".lock", ".json"))} == {"open", "fate"}
     assert not list((path / ".hoodie" / ".heartbeat").glob("*"))
     assert compact(path) == 0
 
