@@ -63,7 +63,7 @@ class SliceMerge:
         self._count(len(at), int(applied.size), int(updates.sum()), int((~updates).sum()))
         row = self._won.row[key[updates]]
         return Changes(
-            replaced=hit[updates], deleted=hit[~updates], rows=self._won.rows.take(pa.array(row)), hashes=self._of(row)
+            replaced=hit[updates], deleted=hit[~updates], values=self._won.rows, row=row, hashes=self._of(row)
         )
 
     def _of(self, row: Indices) -> Hashes:

@@ -50,13 +50,14 @@ class Keyed:
 class Changes:
     """What the log does to one batch of the base file.
 
-    `replaced`, `deleted`: row numbers in the batch. `rows`: what comes in the place of the replaced ones, in their
-    order. `hashes`: identity of those rows, empty where nobody keeps books of it.
+    `replaced`, `deleted`: row numbers in the batch. `values`, `row`: what comes in the place of the replaced ones, as
+    numbers of rows in a table. `hashes`: identity of those rows, empty where nobody keeps books of it.
     """
 
     replaced: Indices
     deleted: Indices
-    rows: pa.Table
+    values: pa.Table
+    row: Indices
     hashes: Hashes
 
     def apply(self, rows: pa.Table) -> pa.Table:
@@ -64,15 +65,18 @@ class Changes:
         if not len(self.replaced) and not len(self.deleted):
             return rows
         source = np.arange(rows.num_rows, dtype=np.int64)
-        source[self.replaced] = rows.num_rows + np.arange(len(self.replaced))
+        source[self.replaced] = rows.num_rows + self.row
         alive = np.ones(rows.num_rows, np.bool_)
         alive[self.deleted] = False
-        if len(self.replaced):
-            rows = pa.concat_tables([rows, self.rows]).combine_chunks()
-        return rows.take(pa.array(source[alive]))
+        # Taken from both tables as they lie: every value is moved once.
+        return pa.concat_tables([rows, self.values]).take(pa.array(source[alive]))
 
 
 NO_CHANGES = Changes(
-    replaced=np.zeros(0, np.int64), deleted=np.zeros(0, np.int64), rows=pa.table({}), hashes=np.zeros(0, np.uint64)
+    replaced=np.zeros(0, np.int64),
+    deleted=np.zeros(0, np.int64),
+    values=pa.table({}),
+    row=np.zeros(0, np.int64),
+    hashes=np.zeros(0, np.uint64),
 )
 """A batch that stays as it is."""

@@ -55,7 +55,9 @@ class SpilledMerge:
             start = 0
             for batch in base():
                 changes = merge.changes(batch)
-                replaced.append(self._run(changes.replaced + start, changes.rows, changes.hashes))
+                replaced.append(
+                    self._run(changes.replaced + start, changes.values.take(pa.array(changes.row)), changes.hashes)
+                )
                 deleted.append(self._run(changes.deleted + start, None, _NONE))
                 start += len(batch.keys)
             keys, rows, hashes = merge.inserts()
@@ -87,7 +89,8 @@ class SpilledMerge:
         positions = _positions(replaced, start)
         gone = _positions(deleted, start)
         self._base_rows = end
-        return Changes(replaced=positions, deleted=gone, rows=self._rows(replaced), hashes=_hashes(replaced))
+        row = np.arange(len(positions), dtype=np.int64)
+        return Changes(replaced=positions, deleted=gone, values=self._rows(replaced), row=row, hashes=_hashes(replaced))
 
     def inserts(self, window: int) -> Iterator[tuple[pa.Table, Hashes]]:
         """New rows and their hashes in order of first appearance, `window` log entries at a time."""
