@@ -92,7 +92,8 @@ def _fixed(array: pa.Array) -> Hashes:
 def _bytes(data: npt.NDArray[np.uint8]) -> Hashes:
     """Hashes of values of one length. The last word is read so that it ends where the value ends."""
     count, length = data.shape
-    result = np.full(count, length + 1, np.uint64)
+    # The length first, over all 64 bits: a short value must not be able to make up for it.
+    result = _mixed(np.full(count, length + 1, np.uint64))
     if not length or not count:
         return _mixed(result)
     if length < _WORD:

@@ -15,6 +15,7 @@ from compactor_daemon.records import reserved_times
 from compactor_daemon.run import run_compactions
 from tests.interop.rows import keys, same
 from tests.judge.client import Judge
+from timeline.audit import audit, audited_instants
 from timeline.lock import ProcessLock
 from timeline.read import Query, ReadOptions, read_table
 from timeline.schedule import schedule_compaction
@@ -109,6 +110,13 @@ class SharedTable:
             attempt=AttemptOptions(),
         )
         return [result.instant for result in results]
+
+    def audited(self) -> None:
+        """Every compaction of ours can still be proved, as far as its files exist."""
+        table = self.open()
+        for instant in audited_instants(table):
+            found = audit(table, instant)
+            assert found.good, found
 
     def we_read(self, query: Query = Query.SNAPSHOT) -> pa.Table:
         """What we read."""

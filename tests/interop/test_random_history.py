@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
 
+from compactor_daemon.options import OutputOptions
 from tests.interop.rows import DECIMAL, PARTITIONS, SCHEMA, Rows
 from tests.interop.shared_table import BUCKET, COMMIT_TIME, EVENT_TIME, PARQUET_LOGS, SharedTable
 from tests.judge.client import Judge
@@ -22,6 +24,18 @@ pytestmark = pytest.mark.interop
 
 SEEDS = range(int(os.environ.get("PHANTOMBASE_HISTORIES", "2")))
 STEPS = 8
+_KEYGEN = "hoodie.datasource.write.keygenerator.class"
+KEYS_OF: dict[str, dict[str, object]] = {
+    "simple": {},
+    "complex": {"hoodie.datasource.write.recordkey.field": "id,p"},
+    "custom": {_KEYGEN: "org.apache.hudi.keygen.CustomKeyGenerator"},
+    "hive style": {
+        "hoodie.datasource.write.hive_style_partitioning": "true",
+        "hoodie.datasource.write.partitionpath.urlencode": "true",
+    },
+    "virtual": {"hoodie.populate.meta.fields": "false"},
+}
+"""Key generators and what they write: more key fields, other partition paths, no meta columns."""
 KEYS = 120
 
 
@@ -35,7 +49,11 @@ class History:
         # Where Hudi 0.15's answer to late updates would depend on when compaction ran there are none.
         self.late = self.random.random() < 0.6 and not (self.commit_time and version == 6)
         parquet_logs = self.random.random() < 0.4
-        self.said = [f"version {version}, bucket {self.bucket}, commit time {self.commit_time}, late {self.late}"]
+        self.keys = self.random.choice(sorted(KEYS_OF) if self.bucket else sorted(KEYS_OF.keys() - {"virtual"}))
+        self.said = [
+            f"version {version}, bucket {self.bucket}, commit time {self.commit_time}, late {self.late}, "
+            f"keys {self.keys}, Parquet logs {parquet_logs}"
+        ]
         # What clustering and bulk insert write as INT64 decimals, Hudi 0.15's compaction multiplies by 100.
         columns = [name for name in SCHEMA.names if version > 6 or self.bucket or name != DECIMAL]
         self.rows = Rows(seed, columns)
@@ -43,14 +61,21 @@ class History:
             judge=judge,
             path=path,
             version=version,
-            partition_field=None if self.bucket else "p",
+            partition_field=self.partition_field(),
             options=(COMMIT_TIME if self.commit_time else EVENT_TIME)
             | (BUCKET if self.bucket else {})
-            | (PARQUET_LOGS if parquet_logs else {}),
+            | (PARQUET_LOGS if parquet_logs else {})
+            | KEYS_OF[self.keys],
         )
         self.clock = 10
         self.fresh = 1000
         self.table.create(self.rows(range(KEYS), self.clock))
+
+    def partition_field(self) -> str | None:
+        """The field as its key generator wants it."""
+        if self.bucket:
+            return "" if self.keys == "custom" else None
+        return "p:SIMPLE" if self.keys == "custom" else "p"
 
     def some(self) -> list[int]:
         """Some numbers, a few of them new."""
@@ -101,7 +126,7 @@ class History:
     def delete_partition(self) -> bool:
         if self.bucket or self.table.pending():  # Hudi refuses beside pending table services
             return False
-        self.table.judge.delete_partition(self.table.path, self.random.choice(PARTITIONS))
+        self.table.judge.delete_partition(self.table.path, self.random.choice(self.table.open().partitions()))
         return True
 
     def cluster(self) -> bool:
@@ -124,7 +149,8 @@ class History:
 
     def we_compact(self) -> bool:
         pending = self.table.pending()
-        return bool(pending and self.table.we_compact(self.random.choice(pending)))
+        output = replace(OutputOptions(), batch_rows=self.random.choice((7, 65_536)))
+        return bool(pending and self.table.we_compact(self.random.choice(pending), output))
 
     def clean(self) -> bool:
         self.table.judge.clean(self.table.path)
@@ -177,6 +203,8 @@ def test_both_read_the_same_after_every_step(judge: Judge, version: int, seed: i
         history.table.we_may_schedule()
         # Under event time a late update after a delete in the plan takes effect only with the compaction.
         history.table.compact_beside_hudi(snapshot_kept=history.commit_time or not history.late)
+        history.said.append("audit")
+        history.table.audited()
     except Exception as error:
         error.add_note(f"seed {seed}: " + "; ".join(history.said))
         raise
