@@ -73,9 +73,7 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
     plan = table.compaction_plan(instant)
     trace = foreign_trace(table, instant, {o.partition_path for o in plan.operations})
     earlier = attempts(storage, instant)
-    # A heartbeat beside records of ours is our own, of an attempt that died.
-    seen = replace(trace, heartbeat_ms=None) if earlier else trace
-    refuse_live(seen, table, instant, round(time.time() * 1000), options)
+    refuse_live(trace, table, instant, round(time.time() * 1000), options)
     who = f"{socket.gethostname()}:{os.getpid()}"
     for number in declare_dead(storage, instant, who):
         _log.info("attempt_declared_dead", instant=instant, attempt=number)
@@ -135,11 +133,13 @@ def tasks_for(
     table: Table,
     view: TableView,
     schema: TableSchema,
-    attempt: Attempt,
-    slices: Iterable[FileSlice],
+    slices: Iterable[tuple[int, FileSlice]],
     output: OutputOptions,
+    *,
+    instant: str,
+    attempt: int,
 ) -> list[SliceTask]:
-    """One task per file slice, in plan order."""
+    """One task per file slice, which comes with its position in the plan."""
     rules = slice_rules(
         table,
         view.timeline,
@@ -150,15 +150,15 @@ def tasks_for(
     rules = replace(rules, memory_bytes=output.memory_limit, spill_folder=output.spill_dir, identity=True)
     return [
         SliceTask(
-            instant=attempt.instant,
-            attempt=attempt.number,
+            instant=instant,
+            attempt=attempt,
             position=position,
             slice=slice_,
             rules=rules,
             schema_text=schema.file_text,
             output=output,
         )
-        for position, slice_ in enumerate(slices)
+        for position, slice_ in slices
     ]
 
 
@@ -174,7 +174,8 @@ def stage(
     for _ in range(options.redo_max):
         view = table.load_view(exactly={o.partition_path for o in attempt.plan.operations})
         schema = table.schema(table.schema_text(view.timeline))
-        tasks = tasks_for(table, view, schema, attempt, closed_inputs(view, attempt.instant, attempt.plan), output)
+        slices = enumerate(closed_inputs(view, attempt.instant, attempt.plan))
+        tasks = tasks_for(table, view, schema, slices, output, instant=attempt.instant, attempt=attempt.number)
         own = done_slices(storage, attempt.instant, attempt.number)
         done = {t.position: d for t in tasks if (d := _usable(t, own, adopted)) is not None}
         todo = [t for t in tasks if t.position not in done]

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import filelock
 import structlog
 
-from compactor_daemon.attempt import closed_inputs, open_attempt, stage
+from compactor_daemon.attempt import Attempt, closed_inputs, open_attempt, stage
 from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import Progress, Runner
 from compactor_daemon.foreign import heartbeat
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.publish import publish
-from compactor_daemon.records import RECORDS, Go, find_go
+from compactor_daemon.records import GO, Go, attempt_dead, find_go, read_fate
 from compactor_daemon.retire import retire
 from timeline.commit_metadata import decode as decode_commit
-from timeline.errors import LockError, StorageError, UsageError
-from timeline.lock import TableLock
+from timeline.errors import AttemptDeadError, LockError, PhantombaseError, StorageError, UsageError
+from timeline.layout import RECORDS
+from timeline.lock import TableLock, hold_file
 from timeline.read import slice_rules
 from timeline.schedule import refuse_metadata_table
 from timeline.slice_stream import check_slice
@@ -71,19 +70,20 @@ def claim(table: Table, wait_s: float = 0.0) -> Iterator[None]:
     LockError when another process of ours holds the claim for longer than `wait_s`.
     """
     path = os.path.join(table.storage.base_path, RECORDS, "claim.lock")
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    try:
-        with filelock.FileLock(path, timeout=wait_s):
-            yield
-    except filelock.Timeout as error:
-        raise LockError(
-            "another compactor is at work on this table", path=path, todo="Wait for it, or run with --wait SECONDS."
-        ) from error
+    busy = LockError(
+        "another compactor is at work on this table", path=path, todo="Wait for it, or run with --wait SECONDS."
+    )
+    with hold_file(path, wait_s, busy):
+        yield
 
 
 def probe(storage: Storage) -> None:
-    """Tries the two promises the protocol stands on, on throw-away objects; StorageError when one is broken."""
-    folder = f"{RECORDS}/probe-{uuid.uuid4().hex}"
+    """Tries the two promises the protocol stands on, on throw-away objects; StorageError when one is broken.
+
+    The caller holds the claim: what is there already was left by a process that died.
+    """
+    folder = f"{RECORDS}/probe"
+    storage.delete_folder(folder)
     try:
         first = storage.put_if_absent(f"{folder}/put", b"1")
         second = storage.put_if_absent(f"{folder}/put", b"2")
@@ -133,18 +133,17 @@ def compact_instant(
     table = table.reload()
     refuse_metadata_table(table)
     storage = table.storage
-    go = find_go(storage, instant)
-    resumed = go is not None
-    if go is None:
-        attempt = open_attempt(table, instant, options)
-        with heartbeat(storage, instant, options.heartbeat_s):
-            done, schema = stage(table, attempt, output, options, lambda tasks: runner(storage, tasks, progress))
-            go = decide_go(table, attempt, done, schema, lock)
-            publish(table, go, lock)
-    else:
-        publish(table, go, lock)
-    retire(table, go)
-    result = _summary(go, time.monotonic() - started, resumed)
+    work = find_go(storage, instant) or open_attempt(table, instant, options)
+    with heartbeat(storage, instant, options.heartbeat_s):
+        if isinstance(work, Go):
+            go = work
+        else:
+            with _taken_over_is_said(storage, work):
+                done, schema = stage(table, work, output, options, lambda tasks: runner(storage, tasks, progress))
+                go = decide_go(table, work, done, schema, lock)
+        publish(table, go, lock, output)
+        retire(table, go, output)
+    result = _summary(go, time.monotonic() - started, resumed=isinstance(work, Go))
     _log.info(
         "compacted",
         instant=instant,
@@ -156,7 +155,19 @@ def compact_instant(
     return result
 
 
-def _summary(go: Go, seconds: float, resumed: bool) -> Compacted:
+@contextmanager
+def _taken_over_is_said(storage: Storage, attempt: Attempt) -> Iterator[None]:
+    """Whatever an attempt trips over once somebody took it over (files retired under its hands) is AttemptDeadError."""
+    try:
+        yield
+    except PhantombaseError as error:
+        fate = read_fate(storage, attempt.instant, attempt.number)
+        if fate is None or fate.kind == GO or isinstance(error, AttemptDeadError):
+            raise
+        raise attempt_dead(attempt.instant, attempt.number, fate) from error
+
+
+def _summary(go: Go, seconds: float, *, resumed: bool) -> Compacted:
     stats = [s for part in decode_commit(go.content, go.completed_path).partition_to_write_stats.values() for s in part]
     return Compacted(
         instant=go.instant,

@@ -23,10 +23,16 @@ from timeline.table import Table
 
 _log = structlog.get_logger()
 
+_OURS = b"phantombase\n"
+"""What our heartbeat holds. Hudi writes an empty file and looks at modification times only."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignTrace:
-    """What an executor of Hudi left at an instant; times in milliseconds since the epoch, None where absent."""
+    """What an executor of Hudi left at an instant; times in milliseconds since the epoch, None where absent.
+
+    `heartbeat_ms` is None for a heartbeat of ours too.
+    """
 
     inflight_ms: int | None
     heartbeat_ms: int | None
@@ -42,7 +48,7 @@ class ForeignTrace:
 
 
 def heartbeat_path(instant: str) -> str:
-    """Hudi's heartbeat file of an instant: empty, only its modification time counts."""
+    """The heartbeat file of an instant, in one place in all table versions."""
     return f"{HOODIE}/.heartbeat/{instant}"
 
 
@@ -55,7 +61,8 @@ def foreign_trace(table: Table, instant: str, partitions: Iterable[str]) -> Fore
     """Looks for an executor of Hudi at an instant; `partitions`: those its plan writes to."""
     storage = table.storage
     inflight = storage.find(inflight_path(table, instant))
-    heartbeat = storage.find(heartbeat_path(instant))
+    beat = storage.find(heartbeat_path(instant))
+    heartbeat = beat if beat is not None and beat.size != len(_OURS) else None
     times = [e.modified_ms for e in (inflight,) if e is not None]
     if inflight is not None:
         times += [e.modified_ms for e in _below(storage, f"{HOODIE}/.temp/{instant}")]
@@ -94,24 +101,36 @@ def refuse_live(trace: ForeignTrace, table: Table, instant: str, now_ms: int, op
 
 @contextmanager
 def heartbeat(storage: Storage, instant: str, interval_s: float) -> Iterator[None]:
-    """Keeps Hudi's heartbeat of an instant fresh; it is removed only when the instant is retired.
+    """Keeps a heartbeat at an instant that Hudi respects, and removes it at the end, also of a failed attempt.
 
-    A beat that fails is logged, not raised: no safety of ours rests on it, only Hudi's politeness.
+    A beat that fails is logged, not raised: no safety of ours rests on it, only Hudi's politeness. That of a
+    killed process goes stale, and the next run removes it.
     """
     stop = threading.Event()
 
     def beat() -> None:
-        while not stop.wait(interval_s):
-            try:
-                storage.overwrite(heartbeat_path(instant), b"")
-            except PhantombaseError as error:
-                _log.warning("heartbeat_failed", instant=instant, error=str(error))
+        with _logged(instant):
+            storage.overwrite(heartbeat_path(instant), _OURS)
 
-    storage.overwrite(heartbeat_path(instant), b"")
-    thread = threading.Thread(target=beat, name=f"heartbeat-{instant}", daemon=True)
+    def keep() -> None:
+        while not stop.wait(interval_s):
+            beat()
+
+    beat()
+    thread = threading.Thread(target=keep, name=f"heartbeat-{instant}", daemon=True)
     thread.start()
     try:
         yield
     finally:
         stop.set()
         thread.join()
+        with _logged(instant):
+            storage.delete(heartbeat_path(instant))
+
+
+@contextmanager
+def _logged(instant: str) -> Iterator[None]:
+    try:
+        yield
+    except PhantombaseError as error:
+        _log.warning("heartbeat_failed", instant=instant, error=str(error))

@@ -3,6 +3,8 @@
 Owner, successor or both may do it, at any time, twice:
 
     place each file -> check each size -> in the lock: completed file by put-if-absent -> is it the decided one?
+
+A placed file that is gone, with its staged copy, is merged again from its inputs.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ import io
 import fastavro
 
 from compactor_daemon.foreign import inflight_path
-from compactor_daemon.records import Go
-from timeline.errors import ConflictError, MalformedError, StorageError
+from compactor_daemon.options import OutputOptions
+from compactor_daemon.records import Go, Placement
+from compactor_daemon.restore import merge_again
+from timeline.errors import ConflictError, MalformedError, PhantombaseError, StorageError, TableChangedError
 from timeline.instant import Instant
 from timeline.lock import TableLock
 from timeline.table import Table
@@ -56,37 +60,44 @@ def pending_rollback_of(table: Table, instant: str) -> str | None:
 
 
 def check_unchanged(table: Table, version: int, metadata_partitions: tuple[str, ...], instant: str) -> None:
-    """ConflictError when the table was upgraded or its metadata table switched meanwhile."""
+    """TableChangedError when the table was upgraded or its metadata table switched meanwhile."""
     now = table.reload().config
     found = (now.version, now.metadata_partitions)
     if found != (version, metadata_partitions):
-        raise ConflictError(
+        raise TableChangedError(
             "the table changed under this compaction",
             path=table.storage.base_path,
             instant=instant,
             expected=f"table version {version}, metadata partitions {list(metadata_partitions)}",
             found=f"table version {found[0]}, metadata partitions {list(found[1])}",
-            todo="Nothing more is published. Run again: the instant is looked at anew.",
+            todo="Nothing of it is visible. If a run says this again, let Hudi execute this compaction; "
+            "the next run then removes what is left.",
         )
 
 
-def publish(table: Table, go: Go, lock: TableLock) -> None:
+def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> None:
     """Gives the decided files their final names and completes the instant; may be repeated.
 
-    ConflictError: somebody else completed the instant first (what only `go` names is removed then), a rollback
-    names it, or the table changed.
+    ConflictError: somebody else completed the instant first, a rollback names it, or the table changed: what only
+    `go` names has no final name then. `output`: how a file is written that has to be merged again.
     """
-    storage = table.storage
+    storage, table = table.storage, table.reload()
     if completed_compaction(table, go.instant) is None:
+        check_unchanged(table, go.table_version, go.metadata_partitions, go.instant)
         for placement in go.placements:
-            place(table, placement.staged, placement.final, placement.size)
+            place(table, go, placement, output)
     with lock.hold("complete a compaction"):
+        table = table.reload()
         done = completed_compaction(table, go.instant)
         if done is not None:
             _check_ours(table, done, go)
             return
         refuse_rollback(table, go.instant)
-        check_unchanged(table, go.table_version, go.metadata_partitions, go.instant)
+        try:
+            check_unchanged(table, go.table_version, go.metadata_partitions, go.instant)
+        except TableChangedError:
+            remove_placed(table, go, keep=set())  # Hudi may run the plan: two base files of C would be read at will
+            raise
         storage.delete(inflight_path(table, go.instant))  # a dead JVM attempt's: Hudi refuses to go on beside it
         storage.put_if_absent(go.completed_path, go.content)
         done = completed_compaction(table, go.instant)
@@ -95,20 +106,34 @@ def publish(table: Table, go: Go, lock: TableLock) -> None:
         _check_ours(table, done, go)
 
 
-def place(table: Table, staged: str, final: str, size: int) -> None:
-    """Staged file to final name, now or found done; its size must be the recorded one."""
-    storage = table.storage
+def place(table: Table, go: Go, placement: Placement, output: OutputOptions) -> None:
+    """Staged file to final name, now or found done; its size must be the recorded one.
+
+    What the call says is not asked: it may have taken effect and failed, or somebody else's may have.
+    """
+    storage, final = table.storage, placement.final
+    failure: PhantombaseError | None = None
+    if storage.find(final) is None:
+        try:
+            storage.place(_staged(table, go, placement, output), final)
+        except PhantombaseError as error:
+            failure = error
     found = storage.find(final)
-    if found is None:
-        storage.place(staged, final)
-        found = storage.find(final)
-    if found is None or found.size != size:
+    if found is None and failure is not None:
+        raise failure
+    if found is None or found.size != placement.size:
         raise StorageError(
             "a published base file is not what was decided",
             path=final,
-            expected=f"{size} bytes",
+            expected=f"{placement.size} bytes",
             found="nothing" if found is None else f"{found.size} bytes",
         )
+
+
+def _staged(table: Table, go: Go, placement: Placement, output: OutputOptions) -> str:
+    if table.storage.find(placement.staged) is not None:
+        return placement.staged
+    return merge_again(table, go, placement, output)
 
 
 def refuse_rollback(table: Table, instant: str) -> None:
@@ -128,7 +153,7 @@ def _check_ours(table: Table, done: Instant, go: Go) -> None:
     """ConflictError when the completed commit is not the decided one; what only `go` names is removed then."""
     if is_ours(table, done, go):
         return
-    withdraw(table, done, go)
+    remove_placed(table, go, keep=named_files(table, done))
     raise ConflictError(
         "somebody else completed this compaction first",
         path=table.instant_path(done),
@@ -140,16 +165,17 @@ def _check_ours(table: Table, done: Instant, go: Go) -> None:
 
 
 def is_ours(table: Table, done: Instant, go: Go) -> bool:
-    """Whether a completed commit is the one a decision named, byte for byte."""
-    path = table.instant_path(done)
-    return path == go.completed_path and table.storage.read(path) == go.content
+    """Whether a completed commit is the one a decision named: their file names are an attempt's own.
+
+    Its path and bytes are not asked: an upgrade by Hudi renames and rewrites a completed commit.
+    """
+    return named_files(table, done) == {p.final for p in go.placements}
 
 
-def withdraw(table: Table, done: Instant, go: Go) -> None:
-    """Removes what only our decision names: another executor's commit stands."""
-    theirs = named_files(table, done)
+def remove_placed(table: Table, go: Go, keep: set[str]) -> None:
+    """Takes the final names of a decision's files away, but for those to `keep`."""
     for placement in go.placements:
-        if placement.final not in theirs:
+        if placement.final not in keep:
             table.storage.delete(placement.final)
 
 

@@ -19,11 +19,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from timeline.errors import AttemptDeadError, MalformedError
-from timeline.layout import HOODIE
+from timeline.layout import RECORDS
 from timeline.ledger import Ledger
 from timeline.storage import Storage
 
-RECORDS = f"{HOODIE}/.phantombase"
 OPEN, FATE, OK = "open", "fate", ".ok"
 DEAD, VOID, GO = "dead", "void", "go"
 
@@ -167,13 +166,18 @@ def decide(storage: Storage, instant: str, attempt: int, record: bytes, nonce: s
         return
     fate = read_fate(storage, instant, attempt)
     if fate is None or fate.nonce != nonce:
-        raise AttemptDeadError(
-            "this attempt was decided by somebody else",
-            path=path,
-            instant=instant,
-            found=fate.kind if fate else "nothing",
-            todo="Nothing was published by it. Run again: the next attempt goes on from what is there.",
-        )
+        raise attempt_dead(instant, attempt, fate)
+
+
+def attempt_dead(instant: str, attempt: int, fate: Fate | None) -> AttemptDeadError:
+    """The error of an attempt whose fate somebody else wrote."""
+    return AttemptDeadError(
+        "this attempt was decided by somebody else",
+        path=f"{attempt_folder(instant, attempt)}/{FATE}",
+        instant=instant,
+        found=fate.kind if fate else "nothing",
+        todo="Nothing was published by it. Run again: the next attempt goes on from what is there.",
+    )
 
 
 def dead_record(nonce: str, by: str) -> bytes:

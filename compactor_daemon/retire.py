@@ -7,10 +7,19 @@ zombies that old.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable
 
 from compactor_daemon.foreign import heartbeat_path
-from compactor_daemon.publish import completed_compaction, is_ours, named_files, place, refuse_rollback, withdraw
+from compactor_daemon.options import OutputOptions
+from compactor_daemon.publish import (
+    completed_compaction,
+    is_ours,
+    named_files,
+    place,
+    refuse_rollback,
+    remove_placed,
+)
 from compactor_daemon.records import (
     OK,
     Go,
@@ -26,15 +35,18 @@ from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import MissingFileError
 from timeline.file_name import BaseFileName, parse_data_file
 from timeline.instant import Instant
+from timeline.layout import TEMPORARY
 from timeline.storage import Storage
 from timeline.table import Table
 
 
-def retire(table: Table, go: Go) -> None:
+def retire(table: Table, go: Go, output: OutputOptions) -> None:
     """Places what is missing again, then removes strays of the instant, staged data and the heartbeat.
 
-    MissingFileError: the decision is not published. ConflictError: a rollback names the instant.
+    MissingFileError: the decision is not published. ConflictError: a rollback names the instant. `output`: as for
+    `publish`.
     """
+    table = table.reload()
     done = completed_compaction(table, go.instant)
     if done is None:
         raise MissingFileError("a decided compaction is not completed", path=go.completed_path, instant=go.instant)
@@ -45,7 +57,7 @@ def retire(table: Table, go: Go) -> None:
         partition, _, text = placement.final.rpartition("/")
         file_id = BaseFileName.parse(text).file_id
         if not any(n.file_id == file_id and n.instant > go.instant for n in bases[partition]):
-            place(table, placement.staged, placement.final, placement.size)
+            place(table, go, placement, output)
     keep_books(table.storage, go)
     _remove_strays(table, done, (o.partition_path for o in table.compaction_plan(go.instant).operations))
     _remove_staged(table.storage, go.instant)
@@ -89,27 +101,39 @@ def _staged_files(storage: Storage, instant: str) -> list[str]:
     return [f"{f}/{e.name}" for f in folders for e in storage.list(f) if e.name.endswith((".parquet", OK))]
 
 
-def finish_completed(table: Table) -> None:
+_ABANDONED_MS = 3_600_000
+"""A file being written for so long has lost its writer."""
+
+
+def finish_completed(table: Table, output: OutputOptions) -> None:
     """Brings instants that are no longer pending to their end: what earlier runs, killed there, had left.
 
     Completed by us: retired. Completed by a Hudi compactor, or gone from the timeline: what of ours lies around is
     removed, after undecided attempts were declared dead.
     """
     storage = table.storage
+    _remove_abandoned(storage)
     pending = {i.requested_time for i in table.load_timeline().pending_compactions}
     for instant in recorded_instants(storage):
         if instant in pending or not _is_littered(storage, instant):
             continue
         done, go = completed_compaction(table, instant), find_go(storage, instant)
         if done is not None and go is not None and is_ours(table, done, go):
-            retire(table, go)
+            retire(table, go, output)
             continue
         if done is not None and go is not None:
-            withdraw(table, done, go)
+            remove_placed(table, go, keep=named_files(table, done))
         if go is None:
             declare_dead(storage, instant, "completed by somebody else")
         _remove_staged(storage, instant)
     _forget_archived(table)
+
+
+def _remove_abandoned(storage: Storage) -> None:
+    entries = storage.list(TEMPORARY) if storage.find(TEMPORARY) is not None else []
+    for entry in entries:
+        if time.time() * 1000 - entry.modified_ms > _ABANDONED_MS:
+            storage.delete(f"{TEMPORARY}/{entry.name}")
 
 
 def _is_littered(storage: Storage, instant: str) -> bool:

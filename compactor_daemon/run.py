@@ -15,9 +15,10 @@ from compactor_daemon.compactor import (
 )
 from compactor_daemon.execute import Runner, open_runner
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
-from compactor_daemon.records import RECORDS, recorded_instants
+from compactor_daemon.records import recorded_instants
 from compactor_daemon.retire import finish_completed
 from timeline.console import Progress, progress
+from timeline.layout import RECORDS
 from timeline.lock import FileLock, parse_lock
 from timeline.schedule import drop_metadata_table, refuse_metadata_table
 from timeline.table import Table
@@ -50,11 +51,10 @@ def run_compactions(
         parse_lock(lock) if lock is not None else FileLock(os.path.join(table.storage.base_path, RECORDS, "table.lock"))
     )
     results = []
-    probe(table.storage)
     with claim(table, attempt.claim_wait_s):
-        if drop_metadata:
-            table = drop_metadata_table(table, held)
-        finish_completed(table)
+        probe(table.storage)
+        table = drop_metadata_table(table, held) if drop_metadata else table.reload()
+        finish_completed(table, output)
         if not instants:
             return []  # there was only something to clean up: no executor is started
         with nullcontext(runner) if runner is not None else open_runner(execute) as running:

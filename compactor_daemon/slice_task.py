@@ -9,6 +9,7 @@ import hashlib
 import json
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow.parquet as pq
@@ -17,7 +18,7 @@ from compactor_daemon.base_file import write_base_file
 from compactor_daemon.options import OutputOptions
 from compactor_daemon.records import OK, SliceDone, attempt_folder
 from timeline.avro_schema import RECORD_KEY, project
-from timeline.errors import AttemptDeadError
+from timeline.errors import AttemptDeadError, StorageError
 from timeline.file_name import BaseFileName
 from timeline.identity import identity_columns, identity_sum
 from timeline.local_storage import close_output
@@ -160,8 +161,11 @@ def _write(storage: Storage, path: str, stream: SliceStream, task: SliceTask) ->
             output=task.output,
         )
         close_output(file)
-    except BaseException:
-        file.close()
+    except BaseException as error:
+        with suppress(OSError):  # a full disk fails this too
+            file.close()
         storage.delete(path)
+        if isinstance(error, OSError):
+            raise StorageError("staging a base file failed", path=path, found=f"{error}") from error
         raise
     return rows

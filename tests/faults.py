@@ -1,52 +1,128 @@
-"""A storage that fails at its n-th call: before it takes effect, or after."""
+"""A storage whose every call goes through a hook, and hooks that make it die, fail or pause at its n-th call."""
 
 from __future__ import annotations
 
+import io
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import IO, Any
 
 import pyarrow as pa
 
+from timeline.errors import StorageError
+from timeline.layout import TEMPORARY
 from timeline.storage import Entry, Storage
+
+_TORN_BYTES = 100
 
 
 class ProcessDied(BaseException):
     """Stands for kill -9: nothing catches it, nothing is cleaned up."""
 
 
-class When(Enum):
-    """Whether the failing call took effect."""
+class Failure(Enum):
+    """How far a call that raises an error has come."""
 
-    BEFORE = "before"
-    AFTER = "after"
+    BEFORE = "before it took effect"
+    AFTER = "after it took effect"
+    TORN = "half-way"
+
+    def can_hit(self, name: str) -> bool:
+        """Whether it makes a difference to calls of this name; a read has no effect that could be there or not."""
+        writes = {"put_if_absent", "overwrite", "open_output"}
+        changes = {*writes, "place", "delete", "delete_folder"}
+        return self is Failure.BEFORE or name in (writes if self is Failure.TORN else changes)
 
 
-class FaultyStorage:
-    """Delegates to another storage and dies at call number `fail_at` (from 0); later calls die too.
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call of a storage: its number (from 0), name and first argument; `do` makes it."""
 
-    A dead process makes no more calls: so a `finally` of the code under test cannot tidy up.
-    """
+    number: int
+    name: str
+    path: str
+    do: Callable[[], Any]
 
-    def __init__(self, inner: Storage, fail_at: int, when: When) -> None:
-        self._inner = inner
-        self._fail_at = fail_at
-        self._when = when
-        self.calls = 0
+
+Hook = Callable[[Call], Any]
+"""Makes the call, or not; returns or raises in its place."""
+
+
+def die_at(number: int) -> Hook:
+    """Dies at that call, before it takes effect; a dead process makes no more calls, so no `finally` can tidy up."""
+
+    def hook(call: Call) -> Any:
+        if call.number >= number:
+            raise ProcessDied(f"{call.name} {call.path}")
+        return call.do()
+
+    return hook
+
+
+def fail_at(number: int, failure: Failure, inner: Storage) -> Hook:
+    """That call raises an error of the storage, once."""
+
+    def hook(call: Call) -> Any:
+        if call.number != number:
+            return call.do()
+        if failure is Failure.AFTER and call.name == "open_output":
+            call.do().close()
+        elif failure is Failure.AFTER:
+            call.do()
+        elif failure is Failure.TORN and call.name == "open_output":
+            return _TornFile(call.do().detach())
+        elif failure is Failure.TORN:
+            inner.open_output(f"{TEMPORARY}/{uuid.uuid4().hex}").close()
+        raise StorageError(f"injected: {call.name} failed {failure.value}", path=call.path)
+
+    return hook
+
+
+def pause_at(number: int, meanwhile: Callable[[], None]) -> Hook:
+    """Something else happens just before that call."""
+
+    def hook(call: Call) -> Any:
+        if call.number == number:
+            meanwhile()
+        return call.do()
+
+    return hook
+
+
+class _TornFile(io.BufferedWriter):
+    """A file on a disk that is full after some bytes."""
+
+    def write(self, data: Any) -> int:
+        room = max(0, _TORN_BYTES - self.tell())
+        if len(data) <= room:
+            return super().write(data)
+        super().write(bytes(data)[:room])
+        self.flush()
+        raise OSError(28, "No space left on device")
+
+
+class HookedStorage:
+    """Another storage behind a hook."""
+
+    def __init__(self, inner: Storage, hook: Hook) -> None:
+        self.inner = inner
+        self._hook = hook
+        self._lock = threading.Lock()
+        self.calls: list[str] = []
 
     @property
     def base_path(self) -> str:
         """See `Storage`."""
-        return self._inner.base_path
+        return self.inner.base_path
 
     def _call(self, name: str, *args: Any) -> Any:
-        number = self.calls
-        self.calls += 1
-        if number > self._fail_at or (number == self._fail_at and self._when is When.BEFORE):
-            raise ProcessDied(f"{name}{args[:1]}")
-        result = getattr(self._inner, name)(*args)
-        if number == self._fail_at:
-            raise ProcessDied(f"{name}{args[:1]}")
-        return result
+        with self._lock:
+            number = len(self.calls)
+            self.calls.append(name)
+        return self._hook(Call(number=number, name=name, path=args[0], do=lambda: getattr(self.inner, name)(*args)))
 
     def list(self, folder: str) -> list[Entry]:
         """See `Storage`."""

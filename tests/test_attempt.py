@@ -14,14 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor_daemon.attempt import open_attempt, stage
-from compactor_daemon.compactor import claim, compact_instant, pending_instants, probe
+from compactor_daemon.compactor import claim, pending_instants, probe
 from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import LocalRunner
-from compactor_daemon.foreign import heartbeat_path, inflight_path
-from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, OutputOptions
+from compactor_daemon.foreign import heartbeat, heartbeat_path, inflight_path
+from compactor_daemon.options import Codec, ExecuteOptions, Executor, OutputOptions
 from compactor_daemon.publish import publish
 from compactor_daemon.records import (
-    RECORDS,
     attempt_folder,
     attempts,
     dead_record,
@@ -33,8 +32,19 @@ from compactor_daemon.records import (
 )
 from compactor_daemon.retire import finish_completed, retire
 from compactor_daemon.run import run_compactions
+from tests.attempts import (
+    OPTIONS,
+    OUTPUT,
+    base_files,
+    check_whole,
+    decided,
+    open_table,
+    run_all,
+    run_one,
+    staged,
+)
 from tests.compare import assert_same_rows
-from tests.faults import FaultyStorage, ProcessDied, When
+from tests.faults import Call, HookedStorage
 from tests.golden_tables import unzip_golden
 from timeline.commit_metadata import CommitMetadata, encode
 from timeline.commit_metadata import decode as decode_commit
@@ -45,99 +55,14 @@ from timeline.errors import (
     LockError,
     MissingFileError,
     StorageError,
+    TableChangedError,
 )
-from timeline.layout import MetadataEncoding
+from timeline.layout import RECORDS, MetadataEncoding
 from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
 from timeline.plan import decode_plan, encode_plan
 from timeline.read import read_table
 from timeline.schedule import schedule_compaction
-from timeline.storage import Storage
-from timeline.table import Table
-
-OPTIONS = AttemptOptions(barrier_s=0.3, barrier_poll_s=0.05)
-OUTPUT = OutputOptions()
-
-
-def open_table(path: Path, storage: Storage | None = None) -> Table:
-    return Table.on(storage or LocalStorage(str(path)))
-
-
-def run_one(table: Table, instant: str) -> None:
-    compact_instant(
-        table,
-        instant,
-        lock=ProcessLock(table.storage.base_path),
-        runner=LocalRunner(1),
-        progress=lambda done, total: None,
-        output=OUTPUT,
-        options=OPTIONS,
-    )
-
-
-def run_all(table: Table) -> None:
-    """What `compactor-daemon compact` does between its checks and its output."""
-    with claim(table):
-        finish_completed(table)
-        for instant in pending_instants(table):
-            run_one(table, instant)
-
-
-def staged(table: Table, instant: str):  # type: ignore[no-untyped-def]
-    """An attempt up to its decision."""
-    attempt = open_attempt(table, instant, OPTIONS)
-    runner = LocalRunner(1)
-    done, schema = stage(table, attempt, OUTPUT, OPTIONS, lambda tasks: runner(table.storage, tasks, lambda a, b: None))
-    return attempt, done, schema
-
-
-def base_files(path: Path, instant: str) -> list[Path]:
-    return sorted(path.glob(f"**/*_{instant}.parquet"))
-
-
-def check_whole(path: Path, expected: Path) -> None:
-    """The table reads as Hudi's compacted copy, holds one base file a (file group, instant), and no leftovers."""
-    table = open_table(path)
-    assert pending_instants(table) == ()
-    assert_same_rows(read_table(table), pq.read_table(expected / "snapshot_after_compaction.parquet"))
-    names = [p.name for p in path.glob("*/*.parquet")]
-    pairs = [(n.split("_")[0], n.split("_")[2]) for n in names]
-    assert len(pairs) == len(set(pairs))
-    left = {p.name for p in (path / RECORDS).rglob("*") if p.is_file()}
-    assert {name for name in left if not name.endswith(".json")} <= {"open", "fate", "claim.lock"}
-    assert not list((path / ".hoodie").rglob("*.tmp"))
-    assert not list((path / ".hoodie" / ".heartbeat").glob("*"))
-
-
-@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
-def test_a_crash_at_every_storage_call_is_finished_by_the_next_run(name: str, tmp_path: Path) -> None:
-    """Die at call 0, 1, 2, ... until a run survives; after each death a new process finishes the compaction.
-
-    To die after call n took effect is to die before call n + 1. A reader in between sees the same rows.
-    """
-    origin = unzip_golden(name, tmp_path / "origin")
-    expected = origin.with_name(f"{origin.name}.expected")
-    snapshot = pq.read_table(expected / "snapshot.parquet")
-    for number in range(1000):
-        path = tmp_path / str(number)
-        shutil.copytree(origin, path)
-        faulty = FaultyStorage(LocalStorage(str(path)), number, When.BEFORE)
-        try:
-            run_all(open_table(path, faulty))
-            died = False
-        except ProcessDied:
-            died = True
-        for orphan in (path / ".hoodie").rglob("*.tmp"):  # a real kill may leave those; ours names them apart
-            orphan.unlink()
-        if number % 5 == 0:
-            assert_same_rows(read_table(open_table(path)), snapshot)
-        run_all(open_table(path))
-        check_whole(path, expected)
-        shutil.rmtree(path)
-        if not died:
-            assert number > 30
-            return
-    pytest.fail("the run never succeeded")
 
 
 def test_finished_slices_of_a_dead_attempt_are_adopted(tmp_path: Path) -> None:
@@ -149,8 +74,8 @@ def test_finished_slices_of_a_dead_attempt_are_adopted(tmp_path: Path) -> None:
     table.storage.delete(f"{attempt_folder(instant, 1)}/1.ok")
     run_one(table, instant)
     published = {p.name for p in base_files(path, instant)}
-    assert Path(done[0].final).name in published
-    assert Path(done[1].final).name not in published
+    assert Path(str(done[0].final)).name in published
+    assert Path(str(done[1].final)).name not in published
     check_whole(path, path.with_name("pending.expected"))
 
 
@@ -163,7 +88,7 @@ def test_changed_inputs_are_not_adopted(tmp_path: Path) -> None:
     ok = path / attempt_folder(instant, 1) / "0.ok"
     ok.write_bytes(ok.read_bytes().replace(done[0].fingerprint.encode(), b"0" * 64))
     run_one(table, instant)
-    assert Path(done[0].final).name not in {p.name for p in base_files(path, instant)}
+    assert Path(str(done[0].final)).name not in {p.name for p in base_files(path, instant)}
     check_whole(path, path.with_name("pending.expected"))
 
 
@@ -210,13 +135,12 @@ def test_a_decided_compaction_is_published_by_a_successor_twice(tmp_path: Path) 
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
     (instant,) = pending_instants(table)
-    attempt, done, schema = staged(table, instant)
-    go = decide_go(table, attempt, done, schema, ProcessLock("a"))
+    go = decided(table, instant)
     successor = open_table(path)
     assert find_go(successor.storage, instant) == go
-    publish(successor, go, ProcessLock("b"))
-    publish(table, go, ProcessLock("a"))
-    retire(successor, go)
+    publish(successor, go, ProcessLock("b"), OUTPUT)
+    publish(table, go, ProcessLock("a"), OUTPUT)
+    retire(successor, go, OUTPUT)
     check_whole(path, path.with_name("pending.expected"))
 
 
@@ -225,12 +149,62 @@ def test_a_lost_published_file_is_placed_again_before_staging_goes(tmp_path: Pat
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
     (instant,) = pending_instants(table)
-    attempt, done, schema = staged(table, instant)
-    go = decide_go(table, attempt, done, schema, ProcessLock("a"))
-    publish(table, go, ProcessLock("a"))
+    go = decided(table, instant)
+    publish(table, go, ProcessLock("a"), OUTPUT)
     base_files(path, instant)[0].unlink()
-    finish_completed(open_table(path))
+    finish_completed(open_table(path), OUTPUT)
     check_whole(path, path.with_name("pending.expected"))
+
+
+@pytest.mark.parametrize("completed", [True, False])
+@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+def test_a_file_lost_with_its_staged_copy_is_merged_again(name: str, completed: bool, tmp_path: Path) -> None:
+    """Before and after the commit is visible: its inputs are still there, and the new file is the decided one."""
+    path = unzip_golden(name, tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    go = decided(table, instant)
+    if completed:
+        publish(table, go, ProcessLock("a"), OUTPUT)
+        (path / go.placements[1].final).unlink()
+    (path / go.placements[1].staged).unlink()
+    run_all(open_table(path))
+    assert (path / go.placements[1].final).stat().st_size == go.placements[1].size
+    check_whole(path, path.with_name("pending.expected"))
+
+
+def test_a_lost_file_that_comes_out_otherwise_is_not_published(tmp_path: Path) -> None:
+    """The commit names its size. Nothing is removed, and the run under the decision's options mends it."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    go = decided(table, instant)
+    publish(table, go, ProcessLock("a"), OUTPUT)
+    lost = go.placements[0]
+    (path / lost.final).unlink()
+    (path / lost.staged).unlink()
+    with pytest.raises(StorageError, match="merged again it is not the one"):
+        finish_completed(table, OutputOptions(codec=Codec.NONE))
+    assert not (path / lost.final).exists()
+    assert (path / go.placements[1].staged).exists()
+    finish_completed(table, OUTPUT)
+    check_whole(path, path.with_name("pending.expected"))
+
+
+def test_a_lost_file_with_a_lost_input_is_an_error(tmp_path: Path) -> None:
+    """Its rows cannot be had: never "without them"."""
+    path = unzip_golden("v6_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    go = decided(table, instant)
+    publish(table, go, ProcessLock("a"), OUTPUT)
+    (path / go.placements[0].final).unlink()
+    (path / go.placements[0].staged).unlink()
+    operation = table.compaction_plan(instant).operations[0]
+    (path / operation.partition_path / operation.delta_file_paths[0]).unlink()
+    with pytest.raises(MissingFileError, match="plan names a file"):
+        finish_completed(table, OUTPUT)
+    assert not (path / go.placements[0].final).exists()
 
 
 def test_a_run_killed_while_cleaning_up_is_finished_with_nothing_pending(tmp_path: Path) -> None:
@@ -239,7 +213,7 @@ def test_a_run_killed_while_cleaning_up_is_finished_with_nothing_pending(tmp_pat
     table = open_table(path)
     (instant,) = pending_instants(table)
     attempt, done, schema = staged(table, instant)
-    publish(table, decide_go(table, attempt, done, schema, ProcessLock("a")), ProcessLock("a"))
+    publish(table, decide_go(table, attempt, done, schema, ProcessLock("a")), ProcessLock("a"), OUTPUT)
     assert pending_instants(table) == ()
     execute = ExecuteOptions(executor=Executor.LOCAL)
     assert run_compactions(str(path), output=OUTPUT, execute=execute, attempt=OPTIONS) == []
@@ -389,37 +363,101 @@ def test_a_table_that_changed_underneath_stops_the_attempt(change: str, tmp_path
     assert base_files(path, instant) == []
 
 
+def test_a_table_upgraded_after_the_decision_gets_no_file(tmp_path: Path) -> None:
+    """Neither before nor while placing: beside Hudi's base file of the instant ours would be read at will."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    go = decided(table, instant)
+    properties = path / ".hoodie" / "hoodie.properties"
+    same = properties.read_bytes()
+
+    def upgrade(call: Call) -> object:
+        if call.name == "place":
+            properties.write_bytes(same + b"\nhoodie.table.version=8\n")
+        return call.do()
+
+    for storage in (HookedStorage(table.storage, upgrade), table.storage):
+        with pytest.raises(TableChangedError, match="version 8"):
+            publish(open_table(path, storage), go, ProcessLock("a"), OUTPUT)
+        assert base_files(path, instant) == []
+    properties.write_bytes(same)
+    run_all(open_table(path))
+    check_whole(path, path.with_name("pending.expected"))
+
+
+def test_a_heartbeat_is_kept_to_the_end_and_not_beyond(tmp_path: Path) -> None:
+    """Also while a decision is published that an earlier run made; and not after an attempt that failed."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    beat = path / heartbeat_path(instant)
+    beats: list[bool] = []
+
+    def watch(call: Call) -> object:
+        if call.name == "place":
+            beats.append(beat.exists())
+            if len(beats) == 1:
+                raise StorageError("injected")
+        return call.do()
+
+    watched = open_table(path, HookedStorage(table.storage, watch))
+    with pytest.raises(StorageError, match="injected"):
+        run_one(watched, instant)
+    assert find_go(table.storage, instant) is not None
+    assert not beat.exists()
+    run_one(watched, instant)
+    assert beats == [True] * 3
+    check_whole(path, path.with_name("pending.expected"))
+
+
+def test_a_heartbeat_of_ours_is_no_hudi_compactor(tmp_path: Path) -> None:
+    """One that a killed attempt left stops nobody; a fresh one of Hudi beside records of ours does."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    beat = path / heartbeat_path(instant)
+    with heartbeat(table.storage, instant, 100.0):
+        ours = beat.read_bytes()
+    staged(table, instant)
+    beat.touch()
+    with pytest.raises(ConflictError, match="at work"):
+        run_one(table, instant)
+    beat.write_bytes(ours)
+    run_one(table, instant)
+    check_whole(path, path.with_name("pending.expected"))
+
+
 def test_somebody_else_completing_first_wins(tmp_path: Path) -> None:
     """After go, a JVM compactor completed C: what only our decision names is removed, theirs stands."""
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
     (instant,) = pending_instants(table)
-    attempt, done, schema = staged(table, instant)
-    go = decide_go(table, attempt, done, schema, ProcessLock("a"))
+    go = decided(table, instant)
     other = tmp_path / "other"
     shutil.copytree(path, other)
-    publish(open_table(other), go, ProcessLock("o"))
+    publish(open_table(other), go, ProcessLock("o"), OUTPUT)
     theirs = next((other / ".hoodie" / "timeline").glob(f"{instant}_*.commit"))
     renamed = path / ".hoodie" / "timeline" / f"{instant}_20280101000000000.commit"
     assert theirs.read_bytes() == go.content
     renamed.write_bytes(encode(CommitMetadata(compacted=True, operation_type="COMPACT"), MetadataEncoding.AVRO))
     with pytest.raises(ConflictError, match="completed this compaction first"):
-        publish(table, go, ProcessLock("a"))
+        publish(table, go, ProcessLock("a"), OUTPUT)
     assert base_files(path, instant) == []
 
 
 def test_what_hudi_completed_is_not_published_over(tmp_path: Path) -> None:
     """Killed after go (or before it); Hudi ran the plan meanwhile: the next run removes what is ours, no more."""
-    for decided in (True, False):
-        path = unzip_golden("v9_pending", tmp_path / str(decided))
+    for is_decided in (True, False):
+        path = unzip_golden("v9_pending", tmp_path / str(is_decided))
         table = open_table(path)
         (instant,) = pending_instants(table)
         attempt, done, schema = staged(table, instant)
-        if decided:
+        if is_decided:
             go = decide_go(table, attempt, done, schema, ProcessLock("a"))
             for placement in go.placements:
                 table.storage.place(placement.staged, placement.final)
-        hudi = open_table(unzip_golden("v9_pending", tmp_path / f"hudi {decided}"))
+        hudi = open_table(unzip_golden("v9_pending", tmp_path / f"hudi {is_decided}"))
         run_all(hudi)  # stands for a Hudi compactor: other names, its own completed commit
         for file in base_files(Path(hudi.storage.base_path), instant):
             target = path / file.relative_to(hudi.storage.base_path)
@@ -483,17 +521,17 @@ def test_a_file_group_is_in_one_plan_only(tmp_path: Path) -> None:
 def test_storage_that_clobbers_is_refused(tmp_path: Path) -> None:
     """The probe finds a put that replaces."""
 
-    class Clobbering(FaultyStorage):
+    class Clobbering(HookedStorage):
         def put_if_absent(self, path: str, data: bytes) -> bool:
-            self._inner.overwrite(path, data)
+            self.inner.overwrite(path, data)
             return True
 
     path = unzip_golden("v9_plain", tmp_path)
-    storage = Clobbering(LocalStorage(str(path)), 10**9, When.BEFORE)
+    storage = Clobbering(LocalStorage(str(path)), lambda call: call.do())
     with pytest.raises(StorageError, match="put-if-absent"):
         probe(storage)
     probe(LocalStorage(str(path)))
-    assert not list((path / RECORDS).glob("probe-*"))
+    assert not list((path / RECORDS).glob("probe*"))
 
 
 def test_records_of_an_opened_attempt_say_who(tmp_path: Path) -> None:

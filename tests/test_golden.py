@@ -15,11 +15,12 @@ import pytest
 
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.options import AttemptOptions, Bloom, Codec, ExecuteOptions, Executor, OutputOptions
-from compactor_daemon.records import RECORDS, reserved_times
+from compactor_daemon.records import reserved_times
 from compactor_daemon.run import run_compactions
 from tests.compare import assert_same_rows
 from tests.golden_tables import GOLDEN, unzip_golden
 from timeline.audit import Verdict, audit, audited_instants
+from timeline.layout import RECORDS
 from timeline.lock import ProcessLock
 from timeline.read import Query, ReadOptions, read_table
 from timeline.schedule import schedule_compaction

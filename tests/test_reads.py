@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.compare import assert_same_rows
-from tests.faults import FaultyStorage, When
+from tests.faults import Call, HookedStorage
 from tests.golden_tables import unzip_golden
 from timeline.errors import MissingFileError, TableChangedError, UsageError
 from timeline.instant import parse_as_of
@@ -22,16 +22,16 @@ from timeline.read import Query, ReadOptions, plan_read, read_table
 from timeline.table import Table
 
 
-class Watched(FaultyStorage):
+class Watched(HookedStorage):
     """Never fails; remembers what was listed and opened."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(LocalStorage(str(path)), 10**9, When.BEFORE)
+        super().__init__(LocalStorage(str(path)), self._remember)
         self.seen: list[tuple[str, str]] = []
 
-    def _call(self, name: str, *args: Any) -> Any:
-        self.seen.append((name, str(args[0])))
-        return super()._call(name, *args)
+    def _remember(self, call: Call) -> Any:
+        self.seen.append((call.name, call.path))
+        return call.do()
 
     def touched(self, *names: str) -> set[str]:
         """First path component of data paths listed or opened."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from timeline.instant import Instant, State
@@ -98,6 +98,14 @@ class Timeline:
             yield instant.requested_time
             if instant.completion_time is not None:
                 yield instant.completion_time
+
+    def with_pending_compaction(self, time: str) -> Timeline:
+        """This timeline as it was before a compaction completed."""
+        pending = Instant(requested_time=time, action="compaction", state=State.REQUESTED)
+        same = (time, pending.family)
+        return replace(
+            self, instants=tuple(pending if (i.requested_time, i.family) == same else i for i in self.instants)
+        )
 
     def find(self, time: str, family: str) -> Instant | None:
         """The active instant of a time and family."""

@@ -25,7 +25,7 @@ from timeline.errors import LedgerError, MalformedError, PhantombaseError, Usage
 from timeline.file_name import BaseFileName, parse_data_file
 from timeline.identity import identity_columns, identity_sum
 from timeline.instant import Instant
-from timeline.layout import HOODIE
+from timeline.layout import RECORDS
 from timeline.read import slice_rules
 from timeline.slice_stream import SliceStream, base_tables
 from timeline.table import Table, consistent
@@ -261,7 +261,7 @@ def _same(what: str, found: object, expected: object, path: str) -> None:
 
 def _leftovers(table: Table, instant: str) -> Iterator[str]:
     """Staged data of attempts at the instant, which a finished compaction has removed."""
-    folder = f"{HOODIE}/.phantombase/{instant}"
+    folder = f"{RECORDS}/{instant}"
     if table.storage.find(folder) is None:
         return
     for attempt in (e.name for e in table.storage.list(folder) if e.is_folder):

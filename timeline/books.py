@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from timeline.errors import MalformedError
-from timeline.layout import HOODIE
+from timeline.layout import RECORDS
 from timeline.ledger import Ledger, total
 from timeline.storage import Storage
 from timeline.view import GroupKey
 
 LEDGER = "phantombase.ledger"
 """Key of the books in a commit's extraMetadata: {"total": counts, "file_groups": {partition/file id: counts}}."""
-AUDIT_LOG = f"{HOODIE}/.phantombase/audit"
+AUDIT_LOG = f"{RECORDS}/audit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,12 @@ from timeline.instant import ACTIONS, Instant, State
 HOODIE = ".hoodie"
 """The table's own folder, relative to its base path."""
 
+RECORDS = f"{HOODIE}/.phantombase"
+"""Our folder in it; Hudi looks at nothing in there."""
+
+TEMPORARY = f"{RECORDS}/tmp"
+"""Files being written. Those of killed processes stay until a compaction run finds them abandoned."""
+
 _NAME = re.compile(r"(?P<time>\d+)(?:_(?P<completion>\d+))?\.(?P<first>\w+)(?:\.(?P<second>\D+))?")
 
 

@@ -14,6 +14,7 @@ from typing import IO
 import pyarrow as pa
 
 from timeline.errors import MissingFileError, StorageError
+from timeline.layout import TEMPORARY
 from timeline.storage import Entry
 
 
@@ -35,6 +36,21 @@ class LocalStorage:
 
     def _full(self, path: str) -> str:
         return os.path.join(self.base_path, path) if path else self.base_path
+
+    @contextmanager
+    def _temporary(self, data: bytes) -> Iterator[str]:
+        """A durable file with `data` in a folder of ours: what a killed process leaves lies where Hudi never looks."""
+        path = self._full(f"{TEMPORARY}/{uuid.uuid4().hex}")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        try:
+            with open(path, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            yield path
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
 
     def list(self, folder: str) -> list[Entry]:
         with _translated(self._full(folder)):
@@ -73,20 +89,8 @@ class LocalStorage:
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         full = self._full(path)
-        with _translated(full):
-            folder = os.path.dirname(full)
-            os.makedirs(folder, exist_ok=True)
-            # Begins with a dot and ends in no known state: no timeline reader takes it for an instant.
-            temporary = os.path.join(folder, f".{uuid.uuid4().hex}.tmp")
-            try:
-                with open(temporary, "xb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                return _link(temporary, full)
-            finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(temporary)
+        with _translated(full), self._temporary(data) as temporary:
+            return _link(temporary, full)
 
     def place(self, source: str, target: str) -> bool:
         with _translated(self._full(source)):
@@ -96,15 +100,11 @@ class LocalStorage:
         full = self._full(path)
         with _translated(full):
             os.makedirs(os.path.dirname(full), exist_ok=True)
-            temporary = f"{full}.{uuid.uuid4().hex}.tmp"
-            with open(temporary, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            # Hadoop's checksum side file would describe the old bytes and fail every Hudi reader.
-            with suppress(FileNotFoundError):
-                os.unlink(os.path.join(os.path.dirname(full), f".{os.path.basename(full)}.crc"))
-            os.replace(temporary, full)
+            with self._temporary(data) as temporary:
+                # Hadoop's checksum side file would describe the old bytes and fail every Hudi reader.
+                with suppress(FileNotFoundError):
+                    os.unlink(os.path.join(os.path.dirname(full), f".{os.path.basename(full)}.crc"))
+                os.replace(temporary, full)
             _sync_folder(os.path.dirname(full))
 
     def delete(self, path: str) -> None:

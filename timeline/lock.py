@@ -59,12 +59,25 @@ class FileLock:
     @contextmanager
     def hold(self, purpose: str) -> Iterator[None]:
         """See `TableLock.hold`."""
-        os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
-        try:
-            with filelock.FileLock(self.path, timeout=self.timeout_s):
-                yield
-        except filelock.Timeout as error:
-            raise _busy(self.path, self.timeout_s, purpose) from error
+        with hold_file(self.path, self.timeout_s, _busy(self.path, self.timeout_s, purpose)):
+            yield
+
+
+@contextmanager
+def hold_file(path: str, timeout_s: float, busy: LockError) -> Iterator[None]:
+    """Holds a lock file; `busy` is raised when it was not free in time, LockError when it cannot be used at all."""
+    lock = filelock.FileLock(path)
+    try:
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        lock.acquire(timeout=timeout_s)
+    except filelock.Timeout as error:
+        raise busy from error
+    except OSError as error:
+        raise LockError("the lock file cannot be used", path=path, found=f"{type(error).__name__}: {error}") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _busy(name: str, timeout_s: float, purpose: str) -> LockError:

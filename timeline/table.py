@@ -173,13 +173,18 @@ class Table:
                     ]
                 level = below
 
-    def load_view(self, partition: str | None = None, *, exactly: Collection[str] | None = None) -> TableView:
+    def load_view(
+        self, partition: str | None = None, *, exactly: Collection[str] | None = None, pending: str | None = None
+    ) -> TableView:
         """Timeline, then facts, then listing.
 
-        `partition`: only partitions at or under that path. `exactly`: these partitions and no others.
+        `partition`: only partitions at or under that path. `exactly`: these partitions and no others. `pending`: a
+        compaction that counts as not completed.
         UsageError: no such partition. MissingFileError, TableChangedError: see `consistent`.
         """
         timeline = self.load_timeline()
+        if pending is not None:
+            timeline = timeline.with_pending_compaction(pending)
         facts = self.load_facts(timeline)
         if exactly is not None:
             listings = [(part, self.storage.list(part)) for part in sorted(set(exactly))]

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 from timeline.errors import MissingFileError, StorageError
+from timeline.layout import HOODIE
 from timeline.local_storage import LocalStorage, close_output
 from timeline.storage import Storage
 
@@ -144,7 +145,7 @@ class StorageContract:
         assert [(e.name, e.is_folder, e.size) for e in entries] == [("a", False, 0), ("b", False, 2), ("sub", True, 0)]
         assert entries[0].modified_ms > 1_500_000_000_000
         assert entries[2].modified_ms == 0
-        assert [e.name for e in storage.list("")] == ["d"]
+        assert [e.name for e in storage.list("") if e.name != HOODIE] == ["d"]  # what is being written lies there
 
     def test_list_of_a_missing_folder(self, storage: Storage) -> None:
         """No folder is an error, not an empty list."""
@@ -221,7 +222,7 @@ class StorageContract:
         storage.put_if_absent("e/x", b"")
         storage.delete_folder("d")
         storage.delete_folder("d")
-        assert [e.name for e in storage.list("")] == ["e"]
+        assert [e.name for e in storage.list("") if e.name != HOODIE] == ["e"]
 
     def test_handles_see_each_other(self, storage: Storage, opener: Opener) -> None:
         """What one handle did, the next one sees at once."""

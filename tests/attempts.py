@@ -1,0 +1,98 @@
+"""Steps of a compaction as tests take them, and the check that a table came out whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from compactor_daemon.attempt import Attempt, open_attempt, stage
+from compactor_daemon.compactor import claim, compact_instant, pending_instants
+from compactor_daemon.decision import decide_go
+from compactor_daemon.execute import LocalRunner
+from compactor_daemon.options import AttemptOptions, OutputOptions
+from compactor_daemon.records import Go, SliceDone
+from compactor_daemon.retire import finish_completed
+from tests.compare import assert_same_rows
+from timeline.layout import RECORDS, TEMPORARY
+from timeline.local_storage import LocalStorage
+from timeline.lock import ProcessLock
+from timeline.read import read_table
+from timeline.storage import Storage
+from timeline.table import Table, TableSchema
+
+OPTIONS = AttemptOptions(barrier_s=0.3, barrier_poll_s=0.05)
+OUTPUT = OutputOptions()
+
+
+def open_table(path: Path, storage: Storage | None = None) -> Table:
+    """The table at a path, or on a storage."""
+    return Table.on(storage or LocalStorage(str(path)))
+
+
+def run_one(table: Table, instant: str, lock: str = "") -> None:
+    """Compacts one instant in this process. `lock`: a lock of that name instead of the table's."""
+    compact_instant(
+        table,
+        instant,
+        lock=ProcessLock(lock or table.storage.base_path),
+        runner=LocalRunner(1),
+        progress=lambda done, total: None,
+        output=OUTPUT,
+        options=OPTIONS,
+    )
+
+
+def run_all(table: Table, lock: str = "") -> None:
+    """What `compactor-daemon compact` does between its checks and its output. `lock`: also without the claim."""
+    with nullcontext() if lock else claim(table):
+        finish_completed(table, OUTPUT)
+        for instant in pending_instants(table):
+            run_one(table, instant, lock)
+
+
+def staged(table: Table, instant: str) -> tuple[Attempt, list[SliceDone], TableSchema]:
+    """An attempt up to its decision."""
+    attempt = open_attempt(table, instant, OPTIONS)
+    runner = LocalRunner(1)
+    done, schema = stage(table, attempt, OUTPUT, OPTIONS, lambda tasks: runner(table.storage, tasks, lambda a, b: None))
+    return attempt, done, schema
+
+
+def decided(table: Table, instant: str) -> Go:
+    """An attempt up to its decision, and that decision."""
+    attempt, done, schema = staged(table, instant)
+    return decide_go(table, attempt, done, schema, ProcessLock("decided"))
+
+
+def base_files(path: Path, instant: str) -> list[Path]:
+    """The base files of an instant under final names."""
+    return sorted(path.glob(f"*/*_{instant}.parquet"))
+
+
+def visible_files(path: Path) -> set[str]:
+    """All files outside our own folder."""
+    found = (str(p.relative_to(path)) for p in path.rglob("*") if p.is_file())
+    return {name for name in found if not name.startswith(RECORDS)}
+
+
+def check_whole(path: Path, expected: Path) -> None:
+    """The table reads as Hudi's compacted copy, holds one base file a (file group, instant), and no leftovers."""
+    table = open_table(path)
+    assert pending_instants(table) == ()
+    assert_same_rows(read_table(table), pq.read_table(expected / "snapshot_after_compaction.parquet"))
+    check_no_strays(path)
+
+
+def check_no_strays(path: Path) -> None:
+    """One base file a (file group, instant); of ours only records that stay, and files being written when killed."""
+    names = [p.name.split("_") for p in path.glob("*/*.parquet")]
+    twice = [pair for pair, count in Counter((n[0], n[2]) for n in names).items() if count > 1]
+    assert not twice
+    left = [p for p in (path / RECORDS).rglob("*") if p.is_file() and p.parent != path / TEMPORARY]
+    names_left = {p.name for p in left if not p.name.endswith(".json")}  # the audit log stays
+    assert names_left <= {"open", "fate", "claim.lock", "table.lock"}
+    assert not list((path / ".hoodie").rglob("*.tmp"))
+    assert not list((path / ".hoodie" / ".heartbeat").glob("*"))
