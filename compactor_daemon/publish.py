@@ -83,7 +83,7 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
     """
     storage, table = table.storage, table.reload()
     if completed_compaction(table, go.instant) is None:
-        check_unchanged(table, go.table_version, go.metadata_partitions, go.instant)
+        _check_publishable(table, go)
         for placement in go.placements:
             place(table, go, placement, output)
     with lock.hold("complete a compaction"):
@@ -93,17 +93,26 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
             _check_ours(table, done, go)
             return
         refuse_rollback(table, go.instant)
-        try:
-            check_unchanged(table, go.table_version, go.metadata_partitions, go.instant)
-        except TableChangedError:
-            remove_placed(table, go, keep=set())  # Hudi may run the plan: two base files of C would be read at will
-            raise
+        _check_publishable(table, go)
         storage.delete(inflight_path(table, go.instant))  # a dead JVM attempt's: Hudi refuses to go on beside it
         storage.put_if_absent(go.completed_path, go.content)
         done = completed_compaction(table, go.instant)
         if done is None:
             raise StorageError("the completed commit is not there after it was written", path=go.completed_path)
         _check_ours(table, done, go)
+
+
+def _check_publishable(table: Table, go: Go) -> None:
+    """TableChangedError: the decision can never be published; its files have no final names then.
+
+    Hudi may run the plan in its place, and of two base files of one instant its readers take either.
+    """
+    try:
+        check_unchanged(table, go.table_version, go.metadata_partitions, go.instant)
+    except TableChangedError:
+        if completed_compaction(table.reload(), go.instant) is None:
+            remove_placed(table, go, keep=set())
+        raise
 
 
 def place(table: Table, go: Go, placement: Placement, output: OutputOptions) -> None:

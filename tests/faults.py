@@ -62,6 +62,20 @@ def die_at(number: int) -> Hook:
     return hook
 
 
+def die_at_nth(number: int, name: str, ending: str = "") -> Hook:
+    """Dies at the n-th call (from 1) of that name whose path has that ending, before it takes effect."""
+    left = number
+
+    def hook(call: Call) -> Any:
+        nonlocal left
+        left -= call.name == name and call.path.endswith(ending)
+        if left <= 0:
+            raise ProcessDied(f"{call.name} {call.path}")
+        return call.do()
+
+    return hook
+
+
 def fail_at(number: int, failure: Failure, inner: Storage) -> Hook:
     """That call raises an error of the storage, once."""
 

@@ -100,14 +100,16 @@ class SharedTable:
         """We request a compaction, if there is anything to compact."""
         return schedule_compaction(self.open(), ProcessLock(str(self.path)), reserved_times).instant
 
-    def we_compact(self, instant: str | None = None, output: OutputOptions | None = None) -> list[str]:
+    def we_compact(
+        self, instant: str | None = None, output: OutputOptions | None = None, attempt: AttemptOptions | None = None
+    ) -> list[str]:
         """We execute one pending compaction or all; the instants."""
         results = run_compactions(
             str(self.path),
             instant=instant,
             output=output or OutputOptions(),
             execute=ExecuteOptions(executor=Executor.LOCAL, threads=2),
-            attempt=AttemptOptions(),
+            attempt=attempt or AttemptOptions(),
         )
         return [result.instant for result in results]
 
