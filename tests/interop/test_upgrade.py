@@ -6,6 +6,7 @@ import os
 from datetime import UTC
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from compactor_daemon.compactor import pending_instants
@@ -35,12 +36,21 @@ def table(judge: Judge, tmp_path: Path) -> SharedTable:
     return SharedTable(judge=judge, path=path, version=6)
 
 
-def upgrade(table: SharedTable) -> None:
-    """One upsert of a stock writer."""
-    rows = table.we_read()
-    own = rows.select([name for name in rows.schema.names if not name.startswith("_hoodie")])
-    table.upsert(own.slice(0, 5), UPGRADE)
+def upgrade(table: SharedTable) -> pa.Table:
+    """One upsert of a stock writer, of rows that are there already; the rows, which must be those of the end.
+
+    While the plan pends, Hudi 1.2.0 reads less from an upgraded table: a version 6 log that lies on the plan's
+    instant is named after it, and in version 9 that is a write which has not completed. So do we.
+    """
+    rows = own_columns(table.we_read())
+    table.upsert(rows.slice(0, 5), UPGRADE)
     assert open_table(table.path).config.version == 9
+    return rows
+
+
+def own_columns(rows: pa.Table) -> pa.Table:
+    """The rows without Hudi's columns."""
+    return rows.select([name for name in rows.schema.names if not name.startswith("_hoodie")])
 
 
 def test_before_the_decision(table: SharedTable) -> None:
@@ -48,13 +58,12 @@ def test_before_the_decision(table: SharedTable) -> None:
     ours = open_table(table.path)
     (instant,) = pending_instants(ours)
     attempt, done, schema = staged(ours, instant)
-    upgrade(table)
-    after, rows = visible_files(table.path), table.agree()
+    rows, after = upgrade(table), visible_files(table.path)
     with pytest.raises(TableChangedError, match="version 9"):
         decide_go(ours, attempt, done, schema, ProcessLock("paused"))
     assert visible_files(table.path) == after
     assert table.we_compact() == [instant]
-    same(table.agree(), rows)
+    same(own_columns(table.agree()), rows)
     check_no_strays(table.path)
 
 
@@ -64,18 +73,17 @@ def test_between_decision_and_publication(table: SharedTable) -> None:
     (instant,) = pending_instants(ours)
     go = decided(ours, instant)
     ours.storage.place(go.placements[0].staged, go.placements[0].final)
-    upgrade(table)
-    rows = table.agree()
+    rows = upgrade(table)
+    table.agree()
     for _ in range(2):  # the paused owner, and a later run
         with pytest.raises(TableChangedError, match="let Hudi execute this compaction"):
             publish(ours, go, ProcessLock("paused"), OUTPUT)
         assert base_files(table.path, instant) == []
     with pytest.raises(TableChangedError, match="let Hudi execute this compaction"):
         run_all(open_table(table.path))
-    same(table.agree(), rows)
     table.hudi_compacts(instant)
     assert table.we_compact() == []
-    same(table.agree(), rows)
+    same(own_columns(table.agree()), rows)
     check_no_strays(table.path)
 
 
@@ -85,10 +93,10 @@ def test_between_publication_and_clean_up(table: SharedTable) -> None:
     (instant,) = pending_instants(ours)
     go = decided(ours, instant)
     publish(ours, go, ProcessLock("a"), OUTPUT)
-    upgrade(table)
-    rows = table.agree()
-    (table.path / go.placements[0].final).unlink()
+    rows = upgrade(table)
+    table.agree()
+    publish(ours, go, ProcessLock("paused"), OUTPUT)
     assert table.we_compact() == []
     assert {str(p.relative_to(table.path)) for p in base_files(table.path, instant)} == {p.final for p in go.placements}
-    same(table.agree(), rows)
+    same(own_columns(table.agree()), rows)
     check_no_strays(table.path)
