@@ -1,7 +1,7 @@
 """Merges one file of a decided compaction again, when the published file and its staged copy are both lost.
 
-Its inputs live until a clean. The commit names sizes, so the new file must have the recorded one: the same rows under
-the same options give it, another library may not, and then the instant stays as it is and says so.
+Its inputs live until a clean. The commit names sizes and books, so the new file must have both: the same rows under the
+same options give them, another library may not, and then the instant stays as it is and says so.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from compactor_daemon.attempt import closed_inputs, tasks_for
 from compactor_daemon.options import OutputOptions
 from compactor_daemon.records import OK, Go, Placement, attempt_folder
 from compactor_daemon.slice_task import compact_slice
+from timeline.books import LEDGER, decode_books
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import StorageError
 from timeline.file_name import BaseFileName
@@ -29,21 +30,24 @@ def merge_again(table: Table, go: Go, placement: Placement, output: OutputOption
     operation = plan.operations[position]
     view = table.load_view(exactly={operation.partition_path}, pending=go.instant)
     (slice_,) = closed_inputs(view, go.instant, replace(plan, operations=(operation,)))
-    schema = table.schema(decode_commit(go.content, go.completed_path).extra_metadata["schema"])
+    said = decode_commit(go.content, go.completed_path).extra_metadata
+    schema = table.schema(said["schema"])
     (task,) = tasks_for(table, view, schema, [(position, slice_)], output, instant=go.instant, attempt=attempt)
     storage = table.storage
     storage.delete(f"{attempt_folder(go.instant, attempt)}/{position}{OK}")  # it names the lost file
     done = compact_slice(storage, task)
-    if done.staged is None or (done.final, done.size) != (placement.final, placement.size):
+    books = {b.key: b for b in decode_books(said[LEDGER], go.completed_path)}
+    same = (done.final, done.size, done.ledger) == (placement.final, placement.size, books[slice_.key].ledger)
+    if done.staged is None or not same:
         if done.staged is not None:
             storage.delete(done.staged)
         raise StorageError(
             "a published base file is lost, and merged again it is not the one that was decided",
             path=placement.final,
             instant=go.instant,
-            expected=f"{placement.size} bytes",
+            expected=f"{placement.size} bytes and the books of the commit",
             found=f"{done.size} bytes",
-            todo="Run again with the codec, bloom and row group options and the release of the run that decided. "
+            todo="Run again with the codec, bloom, row group and memory options and the release that decided. "
             "Until then nothing of the compaction is removed.",
         )
     return done.staged
