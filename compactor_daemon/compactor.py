@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from compactor_daemon.records import GO, Go, attempt_dead, find_go, read_fate
 from compactor_daemon.retire import retire
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import AttemptDeadError, LockError, PhantombaseError, StorageError, UsageError
-from timeline.layout import RECORDS
+from timeline.layout import RECORDS, TEMPORARY
 from timeline.lock import TableLock, hold_file
 from timeline.read import slice_rules
 from timeline.schedule import refuse_metadata_table
@@ -78,25 +79,25 @@ def claim(table: Table, wait_s: float = 0.0) -> Iterator[None]:
 
 
 def probe(storage: Storage) -> None:
-    """Tries the two promises the protocol stands on, on throw-away objects; StorageError when one is broken.
-
-    The caller holds the claim: what is there already was left by a process that died.
-    """
-    folder = f"{RECORDS}/probe"
-    storage.delete_folder(folder)
+    """Tries the two promises the protocol stands on, on throw-away objects; StorageError when one is broken."""
+    name = f"{TEMPORARY}/probe-{uuid.uuid4().hex}"
+    put, placed = f"{name}-put", f"{name}-placed"
     try:
-        first = storage.put_if_absent(f"{folder}/put", b"1")
-        second = storage.put_if_absent(f"{folder}/put", b"2")
-        placed = storage.place(f"{folder}/put", f"{folder}/placed")
-        again = storage.place(f"{folder}/put", f"{folder}/placed")
-        if (first, second, placed, again) != (True, False, True, False) or storage.read(f"{folder}/put") != b"1":
+        kept = (
+            storage.put_if_absent(put, b"1"),
+            storage.put_if_absent(put, b"2"),
+            storage.place(put, placed),
+            storage.place(put, placed),
+        )
+        if kept != (True, False, True, False) or storage.read(put) != b"1":
             raise StorageError(
                 "this storage does not keep put-if-absent and no-clobber placing",
                 path=storage.base_path,
                 todo="phantombase cannot work safely here.",
             )
     finally:
-        storage.delete_folder(folder)
+        storage.delete(put)
+        storage.delete(placed)
 
 
 def preflight(table: Table, instants: Sequence[str]) -> None:

@@ -51,8 +51,8 @@ def run_compactions(
         parse_lock(lock) if lock is not None else FileLock(os.path.join(table.storage.base_path, RECORDS, "table.lock"))
     )
     results = []
+    probe(table.storage)
     with claim(table, attempt.claim_wait_s):
-        probe(table.storage)
         table = drop_metadata_table(table, held) if drop_metadata else table.reload()
         finish_completed(table, output)
         if not instants:

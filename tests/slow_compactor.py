@@ -2,16 +2,23 @@
 
     python -m tests.slow_compactor compact TABLE --executor local
 
-Says `ready` when it begins; before each call of the storage it waits `PACE_S` seconds.
+Says `ready` and begins when it is given a line; before each call of the storage it waits about `PACE_S` seconds.
+With `NO_LOCKS=1` in its environment no lock excludes anybody: storage alone decides.
 """
 
 from __future__ import annotations
 
+import os
+import random
+import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
+from compactor_daemon import compactor
 from compactor_daemon.cli import main
+from timeline import lock
 from timeline.local_storage import LocalStorage
 
 PACE_S = 0.008
@@ -22,7 +29,7 @@ def slowed(method: Callable[..., Any]) -> Callable[..., Any]:
     """The method after a wait."""
 
     def call(*arguments: Any) -> Any:
-        time.sleep(PACE_S)
+        time.sleep(PACE_S * random.uniform(0.5, 1.5))
         return method(*arguments)
 
     return call
@@ -31,5 +38,9 @@ def slowed(method: Callable[..., Any]) -> Callable[..., Any]:
 if __name__ == "__main__":
     for name in _SLOW:
         setattr(LocalStorage, name, slowed(getattr(LocalStorage, name)))
+    if os.environ.get("NO_LOCKS") == "1":
+        for module in (lock, compactor):
+            setattr(module, "hold_file", lambda *_: nullcontext())  # noqa: B010
     print("ready", flush=True)
+    sys.stdin.readline()
     main()

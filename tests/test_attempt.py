@@ -44,7 +44,7 @@ from tests.attempts import (
     staged,
 )
 from tests.compare import assert_same_rows
-from tests.faults import Call, HookedStorage
+from tests.faults import Call, Failure, HookedStorage, ProcessDied, die_at, fail_at, pause_at
 from tests.golden_tables import unzip_golden
 from timeline.commit_metadata import CommitMetadata, encode
 from timeline.commit_metadata import decode as decode_commit
@@ -57,7 +57,7 @@ from timeline.errors import (
     StorageError,
     TableChangedError,
 )
-from timeline.layout import RECORDS, MetadataEncoding
+from timeline.layout import RECORDS, TEMPORARY, MetadataEncoding
 from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
 from timeline.plan import decode_plan, encode_plan
@@ -531,7 +531,36 @@ def test_storage_that_clobbers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="put-if-absent"):
         probe(storage)
     probe(LocalStorage(str(path)))
-    assert not list((path / RECORDS).glob("probe*"))
+    assert not list((path / TEMPORARY).glob("*"))
+
+
+def test_a_probe_that_failed_stands_in_nobodys_way(tmp_path: Path) -> None:
+    """Another one at the same time, or what one left behind, is no broken promise of the storage."""
+    path = unzip_golden("v9_plain", tmp_path)
+    inner = LocalStorage(str(path))
+    undisturbed = HookedStorage(inner, lambda call: call.do())
+    probe(undisturbed)
+    for number, name in enumerate(undisturbed.calls):
+        for failure in (f for f in Failure if f.can_hit(name)):
+            with pytest.raises(StorageError, match="injected"):
+                probe(HookedStorage(inner, fail_at(number, failure, inner)))
+        with pytest.raises(ProcessDied):
+            probe(HookedStorage(inner, die_at(number)))
+        left = set((path / TEMPORARY).glob("*"))
+        probe(HookedStorage(inner, pause_at(number, lambda: probe(inner))))
+        assert set((path / TEMPORARY).glob("*")) == left
+
+
+def test_files_of_killed_writers_go_after_an_hour(tmp_path: Path) -> None:
+    """Younger ones may still have their writer."""
+    path = unzip_golden("v9_pending", tmp_path)
+    young, old = path / TEMPORARY / "young", path / TEMPORARY / "old"
+    young.parent.mkdir(parents=True)
+    for file, age_s in ((young, 1800), (old, 7200)):
+        file.touch()
+        os.utime(file, (time.time() - age_s,) * 2)
+    run_all(open_table(path))
+    assert (young.exists(), old.exists()) == (True, False)
 
 
 def test_records_of_an_opened_attempt_say_who(tmp_path: Path) -> None:

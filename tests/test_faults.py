@@ -69,6 +69,12 @@ class Ground:
             error.add_note(f"PHANTOMBASE_SEED={SEED} PHANTOMBASE_CHAOS={CHAOS}, case {case}")
             raise
 
+    def check_one_decision(self, path: Path) -> None:
+        """At most one attempt was decided `go`."""
+        storage = LocalStorage(str(path))
+        fates = [read_fate(storage, self.instant, n) for n in attempts(storage, self.instant)]
+        assert [fate.kind for fate in fates if fate is not None].count(GO) <= 1
+
     def check_undecided(self, path: Path, before: set[str]) -> None:
         """Without a decision nothing of ours lies outside our folder."""
         if find_go(LocalStorage(str(path)), self.instant) is None:
@@ -137,11 +143,32 @@ def test_a_run_paused_at_every_storage_call_while_another_compacts(ground: Groun
             with suppress(ConflictError):
                 run_all(open_table(path, hooked(path, pause_at(number, whole_run(path, after)))))
             assert visible_files(path) == after[0]
-            storage = LocalStorage(str(path))
-            fates = [read_fate(storage, ground.instant, n) for n in attempts(storage, ground.instant)]
-            assert [fate.kind for fate in fates if fate is not None].count(GO) == 1
+            ground.check_one_decision(path)
             run_all(open_table(path))
             check_whole(path, ground.expected)
+
+
+def test_a_run_paused_while_another_one_dies(ground: Ground) -> None:
+    """The other one takes over and is killed at a random call; then the first goes on, and a third finishes."""
+    pick = random.Random(SEED)
+    for _ in range(CHAOS):
+        paused, died = pick.choices(range(len(ground.calls)), k=2)
+        with ground.told(paused, died), ground.copy() as path:
+            with suppress(PhantombaseError):
+                run_all(open_table(path, hooked(path, pause_at(paused, dying_run(path, died)))))
+            ground.check_one_decision(path)
+            run_all(open_table(path))
+            check_whole(path, ground.expected)
+
+
+def dying_run(path: Path, number: int) -> Callable[[], None]:
+    """Another process's compaction that is killed at that call."""
+
+    def run() -> None:
+        with suppress(ProcessDied):
+            run_all(open_table(path, hooked(path, die_at(number))), lock="another process")
+
+    return run
 
 
 def whole_run(path: Path, after: list[set[str]]) -> Callable[[], None]:

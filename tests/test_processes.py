@@ -15,8 +15,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from compactor_daemon.compactor import pending_instants
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, OutputOptions
-from compactor_daemon.records import DEAD, attempts, read_fate
+from compactor_daemon.records import DEAD, GO, attempts, read_fate
 from compactor_daemon.run import run_compactions
 from tests.attempts import check_whole, open_table, visible_files
 from tests.compare import assert_same_rows
@@ -43,11 +44,18 @@ def cases(salt: int) -> list[object]:
 
 
 @contextmanager
-def started(path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """A compactor process that has just begun; it does not outlive the context."""
+def started(path: Path, *options: str, locks: bool = True) -> Iterator[subprocess.Popen[str]]:
+    """A compactor process that is ready to begin; it does not outlive the context."""
+    environment = os.environ | {"NO_LOCKS": "0" if locks else "1"}
     command = [sys.executable, "-m", "tests.slow_compactor", "compact", str(path), "--executor", "local", *options]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        env=environment,
     )
     try:
         assert process.stdout is not None
@@ -56,6 +64,13 @@ def started(path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.communicate()
+
+
+def begin(process: subprocess.Popen[str]) -> None:
+    """Lets it run."""
+    assert process.stdin is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
 
 
 def ended(process: subprocess.Popen[str]) -> list[str]:
@@ -83,6 +98,7 @@ def test_a_killed_process_is_finished_by_the_next(name: str, moments: list[float
     expected = path.with_name("pending.expected")
     for moment in moments:
         with started(path) as process:
+            begin(process)
             time.sleep(moment)
             process.kill()
         assert_same_rows(
@@ -100,6 +116,7 @@ def test_a_stopped_process_can_publish_nothing_once_it_is_taken_over(
     """A stopped process keeps its file locks: they are put aside, as on storage where they mean nothing."""
     path = unzip_golden(name, tmp_path)
     with started(path) as process:
+        begin(process)
         time.sleep(moments[0])
         process.send_signal(signal.SIGSTOP)
         (path / RECORDS / "claim.lock").unlink(missing_ok=True)
@@ -131,8 +148,29 @@ def test_a_second_process_waits_or_leaves(wait: bool, tmp_path: Path) -> None:
     path = unzip_golden("v9_pending", tmp_path)
     options = ["--wait", "60"] if wait else []
     with started(path, *options) as first, started(path, *options) as second:
+        begin(first)
+        begin(second)
         errors = [*ended(first), *ended(second)]
         codes = sorted([first.returncode, second.returncode])
     assert codes == ([0, 0] if wait else [0, 1])
     assert [e.startswith("error: another compactor is at work on this table") for e in errors] == [True] * (not wait)
+    check_whole(path, path.with_name("pending.expected"))
+
+
+@pytest.mark.parametrize(("name", "moments"), cases(2000)[: CHAOS // 2])
+def test_processes_race_without_any_lock(name: str, moments: list[float], tmp_path: Path) -> None:
+    """One decision at most; who loses says so in one line; the next run finds a whole table or makes it whole."""
+    path = unzip_golden(name, tmp_path)
+    (instant,) = pending_instants(open_table(path))
+    with started(path, locks=False) as first, started(path, locks=False) as second:
+        begin(first)
+        time.sleep(moments[0] / 2)
+        begin(second)
+        for process in (first, second):
+            assert len(ended(process)) == process.returncode
+            assert process.returncode in (0, 1)
+    storage = LocalStorage(str(path))
+    fates = [read_fate(storage, instant, number) for number in attempts(storage, instant)]
+    assert [fate.kind for fate in fates if fate is not None].count(GO) <= 1
+    finish(path)
     check_whole(path, path.with_name("pending.expected"))

@@ -25,7 +25,7 @@ RECORDS = f"{HOODIE}/.phantombase"
 """Our folder in it; Hudi looks at nothing in there."""
 
 TEMPORARY = f"{RECORDS}/tmp"
-"""Files being written. Those of killed processes stay until a compaction run finds them abandoned."""
+"""Files being written, or tried out. Those of killed processes stay until a compaction run finds them abandoned."""
 
 _NAME = re.compile(r"(?P<time>\d+)(?:_(?P<completion>\d+))?\.(?P<first>\w+)(?:\.(?P<second>\D+))?")
 
