@@ -83,9 +83,7 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
     """
     storage, table = table.storage, table.reload()
     if completed_compaction(table, go.instant) is None:
-        _check_publishable(table, go)
-        for placement in go.placements:
-            place(table, go, placement, output)
+        _place_all(table, go, output)
     with lock.hold("complete a compaction"):
         table = table.reload()
         done = completed_compaction(table, go.instant)
@@ -102,10 +100,21 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
         _check_ours(table, done, go)
 
 
+def _place_all(table: Table, go: Go, output: OutputOptions) -> None:
+    """Gives all files their final names, unless the decision can never be published: the lock section says so."""
+    try:
+        check_unchanged(table, go.table_version, go.metadata_partitions, go.instant)
+    except TableChangedError:
+        return
+    for placement in go.placements:
+        place(table, go, placement, output)
+
+
 def _check_publishable(table: Table, go: Go) -> None:
     """TableChangedError: the decision can never be published; its files have no final names then.
 
-    Hudi may run the plan in its place, and of two base files of one instant its readers take either.
+    Hudi may run the plan in its place, and of two base files of one instant its readers take either. Only under the
+    lock: outside of it somebody else may be completing the same decision.
     """
     try:
         check_unchanged(table, go.table_version, go.metadata_partitions, go.instant)

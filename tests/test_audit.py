@@ -177,6 +177,35 @@ def test_changed_books_show(table: tuple[Path, str]) -> None:
         look(path, instant)
 
 
+def change_books(path: Path, instant: str, name: str) -> None:
+    """One more of a count, in the only copy of the books."""
+    for commit in path.glob(f".hoodie/**/{instant}*.commit"):
+        commit.unlink()
+    entry = path / audit_path(instant)
+    document = json.loads(entry.read_bytes())
+    books = json.loads(document["ledger"])
+    for group in books["file_groups"].values():
+        group[name] += 1
+    entry.write_text(json.dumps({**document, "ledger": json.dumps(books)}))
+
+
+def test_books_that_do_not_balance_show(table: tuple[Path, str]) -> None:
+    """Also when the inputs are gone and the merge cannot be run again."""
+    path, instant = table
+    for books in books_of(path, instant):
+        for name in books.inputs:
+            (path / books.path(name)).unlink()
+    change_books(path, instant, "kept")
+    assert "does not balance" in problem(path, instant)
+
+
+def test_books_that_balance_and_are_wrong_show(table: tuple[Path, str]) -> None:
+    """One log entry more, superseded: only the merge run again tells."""
+    path, instant = table
+    change_books(path, instant, "log_entries")
+    assert "books of the merge run again" in problem(path, instant)
+
+
 def test_the_audit_log_outlives_the_commit(table: tuple[Path, str]) -> None:
     """Hudi archives commits; the books stay, and the table is audited as before."""
     path, instant = table
