@@ -67,9 +67,12 @@ def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs Python; no process, temporary file or archive of a JVM that has seen no Spark is left behind."""
     temporary, cache, mark = folder / "temporary", folder / "cache", uuid.uuid4().hex
     temporary.mkdir()
+    environment = os.environ | {"TMPDIR": str(temporary), "XDG_CACHE_HOME": str(cache), "MARK": mark}
+    once = "from compactor_daemon.class_archive import class_archive; class_archive()"
+    subprocess.run([sys.executable, "-c", once], env=environment, check=True)  # the second run would make an archive
     ran = subprocess.run(
         [sys.executable, *arguments],
-        env=os.environ | {"TMPDIR": str(temporary), "XDG_CACHE_HOME": str(cache), "MARK": mark},
+        env=environment,
         capture_output=True,
         text=True,
         timeout=120,
