@@ -1,6 +1,6 @@
 """The measured processes: each does one thing several times and prints one JSON line, `{"seconds": [...], ...}`.
 
-    compact EXECUTOR CODEC TABLE...    ours in one process, a table a run; the Spark context is up before the first
+    compact EXECUTOR CODEC TABLE...    ours in one process, a table a run; one Spark context for all
     bare CODEC EXTRA TABLE...          reads the base, decodes the logs, writes the base; nothing is merged
     empty-spark                        a Spark context and the smallest Python job
     read-ours|read-hudi-rs TABLE RUNS  a snapshot read to Arrow

@@ -1,1 +1,7 @@
 """Executes pending compactions: attempts, file slices on Spark, publishing, the daemon's commands."""
+
+import os
+
+# Before Arrow is loaded, here and in Spark's workers: merging file slices takes a tenth less CPU time and less peak
+# memory with jemalloc than with mimalloc, Arrow's default.
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")

@@ -5,9 +5,6 @@ Spark is used through plain RDD tasks: no shuffle, no DataFrame, and only counts
 
 from __future__ import annotations
 
-import os
-import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -17,6 +14,7 @@ from typing import Any, Protocol
 from compactor_daemon.options import ExecuteOptions, Executor
 from compactor_daemon.records import SliceDone
 from compactor_daemon.slice_task import SliceTask, compact_slice
+from compactor_daemon.spark_start import StartingSpark
 from timeline.errors import PhantombaseError, SparkError
 from timeline.storage import Storage
 
@@ -36,15 +34,15 @@ class Runner(Protocol):
 
 @contextmanager
 def open_runner(options: ExecuteOptions) -> Iterator[Runner]:
-    """The runner of an executor; a Spark session lives as long as the context."""
+    """The runner of an executor. Spark starts in the background, and the first tasks wait for it; it ends with this."""
     if options.executor is Executor.LOCAL:
         yield LocalRunner(options.threads)
         return
-    context = _spark_context(options)
+    spark = StartingSpark(options)
     try:
-        yield SparkRunner(context)
+        yield SparkRunner(spark)
     finally:
-        context.stop()
+        spark.stop()
 
 
 class LocalRunner:
@@ -68,12 +66,13 @@ class LocalRunner:
 class SparkRunner:
     """One Spark task per file slice."""
 
-    def __init__(self, context: Any) -> None:
-        self._context = context
+    def __init__(self, spark: StartingSpark) -> None:
+        self._spark = spark
         self._runs = 0
 
     def __call__(self, storage: Storage, tasks: list[SliceTask], progress: Progress) -> list[SliceDone]:
-        """See `Runner`."""
+        """See `Runner`. SparkError when Spark did not start."""
+        context = self._spark.context()
         self._runs += 1
         group = f"phantombase-{tasks[0].instant}-{tasks[0].attempt}-{self._runs}"
         outcomes: list[SliceDone | PhantombaseError] = []
@@ -81,8 +80,8 @@ class SparkRunner:
 
         def job() -> None:
             try:
-                self._context.setJobGroup(group, f"compaction {tasks[0].instant}")
-                rdd = self._context.parallelize(tasks, len(tasks))
+                context.setJobGroup(group, f"compaction {tasks[0].instant}")
+                rdd = context.parallelize(tasks, len(tasks))
                 outcomes.extend(rdd.map(_Compact(storage)).collect())
             except BaseException as error:
                 failure.append(error)
@@ -91,7 +90,7 @@ class SparkRunner:
         thread.start()
         while thread.is_alive():
             thread.join(_POLL_S)
-            progress(self._completed(group), len(tasks))
+            progress(_completed(context, group), len(tasks))
         if failure:
             lines = [line.strip() for line in str(failure[0]).splitlines() if "Error" in line or "Exception" in line]
             raise SparkError(
@@ -105,16 +104,6 @@ class SparkRunner:
                 raise outcome
         progress(len(tasks), len(tasks))
         return [o for o in outcomes if isinstance(o, SliceDone)]
-
-    def _completed(self, group: str) -> int:
-        tracker = self._context.statusTracker()
-        done = 0
-        for job in tracker.getJobIdsForGroup(group):
-            info = tracker.getJobInfo(job)
-            for stage in info.stageIds if info else ():
-                stage_info = tracker.getStageInfo(stage)
-                done += stage_info.numCompletedTasks if stage_info else 0
-        return done
 
 
 class _Compact:
@@ -130,58 +119,13 @@ class _Compact:
             return error
 
 
-def _spark_context(options: ExecuteOptions) -> Any:
-    from pyspark import SparkConf, SparkContext  # imported late: `--executor local` needs no JVM
-
-    # Executors run the driver's own interpreter: workers would take the first `python3` of PATH otherwise.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    settings = {
-        "spark.driver.memory": options.driver_memory,
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-    }
-    if options.master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        settings |= {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            # The JVM only ships tasks and counts: the optimising compiler costs more than it ever gives back.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        }
-    conf = SparkConf().setMaster(options.master).setAppName("phantombase-compaction")
-    for key, value in settings.items():
-        conf.setIfMissing(key, value)
-    with _starting_jvm() as said:
-        try:
-            return SparkContext(conf=conf)
-        except Exception as error:
-            raise SparkError(
-                "Spark did not start",
-                path=options.master,
-                found=f"{type(error).__name__}: {error}; the JVM's last words: {said()}",
-                todo="Java 17 or newer must be installed (JAVA_HOME or PATH) and the master reachable.",
-            ) from error
-
-
-@contextmanager
-def _starting_jvm() -> Iterator[Callable[[], str]]:
-    """Keeps the JVM's banner off the terminal: the process it starts inherits a file as its stderr.
-
-    Yields a function for the last line in that file.
-    """
-    with tempfile.TemporaryFile() as log:
-
-        def last_line() -> str:
-            log.seek(0)
-            lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-            return lines[-1] if lines else "nothing"
-
-        sys.stderr.flush()
-        terminal = os.dup(2)
-        os.dup2(log.fileno(), 2)
-        try:
-            yield last_line
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
+def _completed(context: Any, group: str) -> int:
+    """Tasks done of a job group."""
+    tracker = context.statusTracker()
+    done = 0
+    for job in tracker.getJobIdsForGroup(group):
+        info = tracker.getJobInfo(job)
+        for stage in info.stageIds if info else ():
+            stage_info = tracker.getStageInfo(stage)
+            done += stage_info.numCompletedTasks if stage_info else 0
+    return done

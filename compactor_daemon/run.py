@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
+from contextlib import ExitStack
 
 from compactor_daemon.compactor import (
     Compacted,
@@ -45,32 +45,34 @@ def run_compactions(
         refuse_metadata_table(table)
     if not instants and not recorded_instants(table.storage):
         return []
-    if instants:
-        preflight(table, instants)
     held = (
         parse_lock(lock) if lock is not None else FileLock(os.path.join(table.storage.base_path, RECORDS, "table.lock"))
     )
     results = []
-    probe(table.storage)
-    with claim(table, attempt.claim_wait_s):
+    with ExitStack() as open_:
+        if instants:
+            # Before the checks: what Spark needs to start is longer than they take.
+            running = runner or open_.enter_context(open_runner(execute))
+            preflight(table, instants)
+        probe(table.storage)
+        open_.enter_context(claim(table, attempt.claim_wait_s))
         table = drop_metadata_table(table, held) if drop_metadata else table.reload()
         finish_completed(table, output)
         if not instants:
             return []  # there was only something to clean up: no executor is started
-        with nullcontext(runner) if runner is not None else open_runner(execute) as running:
-            for one in pending_instants(table, instant):
-                slices = len(table.compaction_plan(one).operations)
-                with progress(slices, f"compacting {one}") as bar:
-                    shown = 0
+        for one in pending_instants(table, instant):
+            slices = len(table.compaction_plan(one).operations)
+            with progress(slices, f"compacting {one}") as bar:
+                shown = 0
 
-                    def report(done: int, total: int, bar: Progress = bar) -> None:
-                        nonlocal shown
-                        bar.advance(max(0, done - shown))
-                        shown = max(shown, done)
+                def report(done: int, total: int, bar: Progress = bar) -> None:
+                    nonlocal shown
+                    bar.advance(max(0, done - shown))
+                    shown = max(shown, done)
 
-                    results.append(
-                        compact_instant(
-                            table, one, lock=held, runner=running, progress=report, output=output, options=attempt
-                        )
+                results.append(
+                    compact_instant(
+                        table, one, lock=held, runner=running, progress=report, output=output, options=attempt
                     )
+                )
     return results

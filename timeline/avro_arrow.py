@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import fastavro
-import polars as pl
 import pyarrow as pa
 
 from timeline.avro_schema import arrow_type, without_null
@@ -71,6 +70,8 @@ def decode_records(
     if count == 0 or (columns is not None and not columns):
         # Nothing to decode: an empty column list still has `count` rows, which callers know.
         return pa.table({})
+    import polars as pl  # late: a fifth of a command's start, and the Spark driver never needs it
+
     readable = _maps_as_arrays(schema)
     header = _container_header(readable, count, data.size)
     stream = io.BytesIO(b"".join((header, data, _SYNC)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -40,6 +39,8 @@ class KeyLookup:
         self._starts = np.append(starts, len(keys))
 
     def _hash(self, keys: pa.Array) -> npt.NDArray[np.uint64]:
+        import polars as pl  # late: a fifth of a command's start, and the Spark driver never needs it
+
         series = pl.Series(pl.from_arrow(keys))
         return series.hash(seed=self._seed).to_numpy()
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -53,6 +52,8 @@ class LogSpill:
             self._add(part)
 
     def _add(self, part: Entries) -> None:
+        import polars as pl  # late: a fifth of a command's start, and the Spark driver never needs it
+
         count = len(part.keys)
         positions = np.arange(self.entries, self.entries + count, dtype=np.int64)
         self.entries += count

@@ -1,0 +1,111 @@
+"""Starts Spark in the background: the JVM comes up while the table is loaded and checked."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+from concurrent.futures import Future
+from typing import IO, Any
+
+from compactor_daemon.class_archive import NO_ARCHIVE, class_archive
+from compactor_daemon.options import ExecuteOptions
+from timeline.errors import SparkError
+
+_LEAN_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM that lives for seconds: the optimising compiler and a parallel collector cost more than they give back."""
+
+_LAST_LINES = 3
+
+_stopping: threading.Thread | None = None
+"""The stop of the process's last context; Spark allows one context at a time."""
+
+
+class StartingSpark:
+    """A Spark context that starts at once, in a thread of its own."""
+
+    def __init__(self, options: ExecuteOptions) -> None:
+        self._options = options
+        self._context: Future[Any] = Future()
+        self._unwanted = threading.Event()
+        # Not a daemon thread: when everything is refused meanwhile, the process ends once it has cleaned up.
+        threading.Thread(target=self._start, name="spark-start").start()
+
+    def context(self) -> Any:
+        """The context, once it is there; SparkError when it does not start."""
+        return self._context.result()
+
+    def stop(self) -> None:
+        """Ends the context, or its start, without waiting: a second of PySpark's stop is idle.
+
+        A process that exits meanwhile loses nothing: its JVM stops the context on its own.
+        """
+        global _stopping
+        self._unwanted.set()
+        _stopping = threading.Thread(target=self._stop, name="spark-stop", daemon=True)
+        _stopping.start()
+
+    def _stop(self) -> None:
+        if self._context.exception() is None and (context := self._context.result()) is not None:
+            context.stop()
+
+    def _start(self) -> None:
+        if _stopping is not None:
+            _stopping.join()
+        with tempfile.TemporaryFile() as log:  # what the JVM and the workers say, kept off the terminal
+            try:
+                self._context.set_result(self._started(log))
+            except Exception as error:
+                failure = SparkError(
+                    "Spark did not start",
+                    path=self._options.master,
+                    found=f"{type(error).__name__}: {error}; the JVM's last words: {_last_words(log)}",
+                    todo="Java 17 or newer must be installed (JAVA_HOME or PATH) and the master reachable.",
+                )
+                failure.__cause__ = error
+                self._context.set_exception(failure)
+
+    def _started(self, log: IO[bytes]) -> Any:
+        """The context; None when it is not wanted any more."""
+        from pyspark import SparkConf, SparkContext  # imported late: `--executor local` needs no JVM
+        from pyspark.java_gateway import launch_gateway
+
+        # Executors run the driver's own interpreter: workers would take the first `python3` of PATH otherwise.
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LAUNCHER_OPTS", _LEAN_JVM)
+        archive, java_options = NO_ARCHIVE, None
+        settings = {
+            "spark.driver.memory": self._options.driver_memory,
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.log.level": "ERROR",
+        }
+        if self._options.master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            archive = class_archive()
+            java_options = f"{_LEAN_JVM} {archive.java_options}".strip()
+            settings |= {
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.driver.extraJavaOptions": java_options,
+            }
+        conf = SparkConf().setMaster(self._options.master).setAppName("phantombase-compaction")
+        for key, value in settings.items():
+            conf.setIfMissing(key, value)
+        gateway = None
+        if SparkContext._gateway is None:  # the process's first context
+            with archive:
+                output = {"stdout": log, "stderr": log, "pass_fds": archive.passed}
+                gateway = launch_gateway(conf, popen_kwargs=output)  # type: ignore[no-untyped-call]
+            if self._unwanted.is_set():
+                gateway.proc.kill()
+                gateway.proc.wait()
+                return None
+        return SparkContext(gateway=gateway, conf=conf)
+
+
+def _last_words(log: IO[bytes]) -> str:
+    log.seek(0)
+    lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+    return " | ".join(lines[-_LAST_LINES:]) or "none"

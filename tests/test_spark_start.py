@@ -1,0 +1,99 @@
+"""Spark starts in the background: it fails where tasks wait for it, and leaves nothing when it was not needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from compactor_daemon.options import ExecuteOptions
+from compactor_daemon.spark_start import StartingSpark
+from tests.golden_tables import unzip_golden
+from tests.test_refusals import lose_planned_log
+from timeline.errors import SparkError
+
+_LINGERS_S = 30.0
+
+
+def test_spark_that_cannot_start_is_told_to_who_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    spark = StartingSpark(ExecuteOptions(master="local[1]"))
+    with pytest.raises(SparkError, match="Spark did not start") as raised:
+        spark.context()
+    assert str(tmp_path) in str(raised.value), "the JVM's last words"
+    spark.stop()
+
+
+@pytest.mark.spark
+def test_one_context_after_the_other() -> None:
+    for number in range(2):
+        spark = StartingSpark(ExecuteOptions(master="local[1]"))
+        assert spark.context().parallelize([number]).map(str).collect() == [str(number)]
+        spark.stop()
+
+
+@pytest.mark.spark
+def test_refusal_while_spark_starts_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    table = unzip_golden("v9_event_time", tmp_path)
+    lose_planned_log(table)
+    ran = _run(tmp_path, "-m", "compactor_daemon.cli", "compact", str(table), "--master", "local[1]")
+    assert ran.returncode == 1
+    assert ran.stderr.count("error: ") == 1
+    assert "a file that is not there" in ran.stderr
+
+
+@pytest.mark.spark
+def test_stop_while_the_jvm_starts_leaves_nothing(tmp_path: Path) -> None:
+    script = """if True:
+        import os, tempfile, time
+        from compactor_daemon.options import ExecuteOptions
+        from compactor_daemon.spark_start import StartingSpark
+
+        spark = StartingSpark(ExecuteOptions(master="local[1]"))
+        while not os.listdir(tempfile.gettempdir()):  # where the JVM will tell its port
+            time.sleep(0.01)
+        spark.stop()
+    """
+    ran = _run(tmp_path, "-c", script)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python; no process, temporary file or archive of a JVM that has seen no Spark is left behind."""
+    temporary, cache, mark = folder / "temporary", folder / "cache", uuid.uuid4().hex
+    temporary.mkdir()
+    environment = os.environ | {"TMPDIR": str(temporary), "XDG_CACHE_HOME": str(cache), "MARK": mark}
+    once = "from compactor_daemon.class_archive import class_archive; class_archive()"
+    subprocess.run([sys.executable, "-c", once], env=environment, check=True)  # the second run would make an archive
+    ran = subprocess.run(
+        [sys.executable, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert not list(temporary.iterdir())
+    deadline = time.monotonic() + _LINGERS_S
+    while (left := _processes(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
+    assert not list(cache.rglob("*.new"))
+    return ran
+
+
+def _processes(mark: str) -> list[str]:
+    """Command lines of the processes whose environment has the mark."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"MARK={mark}".encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue  # ended meanwhile
+    return found
