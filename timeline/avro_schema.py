@@ -84,7 +84,7 @@ def _reading(text: str) -> Iterator[None]:
         ) from error
 
 
-_NODES_MAX = 100_000
+_NODES_MAX = 30_000
 _DEPTH_MAX = 64
 _FIXED_BYTES_MAX = 4096
 
@@ -93,7 +93,7 @@ class _Expander:
     """Resolves named references; names are made unique because the definition may then stand in many places.
 
     Refused, because a few bytes of schema or data would stand for any amount of memory or time: definitions that
-    expand to more than 100 000 nodes, nesting deeper than 64, arrays of values that have no bytes, fixed types of
+    expand to more than 30 000 nodes, nesting deeper than 64, arrays of values that have no bytes, fixed types of
     more than 4096 bytes (each null takes as much in Arrow).
     """
 

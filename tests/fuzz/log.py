@@ -40,9 +40,8 @@ class Block:
         content_size = len(self.content) if self.content_size is None else self.content_size
         body += struct.pack(">q", content_size) + self.content + struct.pack(">i", 0)
         size = len(body) + 8 if self.size is None else self.size
-        return (
-            MAGIC + struct.pack(">q", size) + body + struct.pack(">q", size + 6 if self.total is None else self.total)
-        )
+        total = min(size + 6, (1 << 63) - 1) if self.total is None else self.total
+        return MAGIC + struct.pack(">q", size) + body + struct.pack(">q", total)
 
 
 def parse(data: bytes) -> list[Block]:
