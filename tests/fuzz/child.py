@@ -31,7 +31,7 @@ GROWTH_BYTES_MAX = 512 << 20
 """How much a case may add to resident memory at its peak; tables are below 3 MB."""
 HUNG_S = 15.0
 """Seconds after which a case tells where it is, for the runner that is about to end it."""
-_COMPACT_EVERY = 5
+_COMPACT_EVERY = 8
 
 
 def _status(field: str) -> int:

@@ -129,9 +129,9 @@ def mutate_parquet(rng: Random, data: bytes) -> bytes:
         _nest(rng, footer)
     elif pick < 0.75:
         front = front[:4] + blind(rng, front[4:])
-    elif pick < 0.8:
-        return blind(rng, data)
     elif pick < 0.85:
+        return blind(rng, data)
+    elif pick < 0.94:
         return front + dump(footer) + struct.pack("<i", lie(rng, len(dump(footer)), 32)) + MAGIC
     else:
         return _bomb(rng, data)
