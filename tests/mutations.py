@@ -210,6 +210,28 @@ MUTANTS: tuple[Mutant, ...] = (
     ("local_storage", 'return open(full, "xb")', 'return open(full, "wb")', "storage"),
     ("local_storage", 'os.unlink(os.path.join(os.path.dirname(full), f".{os.path.basename(full)}.crc"))', "pass", "storage"),
     ("local_storage", "continue  # gone between", "raise  # gone between", "storage"),
+    # Few bytes that stand for much.
+    ("errors", 'if "\\n" in text or "\\r" in text else text', "if False else text", "hostile_bytes"),
+    ("avro_schema", "self._depth > _DEPTH_MAX or", "", "hostile_bytes"),
+    ("avro_schema", "if smallest_bytes(items) == 0:", "if False:", "hostile_bytes"),
+    ("avro_schema", "not 0 <= size <= _FIXED_BYTES_MAX", "size < 0", "hostile_bytes"),
+    ("avro_schema", "return 1 + min(", "return min(", "hostile_bytes"),
+    ("avro_arrow", "if count * max(1, smallest_bytes(schema)) > data.size:", "if False:", "hostile_bytes"),
+    ("avro_container", 'if header.codec != "null":', "if False:", "hostile_bytes"),
+    ("avro_container", 'parse_avro(header.metadata["avro.schema"])', "pass", "hostile_bytes"),
+    ("delete_block", "if not 0 <= index <= _ARRAY:", "if index > _ARRAY:", "hostile_bytes"),
+    ("delete_block", "if not 0 < size <= _ORDERING_VALUES_MAX:", "if size < 1:", "hostile_bytes"),
+    ("log_decode", " or lengths.min(initial=0) < 0", "", "hostile_bytes"),
+    ("layout", 'not path.startswith("/") and', "", "hostile_bytes"),
+    ("layout", """ and ".." not in path.split("/")""", "", "hostile_bytes"),
+    ("parquet_input", "    if coded:\n        file", "    if False:\n        file", "parquet_input"),
+    ("parquet_input", "min([batch_rows, *_fitting_rows(metadata)])", "batch_rows", "parquet_input"),
+    ("parquet_input", "if decoded > limit:", "if False:", "parquet_input"),
+    ("parquet_input", "and not overflowed", "", "parquet_input"),
+    ("parquet_input", "if min(groups, default=0) < 0 or sum(groups) != file.metadata.num_rows:", "if False:", "parquet_input"),
+    ("parquet_input", "np.cumsum(sizes) // _BATCH_BYTES", "np.cumsum(sizes) * 0", "parquet_input"),
+    ("row_hash", "_mixed(words + places)", "_mixed(words)", "row_hash"),
+    ("row_hash", "(result ^ last) * _C +", "result * _C +", "row_hash"),
 )  # fmt: skip
 
 

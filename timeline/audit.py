@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-import pyarrow.parquet as pq
-
 from timeline.avro_schema import project
 from timeline.books import LEDGER, GroupBooks, audit_path, decode_books, logged_instants
 from timeline.errors import LedgerError, MalformedError, PhantombaseError, UsageError
@@ -26,6 +24,7 @@ from timeline.file_name import BaseFileName, parse_data_file
 from timeline.identity import identity_columns, identity_sum
 from timeline.instant import Instant
 from timeline.layout import RECORDS
+from timeline.parquet_input import open_parquet, readable
 from timeline.read import slice_rules
 from timeline.slice_stream import SliceStream, base_tables
 from timeline.table import Table, consistent
@@ -206,10 +205,11 @@ def _files(now: _Now, instant: str, books: GroupBooks) -> Verdict:
             return Verdict.CLEANED
         raise LedgerError("the base file is gone although it is the newest", path=path, instant=instant)
     _same("size of the base file", size, books.size, path)
-    with storage.open_input(path) as source:
-        footer = pq.read_metadata(source)
-    # The schema of then: the table's may have changed since.
-    schema = now.table.schema((footer.metadata or {}).get(b"parquet.avro.schema", b"").decode())
+    with storage.open_input(path) as source, readable("base file", path):
+        footer = open_parquet(source).metadata
+        # The schema of then: the table's may have changed since.
+        schema_text = (footer.metadata or {}).get(b"parquet.avro.schema", b"").decode()
+    schema = now.table.schema(schema_text)
     ledger = books.ledger
     _same("rows of the base file", footer.num_rows, ledger.rows_out, path)
     columns = project(schema.arrow, identity_columns(schema.arrow))

@@ -21,7 +21,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from timeline.avro_schema import arrow_type, without_null
+from timeline.avro_schema import arrow_type, smallest_bytes, without_null
 from timeline.errors import MalformedError
 
 _SYNC = bytes(16)
@@ -70,6 +70,13 @@ def decode_records(
     if count == 0 or (columns is not None and not columns):
         # Nothing to decode: an empty column list still has `count` rows, which callers know.
         return pa.table({})
+    if count * max(1, smallest_bytes(schema)) > data.size:
+        # Decoders make room for as many records as are promised.
+        raise MalformedError(
+            "Avro block promises more records than fit into its bytes",
+            path=where,
+            found=f"{count} records in {data.size} bytes",
+        )
     import polars as pl  # late: a fifth of a command's start, and the Spark driver never needs it
 
     readable = _maps_as_arrays(schema)

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import fastavro
 
-from timeline.errors import MalformedError
+from timeline.avro_schema import parse_avro
+from timeline.errors import MalformedError, PhantombaseError, UnsupportedError
 
 MAGIC = b"Obj\x01"
 
@@ -66,14 +68,17 @@ def root_record(name: str, *fields: Schema) -> Schema:
 def read_record(data: bytes, where: str, *schemas: Schema) -> tuple[str, dict[str, Any]]:
     """The one record of a container file, resolved against the schema of its name, and that name.
 
-    MalformedError: empty, truncated or broken bytes, another record, none or several.
+    MalformedError: empty, truncated or broken bytes, another record, none or several. UnsupportedError: a
+    compressed file (Hudi writes none: a few bytes could hold anything), a writer's schema that `parse_avro` refuses.
     """
     by_name = {schema["name"]: schema for schema in schemas}
     try:
         name = _record_name(data)
         records: list[Any] | None = None
         if name in by_name:
-            records = list(fastavro.reader(io.BytesIO(data), reader_schema=by_name[name]))
+            records = list(islice(fastavro.reader(io.BytesIO(data), reader_schema=by_name[name]), 2))
+    except PhantombaseError as error:
+        raise type(error)(error.what, path=where, expected=error.expected, found=error.found) from error
     except Exception as error:  # a decoder fed with arbitrary bytes raises arbitrary errors
         raise MalformedError(
             "unreadable Avro container file",
@@ -85,13 +90,17 @@ def read_record(data: bytes, where: str, *schemas: Schema) -> tuple[str, dict[st
             "not the expected Avro record",
             path=where,
             expected=f"one {' or '.join(by_name)}",
-            found=name if records is None else f"{len(records)} records of {name}",
+            found=name if records is None else f"{len(records)} records{' or more' if records else ''} of {name}",
         )
     return name, records[0]
 
 
 def _record_name(data: bytes) -> str:
-    schema: Any = fastavro.reader(io.BytesIO(data)).writer_schema
+    header = fastavro.reader(io.BytesIO(data))
+    if header.codec != "null":
+        raise UnsupportedError("compressed Avro container files are not supported", found=str(header.codec))
+    parse_avro(header.metadata["avro.schema"])
+    schema: Any = header.writer_schema
     return str(schema["name"]).rpartition(".")[2]
 
 

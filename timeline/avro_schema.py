@@ -13,13 +13,15 @@
     array, map, record                    list<element>, map<string, value>, struct
     ["null", T] or [T, "null"]            T, nullable
 
-A union of two or more non-null branches and a record that contains itself are refused by name.
+A union of two or more non-null branches and a record that contains itself are refused by name, and so is what
+lets few bytes stand for much: see `_Expander`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -64,24 +66,58 @@ def parse_avro(text: str) -> dict[str, Any]:
 
     The result must not be changed: it is shared.
     """
-    try:
-        schema = json.loads(text)
-    except ValueError as error:
-        raise MalformedError("not an Avro schema", found=f"{error}: {text[:60]!r}") from error
-    expanded = _Expander().expand(schema, "", ())
+    with _reading(text):
+        expanded = _Expander().expand(json.loads(text), "", ())
     if not isinstance(expanded, dict) or expanded.get("type") != "record":
         raise MalformedError("not an Avro record schema", found=text[:60])
     return expanded
 
 
+@contextmanager
+def _reading(text: str) -> Iterator[None]:
+    """What a schema that is none makes Python and Arrow raise, as MalformedError."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, pa.ArrowException) as error:
+        raise MalformedError(
+            "not an Avro schema", found=f"{type(error).__name__}: {str(error)[:200]}: {text[:60]!r}"
+        ) from error
+
+
+_NODES_MAX = 30_000
+_DEPTH_MAX = 64
+_FIXED_BYTES_MAX = 4096
+
+
 class _Expander:
-    """Resolves named references; names are made unique because the definition may then stand in many places."""
+    """Resolves named references; names are made unique because the definition may then stand in many places.
+
+    Refused, because a few bytes of schema or data would stand for any amount of memory or time: definitions that
+    expand to more than 30 000 nodes, nesting deeper than 64, arrays of values that have no bytes, fixed types of
+    more than 4096 bytes (each null takes as much in Arrow).
+    """
 
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}
         self._count = 0
+        self._depth = 0
 
     def expand(self, node: Any, namespace: str, above: tuple[str, ...]) -> Any:
+        """The type with everything it refers to in its place."""
+        self._count += 1
+        self._depth += 1
+        if self._depth > _DEPTH_MAX or self._count > _NODES_MAX:
+            raise UnsupportedError(
+                "Avro schema too deep or too large",
+                expected=f"at most {_DEPTH_MAX} levels, {_NODES_MAX} nodes",
+                found=f"level {self._depth}, node {self._count}",
+            )
+        try:
+            return self._expand(node, namespace, above)
+        finally:
+            self._depth -= 1
+
+    def _expand(self, node: Any, namespace: str, above: tuple[str, ...]) -> Any:
         if isinstance(node, str):
             return self._reference(node, namespace, above)
         if isinstance(node, list):
@@ -92,7 +128,10 @@ class _Expander:
         if kind in ("record", "error", "fixed", "enum"):
             return self._definition(node, namespace, above)
         if kind == "array":
-            return {"type": "array", "items": self.expand(_part(node, "items"), namespace, above)}
+            items = self.expand(_part(node, "items"), namespace, above)
+            if smallest_bytes(items) == 0:
+                raise UnsupportedError("Avro arrays of values without bytes are not supported", found=str(items)[:80])
+            return {"type": "array", "items": items}
         if kind == "map":
             return {"type": "map", "values": self.expand(_part(node, "values"), namespace, above)}
         inner = self.expand(kind, namespace, above)
@@ -117,15 +156,17 @@ class _Expander:
         full = name if "." in name else ".".join(p for p in (node.get("namespace", namespace), name) if p)
         if full in above:
             raise UnsupportedError("recursive Avro record types are not supported", found=full)
-        if len(above) > 64:
-            raise UnsupportedError("Avro schema nested deeper than 64 records", found=full)
         home = full.rpartition(".")[0]
         self._named[full] = (node, home)
-        self._count += 1
         fresh: dict[str, Any] = {"type": node["type"], "name": f"t{self._count}"}
         if node["type"] == "fixed":
             kept: dict[str, Any] = {k: node[k] for k in ("logicalType", "precision", "scale") if k in node}
-            return {**fresh, "size": _part(node, "size"), **kept}
+            size = _part(node, "size")
+            if not isinstance(size, int) or not 0 <= size <= _FIXED_BYTES_MAX:
+                raise UnsupportedError(
+                    "size of an Avro fixed type", expected=f"0 to {_FIXED_BYTES_MAX} bytes", found=repr(size)[:80]
+                )
+            return {**fresh, "size": size, **kept}
         if node["type"] == "enum":
             return {**fresh, "symbols": _part(node, "symbols")}
         fields = [
@@ -141,6 +182,18 @@ def _part(node: Any, key: str) -> Any:
     return node[key]
 
 
+def smallest_bytes(node: Any) -> int:
+    """Bytes of the shortest value of a type in Avro's binary encoding; `node` as `parse_avro` gives it."""
+    if isinstance(node, list):
+        return 1 + min((smallest_bytes(branch) for branch in node), default=0)
+    kind = node if isinstance(node, str) else node["type"]
+    if kind == "record":
+        return sum(smallest_bytes(f["type"]) for f in node["fields"])
+    if kind == "fixed":
+        return int(node["size"])
+    return {"null": 0, "float": 4, "double": 8}.get(kind, 1)
+
+
 def without_null(node: Any) -> tuple[Any, bool]:
     """(the type itself, whether null is allowed); UnsupportedError for unions of several types."""
     if not isinstance(node, list):
@@ -153,7 +206,9 @@ def without_null(node: Any) -> tuple[Any, bool]:
 
 def arrow_schema(text: str) -> pa.Schema:
     """The Arrow schema an Avro record schema stands for."""
-    return pa.schema([_field(f["name"], f["type"]) for f in parse_avro(text)["fields"]])
+    record = parse_avro(text)
+    with _reading(text):
+        return pa.schema([_field(f["name"], f["type"]) for f in record["fields"]])
 
 
 def _field(name: str, node: Any) -> pa.Field:
@@ -187,16 +242,18 @@ def arrow_type(node: Any) -> pa.DataType:
 
 def with_meta_columns(text: str) -> str:
     """A schema without meta columns, with Hudi's five in front."""
-    schema = json.loads(text)
-    meta = [{"name": name, "type": ["null", "string"], "doc": "", "default": None} for name in META_COLUMNS]
-    return json.dumps({**schema, "fields": [*meta, *schema["fields"]]}, separators=(",", ":"))
+    with _reading(text):
+        schema = json.loads(text)
+        meta = [{"name": name, "type": ["null", "string"], "doc": "", "default": None} for name in META_COLUMNS]
+        return json.dumps({**schema, "fields": [*meta, *schema["fields"]]}, separators=(",", ":"))
 
 
 def without_meta_columns(text: str) -> str:
     """The schema as commits record it: without the meta columns."""
-    schema = json.loads(text)
-    fields = [f for f in schema["fields"] if f["name"] not in META_COLUMNS]
-    return json.dumps({**schema, "fields": fields}, separators=(",", ":"))
+    with _reading(text):
+        schema = json.loads(text)
+        fields = [f for f in schema["fields"] if f["name"] not in META_COLUMNS]
+        return json.dumps({**schema, "fields": fields}, separators=(",", ":"))
 
 
 def project(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:

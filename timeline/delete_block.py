@@ -49,6 +49,7 @@ _WRAPPED: tuple[Any, ...] = (
 """The value types behind union indexes 0..11 of `orderingVal`."""
 
 _INT, _ARRAY, _LOCAL_DATE = 2, 12, 12
+_ORDERING_VALUES_MAX = 64
 _NESTED: tuple[Any, ...] = (*_WRAPPED, _DATE)
 """The value types inside an array wrapper: index 12 is a date there."""
 
@@ -85,15 +86,23 @@ def _first_branches(data: memoryview, position: int) -> tuple[int, ...]:
             length, position = decode_long(data, position)
             position += length
     index, position = decode_long(data, position)
+    if not 0 <= index <= _ARRAY:
+        raise MalformedError("unknown type of an ordering value", found=str(index))
     if index != _ARRAY:
         return (index,)
     present, position = decode_long(data, position)
     if present != 1:
         raise UnsupportedError("delete entry with an empty array of ordering values")
     size, position = decode_long(data, position)
+    if not 0 < size <= _ORDERING_VALUES_MAX:
+        raise UnsupportedError(
+            "number of ordering values of a delete", expected=f"1 to {_ORDERING_VALUES_MAX}", found=str(size)
+        )
     indexes = []
     for _ in range(size):
         inner, position = decode_long(data, position)
+        if not 0 <= inner < len(_NESTED):
+            raise MalformedError("unknown type of an ordering value", found=str(inner))
         indexes.append(inner)
         position = _skip(_NESTED[inner], data, position)
     return (_ARRAY, *indexes)

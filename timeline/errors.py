@@ -44,15 +44,15 @@ class PhantombaseError(Exception):
         super().__init__(self._line())
 
     def _line(self) -> str:
-        parts = [self.what]
+        parts = [_short(self.what)]
         if self.path is not None:
-            parts.append(f"at {self.path}")
+            parts.append(f"at {_short(self.path)}")
         if self.instant is not None:
-            parts.append(f"instant {self.instant}")
+            parts.append(f"instant {_short(self.instant)}")
         if self.expected is not None:
-            parts.append(f"expected {self.expected}")
+            parts.append(f"expected {_short(self.expected)}")
         if self.found is not None:
-            parts.append(f"found {self.found}")
+            parts.append(f"found {_short(self.found)}")
         line = "; ".join(parts)
         return f"{line}. {self.todo}" if self.todo else line
 
@@ -67,6 +67,16 @@ class PhantombaseError(Exception):
             self.found,
             self.todo,
         )
+
+
+_PART_CHARACTERS_MAX = 800
+
+
+def _short(text: str) -> str:
+    """One line of bounded length: what was found may be a whole damaged file, or a decoder's many lines."""
+    if len(text) > _PART_CHARACTERS_MAX:
+        text = f"{text[:_PART_CHARACTERS_MAX]}... ({len(text)} characters)"
+    return " ".join(text.split()) if "\n" in text or "\r" in text else text
 
 
 def _rebuild(

@@ -16,13 +16,13 @@ import re
 from collections.abc import Iterator
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from timeline.avro_container import STRING, optional, read_record, root_record
 from timeline.errors import MalformedError, MissingFileError, PhantombaseError, UnknownStateError
 from timeline.instant import Instant, State, highest_states
 from timeline.log_block import BlockKind, scan_blocks
 from timeline.log_decode import decode_rows
+from timeline.parquet_input import read_parquet, readable
 from timeline.storage import Storage
 from timeline.table_config import TableConfig
 
@@ -82,7 +82,7 @@ def _current_files(storage: Storage, folder: str, names: list[str]) -> list[str]
     path = f"{folder}/manifest_{version}"
     try:
         files = [entry["fileName"] for entry in json.loads(storage.read(path))["files"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedError("unreadable history manifest", path=path, found=repr(error)) from error
     if not all(isinstance(name, str) and "/" not in name for name in files):
         raise MalformedError("history manifest with something else than file names", path=path, found=repr(files))
@@ -104,11 +104,9 @@ def _current_version(storage: Storage, folder: str, names: list[str]) -> int | N
 
 
 def _parquet_instants(storage: Storage, path: str) -> Iterator[Instant]:
-    try:
-        table = pq.ParquetFile(storage.open_input(path)).read(columns=list(_LSM_COLUMNS))
+    with readable("history file", path):
+        table = read_parquet(storage.open_input(path), _LSM_COLUMNS)
         rows = table.select(_LSM_COLUMNS).cast(pa.schema([(name, pa.string()) for name in _LSM_COLUMNS]))
-    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
-        raise MalformedError("unreadable history file", path=path, found=str(error)) from error
     for row in rows.to_pylist():
         if None in row.values():
             raise MalformedError("history row with a null", path=path, found=repr(row))

@@ -27,6 +27,12 @@ RECORDS = f"{HOODIE}/.phantombase"
 TEMPORARY = f"{RECORDS}/tmp"
 """Files being written, or tried out. Those of killed processes stay until a compaction run finds them abandoned."""
 
+
+def inside_table(path: str) -> bool:
+    """Whether a path of the table's own files stays below the folder it is relative to."""
+    return not path.startswith("/") and "\0" not in path and ".." not in path.split("/")
+
+
 _NAME = re.compile(r"(?P<time>\d+)(?:_(?P<completion>\d+))?\.(?P<first>\w+)(?:\.(?P<second>\D+))?")
 
 

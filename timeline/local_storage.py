@@ -26,6 +26,8 @@ def _translated(path: str) -> Iterator[None]:
         raise MissingFileError("no such file", path=path) from error
     except OSError as error:
         raise StorageError("storage failed", path=path, found=f"{type(error).__name__}: {error}") from error
+    except ValueError as error:  # a path with a NUL, or one that is not UTF-8
+        raise StorageError("impossible path", path=repr(path), found=str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)

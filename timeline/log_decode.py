@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from timeline.avro_arrow import decode_long, decode_records
 from timeline.avro_schema import parse_avro
 from timeline.conform import conform
 from timeline.errors import MalformedError, PhantombaseError, UnsupportedError
 from timeline.log_block import BlockKind, HeaderKey, LogBlock
+from timeline.parquet_input import open_parquet, parquet_batches
 
 _CONTENT_VERSION = 3
 _LENGTH = "__length"
@@ -73,7 +73,7 @@ def count_entries(block: LogBlock, source: pa.NativeFile) -> int:
     """Entries a block says it holds, from its own header or Parquet footer, without decoding the entries."""
     with decoding(block):
         if block.kind is BlockKind.PARQUET_DATA:
-            return int(pq.ParquetFile(pa.BufferReader(content_of(block, source))).metadata.num_rows)
+            return int(open_parquet(pa.BufferReader(content_of(block, source))).metadata.num_rows)
         head = bytes(source.read_at(min(block.content_bytes, 18), block.content_offset))
         if block.kind is BlockKind.AVRO_DATA:
             return content_version(head, block)
@@ -84,15 +84,17 @@ def count_entries(block: LogBlock, source: pa.NativeFile) -> int:
 def _parquet_rows(
     block: LogBlock, source: pa.NativeFile, schema: pa.Schema, part_bytes: int | None
 ) -> Iterator[pa.Table]:
-    file = pq.ParquetFile(pa.BufferReader(content_of(block, source)))
+    content = pa.BufferReader(content_of(block, source))
+    file = open_parquet(content)
     wanted = [name for name in schema.names if name in file.schema_arrow.names]
     metadata = file.metadata
+    rows = max(1, metadata.num_rows)
     decoded = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
-    if part_bytes is None or decoded <= part_bytes:
-        yield conform(_with_rows(file.read(columns=wanted), metadata.num_rows), schema, block.path)
-        return
-    rows = max(1, metadata.num_rows * part_bytes // decoded)
-    for batch in file.iter_batches(batch_size=rows, columns=wanted):
+    if part_bytes is not None and decoded > part_bytes:
+        rows = max(1, rows * part_bytes // decoded)
+    if not metadata.num_rows:
+        yield conform(file.schema_arrow.empty_table(), schema, block.path)
+    for batch in parquet_batches(content, file, wanted, rows):
         yield conform(_with_rows(pa.Table.from_batches([batch]), batch.num_rows), schema, block.path)
 
 
@@ -140,7 +142,7 @@ def _lengths(table: pa.Table) -> npt.NDArray[np.int32]:
 def _check_lengths(lengths: npt.NDArray[np.int32], expected: int, block: LogBlock) -> None:
     """The length prefixes must add up to the content: a torn or misread one shows here."""
     total = int(lengths.sum(dtype=np.int64))
-    if total != expected:
+    if total != expected or lengths.min(initial=0) < 0:
         raise MalformedError(
             "record lengths of an Avro block do not add up",
             path=block.path,
@@ -203,6 +205,8 @@ def decoding(block: LogBlock) -> Iterator[None]:
         struct.error,
         EOFError,
         OverflowError,
+        OSError,
+        RecursionError,
     ) as error:
         raise MalformedError(
             f"cannot decode the {block.kind.name} block at byte {block.offset}",

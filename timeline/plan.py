@@ -24,6 +24,7 @@ from timeline.avro_container import (
     write_record,
 )
 from timeline.errors import MalformedError, UnsupportedError
+from timeline.layout import inside_table
 
 PLAN_VERSION = 2
 
@@ -143,7 +144,7 @@ def _operation(record: Mapping[str, Any], version: int, where: str) -> Compactio
         delta_file_paths=tuple(_file_name(path, version, where) for path in record["deltaFilePaths"] or ()),
         data_file_path=_file_name(base, version, where) if base else None,
         file_id=_file_id(record, "compaction plan", where),
-        partition_path=record["partitionPath"] or "",
+        partition_path=_partition(record["partitionPath"] or "", where),
         metrics=record["metrics"],
         bootstrap_file_path=record["bootstrapFilePath"],
     )
@@ -159,6 +160,12 @@ def _file_name(path: str, version: int, where: str) -> str:
             found=repr(path),
         )
     return name
+
+
+def _partition(path: str, where: str) -> str:
+    if not inside_table(path):
+        raise MalformedError("compaction plan with a partition outside the table", path=where, found=repr(path))
+    return path
 
 
 def _file_id(record: Mapping[str, Any], what: str, where: str) -> str:

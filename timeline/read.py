@@ -24,7 +24,7 @@ from timeline.merge_rule import MergeRule
 from timeline.record_key import KeySource
 from timeline.slice_stream import SliceRules, SliceStream
 from timeline.table import Table, TableSchema, consistent
-from timeline.table_config import MergeMode
+from timeline.table_config import PROPERTIES, MergeMode
 from timeline.view import FileSlice, TableView, is_replaced, latest_base, latest_slice
 
 
@@ -124,10 +124,18 @@ def slice_rules(
     """How slices of this table are merged for one reader."""
     config = table.config
     fields = _ordering_fields(config.ordering_fields, schema.arrow)
+    keys = KeySource.of(config.populate_meta_fields, config.record_key_fields)
+    if not keys.fields or not set(keys.fields) <= set(schema.arrow.names):
+        raise MalformedError(
+            "the table's record key is not among its columns",
+            path=PROPERTIES,
+            expected=", ".join(schema.arrow.names),
+            found=f"hoodie.table.recordkey.fields={','.join(keys.fields)}",
+        )
     mode = config.merge_mode
     return SliceRules(
         schema=schema.arrow,
-        keys=KeySource.of(config.populate_meta_fields, config.record_key_fields),
+        keys=keys,
         ordering_fields=fields if mode is not MergeMode.COMMIT_TIME else (),
         merge=MergeRule(
             mode=mode,

@@ -23,6 +23,8 @@ from timeline.merge_rule import Hashes
 _A, _B, _C = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _NULL = np.uint64(0x2545F4914F6CDD1D)
 _WORD = 8
+_LONG_BYTES = 1024
+"""Longer values are rarely many of one length: their words are hashed side by side, not one after the other."""
 
 
 def row_hashes(columns: Iterable[pa.Array | pa.ChunkedArray], rows: int) -> Hashes:
@@ -100,6 +102,11 @@ def _bytes(data: npt.NDArray[np.uint8]) -> Hashes:
         padded = np.zeros((count, _WORD), np.uint8)
         padded[:, :length] = data
         return _mixed(result ^ padded.view("<u8")[:, 0])
+    if length > _LONG_BYTES:
+        places = np.arange(1, length // _WORD + 1, dtype=np.uint64) * _A
+        words: Hashes = np.ndarray((count, len(places)), "<u8", data, 0, (length, _WORD))
+        last: Hashes = np.ndarray((count,), "<u8", data, length - _WORD, (length,))
+        return _mixed((result ^ last) * _C + _mixed(words + places).sum(axis=1, dtype=np.uint64))
     for start in [*range(0, length - _WORD, _WORD), length - _WORD]:
         word: Hashes = np.ndarray((count,), "<u8", data, start, (length,)) * _A
         word ^= word >> np.uint64(32)

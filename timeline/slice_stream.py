@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from timeline.avro_schema import project
 from timeline.conform import conform
@@ -31,6 +30,7 @@ from timeline.log_scan import Selection, Skipped, Visibility, select_blocks
 from timeline.log_spill import LogSpill
 from timeline.merge import SliceMerge
 from timeline.merge_rule import IS_DELETED, NO_CHANGES, Changes, Hashes, Keyed, MergeRule
+from timeline.parquet_input import open_parquet, parquet_batches, readable
 from timeline.record_key import KeySource
 from timeline.spill_file import spill_folder
 from timeline.spilled_merge import SpilledMerge
@@ -239,10 +239,10 @@ def base_tables(storage: Storage, path: str, schema: pa.Schema, batch_rows: int)
 
     MalformedError: not a readable file. Only columns of the schema are read.
     """
-    with storage.open_input(path) as source, _readable(path):
-        file = pq.ParquetFile(source)
+    with storage.open_input(path) as source, readable("base file", path):
+        file = open_parquet(source)
         wanted = [n for n in schema.names if n in file.schema_arrow.names]
-        for batch in file.iter_batches(batch_size=batch_rows, columns=wanted):
+        for batch in parquet_batches(source, file, wanted, batch_rows):
             yield conform(_counted(batch), schema, path), file.metadata.num_rows
 
 
@@ -277,14 +277,6 @@ def _select(sources: Mapping[str, pa.NativeFile], visibility: Visibility) -> Sel
 def _counts(selection: Selection, entries: int) -> LogCounts:
     causes = Counter(cause for _, cause in selection.skipped)
     return LogCounts(entries=entries, blocks=len(selection.blocks), skipped=tuple(causes.items()))
-
-
-@contextmanager
-def _readable(path: str) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        raise MalformedError("not a readable Parquet base file", path=path, found=str(error)) from error
 
 
 def _counted(batch: pa.RecordBatch) -> pa.Table:

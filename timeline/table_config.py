@@ -15,7 +15,7 @@ from typing import NoReturn
 import javaproperties
 
 from timeline.errors import MalformedError, MissingFileError, NotATableError, StorageError
-from timeline.layout import HOODIE, Layout
+from timeline.layout import HOODIE, Layout, inside_table
 from timeline.storage import Storage
 from timeline.table_support import PROPERTIES as PROPERTIES
 from timeline.table_support import MergeMode as MergeMode
@@ -140,14 +140,14 @@ class TableConfig:
         """Folder of the active timeline, relative to the table base."""
         if not self.layout.has_completion_times:
             return HOODIE
-        return f"{HOODIE}/{self.properties.get('hoodie.timeline.path') or self.layout.default_timeline_folder}"
+        return f"{HOODIE}/{self._folder('hoodie.timeline.path', self.layout.default_timeline_folder)}"
 
     @property
     def history_folder(self) -> str:
         """Folder of the archived timeline, relative to the table base."""
         layout = self.layout
         key = "hoodie.timeline.history.path" if layout.has_completion_times else "hoodie.archivelog.folder"
-        return f"{self.timeline_folder}/{self.properties.get(key) or layout.default_history_folder}"
+        return f"{self.timeline_folder}/{self._folder(key, layout.default_history_folder)}"
 
     @property
     def populate_meta_fields(self) -> bool:
@@ -178,6 +178,10 @@ class TableConfig:
     def url_encode(self) -> bool:
         """Whether special characters of partition values are escaped in folder names."""
         return self._one_of("hoodie.datasource.write.partitionpath.urlencode", "false", "true") == "true"
+
+    def _folder(self, key: str, default: str) -> str:
+        name = self.properties.get(key) or default
+        return name if inside_table(name) else self._malformed(key, "a folder inside the table")
 
     def _list(self, key: str) -> tuple[str, ...]:
         return tuple(part.strip() for part in self.properties.get(key, "").split(",") if part.strip())

@@ -143,7 +143,16 @@ def file_groups(
 
 
 def check_partitions(facts: ViewFacts, listed: Collection[str]) -> None:
-    """MissingFileError: a completed compaction wrote into a partition that a whole listing did not find."""
+    """MissingFileError: a compaction, completed or pending, names a partition that a whole listing did not find."""
+    for (partition, file_id), instant in facts.pending_plans.items():
+        if partition not in listed:
+            raise MissingFileError(
+                "a pending compaction plan names a partition that is not there",
+                path=f"{partition}/{file_id}",
+                instant=instant,
+                expected="a folder with .hoodie_partition_metadata in it",
+                todo="Restore the folder or its metadata file: without it the partition's rows are not seen.",
+            )
     for (partition, file_id), (instant, name) in facts.compacted.items():
         if partition not in listed and (partition, file_id) not in facts.replaced:
             raise _lost_base(f"{partition}/{name}", instant)

@@ -136,3 +136,18 @@ def test_sums_travel_and_add_up() -> None:
     assert Identity.total([top, top]).base == 2**64 - 2
     top.check("slice")
     assert NO_CHANGES.apply(table_of({})) == table_of({})
+
+
+def test_long_values() -> None:
+    """Fixed for ever too; every byte and the order of words count, and neighbours of other lengths do not."""
+    value = bytes(i * 37 % 251 for i in range(1029))
+    (plain,) = hashes_of(pa.array([value]))
+    assert plain == LONG_HASH
+    changed = [value[:i] + bytes([value[i] ^ 1]) + value[i + 1 :] for i in range(len(value))]
+    swapped = value[8:16] + value[:8] + value[16:]
+    others = [*changed, swapped, value[:-1], value + b"\0"]
+    assert len({plain, *hashes_of(pa.array(others))}) == len(others) + 1
+    assert hashes_of(pa.array([b"", value, b"short", value * 3]))[1] == plain
+
+
+LONG_HASH = 7302228552018812408
