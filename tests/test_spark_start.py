@@ -15,18 +15,29 @@ from compactor_daemon.options import ExecuteOptions
 from compactor_daemon.spark_start import StartingSpark
 from tests.golden_tables import unzip_golden
 from tests.test_refusals import lose_planned_log
-from timeline.errors import SparkError
 
 _LINGERS_S = 30.0
 
 
-def test_spark_that_cannot_start_is_told_to_who_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    spark = StartingSpark(ExecuteOptions(master="local[1]"))
-    with pytest.raises(SparkError, match="Spark did not start") as raised:
-        spark.context()
-    assert str(tmp_path) in str(raised.value), "the JVM's last words"
-    spark.stop()
+def test_spark_that_cannot_start_is_told_to_who_waits(tmp_path: Path) -> None:
+    """In a process of its own: one that has a JVM already starts no other."""
+    script = f"""if True:
+        import os
+        from compactor_daemon.options import ExecuteOptions
+        from compactor_daemon.spark_start import StartingSpark
+        from timeline.errors import SparkError
+
+        os.environ["JAVA_HOME"] = {str(tmp_path)!r}
+        spark = StartingSpark(ExecuteOptions(master="local[1]"))
+        try:
+            spark.context()
+        except SparkError as error:
+            print(error)
+        spark.stop()
+    """
+    ran = _run(tmp_path, "-c", script)
+    assert "Spark did not start" in ran.stdout
+    assert str(tmp_path) in ran.stdout, "the JVM's last words"
 
 
 @pytest.mark.spark
