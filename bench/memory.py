@@ -143,7 +143,7 @@ def _compact(folder: str, logs: int, limit: int | None) -> dict[str, int]:
     from timeline.log_scan import Visibility
     from timeline.merge_rule import MergeRule
     from timeline.record_key import KeySource
-    from timeline.slice_stream import SliceRules
+    from timeline.slice_rules import SliceRules
     from timeline.table_config import MergeMode
     from timeline.view import DataFile, FileSlice
 

@@ -26,7 +26,7 @@ from timeline.layout import RECORDS, TEMPORARY
 from timeline.lock import TableLock, hold_file
 from timeline.read import slice_rules
 from timeline.schedule import refuse_metadata_table
-from timeline.slice_stream import check_slice
+from timeline.slice_log import check_slice
 from timeline.storage import Storage
 from timeline.table import Table, consistent
 

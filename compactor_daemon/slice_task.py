@@ -23,7 +23,8 @@ from timeline.file_name import BaseFileName
 from timeline.identity import identity_columns, identity_sum
 from timeline.local_storage import close_output
 from timeline.log_scan import Skipped
-from timeline.slice_stream import SliceRules, SliceStream, base_tables
+from timeline.slice_rules import SliceRules
+from timeline.slice_stream import SliceStream, base_tables
 from timeline.storage import Storage
 from timeline.view import FileSlice
 

@@ -173,7 +173,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("log_decode", "if value < 0:", "if False:", "log_decode"),
     ("log_decode", "if version != _CONTENT_VERSION:", "if False:", "log_decode"),
     ("log_decode", '.lower() == "true":', '== "1":', "log_decode"),
-    ("log_decode", "if total != expected:", "if False:", "log_decode"),
+    ("log_decode", "if total != expected or lengths.min(initial=0) < 0:", "if False:", "log_decode"),
     ("log_decode", "if content.size != block.content_bytes:", "if False:", "log_decode"),
     ("log_decode", "float_as_text=text)", "float_as_text=True)", "log_decode"),
     ("delete_block", "if length != content.size - 8:", "if False:", "log_decode"),

@@ -18,7 +18,8 @@ from timeline.errors import StorageError, UsageError
 from timeline.identity import identity_columns, identity_sum
 from timeline.ledger import Ledger
 from timeline.read import ReadOptions, Scan, plan_read
-from timeline.slice_stream import SliceRules, SliceStream
+from timeline.slice_rules import SliceRules
+from timeline.slice_stream import SliceStream
 from timeline.spill_file import POSITION, SortedRun, SpillFile
 from timeline.table import Table
 from timeline.view import FileSlice

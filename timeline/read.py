@@ -22,7 +22,8 @@ from timeline.layout import Slicing
 from timeline.log_scan import Visibility
 from timeline.merge_rule import MergeRule
 from timeline.record_key import KeySource
-from timeline.slice_stream import SliceRules, SliceStream
+from timeline.slice_rules import SliceRules
+from timeline.slice_stream import SliceStream
 from timeline.table import Table, TableSchema, consistent
 from timeline.table_config import PROPERTIES, MergeMode
 from timeline.view import FileSlice, TableView, is_replaced, latest_base, latest_slice

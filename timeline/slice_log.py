@@ -1,0 +1,121 @@
+"""The log side of one slice: its blocks, decoded and folded in memory or, beyond the limit, spilled."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from timeline.avro_schema import project
+from timeline.delete_block import Deletes, decode_deletes
+from timeline.errors import MalformedError
+from timeline.log_block import BlockKind, LogBlock, scan_blocks
+from timeline.log_decode import check_supported, count_entries, decode_rows
+from timeline.log_fold import LogFold, Winners
+from timeline.log_scan import Selection, Skipped, Visibility, select_blocks
+from timeline.log_spill import LogSpill
+from timeline.merge_rule import IS_DELETED, Keyed
+from timeline.slice_rules import SliceRules
+from timeline.spill_file import spill_folder
+from timeline.storage import Storage
+from timeline.view import FileSlice
+
+_PARTITIONS_MAX = 256
+"""Each has two open files while log blocks are read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogCounts:
+    """What a slice's logs held: entries by block headers, blocks that count, blocks skipped by cause."""
+
+    entries: int = 0
+    blocks: int = 0
+    skipped: tuple[tuple[Skipped, int], ...] = ()
+
+    def skipped_blocks(self, cause: Skipped) -> int:
+        """Blocks skipped for one cause."""
+        return dict(self.skipped).get(cause, 0)
+
+
+def read_logs(
+    storage: Storage, slice_: FileSlice, rules: SliceRules, out: pa.Schema, stack: ExitStack
+) -> tuple[Winners | LogSpill, LogCounts]:
+    """Decodes all blocks that count: who wins, or the spill that took the entries when they became too many.
+
+    `out`: the columns wanted of rows. `stack` keeps what is open, and the spill's files.
+    """
+    fold, spill = LogFold(rules.merge, out), None
+    sources = {log.path: stack.enter_context(storage.open_input(log.path)) for log in slice_.logs}
+    selection = _select(sources, rules.visibility)
+    total_bytes = sum(b.content_bytes for b in selection.blocks)
+    entries, read_bytes = 0, 0.0
+    for block in selection.blocks:
+        count, found = count_entries(block, sources[block.path]), 0
+        for part in _parts(block, sources[block.path], rules, out):
+            found += len(part.keys)
+            if isinstance(part, Keyed):
+                fold.add_rows(part)
+            else:
+                fold.add_deletes(part)
+            if fold.nbytes > rules.fold_bytes:
+                share = (read_bytes + block.content_bytes * found / max(count, found)) / total_bytes
+                spill = spill or _open_spill(fold.nbytes / share, rules, out, stack)
+                spill.add(fold.drain())
+        _check_count(block, found, count)
+        entries += count
+        read_bytes += block.content_bytes
+    if spill is None:
+        return fold.finish(), _counts(selection, entries)
+    spill.add(fold.drain())
+    return spill, _counts(selection, entries)
+
+
+def _parts(block: LogBlock, source: pa.NativeFile, rules: SliceRules, out: pa.Schema) -> Iterator[Keyed | Deletes]:
+    if block.kind is BlockKind.DELETE:
+        yield from decode_deletes(block, source)
+        return
+    # Rows marked deleted count only where the table has the column.
+    marks = [IS_DELETED] if IS_DELETED in rules.schema.names else []
+    schema = project(rules.schema, [*out.names, *rules.keys.fields, *rules.ordering_fields, *marks])
+    for rows in decode_rows(block, source, schema, float_as_text=rules.float_text_in_logs, part_bytes=rules.part_bytes):
+        yield rules.keyed(rows, out.names, block.path)
+
+
+def _open_spill(expected_bytes: float, rules: SliceRules, out: pa.Schema, stack: ExitStack) -> LogSpill:
+    """Partitions so small that one of them is at most half of what may be held, if keys spread."""
+    partitions = min(_PARTITIONS_MAX, max(2, math.ceil(2 * expected_bytes / rules.fold_bytes)))
+    return LogSpill(stack.enter_context(spill_folder(rules.spill_folder)), rules.merge, out, partitions)
+
+
+def _check_count(block: LogBlock, found: int, said: int) -> None:
+    if found != said:
+        raise MalformedError(
+            "log block holds another number of entries than it says",
+            path=block.path,
+            expected=str(said),
+            found=str(found),
+        )
+
+
+def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules) -> None:
+    """UnsupportedError or MalformedError where the slice's log files could not be merged; reads headers only."""
+    sources = {log.path: storage.open_input(log.path) for log in slice_.logs}
+    try:
+        for block in _select(sources, rules.visibility).blocks:
+            check_supported(block, sources[block.path])
+    finally:
+        for source in sources.values():
+            source.close()
+
+
+def _select(sources: Mapping[str, pa.NativeFile], visibility: Visibility) -> Selection:
+    return select_blocks((b for path, source in sources.items() for b in scan_blocks(source, path)), visibility)
+
+
+def _counts(selection: Selection, entries: int) -> LogCounts:
+    causes = Counter(cause for _, cause in selection.skipped)
+    return LogCounts(entries=entries, blocks=len(selection.blocks), skipped=tuple(causes.items()))

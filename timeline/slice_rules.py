@@ -1,0 +1,63 @@
+"""Everything that merging a slice depends on, beside the slice itself (pure)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timeline.log_scan import Visibility
+from timeline.merge_rule import IS_DELETED, Keyed, MergeRule
+from timeline.record_key import KeySource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceRules:
+    """Everything about the table and the reader that merging a slice depends on. Picklable.
+
+    `schema`: the table's, meta columns included. `batch_rows`: rows of a base batch. `memory_bytes`: what merging one
+    slice may hold; None: everything stays in memory. `spill_folder`: where the rest goes, None: the system's
+    folder for temporary files. `identity`: keep the books of identity too.
+    """
+
+    schema: pa.Schema
+    keys: KeySource
+    ordering_fields: tuple[str, ...]
+    merge: MergeRule
+    visibility: Visibility
+    float_text_in_logs: bool
+    batch_rows: int = 65_536
+    memory_bytes: int | None = None
+    spill_folder: str | None = None
+    identity: bool = False
+
+    @property
+    def fold_bytes(self) -> float:
+        """Log entries held in memory: settling them takes as much again, their rows wait for the base file."""
+        return math.inf if self.memory_bytes is None else self.memory_bytes / 4
+
+    @property
+    def part_bytes(self) -> int | None:
+        """Encoded bytes of a log block decoded at a time."""
+        return None if self.memory_bytes is None else max(1, self.memory_bytes // 16)
+
+    def keyed(self, rows: pa.Table, names: Sequence[str], where: str) -> Keyed:
+        """A batch of rows, only those of its columns that are named, with what merging needs of all of them."""
+        deleted = None
+        if IS_DELETED in rows.schema.names:
+            marked = pc.fill_null(rows.column(IS_DELETED), False)
+            deleted = np.asarray(marked.to_numpy(), np.bool_)
+        return Keyed(
+            rows=rows.select([name for name in names if name in rows.column_names]),
+            keys=self.keys.keys(rows, where),
+            ordering=tuple(_flat(rows.column(name)) for name in self.ordering_fields),
+            deleted=deleted,
+        )
+
+
+def _flat(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
