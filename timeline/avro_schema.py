@@ -86,7 +86,8 @@ def _reading(text: str) -> Iterator[None]:
 
 _NODES_MAX = 30_000
 _DEPTH_MAX = 64
-_FIXED_BYTES_MAX = 4096
+FIXED_BYTES_MAX = 4096
+"""Of one value of a fixed type."""
 
 
 class _Expander:
@@ -162,9 +163,9 @@ class _Expander:
         if node["type"] == "fixed":
             kept: dict[str, Any] = {k: node[k] for k in ("logicalType", "precision", "scale") if k in node}
             size = _part(node, "size")
-            if not isinstance(size, int) or not 0 <= size <= _FIXED_BYTES_MAX:
+            if not isinstance(size, int) or not 0 <= size <= FIXED_BYTES_MAX:
                 raise UnsupportedError(
-                    "size of an Avro fixed type", expected=f"0 to {_FIXED_BYTES_MAX} bytes", found=repr(size)[:80]
+                    "size of an Avro fixed type", expected=f"0 to {FIXED_BYTES_MAX} bytes", found=repr(size)[:80]
                 )
             return {**fresh, "size": size, **kept}
         if node["type"] == "enum":

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from timeline.avro_schema import FIXED_BYTES_MAX
 from timeline.errors import MalformedError, UnsupportedError
 
 _BATCH_BYTES = 32 << 20
@@ -44,6 +45,12 @@ def open_parquet(source: pa.NativeFile, *, dictionaries: Sequence[str] = ()) -> 
             "the row groups of a Parquet file do not add up",
             expected=f"{file.metadata.num_rows} rows",
             found=str(groups[:20]),
+        )
+    columns = file.metadata.schema
+    width = max((columns.column(i).length or 0 for i in range(file.metadata.num_columns)), default=0)
+    if width > FIXED_BYTES_MAX:
+        raise UnsupportedError(
+            "Parquet column of wide fixed values", expected=f"at most {FIXED_BYTES_MAX} bytes", found=f"{width} bytes"
         )
     return file
 

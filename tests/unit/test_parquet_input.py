@@ -85,6 +85,13 @@ def _coded(batch: pa.RecordBatch) -> bool:
     return any(pa.types.is_dictionary(c.type) for c in batch.columns)
 
 
+def test_fixed_values_of_any_width() -> None:
+    """pyarrow makes room for a whole batch of them first."""
+    assert read_parquet(written(pa.table({"f": pa.array([b"x" * 4096], pa.binary(4096))})), ["f"]).num_rows == 1
+    with pytest.raises(UnsupportedError, match="wide fixed values"):
+        open_parquet(written(pa.table({"f": pa.array([b"x" * 4097], pa.binary(4097))})))
+
+
 @pytest.mark.parametrize("rows", [-1, 0, 11, 1 << 40])
 def test_row_groups_that_do_not_add_up(rows: int) -> None:
     """The ledger takes the footer's rows for true."""

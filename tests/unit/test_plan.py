@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.golden_tables import GOLDEN, golden_metadata
 from timeline.avro_container import write_record
 from timeline.errors import MalformedError, UnsupportedError
+from timeline.layout import inside_table
 from timeline.plan import (
     PLAN_SCHEMA,
     TOTAL_IO_MB,
@@ -100,7 +101,7 @@ OPERATIONS = st.builds(
     delta_file_paths=st.lists(NAMES, max_size=3).map(tuple),
     data_file_path=st.none() | NAMES,
     file_id=NAMES,
-    partition_path=TEXTS,
+    partition_path=TEXTS.filter(inside_table),
     metrics=st.none() | st.dictionaries(TEXTS, st.floats(allow_nan=False), max_size=3),
     bootstrap_file_path=st.none() | TEXTS,
 )
