@@ -1,6 +1,7 @@
 """Executing a compaction plan: ours against real Hudi 1.2.0, and against the bare cost of reading and writing.
 
-    python -m bench.compaction [--quick] [--large] [--executor spark|local|both] [--runs N]
+    python -m bench.compaction [--quick] [--large] [--executor spark|local|both] [--log-format avro|parquet|both]
+                               [--runs N]
 
 Every run works on its own copy of the table, on two cores. One round measures everything once, one after the
 other, so that a loaded machine slows all sides; ratios are of medians over rounds.
@@ -140,7 +141,8 @@ def add_figures(
 
 def _specs(arguments: argparse.Namespace) -> list[TableSpec]:
     make_spec = large if arguments.large else small
-    return [make_spec(format_) for format_ in ("avro", "parquet")]
+    formats = ("avro", "parquet") if arguments.log_format == "both" else (arguments.log_format,)
+    return [make_spec(format_) for format_ in formats]
 
 
 def main() -> int:
@@ -149,6 +151,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="one round on the small tables, under five minutes")
     parser.add_argument("--large", action="store_true", help="the tables of over 2 GB instead")
     parser.add_argument("--executor", choices=("spark", "local", "both"), default="both")
+    parser.add_argument("--log-format", choices=("avro", "parquet", "both"), default="both")
     parser.add_argument("--runs", type=int, default=3, help="rounds [default: 3; with --quick: 1]")
     arguments = parser.parse_args()
     if arguments.quick and arguments.large:
