@@ -20,11 +20,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pyarrow as pa
-
 THREADS = 2
-_LEVELS = {"gzip": 6}
-"""zlib's default level, which Hudi writes; pyarrow's own default is 9."""
 
 
 def compact(executor: str, codec: str, *tables: str) -> dict[str, Any]:
@@ -42,7 +38,10 @@ def compact(executor: str, codec: str, *tables: str) -> dict[str, Any]:
 
 
 def bare(codec: str, extra: str, *tables: str) -> dict[str, Any]:
-    """What no compaction can do without, by the same pieces and with as many threads, rows and files."""
+    """What no compaction can do without, by the same pieces and with as many threads, rows and files.
+
+    Imported first: the package, which chooses Arrow's memory pool.
+    """
     from compactor_daemon.options import Codec
 
     return _timed(lambda table: _bare(table, Codec(codec), int(extra)), tables)
@@ -59,8 +58,10 @@ def _bare(path: str, codec: Any, extra: int) -> None:
 
 def _bare_slice(scan: Any, slice_: Any, codec: Any, extra: int) -> None:
     """Writes the base rows and `extra` of the log rows, which stand for the inserts that a compaction writes."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from compactor_daemon.base_file import LEVELS
     from compactor_daemon.options import Codec
     from timeline.avro_schema import RECORD_KEY
     from timeline.bloom import BloomBuilder
@@ -72,13 +73,13 @@ def _bare_slice(scan: Any, slice_: Any, codec: Any, extra: int) -> None:
     for log in slice_.logs:
         source = storage.open_input(log.path)
         blocks = [b for b in scan_blocks(source, log.path) if b.kind is not BlockKind.COMMAND]
-        decoded += [decode_rows(block, source, schema) for block in blocks]
+        decoded += [part for block in blocks for part in decode_rows(block, source, schema)]
     bloom = BloomBuilder()
     target = os.path.join(os.path.dirname(storage.base_path), f"bare-{slice_.file_id}.parquet")
     compression = "none" if codec is Codec.NONE else codec.value
     with (
         storage.open_input(slice_.base.path) as source,
-        pq.ParquetWriter(target, schema, compression=compression, compression_level=_LEVELS.get(compression)) as writer,
+        pq.ParquetWriter(target, schema, compression=compression, compression_level=LEVELS.get(codec)) as writer,
     ):
         base = pq.ParquetFile(source).read().cast(schema)
         whole = pa.concat_tables([base, pa.concat_tables(decoded).slice(0, extra)])
