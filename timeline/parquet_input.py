@@ -119,10 +119,12 @@ def _is_coded(metadata: pq.FileMetaData, name: str, batch_rows: int) -> bool:
     Not a column whose dictionary overflowed: it holds its values, and as a dictionary it is five times slower to
     read. The footer does not tell the two apart, the bytes a value takes do.
     """
+    rows = metadata.num_rows
     for chunk in _chunks(metadata, name):
         count, size = chunk.num_values, chunk.total_uncompressed_size
         overflowed = size > _SMALL_CHUNK_BYTES and _CODE_BYTES_MAX * count <= size < _LONG_BYTES_MIN * count
-        if chunk.has_dictionary_page and not overflowed and min(count, batch_rows) * size > _BATCH_BYTES:
+        # A batch may span row groups: each adds a few long values.
+        if chunk.has_dictionary_page and not overflowed and min(rows, batch_rows) * size > _BATCH_BYTES:
             return True
     return False
 

@@ -44,6 +44,15 @@ def test_batches_of_a_dictionary_bomb(rows: int, width: int) -> None:
     assert seen == rows
 
 
+def test_batches_over_row_groups() -> None:
+    """No row group is too large, all of them in one batch are."""
+    table = pa.table({"t": repeated("x" * 3_000_000, 60)})
+    source = written(table, dictionary_pagesize_limit=1 << 30, row_group_size=5)
+    batches = list(parquet_batches(source, open_parquet(source), ["t"], 65_536))
+    assert max(b.nbytes for b in batches) < BATCH + 4_000_000
+    assert sum(b.num_rows for b in batches) == 60
+
+
 def test_batches_of_wide_rows() -> None:
     """Without a dictionary the footer tells how many rows fit."""
     source = written(pa.table({"t": [f"{i:04d}" * 50_000 for i in range(400)]}), use_dictionary=False)
