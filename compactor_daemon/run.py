@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import structlog
 
 from compactor_daemon.compactor import (
     Compacted,
@@ -13,15 +16,19 @@ from compactor_daemon.compactor import (
     preflight,
     probe,
 )
+from compactor_daemon.execute import Progress as TaskProgress
 from compactor_daemon.execute import Runner, open_runner
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
 from compactor_daemon.records import recorded_instants
 from compactor_daemon.retire import finish_completed
-from timeline.console import Progress, progress
+from timeline.console import progress
+from timeline.errors import ConflictError, LedgerError, PhantombaseError
 from timeline.layout import RECORDS
 from timeline.lock import FileLock, parse_lock
 from timeline.schedule import drop_metadata_table, refuse_metadata_table
 from timeline.table import Table
+
+_log = structlog.get_logger()
 
 
 def run_compactions(
@@ -37,6 +44,9 @@ def run_compactions(
 ) -> list[Compacted]:
     """Executes pending compactions, earliest first. Everything that is refused is refused before the first write.
 
+    ConflictError, LedgerError: an instant cannot be brought to its end now; it is parked, and the error is raised when
+    the others are done.
+
     `runner`: one that is open already (a warm Spark session); otherwise one is opened as `execute` says.
     """
     table = Table.open(path)
@@ -48,7 +58,8 @@ def run_compactions(
     held = (
         parse_lock(lock) if lock is not None else FileLock(os.path.join(table.storage.base_path, RECORDS, "table.lock"))
     )
-    results = []
+    results: list[Compacted] = []
+    parked: PhantombaseError | None = None
     with ExitStack() as open_:
         if instants:
             # Before the checks: what Spark needs to start is longer than they take.
@@ -61,18 +72,33 @@ def run_compactions(
         if not instants:
             return []  # there was only something to clean up: no executor is started
         for one in pending_instants(table, instant):
-            slices = len(table.compaction_plan(one).operations)
-            with progress(slices, f"compacting {one}") as bar:
-                shown = 0
-
-                def report(done: int, total: int, bar: Progress = bar) -> None:
-                    nonlocal shown
-                    bar.advance(max(0, done - shown))
-                    shown = max(shown, done)
-
-                results.append(
-                    compact_instant(
+            with _reported(table, one) as report:
+                try:
+                    done = compact_instant(
                         table, one, lock=held, runner=running, progress=report, output=output, options=attempt
                     )
-                )
+                except (ConflictError, LedgerError) as error:
+                    # Pending plans hold different file groups: what stops one of them is nothing to the others.
+                    if parked is not None:
+                        _log.warning("parked", instant=one, error=str(error))
+                    parked = parked or error
+                else:
+                    results.append(done)
+    if parked is not None:
+        raise parked
     return results
+
+
+@contextmanager
+def _reported(table: Table, instant: str) -> Iterator[TaskProgress]:
+    """A progress bar over the file slices of an instant."""
+    slices = len(table.compaction_plan(instant).operations)
+    with progress(slices, f"compacting {instant}") as bar:
+        shown = 0
+
+        def report(done: int, total: int) -> None:
+            nonlocal shown
+            bar.advance(max(0, done - shown))
+            shown = max(shown, done)
+
+        yield report

@@ -572,3 +572,19 @@ def test_records_of_an_opened_attempt_say_who(tmp_path: Path) -> None:
     assert attempts(table.storage, instant) == (1,)
     assert set(done_slices(table.storage, instant, attempt.number)) == {0, 1}
     assert all(d.ledger.rows_out > 0 for d in done)
+
+
+@pytest.mark.parametrize("name", ["v6_two_pending", "v9_two_pending"])
+def test_one_instant_that_is_stuck_does_not_stop_the_others(name: str, tmp_path: Path) -> None:
+    """A live Hudi compactor holds the first of two plans: the second is executed, and the error is still raised."""
+    path = unzip_golden(name, tmp_path)
+    first, second = pending_instants(open_table(path))
+    inflight = path / inflight_path(open_table(path), first)
+    inflight.write_bytes(b"")
+    with pytest.raises(ConflictError, match="is at work on this instant") as failure:
+        run_compactions(
+            str(path), output=OUTPUT, execute=ExecuteOptions(executor=Executor.LOCAL, threads=1), attempt=OPTIONS
+        )
+    assert failure.value.instant == first
+    assert pending_instants(open_table(path)) == (first,)
+    assert list(path.glob(f"**/*_{second}.parquet"))
