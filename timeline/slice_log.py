@@ -62,7 +62,7 @@ def read_logs(
             else:
                 fold.add_deletes(part)
             if fold.nbytes > rules.fold_bytes:
-                share = (read_bytes + block.content_bytes * found / max(count, found)) / total_bytes
+                share = (read_bytes + block.content_bytes * found / max(count, found, 1)) / total_bytes
                 spill = spill or _open_spill(fold.nbytes / share, rules, out, stack)
                 spill.add(fold.drain())
         _check_count(block, found, count)
