@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pytest
 
 from compactor_daemon.options import OutputOptions
-from tests.interop.rows import DECIMAL, PARTITIONS, SCHEMA, Rows
-from tests.interop.shared_table import BUCKET, COMMIT_TIME, EVENT_TIME, PARQUET_LOGS, SharedTable
+from tests.interop.rows import DECIMAL, PARTITIONS, SCHEMA, Rows, same
+from tests.interop.shared_table import BUCKET, COMMIT_TIME, EVENT_TIME, PARQUET_LOGS, SharedTable, hudi_rs_reads
 from tests.judge.client import Judge
 
 pytestmark = pytest.mark.interop
@@ -202,7 +202,9 @@ def test_both_read_the_same_after_every_step(judge: Judge, version: int, seed: i
         history.said.append("compaction by both")
         history.table.we_may_schedule()
         # Under event time a late update after a delete in the plan takes effect only with the compaction.
-        history.table.compact_beside_hudi(snapshot_kept=history.commit_time or not history.late)
+        snapshot = history.table.compact_beside_hudi(snapshot_kept=history.commit_time or not history.late)
+        history.said.append("hudi-rs")
+        same(hudi_rs_reads(history.table.path), snapshot)
         history.said.append("audit")
         history.table.audited()
     except Exception as error:
