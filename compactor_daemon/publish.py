@@ -28,12 +28,7 @@ def completed_compaction(table: Table, instant: str) -> Instant | None:
 
     On versions 8 and 9 each completed name has its own completion time, so two executors can both leave one.
     """
-    names = [e.name for e in table.storage.list(table.config.timeline_folder) if not e.is_folder]
-    found = [
-        i
-        for n in names
-        if (i := table.layout.parse(n)) and i.completed and i.requested_time == instant and i.action == "commit"
-    ]
+    found = table.completed_commits(instant)
     if len(found) > 1:
         raise ConflictError(
             "two completed commits of one compaction",

@@ -80,7 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("ordering", "return bool(wrapper == column)", "return True", "merge"),
     # The books: every equation.
     # What does not fit in memory.
-    ("log_spill", "home = (hashes % np.uint64(len(self))).astype(np.int64)", "home = np.arange(len(hashes), dtype=np.int64) % len(self)", "memory_limit"),
+    ("log_spill", "home = (hash_keys(part.keys, _HASH_SEED) % np.uint64(len(self))).astype(np.int64)", "home = np.arange(count, dtype=np.int64) % len(self)", "memory_limit"),
     ("log_spill", 'order = np.argsort(home, kind="stable")', 'order = np.argsort(home, kind="stable")[::-1]', "memory_limit"),
     ("log_spill", "row[np.flatnonzero(live)[order]] = np.arange(len(order))", "row[np.flatnonzero(live)] = np.arange(len(order))", "memory_limit"),
     ("spilled_merge", "start += len(batch.keys)", "pass", "memory_limit"),
@@ -94,7 +94,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("identity", "self._removed += hash_sum(hashes[changes.replaced]) + hash_sum(hashes[changes.deleted])", "pass", "memory_limit"),
     ("identity", "self._added += hash_sum(changes.hashes)", "pass", "memory_limit"),
     ("identity", "        self._added += hash_sum(hashes)", "        pass", "memory_limit"),
-    ("row_hash", "total = _mixed(total * _A + _hashes(_flat(column)))", "total = total + _hashes(_flat(column))", "row_hash"),
+    ("row_hash", "total = _mixed(total * _A + _hashes(flat(column)))", "total = total + _hashes(flat(column))", "row_hash"),
     ("row_hash", "result[np.asarray(array.is_null())] = _NULL", "pass", "row_hash"),
     ("row_hash", "items + place.astype(np.uint64) * _A", "items", "row_hash"),
     ("audit", 'if str(log.name) not in books.inputs:', "if False:", "audit"),

@@ -22,11 +22,9 @@ from timeline.cli import app
 from timeline.errors import MalformedError, UsageError
 from timeline.table import Table
 
-NAMES = ["v6_pending", "v8_pending", "v9_pending", "v9_virtual_keys", "v6_event_time", "v9_parquet_log"]
 
-
-def compacted(name: str, folder: Path) -> tuple[Path, str]:
-    path = unzip_golden(name, folder)
+def compact(path: Path) -> list[str]:
+    """Executes what is pending; the instants."""
     done = run_compactions(
         str(path),
         drop_metadata=True,
@@ -34,7 +32,12 @@ def compacted(name: str, folder: Path) -> tuple[Path, str]:
         execute=ExecuteOptions(executor=Executor.LOCAL),
         attempt=AttemptOptions(),
     )
-    return path, done[0].instant
+    return [d.instant for d in done]
+
+
+def compacted(name: str, folder: Path) -> tuple[Path, str]:
+    path = unzip_golden(name, folder)
+    return path, compact(path)[0]
 
 
 @pytest.fixture(params=["v6_pending", "v9_pending"])
@@ -79,15 +82,9 @@ def test_other_tables(name: str, tmp_path: Path) -> None:
 
         lock = ProcessLock(str(path))
         schedule_compaction(drop_metadata_table(Table.open(str(path)), lock), lock, lambda storage: ())
-    done = run_compactions(
-        str(path),
-        drop_metadata=True,
-        output=OutputOptions(),
-        execute=ExecuteOptions(executor=Executor.LOCAL),
-        attempt=AttemptOptions(),
-    )
+    done = compact(path)
     assert done
-    assert all(look(path, d.instant).good for d in done)
+    assert all(look(path, instant).good for instant in done)
 
 
 def test_cleaned_inputs(table: tuple[Path, str]) -> None:

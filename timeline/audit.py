@@ -13,7 +13,7 @@ Cleaners take inputs first and outputs later: what is gone that way is said, not
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -86,25 +86,22 @@ def audited_instants(table: Table, only: str | None = None) -> tuple[str, ...]:
     return (only,)
 
 
-def audit(table: Table, instant: str, advance: Callable[[], None] = lambda: None) -> InstantAudit:
-    """Audits one instant; `advance` is called after every file group."""
-    commits = [i for i in _commits(table) if i.requested_time == instant]
+def audit(table: Table, instant: str) -> InstantAudit:
+    """Audits one instant."""
+    commits = _commits(table, instant)
     problems, books = _books(table, instant, commits)
     now = _now(table, {b.partition for b in books}, problems)
-    groups = []
-    for one in books:
-        groups.append(_audit_group(now, instant, one))
-        advance()
     return InstantAudit(
-        instant=instant, groups=tuple(groups), problems=tuple(problems), leftovers=tuple(_leftovers(table, instant))
+        instant=instant,
+        groups=tuple(_audit_group(now, instant, one) for one in books),
+        problems=tuple(problems),
+        leftovers=tuple(_leftovers(table, instant)),
     )
 
 
-def _commits(table: Table) -> list[Instant]:
-    """Completed commits with books; on versions 8 and 9 one instant can have two of them."""
-    names = [e.name for e in table.storage.list(table.config.timeline_folder) if not e.is_folder]
-    found = [i for n in names if (i := table.layout.parse(n)) and i.completed and i.action == "commit"]
-    return [i for i in found if LEDGER in table.commit_metadata(i).extra_metadata]
+def _commits(table: Table, only: str | None = None) -> list[Instant]:
+    """Completed commits with books, of one instant or of all."""
+    return [i for i in table.completed_commits(only) if LEDGER in table.commit_metadata(i).extra_metadata]
 
 
 def _books(table: Table, instant: str, commits: list[Instant]) -> tuple[list[str], list[GroupBooks]]:

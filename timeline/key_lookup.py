@@ -24,7 +24,7 @@ class KeyLookup:
         self._keys = keys
         for seed in _SEEDS:
             self._seed = seed
-            hashes = self._hash(keys)
+            hashes = hash_keys(keys, seed)
             self._order = np.argsort(hashes, kind="stable")
             self._sorted = hashes[self._order]
             # Distinct keys with one hash would need more than one candidate a hash: take another hash.
@@ -38,18 +38,12 @@ class KeyLookup:
         starts = np.searchsorted(self._sorted, edges[:-1] << np.uint64(64 - self._bits))
         self._starts = np.append(starts, len(keys))
 
-    def _hash(self, keys: pa.Array) -> npt.NDArray[np.uint64]:
-        import polars as pl  # late: a fifth of a command's start, and the Spark driver never needs it
-
-        series = pl.Series(pl.from_arrow(keys))
-        return series.hash(seed=self._seed).to_numpy()
-
     def find(self, probes: pa.Array) -> npt.NDArray[np.int64]:
         """For each probe its position in the set, -1 where it is not in it (nulls are not)."""
         found = np.full(len(probes), -1, np.int64)
         if not len(self._keys) or not len(probes):
             return found
-        hashes = self._hash(probes)
+        hashes = hash_keys(probes, self._seed)
         prefix = (hashes >> np.uint64(64 - self._bits)).astype(np.int64)
         candidate, end = self._starts[prefix], self._starts[prefix + 1]
         open_probes = np.flatnonzero(candidate < end)
@@ -63,3 +57,10 @@ class KeyLookup:
         same = pc.equal(probes.take(pa.array(rows)), self._keys.take(pa.array(found[rows])))
         found[rows[~np.asarray(pc.fill_null(same, False))]] = -1
         return found
+
+
+def hash_keys(keys: pa.Array, seed: int) -> npt.NDArray[np.uint64]:
+    """A 64-bit hash a key, the same only within one process: another release of polars may give others."""
+    import polars as pl  # late: a fifth of a command's start, and the Spark driver never needs it
+
+    return pl.Series(pl.from_arrow(keys)).hash(seed=seed).to_numpy()

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from timeline.columns import flat
 from timeline.fold import EntryKind
+from timeline.key_lookup import hash_keys
 from timeline.log_fold import Entries, Winners, row_numbers, settle, won
 from timeline.merge_rule import Indices, MergeRule
 from timeline.spill_file import POSITION, SpillFile
@@ -52,13 +53,10 @@ class LogSpill:
             self._add(part)
 
     def _add(self, part: Entries) -> None:
-        import polars as pl  # late: a fifth of a command's start, and the Spark driver never needs it
-
         count = len(part.keys)
         positions = np.arange(self.entries, self.entries + count, dtype=np.int64)
         self.entries += count
-        hashes = pl.Series(pl.from_arrow(part.keys)).hash(seed=_HASH_SEED).to_numpy()
-        home = (hashes % np.uint64(len(self))).astype(np.int64)
+        home = (hash_keys(part.keys, _HASH_SEED) % np.uint64(len(self))).astype(np.int64)
         order = np.argsort(home, kind="stable")
         columns = [part.keys, pa.array(part.kinds), pa.array(part.natural), pa.array(positions), *part.ordering]
         entries = pa.Table.from_arrays(columns, schema=self._entry_schema).take(pa.array(order))
@@ -78,10 +76,10 @@ class LogSpill:
         table = partition.entries.read_all().combine_chunks()
         kinds = np.asarray(table.column(_KIND))
         entries = Entries(
-            keys=_array(table, _KEY),
+            keys=flat(table.column(_KEY)),
             kinds=kinds,
             natural=np.asarray(table.column(_NATURAL)),
-            ordering=tuple(_array(table, f"__{i}") for i in range(len(self._rule.ordering_types))),
+            ordering=tuple(flat(table.column(f"__{i}")) for i in range(len(self._rule.ordering_types))),
             rows=self._schema.empty_table(),
         )
         settled = settle(self._rule, [entries])
@@ -102,8 +100,3 @@ def _pick(file: SpillFile, wanted: Indices, schema: pa.Schema) -> pa.Table:
         found.append(table.take(pa.array(wanted[low:high] - start)).cast(schema))
         start += table.num_rows
     return pa.concat_tables(found).combine_chunks()
-
-
-def _array(table: pa.Table, name: str) -> pa.Array:
-    column = table.column(name)
-    return column.chunk(0) if column.num_chunks == 1 else pc.cast(column, column.type).combine_chunks()

@@ -25,11 +25,9 @@ from timeline.identity import identity_hashes
 from timeline.key_lookup import KeyLookup
 from timeline.ledger import Ledger
 from timeline.log_fold import Winners
-from timeline.merge_rule import Changes, Flags, Hashes, Indices, Keyed, MergeRule
+from timeline.merge_rule import NO_HASHES, Changes, Flags, Hashes, Indices, Keyed, MergeRule
 from timeline.ordering import at_least
 from timeline.table_config import MergeMode
-
-_NO_HASHES: Hashes = np.zeros(0, np.uint64)
 
 
 class SliceMerge:
@@ -67,7 +65,7 @@ class SliceMerge:
         )
 
     def _of(self, row: Indices) -> Hashes:
-        return self._hashes[row] if self._hashes is not None else _NO_HASHES
+        return self._hashes[row] if self._hashes is not None else NO_HASHES
 
     def _without_later_duplicates(self, hit: Indices, at: Indices) -> Indices:
         """Hits on a key met before in this base file are dropped, unless every duplicate is to be changed."""

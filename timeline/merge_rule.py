@@ -72,11 +72,14 @@ class Changes:
         return pa.concat_tables([rows, self.values]).take(pa.array(source[alive]))
 
 
+NO_HASHES: Hashes = np.zeros(0, np.uint64)
+"""Where nobody keeps books of identity."""
+
 NO_CHANGES = Changes(
     replaced=np.zeros(0, np.int64),
     deleted=np.zeros(0, np.int64),
     values=pa.table({}),
     row=np.zeros(0, np.int64),
-    hashes=np.zeros(0, np.uint64),
+    hashes=NO_HASHES,
 )
 """A batch that stays as it is."""

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from timeline.byte_blocks import byte_blocks
+from timeline.columns import flat
 from timeline.errors import UnsupportedError
 from timeline.merge_rule import Hashes
 
@@ -31,7 +32,7 @@ def row_hashes(columns: Iterable[pa.Array | pa.ChunkedArray], rows: int) -> Hash
     """One hash a row over its columns, in their order. UnsupportedError: a column type without a rule."""
     total = np.zeros(rows, np.uint64)
     for column in columns:
-        total = _mixed(total * _A + _hashes(_flat(column)))
+        total = _mixed(total * _A + _hashes(flat(column)))
     return total
 
 
@@ -124,9 +125,3 @@ def _mixed(value: Hashes) -> Hashes:
 
 def _is_text(kind: pa.DataType) -> bool:
     return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
-
-
-def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    if isinstance(column, pa.Array):
-        return column
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

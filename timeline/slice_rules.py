@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timeline.columns import flat
 from timeline.log_scan import Visibility
 from timeline.merge_rule import IS_DELETED, Keyed, MergeRule
 from timeline.record_key import KeySource
@@ -54,10 +55,6 @@ class SliceRules:
         return Keyed(
             rows=rows.select([name for name in names if name in rows.column_names]),
             keys=self.keys.keys(rows, where),
-            ordering=tuple(_flat(rows.column(name)) for name in self.ordering_fields),
+            ordering=tuple(flat(rows.column(name)) for name in self.ordering_fields),
             deleted=deleted,
         )
-
-
-def _flat(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from timeline.ledger import Ledger, total
 from timeline.log_spill import LogSpill
 from timeline.merge import SliceMerge
-from timeline.merge_rule import Changes, Hashes, Indices, Keyed, MergeRule
+from timeline.merge_rule import NO_HASHES, Changes, Hashes, Indices, Keyed, MergeRule
 from timeline.spill_file import POSITION, SortedRun, SpillFile, by_position
 
 _HASH = "__hash"
@@ -58,7 +58,7 @@ class SpilledMerge:
                 replaced.append(
                     self._run(changes.replaced + start, changes.values.take(pa.array(changes.row)), changes.hashes)
                 )
-                deleted.append(self._run(changes.deleted + start, None, _NONE))
+                deleted.append(self._run(changes.deleted + start, None, NO_HASHES))
                 start += len(batch.keys)
             keys, rows, hashes = merge.inserts()
             run = self._run(first[keys], rows, hashes)
@@ -112,9 +112,6 @@ class SpilledMerge:
         return replace(books, base_rows=self._base_rows, untouched=untouched, rows_out=rows_out)
 
 
-_NONE: Hashes = np.zeros(0, np.uint64)
-
-
 def _positions(tables: list[pa.Table], start: int) -> Indices:
     parts = [np.asarray(t.column(POSITION)) for t in tables]
     return np.concatenate(parts) - start if parts else np.zeros(0, np.int64)
@@ -122,4 +119,4 @@ def _positions(tables: list[pa.Table], start: int) -> Indices:
 
 def _hashes(tables: list[pa.Table]) -> Hashes:
     parts = [np.asarray(t.column(_HASH)) for t in tables if not t.column(_HASH).null_count]
-    return np.concatenate(parts) if parts else _NONE
+    return np.concatenate(parts) if parts else NO_HASHES

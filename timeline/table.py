@@ -131,6 +131,15 @@ class Table:
         """The instant's file, relative to the base path."""
         return f"{self.config.timeline_folder}/{instant.file_name or self.layout.file_name(instant)}"
 
+    def completed_commits(self, only: str | None = None) -> list[Instant]:
+        """Every completed commit on storage, of one instant or of all.
+
+        On versions 8 and 9 one instant can have two: each completed name has its own completion time.
+        """
+        names = [e.name for e in self.storage.list(self.config.timeline_folder) if not e.is_folder]
+        found = [i for n in names if (i := self.layout.parse(n)) and i.completed and i.action == "commit"]
+        return [i for i in found if only in (None, i.requested_time)]
+
     def commit_metadata(self, instant: Instant) -> CommitMetadata:
         """The metadata of a completed write.
 

@@ -50,10 +50,10 @@ def weak(key: str | None, seed: int, modulus: int) -> int:
 
 
 def weakly(modulus: int) -> Any:
-    def _hash(self: KeyLookup, keys: pa.Array) -> npt.NDArray[np.uint64]:
-        return np.array([weak(k, self._seed, modulus) for k in keys.to_pylist()], np.uint64)
+    def _hash(keys: pa.Array, seed: int) -> npt.NDArray[np.uint64]:
+        return np.array([weak(k, seed, modulus) for k in keys.to_pylist()], np.uint64)
 
-    return mock.patch.object(KeyLookup, "_hash", _hash)
+    return mock.patch("timeline.key_lookup.hash_keys", _hash)
 
 
 @settings(deadline=None)
@@ -69,11 +69,11 @@ def test_another_hash_is_taken_when_keys_collide() -> None:
     """Keys that share a hash under three seeds get the fourth, and probes are hashed with it too."""
     seeds: list[int] = []
 
-    def _hash(self: KeyLookup, keys: pa.Array) -> npt.NDArray[np.uint64]:
-        seeds.append(self._seed)
-        return np.array([0 if self._seed < 3 else i for i in map(len, keys.to_pylist())], np.uint64)
+    def _hash(keys: pa.Array, seed: int) -> npt.NDArray[np.uint64]:
+        seeds.append(seed)
+        return np.array([0 if seed < 3 else i for i in map(len, keys.to_pylist())], np.uint64)
 
-    with mock.patch.object(KeyLookup, "_hash", _hash):
+    with mock.patch("timeline.key_lookup.hash_keys", _hash):
         lookup = KeyLookup(pa.array(["x", "yy", "zzz"]))
         assert lookup.find(pa.array(["zzz", "yy", "x", "w"])).tolist() == [2, 1, 0, -1]
     assert seeds == [0, 1, 2, 3, 3]
