@@ -61,12 +61,12 @@ def _bare_slice(scan: Any, slice_: Any, codec: Any, extra: int) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from compactor_daemon.base_file import LEVELS
     from compactor_daemon.options import Codec
     from timeline.avro_schema import RECORD_KEY
     from timeline.bloom import BloomBuilder
     from timeline.log_block import BlockKind, scan_blocks
     from timeline.log_decode import decode_rows
+    from timeline.parquet_output import LEVELS
 
     storage, schema = scan.table.storage, scan.rules.schema
     decoded = []
@@ -79,7 +79,7 @@ def _bare_slice(scan: Any, slice_: Any, codec: Any, extra: int) -> None:
     compression = "none" if codec is Codec.NONE else codec.value
     with (
         storage.open_input(slice_.base.path) as source,
-        pq.ParquetWriter(target, schema, compression=compression, compression_level=LEVELS.get(codec)) as writer,
+        pq.ParquetWriter(target, schema, compression=compression, compression_level=LEVELS.get(codec.value)) as writer,
     ):
         base = pq.ParquetFile(source).read().cast(schema)
         whole = pa.concat_tables([base, pa.concat_tables(decoded).slice(0, extra)])

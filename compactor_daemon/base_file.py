@@ -10,17 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from compactor_daemon.options import Bloom, Codec, OutputOptions
+from compactor_daemon.options import Bloom, OutputOptions
 from timeline.avro_schema import FILE_NAME
 from timeline.bloom import ALWAYS_TRUE, BloomBuilder
-
-LEVELS = {Codec.GZIP: 4}
-"""Hudi writes with zlib's default, 6, pyarrow with 9. On the small bench table 4 takes half the time of 6, for files
-1.4 % larger (level 1: 44 %, 3.3 %)."""
-
-_SAMPLE_ROWS = 10_000
-_DISTINCT_MAX = 0.5
-"""A column gets a dictionary when at most this part of a sample's values are distinct."""
+from timeline.parquet_output import open_parquet_writer
 
 
 def write_base_file(
@@ -55,45 +48,7 @@ def write_base_file(
 
 
 def _open_writer(file: IO[bytes], schema: pa.Schema, output: OutputOptions, sample: pa.Table) -> pq.ParquetWriter:
-    return pq.ParquetWriter(
-        file,
-        schema,
-        compression=output.codec.value.upper(),
-        compression_level=LEVELS.get(output.codec),
-        use_dictionary=_dictionary_columns(sample.slice(0, _SAMPLE_ROWS)),
-        # True would embed a second copy of all key/values, the bloom filter among them.
-        store_schema=False,
-    )
-
-
-def _dictionary_columns(sample: pa.Table) -> list[str]:
-    """Leaf columns worth a dictionary.
-
-    Parquet would try one for every column and give up at 1 MB: for keys, times and measures that is half of the
-    time to encode, and leaves a larger file. Nested columns keep theirs.
-    """
-    worth: list[str] = []
-    for field, column in zip(sample.schema, sample.columns, strict=True):
-        leaves = list(_leaves(field))
-        flat = leaves == [field.name] and not pa.types.is_dictionary(field.type)
-        if not flat or pc.count_distinct(column).as_py() <= _DISTINCT_MAX * len(column):
-            worth += leaves
-    return worth
-
-
-def _leaves(field: pa.Field, path: str = "") -> Iterator[str]:
-    """Parquet paths of a field's leaf columns, as pyarrow writes them."""
-    here, kind = f"{path}{field.name}", field.type
-    if pa.types.is_struct(kind):
-        for child in kind:
-            yield from _leaves(child, f"{here}.")
-    elif pa.types.is_map(kind):
-        yield from _leaves(kind.key_field.with_name("key"), f"{here}.key_value.")
-        yield from _leaves(kind.item_field.with_name("value"), f"{here}.key_value.")
-    elif pa.types.is_list(kind):
-        yield from _leaves(kind.value_field.with_name("element"), f"{here}.list.")
-    else:
-        yield here
+    return open_parquet_writer(file, schema, output.codec.value, sample)
 
 
 def _written_schema(schema: pa.Schema) -> pa.Schema:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 def flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -10,3 +13,13 @@ def flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if isinstance(column, pa.Array):
         return column
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def list_parts(array: Any) -> tuple[pa.Array, pa.Array]:
+    """(int32 offsets from 0, values) of a list-like array, sliced or not."""
+    offsets = array.offsets
+    start = offsets[0].as_py()
+    values = array.values.slice(start, offsets[-1].as_py() - start)
+    if start:
+        offsets = pc.subtract(offsets, offsets[0])
+    return offsets.cast(pa.int32()), values

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from timeline.columns import list_parts
 from timeline.errors import MalformedError, UnsupportedError
 
 
@@ -63,7 +63,7 @@ def convert(array: pa.Array, target: pa.DataType, where: str, float_as_text: boo
     if pa.types.is_struct(target) and pa.types.is_struct(source):
         return _struct(array, target, where, float_as_text)
     if pa.types.is_list(target) and _is_list(source):
-        offsets, values = _list_parts(array)
+        offsets, values = list_parts(array)
         values = convert(values, target.value_type, where, float_as_text)
         return pa.ListArray.from_arrays(offsets, values, type=target, mask=_mask(array))
     if pa.types.is_map(target) and _is_list(source):
@@ -93,20 +93,10 @@ def _struct(array: pa.StructArray, target: pa.StructType, where: str, text: bool
 
 
 def _map(array: Any, target: pa.MapType, where: str, text: bool) -> pa.MapArray:
-    offsets, pairs = _list_parts(array)
+    offsets, pairs = list_parts(array)
     keys = convert(pairs.field(0), target.key_type, where, text)
     items = convert(pairs.field(1), target.item_type, where, text)
     return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=_mask(array))
-
-
-def _list_parts(array: Any) -> tuple[pa.Array, pa.Array]:
-    """(int32 offsets from 0, values) of a list-like array, sliced or not."""
-    offsets = array.offsets
-    start = offsets[0].as_py()
-    values = array.values.slice(start, offsets[-1].as_py() - start)
-    if start:
-        offsets = pc.subtract(offsets, offsets[0])
-    return offsets.cast(pa.int32()), values
 
 
 def _mask(array: pa.Array) -> pa.Array | None:

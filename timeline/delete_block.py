@@ -21,6 +21,17 @@ import pyarrow.compute as pc
 from timeline.avro_arrow import decode_long, decode_records, encode_long
 from timeline.avro_schema import arrow_type
 from timeline.conform import convert
+from timeline.delete_entry import (
+    ARRAY,
+    DATE,
+    INT,
+    LOCAL_DATE,
+    NESTED,
+    ORDERING_VALUES_MAX,
+    WRAPPED,
+    entry_layout,
+    value_kinds,
+)
 from timeline.errors import MalformedError, UnsupportedError
 from timeline.log_block import LogBlock
 from timeline.log_decode import content_of, content_version, decoding
@@ -37,21 +48,6 @@ class Deletes:
     keys: pa.Array
     ordering: tuple[pa.Array, ...]
     natural: pa.BooleanArray
-
-
-_DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 15}
-_DATE = {"type": "int", "logicalType": "date"}
-_TIMESTAMP = {"type": "long", "logicalType": "timestamp-micros"}
-_WRAPPED: tuple[Any, ...] = (
-    "null", "boolean", "int", "long", "float", "double", "bytes", "string", _DATE, _DECIMAL,
-    {"type": "long", "logicalType": "time-micros"}, _TIMESTAMP,
-)  # fmt: skip
-"""The value types behind union indexes 0..11 of `orderingVal`."""
-
-_INT, _ARRAY, _LOCAL_DATE = 2, 12, 12
-_ORDERING_VALUES_MAX = 64
-_NESTED: tuple[Any, ...] = (*_WRAPPED, _DATE)
-"""The value types inside an array wrapper: index 12 is a date there."""
 
 
 def decode_deletes(block: LogBlock, source: pa.NativeFile) -> list[Deletes]:
@@ -86,26 +82,26 @@ def _first_branches(data: memoryview, position: int) -> tuple[int, ...]:
             length, position = decode_long(data, position)
             position += length
     index, position = decode_long(data, position)
-    if not 0 <= index <= _ARRAY:
+    if not 0 <= index <= ARRAY:
         raise MalformedError("unknown type of an ordering value", found=str(index))
-    if index != _ARRAY:
+    if index != ARRAY:
         return (index,)
     present, position = decode_long(data, position)
     if present != 1:
         raise UnsupportedError("delete entry with an empty array of ordering values")
     size, position = decode_long(data, position)
-    if not 0 < size <= _ORDERING_VALUES_MAX:
+    if not 0 < size <= ORDERING_VALUES_MAX:
         raise UnsupportedError(
-            "number of ordering values of a delete", expected=f"1 to {_ORDERING_VALUES_MAX}", found=str(size)
+            "number of ordering values of a delete", expected=f"1 to {ORDERING_VALUES_MAX}", found=str(size)
         )
     indexes = []
     for _ in range(size):
         inner, position = decode_long(data, position)
-        if not 0 <= inner < len(_NESTED):
+        if not 0 <= inner < len(NESTED):
             raise MalformedError("unknown type of an ordering value", found=str(inner))
         indexes.append(inner)
-        position = _skip(_NESTED[inner], data, position)
-    return (_ARRAY, *indexes)
+        position = _skip(NESTED[inner], data, position)
+    return (ARRAY, *indexes)
 
 
 def _skip(kind: Any, data: memoryview, position: int) -> int:
@@ -125,23 +121,7 @@ def _uniform_deletes(entries: pa.Buffer, count: int, branches: tuple[int, ...], 
     constant index column proves the whole block. A sentinel behind the entries must come out as the last one:
     that proves that all bytes were used (Avro may cut a list into several runs).
     """
-    inner = branches[1:]
-    indexes = {"branch": branches[0]}
-    values: dict[str, Any] = {}
-    if inner:
-        indexes |= {"present": 1, "size": len(inner)}
-    fields: list[dict[str, Any]] = [{"name": n, "type": ["null", "string"]} for n in ("key", "path")]
-    fields += [{"name": n, "type": "int"} for n in indexes]
-    for i, index in enumerate(inner or branches):
-        if inner:
-            indexes[f"index{i}"] = index
-            fields.append({"name": f"index{i}", "type": "int"})
-        values[f"value{i}"] = kind = (_NESTED if inner else _WRAPPED)[index]
-        if kind != "null":
-            fields.append({"name": f"value{i}", "type": kind})
-    if inner:
-        indexes["end"] = 0
-        fields.append({"name": "end", "type": "int"})
+    indexes, fields = entry_layout(branches)
     sentinel = b"".join(_smallest(f["type"], indexes.get(f["name"], 0)) for f in fields[2:])
     data = pa.py_buffer(b"".join((entries, _SENTINEL, sentinel)))
     try:
@@ -154,7 +134,9 @@ def _uniform_deletes(entries: pa.Buffer, count: int, branches: tuple[int, ...], 
     if any(not pc.all(pc.equal(table.column(name), index)).as_py() for name, index in indexes.items()):
         return None
     keys = _plain(table, "key", "string")
-    return _deletes(keys, branches[0], tuple(_plain(table, name, kind) for name, kind in values.items()))
+    kinds = value_kinds(branches)
+    values = tuple(_plain(table, f"value{i}", kind) for i, kind in enumerate(kinds))
+    return _deletes(keys, branches[0], values)
 
 
 _SENTINEL_KEY = b"\x01 end of deletes"
@@ -179,7 +161,7 @@ def _plain(table: pa.Table, name: str, kind: Any) -> pa.Array:
 def _deletes(keys: pa.Array, branch: int, ordering: tuple[pa.Array, ...]) -> Deletes:
     if branch == 0:  # a null ordering value is a plain delete, as Hudi 1.x reads it
         return Deletes(keys=keys, ordering=(), natural=pa.repeat(True, len(keys)))
-    if branch == _INT:
+    if branch == INT:
         natural = pc.equal(ordering[0], 0)
         return Deletes(keys=keys, ordering=() if pc.all(natural).as_py() else ordering, natural=natural)
     return Deletes(keys=keys, ordering=ordering, natural=pa.repeat(False, len(keys)))
@@ -200,14 +182,14 @@ def _branches(entry: Any) -> tuple[int, ...]:
     if value is None:
         return (0,)
     index = _index(value)
-    return (index,) if index != _ARRAY else (index, *(_index(v) for v in value[1]["wrappedValues"] or ()))
+    return (index,) if index != ARRAY else (index, *(_index(v) for v in value[1]["wrappedValues"] or ()))
 
 
 def _index(value: Any) -> int:
     if value is None:
         return 0
     name = value[0].rpartition(".")[2]
-    return _LOCAL_DATE if name == "LocalDateWrapper" else _NAMES.index(name)
+    return LOCAL_DATE if name == "LocalDateWrapper" else _NAMES.index(name)
 
 
 def _part(branches: tuple[int, ...], entries: list[Any]) -> Deletes:
@@ -215,12 +197,12 @@ def _part(branches: tuple[int, ...], entries: list[Any]) -> Deletes:
     inner = branches[1:]
     if branches[0] == 0:
         return _deletes(keys, 0, ())
-    if branches[0] != _ARRAY:
+    if branches[0] != ARRAY:
         values = [[e["orderingVal"][1]["value"] for e in entries]]
     else:
         rows = [[None if v is None else v[1]["value"] for v in e["orderingVal"][1]["wrappedValues"]] for e in entries]
         values = [[row[i] for row in rows] for i in range(len(inner))]
-    kinds = [(_NESTED if inner else _WRAPPED)[i] for i in inner or branches]
+    kinds = [(NESTED if inner else WRAPPED)[i] for i in inner or branches]
     typed = (pa.array(v, pa.null() if k == "null" else arrow_type(k)) for v, k in zip(values, kinds, strict=True))
     return _deletes(keys, branches[0], tuple(typed))
 
@@ -235,7 +217,7 @@ _WRAPPER_NAMES = (
 )  # fmt: skip
 _NAMES = ("null", *_WRAPPER_NAMES, "ArrayWrapper")
 """Wrapper names by union index; index 12 is `LocalDateWrapper` inside an array wrapper."""
-_ARRAY_ITEMS = ["null", *_WRAPPER_NAMES, _wrapper("LocalDateWrapper", _DATE)]
+_ARRAY_ITEMS = ["null", *_WRAPPER_NAMES, _wrapper("LocalDateWrapper", DATE)]
 _ARRAY_WRAPPER = {
     "type": "record",
     "name": "ArrayWrapper",
@@ -251,7 +233,7 @@ _LIST_SCHEMA: Any = fastavro.parse_schema({
             {"name": "recordKey", "type": ["null", "string"]},
             {"name": "partitionPath", "type": ["null", "string"]},
             {"name": "orderingVal", "type": [
-                "null", *(_wrapper(n, k) for n, k in zip(_WRAPPER_NAMES, _WRAPPED[1:], strict=True)), _ARRAY_WRAPPER,
+                "null", *(_wrapper(n, k) for n, k in zip(_WRAPPER_NAMES, WRAPPED[1:], strict=True)), _ARRAY_WRAPPER,
             ]},
         ],
     }}}],

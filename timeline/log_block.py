@@ -32,7 +32,7 @@ from timeline.errors import MalformedError
 from timeline.record_positions import parse_positions
 
 MAGIC = b"#HUDI#"
-_FORMAT_VERSION = 1
+FORMAT_VERSION = 1
 _SEARCH_STEP_BYTES = 1 << 20
 _FIXED_BYTES = 4 + 4 + 4 + 8 + 4 + 8  # version, type, empty headers, C, empty footers, T
 
@@ -147,7 +147,7 @@ def _is_sound(source: pa.NativeFile, offset: int, length: int, end: int, size: i
 def _framed_block(source: pa.NativeFile, path: str, offset: int, end: int) -> LogBlock:
     reader = _Reader(source, path, offset + 14, end)
     version = reader.integer(4)
-    if version != _FORMAT_VERSION:
+    if version != FORMAT_VERSION:
         raise MalformedError("unknown log format version", path=path, expected="1", found=f"{version} at byte {offset}")
     kind = reader.integer(4)
     if kind not in _KINDS_ON_DISK:

@@ -23,7 +23,7 @@ from timeline.errors import MalformedError, PhantombaseError, UnsupportedError
 from timeline.log_block import BlockKind, HeaderKey, LogBlock
 from timeline.parquet_input import open_parquet, parquet_batches
 
-_CONTENT_VERSION = 3
+CONTENT_VERSION = 3
 _LENGTH = "__length"
 _LENGTH_FIELD = {"name": _LENGTH, "type": {"type": "fixed", "name": "length4", "size": 4}}
 
@@ -159,7 +159,7 @@ def _with_rows(table: pa.Table, count: int) -> pa.Table:
 def content_version(head: bytes, block: LogBlock) -> int:
     """The second int32 of a block's content, after the content version, which must be 3."""
     version, value = struct.unpack_from(">ii", head)
-    if version != _CONTENT_VERSION:
+    if version != CONTENT_VERSION:
         raise UnsupportedError(
             f"{block.kind.name} log block of an old content version (Kryo or schema inside)",
             path=block.path,
