@@ -118,35 +118,28 @@ Typed = tuple[Any, st.SearchStrategy[Any]]
 @st.composite
 def types(draw: st.DrawFn, depth: int = 3) -> Typed:
     """(Avro type, its values as Arrow takes them)."""
-    shape = draw(st.integers(0, 9 if depth else 5))
-    if shape == 6:
-        items, values = draw(types(depth - 1))
-        return {"type": "array", "items": items}, st.lists(values, max_size=4)
-    if shape == 7:
-        items, values = draw(types(depth - 1))
-        entries = st.lists(st.tuples(st.text("aé", max_size=3), values), max_size=4, unique_by=lambda e: e[0])
-        return {"type": "map", "values": items}, entries
-    if shape in (8, 9):
-        return draw(records(depth - 1))
-    kind, values = draw(st.sampled_from(SIMPLE))
-    if not isinstance(kind, str) and kind["type"] in ("enum", "fixed"):
-        kind = {**kind, "name": f"n{draw(st.uuids()).hex}"}
-    return draw(
-        st.sampled_from([(kind, values), (["null", kind], st.none() | values), ([kind, "null"], st.none() | values)])
-    )
-
-
-@st.composite
-def nullable(draw: st.DrawFn, depth: int) -> Typed:
-    kind, values = draw(types(depth))
-    if isinstance(kind, list) or draw(st.booleans()):
-        return kind, values
-    return draw(st.sampled_from([(["null", kind], st.none() | values), ([kind, "null"], st.none() | values)]))
+    shape = draw(st.sampled_from(["simple"] * 5 + ["array", "map", "record"] * bool(depth)))
+    if shape == "simple":
+        kind, values = draw(st.sampled_from(SIMPLE))
+        if not isinstance(kind, str) and kind["type"] in ("enum", "fixed"):
+            kind = {**kind, "name": f"n{draw(st.uuids()).hex}"}
+    elif shape == "record":
+        kind, values = draw(records(depth - 1))
+    else:
+        kind, values = draw(types(depth - 1))
+        if shape == "array":
+            kind, values = {"type": "array", "items": kind}, st.lists(values, max_size=4)
+        else:
+            entries = st.tuples(st.text("aé", max_size=3), values)
+            kind, values = {"type": "map", "values": kind}, st.lists(entries, max_size=4, unique_by=lambda e: e[0])
+    unions: list[Typed] = [(["null", kind], st.none() | values), ([kind, "null"], st.none() | values)]
+    chosen: Typed = draw(st.sampled_from([(kind, values), *unions]))
+    return chosen
 
 
 @st.composite
 def records(draw: st.DrawFn, depth: int = 3) -> Typed:
-    fields = draw(st.lists(nullable(depth), min_size=1, max_size=5))
+    fields = draw(st.lists(types(depth), min_size=1, max_size=5))
     node = {
         "type": "record",
         "name": f"n{draw(st.uuids()).hex}",
@@ -222,7 +215,7 @@ def test_how_arrow_holds_a_column_does_not_matter() -> None:
         ("t", ["null", "string"]), ("b", "bytes"), ("s", "int"), ("l", "long"), ("v", "string"),
         ("a", {"type": "array", "items": ["null", "string"]}), ("m", {"type": "map", "values": "int"}),
     )  # fmt: skip
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"t": "x", "b": b"1", "s": 7, "l": -8, "v": "v", "a": ["p", None], "m": [("k", 1)]},
         {"t": None, "b": b"", "s": -7, "l": 8, "v": "", "a": [], "m": []},
     ]
@@ -238,7 +231,7 @@ def test_how_arrow_holds_a_column_does_not_matter() -> None:
     assert encode_rows(pa.table(held), parse_avro(schema)).to_pylist() == reference(rows, schema)
 
 
-RECORD = {"type": "record", "name": "r", "fields": [{"name": "x", "type": "int"}]}
+RECORD: Any = {"type": "record", "name": "r", "fields": [{"name": "x", "type": "int"}]}
 
 
 @pytest.mark.parametrize(
