@@ -70,7 +70,11 @@ TablePath = Annotated[str, typer.Argument(metavar="TABLE", help="base path of th
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 Lock = Annotated[
     str | None,
-    typer.Option(metavar="file:PATH", help="table lock shared with every writer and scheduler of the table"),
+    typer.Option(
+        metavar="LOCK",
+        help="table lock shared with every writer and scheduler of the table: file:PATH or "
+        "zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY, as Hudi's ZookeeperBasedLockProvider",
+    ),
 ]
 DropMetadata = Annotated[
     bool,
@@ -90,8 +94,8 @@ def schedule(
 ) -> None:
     """Request a compaction of every file group that has log files.
 
-    The plan must not race with writers, so say who else writes: `--lock file:PATH` when all writers and schedulers
-    share that lock file, `--sole-writer` when nobody else does.
+    The plan must not race with writers, so say who else writes: `--lock` when all writers and schedulers
+    share that lock, `--sole-writer` when nobody else does.
 
     Example: `compactor-daemon schedule /data/orders --sole-writer`
     """
@@ -99,7 +103,7 @@ def schedule(
     if (lock is None) == (not sole_writer):
         raise UsageError(
             "scheduling needs to know who else writes to the table",
-            expected="one of --lock file:PATH and --sole-writer",
+            expected="one of --lock and --sole-writer",
             found="both" if sole_writer else "neither",
             todo="A plan made while an unseen write is running would lose that write's rows.",
         )

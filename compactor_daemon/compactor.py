@@ -15,13 +15,13 @@ import structlog
 from compactor_daemon.attempt import Attempt, closed_inputs, open_attempt, stage
 from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import Progress, Runner
-from compactor_daemon.foreign import heartbeat
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.publish import publish
 from compactor_daemon.records import GO, Go, attempt_dead, find_go, read_fate
 from compactor_daemon.retire import retire
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import AttemptDeadError, LockError, PhantombaseError, StorageError, UsageError
+from timeline.heartbeat import heartbeat
 from timeline.layout import RECORDS, TEMPORARY
 from timeline.lock import TableLock, hold_file
 from timeline.read import slice_rules

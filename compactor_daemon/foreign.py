@@ -7,24 +7,16 @@ the youngest of them is older than a grace time. We never put an inflight file o
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-import structlog
-
 from compactor_daemon.options import AttemptOptions
-from timeline.errors import ConflictError, PhantombaseError
+from timeline.errors import ConflictError
+from timeline.heartbeat import read_heartbeat
 from timeline.instant import Instant, State
-from timeline.layout import HOODIE
-from timeline.storage import Entry, Storage
+from timeline.markers import marker_folder
+from timeline.storage import files_below
 from timeline.table import Table
-
-_log = structlog.get_logger()
-
-_OURS = b"phantombase\n"
-"""What our heartbeat holds. Hudi writes an empty file and looks at modification times only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +39,6 @@ class ForeignTrace:
         return now_ms - (self.youngest_ms or self.inflight_ms) < options.foreign_grace_s * 1000
 
 
-def heartbeat_path(instant: str) -> str:
-    """The heartbeat file of an instant, in one place in all table versions."""
-    return f"{HOODIE}/.heartbeat/{instant}"
-
-
 def inflight_path(table: Table, instant: str) -> str:
     """The inflight file of a compaction, which only Hudi makes."""
     return table.instant_path(Instant(requested_time=instant, action="compaction", state=State.INFLIGHT))
@@ -61,29 +48,18 @@ def foreign_trace(table: Table, instant: str, partitions: Iterable[str]) -> Fore
     """Looks for an executor of Hudi at an instant; `partitions`: those its plan writes to."""
     storage = table.storage
     inflight = storage.find(inflight_path(table, instant))
-    beat = storage.find(heartbeat_path(instant))
-    heartbeat = beat if beat is not None and beat.size != len(_OURS) else None
+    beat = read_heartbeat(storage, instant)
     times = [e.modified_ms for e in (inflight,) if e is not None]
     if inflight is not None:
-        times += [e.modified_ms for e in _below(storage, f"{HOODIE}/.temp/{instant}")]
+        times += [e.modified_ms for _, e in files_below(storage, marker_folder(instant))]
         for partition in partitions:
             suffix = f"_{instant}.parquet"
             times += [e.modified_ms for e in storage.list(partition) if e.name.endswith(suffix)]
     return ForeignTrace(
         inflight_ms=inflight.modified_ms if inflight else None,
-        heartbeat_ms=heartbeat.modified_ms if heartbeat else None,
+        heartbeat_ms=beat.beat_ms if beat is not None and not beat.ours else None,
         youngest_ms=max(times, default=None),
     )
-
-
-def _below(storage: Storage, folder: str) -> Iterator[Entry]:
-    if storage.find(folder) is None:
-        return
-    for entry in storage.list(folder):
-        if entry.is_folder:
-            yield from _below(storage, f"{folder}/{entry.name}")
-        else:
-            yield entry
 
 
 def refuse_live(trace: ForeignTrace, table: Table, instant: str, now_ms: int, options: AttemptOptions) -> None:
@@ -97,40 +73,3 @@ def refuse_live(trace: ForeignTrace, table: Table, instant: str, now_ms: int, op
             found="inflight file" if trace.inflight_ms is not None else "fresh heartbeat",
             todo="Wait for it, or shorten --foreign-grace if you know that it is dead.",
         )
-
-
-@contextmanager
-def heartbeat(storage: Storage, instant: str, interval_s: float) -> Iterator[None]:
-    """Keeps a heartbeat at an instant that Hudi respects, and removes it at the end, also of a failed attempt.
-
-    A beat that fails is logged, not raised: no safety of ours rests on it, only Hudi's politeness. That of a
-    killed process goes stale, and the next run removes it.
-    """
-    stop = threading.Event()
-
-    def beat() -> None:
-        with _logged(instant):
-            storage.overwrite(heartbeat_path(instant), _OURS)
-
-    def keep() -> None:
-        while not stop.wait(interval_s):
-            beat()
-
-    beat()
-    thread = threading.Thread(target=keep, name=f"heartbeat-{instant}", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-        with _logged(instant):
-            storage.delete(heartbeat_path(instant))
-
-
-@contextmanager
-def _logged(instant: str) -> Iterator[None]:
-    try:
-        yield
-    except PhantombaseError as error:
-        _log.warning("heartbeat_failed", instant=instant, error=str(error))

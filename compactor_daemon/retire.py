@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Iterable
 
-from compactor_daemon.foreign import heartbeat_path
 from compactor_daemon.options import OutputOptions
 from compactor_daemon.publish import (
     completed_compaction,
@@ -34,6 +33,7 @@ from timeline.books import LEDGER, audit_path
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import MissingFileError
 from timeline.file_name import BaseFileName, parse_data_file
+from timeline.heartbeat import heartbeat_path
 from timeline.instant import Instant
 from timeline.layout import TEMPORARY
 from timeline.storage import Storage

@@ -17,7 +17,7 @@ from compactor_daemon.attempt import open_attempt, stage
 from compactor_daemon.compactor import claim, pending_instants, probe
 from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import LocalRunner
-from compactor_daemon.foreign import heartbeat, heartbeat_path, inflight_path
+from compactor_daemon.foreign import inflight_path
 from compactor_daemon.options import Codec, ExecuteOptions, Executor, OutputOptions
 from compactor_daemon.publish import publish
 from compactor_daemon.records import (
@@ -57,6 +57,7 @@ from timeline.errors import (
     StorageError,
     TableChangedError,
 )
+from timeline.heartbeat import heartbeat, heartbeat_path
 from timeline.layout import RECORDS, TEMPORARY, MetadataEncoding
 from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock

@@ -17,6 +17,7 @@ from typing import Protocol
 import filelock
 
 from timeline.errors import LockError, UsageError
+from timeline.zookeeper_lock import parse_zookeeper_lock
 
 
 class TableLock(Protocol):
@@ -90,11 +91,15 @@ def _busy(name: str, timeout_s: float, purpose: str) -> LockError:
     )
 
 
-def parse_lock(text: str) -> FileLock:
-    """`file:PATH` as a lock; UsageError for anything else."""
+def parse_lock(text: str) -> TableLock:
+    """`file:PATH` or `zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY` as a lock; UsageError for anything else."""
     provider, separator, rest = text.partition(":")
-    if provider != "file" or not separator or not rest:
-        raise UsageError(
-            "unknown lock provider", expected="file:PATH", found=text, todo="ZooKeeper locks come with the writers."
-        )
-    return FileLock(rest)
+    if separator and rest and provider == "file":
+        return FileLock(rest)
+    if separator and rest and provider == "zookeeper":
+        return parse_zookeeper_lock(rest)
+    raise UsageError(
+        "unknown lock provider",
+        expected="file:PATH or zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY",
+        found=text,
+    )

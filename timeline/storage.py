@@ -8,6 +8,7 @@ replaces an existing file.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Protocol
 
@@ -71,3 +72,15 @@ class Storage(Protocol):
     def delete_folder(self, folder: str) -> None:
         """Removes a folder with all in it; nothing there is success."""
         ...
+
+
+def files_below(storage: Storage, folder: str) -> Iterator[tuple[str, Entry]]:
+    """(path relative to `folder`, entry) of every file in it and its subfolders; nothing where there is no folder."""
+    if storage.find(folder) is None:
+        return
+    for entry in storage.list(folder):
+        if entry.is_folder:
+            for path, file in files_below(storage, f"{folder}/{entry.name}"):
+                yield f"{entry.name}/{path}", file
+        else:
+            yield entry.name, entry

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from compactor_daemon.foreign import heartbeat, heartbeat_path
 from tests.interop.rows import Rows, same
 from tests.interop.shared_table import SharedTable
 from tests.judge.client import Judge, JudgeError
+from timeline.heartbeat import heartbeat, heartbeat_path
 
 pytestmark = pytest.mark.interop
 

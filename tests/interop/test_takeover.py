@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from compactor_daemon.foreign import heartbeat_path, inflight_path
+from compactor_daemon.foreign import inflight_path
 from compactor_daemon.options import AttemptOptions
 from tests.attempts import check_no_strays, open_table, run_all
 from tests.faults import Hook, HookedStorage, ProcessDied, die_at_nth
@@ -22,6 +22,7 @@ from tests.interop.shared_table import SharedTable
 from tests.interop.test_heartbeat_respected import MULTI_WRITER
 from tests.judge.client import Judge, JudgeError
 from timeline.errors import ConflictError
+from timeline.heartbeat import heartbeat_path
 from timeline.local_storage import LocalStorage
 
 pytestmark = pytest.mark.interop

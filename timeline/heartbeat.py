@@ -1,0 +1,190 @@
+"""Heartbeats of writers and compactors: `.hoodie/.heartbeat/<instant>`, the same place in all table versions.
+
+Hudi's clients (0.15.0 and 1.2.0) write an empty file, touch it every 60 s (`hoodie.client.heartbeat.interval_in_ms`)
+and take its writer for dead once the file is older than two such intervals (`...tolerable.misses`), or is not there.
+Whoever completes removes it; Hudi's failed writers stop beating and leave it. So do ours (`keep_on_error`): a stale
+file says "dead" just as none does, and it is what allows Hudi's single writers to roll back an instant that others
+have completed commits after. A heartbeat of ours names its process, so on the same machine nobody waits for it to
+grow old:
+
+    phantombase
+    {"boot": ..., "host": ..., "pid": ..., "started": ...}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import structlog
+
+from timeline.errors import MissingFileError, PhantombaseError
+from timeline.layout import HOODIE
+from timeline.storage import Storage
+
+_log = structlog.get_logger()
+
+_OURS = b"phantombase\n"
+EXPIRY_S = 120.0
+"""Hudi's defaults: two missed heartbeats of 60 s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process as others on its machine can find it again.
+
+    `boot`: the machine's boot and the process's pid namespace (containers of one machine number their own); "" where
+    unknown. `started`: clock ticks from boot to its start, which tells it from a later one with the same number.
+    """
+
+    host: str
+    boot: str
+    pid: int
+    started: int
+
+    @staticmethod
+    def current() -> Process:
+        """This process."""
+        return Process(host=socket.gethostname(), boot=_boot(), pid=os.getpid(), started=_start(os.getpid()) or 0)
+
+    def is_gone(self) -> bool:
+        """Whether it has certainly ended; False for processes that cannot be seen from here."""
+        if not self.boot or (self.host, self.boot) != (socket.gethostname(), _boot()):
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except (OSError, OverflowError):  # somebody else's: it is there
+            pass
+        started = _start(self.pid)
+        return started is not None and started != self.started
+
+
+def _boot() -> str:
+    """Linux only: elsewhere nobody is declared dead by its number."""
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _start(pid: int) -> int | None:
+    """A process's start in clock ticks after boot; -1 for a zombie, None where it cannot be read."""
+    try:
+        # The name, in parentheses, may hold anything; behind it: state (field 3) ... start time (field 22).
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return -1 if fields[0] in "ZX" else int(fields[19])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """A heartbeat as found. `beat_ms` since the epoch; `ours`: phantombase made it; `owner_gone`: see `Process`."""
+
+    beat_ms: int
+    ours: bool
+    owner_gone: bool
+
+
+def heartbeat_path(instant: str) -> str:
+    """The heartbeat file of an instant."""
+    return f"{HOODIE}/.heartbeat/{instant}"
+
+
+def read_heartbeat(storage: Storage, instant: str) -> Heartbeat | None:
+    """The heartbeat of an instant, None where there is no file."""
+    path = heartbeat_path(instant)
+    entry = storage.find(path)
+    if entry is None:
+        return None
+    try:
+        data = storage.read(path)
+    except MissingFileError:  # its owner has just ended well
+        return None
+    ours = data.startswith(_OURS)
+    owner = _owner(data) if ours else None
+    return Heartbeat(beat_ms=entry.modified_ms, ours=ours, owner_gone=owner is not None and owner.is_gone())
+
+
+def _owner(data: bytes) -> Process | None:
+    with suppress(ValueError, TypeError):
+        found = Process(**json.loads(data.removeprefix(_OURS)))
+        if isinstance(found.pid, int) and found.pid > 0:
+            return found
+    return None
+
+
+def is_live(beat: Heartbeat | None, now_ms: int, expiry_s: float = EXPIRY_S) -> bool:
+    """Whether whoever keeps this heartbeat may still be at work (Hudi's rule; exactly `expiry_s` old is live).
+
+    No file is no sign of life. A process of ours that is known to be gone is dead at once.
+    """
+    return beat is not None and not beat.owner_gone and now_ms - beat.beat_ms <= expiry_s * 1000
+
+
+class Pulse:
+    """How regularly a heartbeat was kept. One that lapsed may have been declared dead: it must not complete."""
+
+    def __init__(self) -> None:
+        self._last = time.time()  # the clock others judge the file's age by
+        self._longest_s = 0.0
+
+    def felt(self) -> None:
+        """A beat has reached storage."""
+        now = time.time()
+        self._longest_s, self._last = max(self._longest_s, now - self._last), now
+
+    def lapsed(self, expiry_s: float = EXPIRY_S) -> bool:
+        """Whether there was ever, or is now, a time of `expiry_s` without a beat."""
+        return max(self._longest_s, time.time() - self._last) >= expiry_s
+
+
+@contextmanager
+def heartbeat(storage: Storage, instant: str, interval_s: float, *, keep_on_error: bool = False) -> Iterator[Pulse]:
+    """Keeps a heartbeat at an instant, and removes it at the end.
+
+    `keep_on_error`: after an error the file stays, as Hudi leaves it, for whoever rolls the pending instant back.
+    A beat that fails is logged, not raised: see `Pulse` for what follows. That of a killed process goes stale.
+    """
+    stop, pulse = threading.Event(), Pulse()
+    data = _OURS + json.dumps(asdict(Process.current()), sort_keys=True).encode()
+
+    def beat() -> None:
+        with _logged(instant):
+            storage.overwrite(heartbeat_path(instant), data)
+            pulse.felt()
+
+    def keep() -> None:
+        while not stop.wait(interval_s):
+            beat()
+
+    beat()
+    thread = threading.Thread(target=keep, name=f"heartbeat-{instant}", daemon=True)
+    thread.start()
+    keep_file = keep_on_error
+    try:
+        yield pulse
+        keep_file = False
+    finally:
+        stop.set()
+        thread.join()
+        if not keep_file:
+            with _logged(instant):
+                storage.delete(heartbeat_path(instant))
+
+
+@contextmanager
+def _logged(instant: str) -> Iterator[None]:
+    try:
+        yield
+    except PhantombaseError as error:
+        _log.warning("heartbeat_failed", instant=instant, error=str(error))
