@@ -65,7 +65,7 @@ def convert(array: pa.Array, target: pa.DataType, where: str, float_as_text: boo
     if pa.types.is_list(target) and _is_list(source):
         offsets, values = list_parts(array)
         values = convert(values, target.value_type, where, float_as_text)
-        return pa.ListArray.from_arrays(offsets, values, type=target, mask=_mask(array))
+        return pa.ListArray.from_arrays(offsets, values, type=target, mask=null_mask(array))
     if pa.types.is_map(target) and _is_list(source):
         return _map(array, target, where, float_as_text)
     if not _is_promotion(source, target):
@@ -89,17 +89,18 @@ def _struct(array: pa.StructArray, target: pa.StructType, where: str, text: bool
         else:
             # field(i) ignores the parent's validity, which the mask below carries.
             children.append(convert(array.field(index), field.type, f"{where}.{field.name}", text))
-    return pa.StructArray.from_arrays(children, fields=fields, mask=_mask(array))
+    return pa.StructArray.from_arrays(children, fields=fields, mask=null_mask(array))
 
 
 def _map(array: Any, target: pa.MapType, where: str, text: bool) -> pa.MapArray:
     offsets, pairs = list_parts(array)
     keys = convert(pairs.field(0), target.key_type, where, text)
     items = convert(pairs.field(1), target.item_type, where, text)
-    return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=_mask(array))
+    return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=null_mask(array))
 
 
-def _mask(array: pa.Array) -> pa.Array | None:
+def null_mask(array: pa.Array) -> pa.Array | None:
+    """Which values are null, for building the array anew; None when none is."""
     return array.is_null() if array.null_count else None
 
 

@@ -3,19 +3,20 @@
     one key field              the value as text
     two and more fields        f1:v1,f2:v2 in declared order; null -> f:__null__, empty -> f:__empty__
 
-Values are written as Java prints them: integers plain, true/false, dates as ISO days, timestamps as epoch
-microseconds, decimals with their scale.
+Values are written as Java prints them: integers plain, true/false, dates as ISO days, timestamps as the number
+they are stored as (micro- or milliseconds since the epoch), decimals with their scale (0.000000001 as 1E-9).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeline.avro_schema import RECORD_KEY
+from timeline.columns import flat
 from timeline.errors import MalformedError, UnsupportedError
 
 
@@ -32,33 +33,47 @@ class KeySource:
 
     def keys(self, rows: pa.Table, where: str) -> pa.Array:
         """The record key of each row as text; MalformedError where a row has none."""
-        parts = [_text(rows.column(name), name) for name in self.fields]
-        if len(parts) == 1:
-            keys = parts[0]
-        else:
-            labelled = [
-                pc.binary_join_element_wise(name, pc.if_else(pc.equal(filled, ""), "__empty__", filled), ":")
-                for name, filled in (
-                    (name, pc.fill_null(part, "__null__")) for name, part in zip(self.fields, parts, strict=True)
-                )
-            ]
-            keys = pc.binary_join_element_wise(*labelled, ",")
+        parts = [value_text(flat(rows.column(name)), name) for name in self.fields]
+        keys = parts[0] if len(parts) == 1 else labelled_keys(self.fields, parts)
         if keys.null_count:
             raise MalformedError("rows without a record key", path=where, found=f"{keys.null_count} of {len(keys)}")
         return keys
 
 
-def _text(column: Any, name: str) -> pa.Array:
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    kind = array.type
-    if pa.types.is_string(kind):
-        return array
-    if pa.types.is_timestamp(kind):
-        return array.cast(pa.timestamp("us", tz=kind.tz)).cast(pa.int64()).cast(pa.string())
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind) or pa.types.is_decimal(kind):
-        return array.cast(pa.string())
-    raise UnsupportedError(
-        "record key field of a type whose text form is not defined",
-        expected="text, integer, boolean, date, timestamp or decimal",
-        found=f"{name}: {kind}",
+def labelled_keys(names: Sequence[str], parts: Sequence[pa.Array]) -> pa.Array:
+    """`f1:v1,f2:v2` of each row, from the text of its values; nothing is escaped."""
+    labelled = [
+        pc.binary_join_element_wise(name, pc.if_else(pc.equal(filled, ""), "__empty__", filled), ":")
+        for name, filled in ((name, pc.fill_null(part, "__null__")) for name, part in zip(names, parts, strict=True))
+    ]
+    return pc.binary_join_element_wise(*labelled, ",")
+
+
+def has_text(kind: pa.DataType) -> bool:
+    """Whether values of a type have a text form in keys that is the same wherever they are written."""
+    types = pa.types
+    return bool(
+        types.is_string(kind)
+        or types.is_integer(kind)
+        or types.is_boolean(kind)
+        or types.is_date32(kind)
+        or types.is_timestamp(kind)
+        or types.is_decimal(kind)
     )
+
+
+def value_text(column: pa.Array, name: str) -> pa.Array:
+    """The values as keys and partition paths carry them, null where they are null.
+
+    UnsupportedError: a type without a text form, see `has_text`; `name` is the column's, for the message.
+    """
+    kind = column.type
+    if not has_text(kind):
+        raise UnsupportedError(
+            "record key field of a type whose text form is not defined",
+            expected="text, integer, boolean, date, timestamp or decimal",
+            found=f"{name}: {kind}",
+        )
+    if pa.types.is_timestamp(kind):
+        column = column.cast(pa.int64())
+    return column.cast(pa.string())
