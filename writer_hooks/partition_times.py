@@ -9,9 +9,9 @@ The options stand in hoodie.properties, under names from `hoodie.keygen.timebase
     output.dateformat           yyyy yy MM dd HH mm ss, separators, and letters in quotes ('T')
     timezone                    of both sides; else input.timezone and output.timezone
 
-Hudi 0.15 does not store the type, 1.2 none of them for a CUSTOM generator: the writer then has to say them. Where a
-zone that matters is not said, Hudi takes that of the writer's machine; here it has to be said. A null is one unit
-after 1970 began.
+Hudi 0.15 does not store timestamp.type, 1.2 none of them for a CUSTOM generator: the writer then has to say them.
+Where a zone that matters is not said, Hudi takes that of the writer's machine; here it has to be said. A null is one
+unit after 1970 began.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from timeline.errors import UnsupportedError, UsageError
 
 PREFIX = "hoodie.keygen.timebased."
 
+_PARSER = "hoodie.keygen.datetime.parser.class"
+_DEFAULT_PARSER = "org.apache.hudi.keygen.parser.HoodieDateTimeParser"
 _TYPE_UNITS = {"UNIX_TIMESTAMP": "SECONDS", "EPOCHMILLISECONDS": "MILLISECONDS", "EPOCHMICROSECONDS": "MICROSECONDS"}
 _UNIT_NANOS = {
     "NANOSECONDS": 1,
@@ -75,6 +77,9 @@ class PartitionTimes:
         UnsupportedError: an option or pattern that is not known. UsageError: one that is needed is not said, or the
         writer contradicts the table.
         """
+        parser = properties.get(_PARSER) or writer.get(_PARSER) or ""
+        if parser and parser != _DEFAULT_PARSER:
+            raise UnsupportedError("this date parser not supported", expected=_DEFAULT_PARSER, found=parser)
         said = {**_options(writer), **_options(properties)}
         for name, value in _options(writer).items():
             if said[name] != value:
