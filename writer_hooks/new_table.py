@@ -134,7 +134,7 @@ class NewTable:
     def _properties_2(self) -> dict[str, str]:
         ordering = {"hoodie.table.ordering.fields": ",".join(self.ordering_fields)} if self.ordering_fields else {}
         database = {"hoodie.database.name": self.database} if self.database else {}
-payload = {
+        payload = {
             "hoodie.compaction.payload.class": _PAYLOADS[self.mode],
             "hoodie.record.merge.strategy.id": _STRATEGIES[self.mode],
         }

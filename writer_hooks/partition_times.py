@@ -53,8 +53,11 @@ _LETTERS = {
     "ss": ("%S", r"\d{2}"),
 }
 _TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']")
-_FIRST_MILLI, _LAST_MILLI = -62_167_219_200_000 + 86_400_000, 253_402_300_799_999 - 86_400_000
-"""Years 0 to 9999 with a day to spare for the zone: others are not four digits."""
+_DAY_MILLIS = 86_400_000
+_ALL_YEARS = (-62_167_219_200_000 + _DAY_MILLIS, 253_402_300_800_000 - _DAY_MILLIS)
+"""Years 0 to 9999 in milliseconds, with a day to spare for the zone: others are not four digits."""
+_ZONE_YEARS = (-2_145_916_800_000, 2_145_916_800_000)
+"""1902 to 2037: Arrow does not know the clock changes of zones before and after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,11 +130,23 @@ class PartitionTimes:
     def format(self, values: pa.Array, name: str) -> pa.StringArray:
         """The partition values of a column. UsageError: a type or a value that is no such moment."""
         millis = self._of_text(values, name) if self.nanos is None else self._of_numbers(values, name, self.nanos)
-        ends = pc.min_max(millis).as_py()
-        if ends["min"] is not None and not (ends["min"] >= _FIRST_MILLI and ends["max"] <= _LAST_MILLI):
-            raise UsageError("partition values outside the years 0 to 9999", found=name, todo="Check the time unit.")
+        self._check_years(millis, name)
         seconds = pc.floor(pc.divide(millis.cast(pa.float64()), 1000.0)).cast(pa.int64())
         return pc.strftime(seconds.cast(pa.timestamp("s", tz=self.zone)), format=self.output)
+
+    def _check_years(self, millis: pa.Array, name: str) -> None:
+        has_rules = any(
+            zone and zone not in ("UTC", "GMT") and zone[0] not in "+-" for zone in (self.zone, self.input_zone)
+        )
+        first, last = _ZONE_YEARS if has_rules else _ALL_YEARS
+        ends = pc.min_max(millis).as_py()
+        if ends["min"] is not None and not (ends["min"] >= first and ends["max"] < last):
+            raise UsageError(
+                "partition values outside the years that can be formatted",
+                expected="1902 to 2037 in a time zone with clock changes" if has_rules else "0 to 9999",
+                found=name,
+                todo="Check the time unit.",
+            )
 
     def _of_numbers(self, values: pa.Array, name: str, nanos: int) -> pa.Array:
         types, kind = pa.types, values.type
