@@ -164,6 +164,10 @@ class HookedStorage:
         """See `Storage`."""
         return bool(self._call("put_if_absent", path, data))
 
+    def make_folder(self, folder: str) -> None:
+        """See `Storage`."""
+        self._call("make_folder", folder)
+
     def place(self, source: str, target: str) -> bool:
         """See `Storage`."""
         return bool(self._call("place", source, target))

@@ -94,6 +94,10 @@ class LocalStorage:
         with _translated(full), self._temporary(data) as temporary:
             return _link(temporary, full)
 
+    def make_folder(self, folder: str) -> None:
+        with _translated(self._full(folder)):
+            os.makedirs(self._full(folder), exist_ok=True)
+
     def place(self, source: str, target: str) -> bool:
         with _translated(self._full(source)):
             return _link(self._full(source), self._full(target))

@@ -57,6 +57,10 @@ class Storage(Protocol):
         """True: `data` is now durably at `path`. False: something was there already, and still is."""
         ...
 
+    def make_folder(self, folder: str) -> None:
+        """Makes a folder and those above it; there already is success. Where folders are only names: nothing."""
+        ...
+
     def place(self, source: str, target: str) -> bool:
         """Gives a finished staged file its final name. True: placed. False: `target` was there already."""
         ...

@@ -93,7 +93,7 @@ def _known(known: Mapping[str, MergeMode], text: str, what: str, key: str) -> Me
 
 _KEY_GENERATOR_CLASS = "hoodie.table.keygenerator.class"
 _KEY_GENERATOR_TYPE = "hoodie.table.keygenerator.type"
-_KEY_GENERATORS = {
+KEY_GENERATOR_CLASSES = {
     "org.apache.hudi.keygen.SimpleKeyGenerator": "SIMPLE",
     "org.apache.hudi.keygen.ComplexKeyGenerator": "COMPLEX",
     "org.apache.hudi.keygen.NonpartitionedKeyGenerator": "NON_PARTITION",
@@ -101,6 +101,7 @@ _KEY_GENERATORS = {
     "org.apache.hudi.keygen.CustomKeyGenerator": "CUSTOM",
     "org.apache.hudi.keygen.GlobalDeleteKeyGenerator": "GLOBAL_DELETE",
 }
+"""Hudi's own key generators and their types; the `Avro` twins are left out."""
 
 
 def key_generator_of(properties: Mapping[str, str]) -> str | None:
@@ -110,7 +111,7 @@ def key_generator_of(properties: Mapping[str, str]) -> str | None:
     """
     class_name = properties.get(_KEY_GENERATOR_CLASS)
     if class_name:
-        return _KEY_GENERATORS.get(class_name.replace("Avro", ""), "USER_PROVIDED")
+        return KEY_GENERATOR_CLASSES.get(class_name.replace("Avro", ""), "USER_PROVIDED")
     return properties.get(_KEY_GENERATOR_TYPE, "").removesuffix("_AVRO") or None
 
 

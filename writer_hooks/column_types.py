@@ -16,29 +16,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from timeline.avro_schema import META_COLUMNS
 from timeline.errors import UsageError
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPERATION = "_hoodie_operation"
-
-
-def from_spark(schema: StructType) -> pa.Schema:
-    """The Arrow schema of the batches that Spark hands to Python. UsageError: a type that no column can have."""
-    from pyspark.errors import PySparkException  # late: only where there is Spark
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    try:
-        return to_arrow_schema(schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC")
-    except PySparkException as error:
-        raise UsageError("a Spark type that no column can have", found=str(error)) from error
 
 
 def data_fields(schema: pa.Schema) -> pa.Schema:

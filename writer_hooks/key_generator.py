@@ -1,7 +1,7 @@
 """Record keys and partition paths of new rows, as Hudi's key generators make them (pure, vectorised).
 
     SIMPLE, TIMESTAMP, one field    the value as text
-    COMPLEX, one field              the value, or f1:v1: see `one_field_prefixed`
+    COMPLEX, one field              the value, or f1:v1: see `key_encoding`
     two and more fields             f1:v1,f2:v2; null -> f:__null__, empty -> f:__empty__
 
 A partition path joins the partition fields' values with `/`; a null or empty value is
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeline.columns import flat
-from timeline.errors import MalformedError, UnsupportedError, UsageError
+from timeline.errors import UnsupportedError, UsageError
 from timeline.record_key import has_text, labelled_keys, value_text
 from timeline.table_config import TableConfig
 from writer_hooks.partition_times import PartitionTimes
@@ -58,8 +58,8 @@ class KeyGenerator:
     ) -> KeyGenerator:
         """The generator of a table.
 
-        `one_field_prefixed`: whether the key of a one-field COMPLEX table is `f:v`, see there; other tables need
-        none. `writer`: options under Hudi's names that the table may not store, see `PartitionTimes.of`.
+        `one_field_prefixed`: whether the key of a one-field COMPLEX table is `f:v`: see `key_encoding`; other tables
+        need none. `writer`: options under Hudi's names that the table may not store, see `PartitionTimes.of`.
         UnsupportedError: another generator, keys that Hudi makes up, options of a generator that are not known.
         UsageError: what is needed is not given, or contradicts the table.
         """
@@ -151,35 +151,8 @@ def inferred_kind(key_fields: tuple[str, ...], partition_fields: tuple[str, ...]
 
 
 def has_one_field_complex_key(config: TableConfig) -> bool:
-    """Whether the text of the table's keys has to be found out: see `one_field_prefixed`."""
+    """Whether the text of the table's keys has to be found out: see `key_encoding`."""
     return generator_kind(config) == "COMPLEX" and len(config.record_key_fields) == 1
-
-
-def one_field_prefixed(config: TableConfig, stored: pa.Table | None) -> bool:
-    """Whether the keys of a one-field COMPLEX table are `f:v` (True) or `v` (False).
-
-    Hudi changed it twice: 0.14.1 to 1.0.2 write `v`, earlier and later ones `f:v`; 1.2.0 lets nobody write such a
-    table of version 6 or 8 unless its check is switched off. So the rows decide.
-    `stored`: rows of the table with the key's meta column and the key field, None when the table has no rows:
-    then what the judge of the version writes, 0.15.0 for 6 and 1.2.0 for 8 and 9.
-    MalformedError: the rows have keys of neither or of both forms, or there are none among them.
-    """
-    if stored is None:
-        return config.layout.has_completion_times
-    name = config.record_key_fields[0]
-    keys = flat(stored.column("_hoodie_record_key"))
-    text = value_text(field_values(stored, name), name)
-    prefixed, plain = (
-        pc.all(pc.equal(keys, form), skip_nulls=False).as_py()
-        for form in (pc.binary_join_element_wise(f"{name}:", text, ""), text)
-    )
-    if not len(keys) or prefixed is plain or None in (prefixed, plain):
-        raise MalformedError(
-            "the encoding of the table's keys cannot be seen",
-            expected=f"{name}:value, or value, in every row",
-            found=", ".join(str(key) for key in keys.slice(0, 3)) or "no rows",
-        )
-    return bool(prefixed)
 
 
 def field_values(rows: pa.Table, name: str) -> pa.Array:

@@ -9,9 +9,9 @@ The options stand in hoodie.properties, under names from `hoodie.keygen.timebase
     output.dateformat           yyyy yy MM dd HH mm ss, separators, and letters in quotes ('T')
     timezone                    of both sides; else input.timezone and output.timezone
 
-Hudi 0.15 does not store the type, 1.2 none of them for a CUSTOM generator: the writer then has to say them. Where a
-zone that matters is not said, Hudi takes that of the writer's machine; here it has to be said. A null is one unit
-after 1970 began.
+Hudi 0.15 does not store timestamp.type, 1.2 none of them for a CUSTOM generator: the writer then has to say them.
+Where a zone that matters is not said, Hudi takes that of the writer's machine; here it has to be said. A null is one
+unit after 1970 began.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from timeline.errors import UnsupportedError, UsageError
 
 PREFIX = "hoodie.keygen.timebased."
 
+_PARSER = "hoodie.keygen.datetime.parser.class"
+_DEFAULT_PARSER = "org.apache.hudi.keygen.parser.HoodieDateTimeParser"
 _TYPE_UNITS = {"UNIX_TIMESTAMP": "SECONDS", "EPOCHMILLISECONDS": "MILLISECONDS", "EPOCHMICROSECONDS": "MICROSECONDS"}
 _UNIT_NANOS = {
     "NANOSECONDS": 1,
@@ -51,8 +53,11 @@ _LETTERS = {
     "ss": ("%S", r"\d{2}"),
 }
 _TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']")
-_FIRST_MILLI, _LAST_MILLI = -62_167_219_200_000 + 86_400_000, 253_402_300_799_999 - 86_400_000
-"""Years 0 to 9999 with a day to spare for the zone: others are not four digits."""
+_DAY_MILLIS = 86_400_000
+_ALL_YEARS = (-62_167_219_200_000 + _DAY_MILLIS, 253_402_300_800_000 - _DAY_MILLIS)
+"""Years 0 to 9999 in milliseconds, with a day to spare for the zone: others are not four digits."""
+_ZONE_YEARS = (-2_145_916_800_000, 2_145_916_800_000)
+"""1902 to 2037: Arrow does not know the clock changes of zones before and after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +80,9 @@ class PartitionTimes:
         UnsupportedError: an option or pattern that is not known. UsageError: one that is needed is not said, or the
         writer contradicts the table.
         """
+        parser = properties.get(_PARSER) or writer.get(_PARSER) or ""
+        if parser and parser != _DEFAULT_PARSER:
+            raise UnsupportedError("this date parser not supported", expected=_DEFAULT_PARSER, found=parser)
         said = {**_options(writer), **_options(properties)}
         for name, value in _options(writer).items():
             if said[name] != value:
@@ -122,11 +130,23 @@ class PartitionTimes:
     def format(self, values: pa.Array, name: str) -> pa.StringArray:
         """The partition values of a column. UsageError: a type or a value that is no such moment."""
         millis = self._of_text(values, name) if self.nanos is None else self._of_numbers(values, name, self.nanos)
-        ends = pc.min_max(millis).as_py()
-        if ends["min"] is not None and not (ends["min"] >= _FIRST_MILLI and ends["max"] <= _LAST_MILLI):
-            raise UsageError("partition values outside the years 0 to 9999", found=name, todo="Check the time unit.")
+        self._check_years(millis, name)
         seconds = pc.floor(pc.divide(millis.cast(pa.float64()), 1000.0)).cast(pa.int64())
         return pc.strftime(seconds.cast(pa.timestamp("s", tz=self.zone)), format=self.output)
+
+    def _check_years(self, millis: pa.Array, name: str) -> None:
+        has_rules = any(
+            zone and zone not in ("UTC", "GMT") and zone[0] not in "+-" for zone in (self.zone, self.input_zone)
+        )
+        first, last = _ZONE_YEARS if has_rules else _ALL_YEARS
+        ends = pc.min_max(millis).as_py()
+        if ends["min"] is not None and not (ends["min"] >= first and ends["max"] < last):
+            raise UsageError(
+                "partition values outside the years that can be formatted",
+                expected="1902 to 2037 in a time zone with clock changes" if has_rules else "0 to 9999",
+                found=name,
+                todo="Check the time unit.",
+            )
 
     def _of_numbers(self, values: pa.Array, name: str, nanos: int) -> pa.Array:
         types, kind = pa.types, values.type

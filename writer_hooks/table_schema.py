@@ -1,6 +1,6 @@
 """The Avro schema of a table that is written: made, and evolved by the rows that come in (pure).
 
-Arrow is the one form in between: a Spark schema becomes an Arrow schema (`column_types.from_spark`), an Arrow schema
+Arrow is the one form in between: a Spark schema becomes an Arrow schema (`spark_schema.from_spark`), an Arrow schema
 an Avro record (`new_schema`). An existing record is only ever changed where it has to be (`evolve`): names, order
 and all that this code does not know stay as they are.
 """
