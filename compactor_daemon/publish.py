@@ -9,17 +9,14 @@ A placed file that is gone, with its staged copy, is merged again from its input
 
 from __future__ import annotations
 
-import io
-
-import fastavro
-
 from compactor_daemon.foreign import inflight_path
 from compactor_daemon.options import OutputOptions
 from compactor_daemon.records import Go, Placement
 from compactor_daemon.restore import merge_again
-from timeline.errors import ConflictError, MalformedError, PhantombaseError, StorageError, TableChangedError
+from timeline.errors import ConflictError, PhantombaseError, StorageError, TableChangedError
 from timeline.instant import Instant
 from timeline.lock import TableLock
+from timeline.rollback import pending_rollbacks
 from timeline.table import Table
 
 
@@ -38,20 +35,6 @@ def completed_compaction(table: Table, instant: str) -> Instant | None:
             todo="Two kinds of compactor ran on this table. Stop both; the commits tell which files count.",
         )
     return found[0] if found else None
-
-
-def pending_rollback_of(table: Table, instant: str) -> str | None:
-    """A pending rollback (or restore) whose plan names the instant; MalformedError where a plan is unreadable."""
-    for rollback in table.load_timeline().pending("rollback"):
-        path = f"{table.config.timeline_folder}/{rollback.requested_time}.rollback.requested"
-        try:
-            plan = next(iter(fastavro.reader(io.BytesIO(table.storage.read(path)))))
-            target = plan["instantToRollback"]["commitTime"]  # type: ignore[index,call-overload]
-        except (ValueError, StopIteration, EOFError, IndexError, KeyError, TypeError) as error:
-            raise MalformedError("unreadable rollback plan", path=path, found=str(error)) from error
-        if target == instant:
-            return rollback.requested_time
-    return None
 
 
 def check_unchanged(table: Table, version: int, metadata_partitions: tuple[str, ...], instant: str) -> None:
@@ -150,8 +133,8 @@ def _staged(table: Table, go: Go, placement: Placement, output: OutputOptions) -
 
 
 def refuse_rollback(table: Table, instant: str) -> None:
-    """ConflictError while a rollback names the instant."""
-    rollback = pending_rollback_of(table, instant)
+    """ConflictError while a rollback names the instant; MalformedError where a rollback's plan is unreadable."""
+    rollback = next((r.instant for r in pending_rollbacks(table) if r.plan.target == instant), None)
     if rollback is not None:
         raise ConflictError(
             "a rollback of this compaction is pending",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from timeline.instant import Instant, State
+from timeline.instant import SERVICES, Instant, State
 from timeline.layout import Layout
 
 UNKNOWN_COMPLETION = "9" * 17
@@ -124,5 +124,4 @@ class Timeline:
     @property
     def inflight_writers(self) -> tuple[Instant, ...]:
         """Pending delta commits, commits and replace commits of writers (no table services)."""
-        services = {"compaction", "logcompaction", "clustering"}
-        return tuple(i for i in self.instants if i.is_write and i.state < State.COMPLETED and i.action not in services)
+        return tuple(i for i in self.instants if i.is_write and i.state < State.COMPLETED and i.action not in SERVICES)

@@ -44,6 +44,9 @@ ACTIONS = frozenset(
 
 _FAMILY = {"compaction": "commit", "logcompaction": "deltacommit", "clustering": "replacecommit"}
 
+SERVICES = frozenset({"compaction", "logcompaction", "clustering"})
+"""Actions that rearrange what writers wrote. Clustering of version 6 is named `replacecommit`; its plan tells."""
+
 WRITE_FAMILIES = frozenset({"commit", "deltacommit", "replacecommit"})
 """Actions whose completed instants make base files and log blocks visible."""
 
@@ -77,6 +80,10 @@ class Instant:
     def is_write(self) -> bool:
         """Whether this action, once completed, makes data visible."""
         return self.family in WRITE_FAMILIES
+
+    def at(self, state: State) -> Instant:
+        """The same action in another state, as far as its name alone tells."""
+        return Instant(requested_time=self.requested_time, action=self.action, state=state)
 
 
 def highest_states(instants: Iterable[Instant]) -> tuple[Instant, ...]:

@@ -1,0 +1,281 @@
+"""Rolls back pending writes of dead writers, as Hudi does it, so that either kind finishes what the other began.
+
+    lock   R.rollback.requested: what is to be done        R greater than every time on storage
+           R.rollback.inflight, then the files:
+             version 6      base files of t deleted; log files of t revoked by a command block in a new log file behind
+             versions 8, 9  base and log files of t deleted: their names carry t
+           markers of t, and what was staged for it
+    lock   t.inflight and t.requested deleted, R.rollback
+           heartbeat of t
+
+Every step may be repeated by anyone at any time; after a crash anywhere, running it again comes to the same end. What
+t made is found by its markers and by listing. The plan tells the rest of the way once it is visible, so the markers may
+go before R completes; the heartbeat stays: Hudi's single writers undo an instant that others have completed commits
+after only while its heartbeat, fresh or stale, is there.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from timeline.active import Timeline
+from timeline.errors import ConflictError, MalformedError, TableChangedError, UsageError
+from timeline.file_name import LogFileName, parse_data_file
+from timeline.heartbeat import heartbeat, heartbeat_path
+from timeline.instant import SERVICES, Instant, State, next_time
+from timeline.layout import RECORDS
+from timeline.lock import TableLock
+from timeline.log_block import MAGIC, BlockKind, HeaderKey, scan_blocks
+from timeline.markers import delete_markers
+from timeline.rollback_plan import (
+    RevokedSlice,
+    RollbackPlan,
+    decode_rollback_plan,
+    encode_rollback_metadata,
+    encode_rollback_plan,
+    rolled_back_instants,
+)
+from timeline.rollback_traces import data_files, join, traces_of
+from timeline.schedule import refuse_metadata_table
+from timeline.storage import Storage
+from timeline.table import Table
+
+Reserved = Callable[[Storage], Iterable[str]]
+"""Times that are taken though no timeline file shows them (records of attempts), asked under the lock."""
+
+_BEAT_S = 30.0
+_TOKEN = "1-0-1"  # as Hudi's own command blocks
+_TRIES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingRollback:
+    """A rollback at instant `instant` that has not completed yet."""
+
+    instant: str
+    plan: RollbackPlan
+
+    def at(self, state: State) -> Instant:
+        """The rollback's own instant in a state."""
+        return Instant(requested_time=self.instant, action="rollback", state=state)
+
+
+def staged_folder(instant: str) -> str:
+    """Where our writers stage the files of an instant."""
+    return f"{RECORDS}/writes/{instant}"
+
+
+def pending_rollbacks(table: Table) -> tuple[PendingRollback, ...]:
+    """Every pending rollback, Hudi's and ours, latest target first. MalformedError: a plan that cannot be read."""
+    found = []
+    for instant in table.load_timeline().pending("rollback"):
+        path = table.instant_path(instant.at(State.REQUESTED))
+        plan = decode_rollback_plan(table.storage.read(path), path)
+        found.append(PendingRollback(instant=instant.requested_time, plan=plan))
+    return tuple(sorted(found, key=lambda r: r.plan.target, reverse=True))
+
+
+def roll_back(table: Table, instant: Instant, lock: TableLock, reserved: Reserved = lambda _: ()) -> str:
+    """Undoes a pending write; the rollback's instant. May be repeated.
+
+    Whether its writer is dead is the caller's business. A rollback of it that pends is finished. ConflictError: it
+    completed, or nobody knows it. UsageError: a table service's instant. UnsupportedError: the metadata table is on.
+    """
+    refuse_metadata_table(table)
+    if instant.action in SERVICES or not instant.is_write:
+        raise UsageError("only a write can be rolled back", instant=instant.requested_time, found=instant.action)
+    target = instant.requested_time
+    rollback = _pending_rollback_of(table, target)
+    if rollback is None and table.load_timeline().find(target, instant.family) is None:
+        done = completed_rollback_of(table, target)
+        if done is not None:
+            for time_ in (target, done):
+                table.storage.delete(heartbeat_path(time_))
+            return done
+    rollback = _with_traces(table, rollback) if rollback else _request(table, instant, lock, reserved)
+    if rollback is None:
+        raise _not_pending(table, target)
+    return _finish(table, rollback, lock, reserved)
+
+
+def _pending_rollback_of(table: Table, target: str) -> PendingRollback | None:
+    return next((r for r in pending_rollbacks(table) if r.plan.target == target), None)
+
+
+def completed_rollback_of(table: Table, target: str) -> str | None:
+    """The completed rollback that has undone an instant, as far as the active timeline tells."""
+    for instant in table.load_timeline().instants:
+        if instant.action == "rollback" and instant.completed and instant.requested_time > target:
+            path = table.instant_path(instant)
+            if target in rolled_back_instants(table.storage.read(path), path):
+                return instant.requested_time
+    return None
+
+
+# --- what is to be done --------------------------------------------------------------------------------------------
+
+
+def _request(table: Table, instant: Instant, lock: TableLock, reserved: Reserved) -> PendingRollback | None:
+    """Makes the rollback visible, or finds it; None when the instant pends no more."""
+    target = instant.requested_time
+    plan = traces_of(table, target, instant.action, scan=instant.state is State.INFLIGHT)
+    with lock.hold(f"request the rollback of {target}"):
+        _check_unchanged(table)
+        found = _pending_rollback_of(table, target)
+        if found is not None:
+            return found
+        timeline = table.load_timeline()
+        current = timeline.find(target, instant.family)
+        if current is None or current.completed:
+            return None
+        rollback = PendingRollback(instant=_next_time(table, timeline, reserved), plan=plan)
+        path = table.instant_path(rollback.at(State.REQUESTED))
+        if not table.storage.put_if_absent(path, encode_rollback_plan(plan, table.storage.base_path)):
+            raise ConflictError(
+                "somebody else requested a rollback at the same instant",
+                path=path,
+                instant=rollback.instant,
+                todo="All writers of a table must share one lock. Run again.",
+            )
+        return rollback
+
+
+def _with_traces(table: Table, rollback: PendingRollback) -> PendingRollback:
+    """A rollback that was found, with what lies around beyond its plan."""
+    plan = rollback.plan
+    pending = table.load_timeline().find(plan.target, plan.instant.family)
+    traces = traces_of(table, plan.target, plan.action, scan=pending is not None and not plan.revoked)
+    return replace(rollback, plan=plan.with_all_of(traces))
+
+
+# --- doing it ------------------------------------------------------------------------------------------------------
+
+
+def _finish(table: Table, rollback: PendingRollback, lock: TableLock, reserved: Reserved) -> str:
+    """Does what the plan says and completes the rollback; every step may have been done before."""
+    storage, plan, start = table.storage, rollback.plan, time.monotonic()
+    _check(table, plan)
+    with heartbeat(storage, rollback.instant, _BEAT_S):  # Hudi 1.2's multi-writers leave the rollback to us then
+        storage.put_if_absent(table.instant_path(rollback.at(State.INFLIGHT)), b"")
+        for partition, name in plan.doomed:
+            storage.delete(join(partition, name))
+        commands = dict(c for s in plan.revoked if (c := _revoke(table, s, plan.target)) is not None)
+        for instant in (plan.target, rollback.instant):  # Hudi marks its command blocks under the rollback
+            delete_markers(storage, instant)
+        storage.delete_folder(staged_folder(plan.target))
+        took_ms = int((time.monotonic() - start) * 1000)
+        done = encode_rollback_metadata(plan, rollback.instant, took_ms, commands, storage.base_path)
+        _complete(table, rollback, done, lock, reserved)
+    storage.delete(heartbeat_path(plan.target))
+    return rollback.instant
+
+
+def _check(table: Table, plan: RollbackPlan) -> None:
+    """Refuses what must never be deleted, whatever a plan says."""
+    current = table.load_timeline().find(plan.target, plan.instant.family)
+    if current is not None and current.completed:
+        raise _not_pending(table, plan.target)
+    for partition, text in plan.doomed:
+        name = parse_data_file(text)
+        if name is None or name.instant != plan.target:
+            raise MalformedError(
+                "rollback plan with a file of another instant",
+                path=join(partition, text),
+                instant=plan.target,
+                todo="Let Hudi finish this rollback.",
+            )
+
+
+def _revoke(table: Table, slice_: RevokedSlice, target: str) -> tuple[tuple[str, str], int] | None:
+    """Puts a command block behind the revoked log files of a slice, once; None for a slice whose logs are all gone.
+
+    The block's own instant is its target. Hudi takes the rollback's, which is greater than that of writes that were
+    going on meanwhile: Hudi 0.15 stops reading a slice there and hides their rows (hudi-format.md 6.2).
+    """
+    for _ in range(_TRIES):
+        logs = [
+            (name, entry.size)
+            for entry, name in data_files(table, slice_.partition)
+            if isinstance(name, LogFileName) and (name.file_id, name.instant) == (slice_.file_id, slice_.base_instant)
+        ]
+        if not logs:
+            return None
+        behind = max((n.version for n, _ in logs if str(n) in slice_.logs), default=0)
+        for name, size in logs:
+            if name.version > behind and _revokes(table, join(slice_.partition, str(name)), target):
+                return (slice_.partition, str(name)), size
+        version = max(name.version for name, _ in logs) + 1
+        made = LogFileName(file_id=slice_.file_id, instant=slice_.base_instant, version=version, token=_TOKEN)
+        block = _command_block(target, target)
+        if table.storage.put_if_absent(join(slice_.partition, str(made)), block):
+            return (slice_.partition, str(made)), len(block)
+    raise ConflictError(
+        "no free name for a log file: others were faster each time",
+        path=slice_.partition,
+        found=f"{_TRIES} tries in file group {slice_.file_id}",
+        todo="Run again.",
+    )
+
+
+def _revokes(table: Table, path: str, target: str) -> bool:
+    blocks = scan_blocks(table.storage.open_input(path), path)
+    return any(b.kind is BlockKind.COMMAND and b.headers.get(HeaderKey.TARGET_INSTANT_TIME) == target for b in blocks)
+
+
+def _command_block(instant: str, target: str) -> bytes:
+    """A block that revokes `target` (hudi-format.md 5.7, 12); 105 bytes with instants of 17 digits."""
+    headers = {
+        HeaderKey.COMMAND_BLOCK_TYPE: b"0",
+        HeaderKey.INSTANT_TIME: instant.encode(),
+        HeaderKey.TARGET_INSTANT_TIME: target.encode(),
+    }
+    body = struct.pack(">iii", 1, BlockKind.COMMAND, len(headers))
+    body += b"".join(struct.pack(">ii", key, len(value)) + value for key, value in headers.items())
+    body += struct.pack(">qi", 0, 0)
+    return MAGIC + struct.pack(">q", len(body) + 8) + body + struct.pack(">q", len(body) + 14)
+
+
+def _complete(table: Table, rollback: PendingRollback, content: bytes, lock: TableLock, reserved: Reserved) -> None:
+    """Takes the instant off the timeline and completes the rollback, in one section."""
+    plan = rollback.plan
+    with lock.hold(f"complete the rollback of {plan.target}"):
+        _check_unchanged(table)
+        timeline = table.load_timeline()
+        found = timeline.find(rollback.instant, "rollback")
+        if found is None:
+            raise ConflictError("a pending rollback is gone", instant=rollback.instant, todo="Run again.")
+        if found.completed:
+            return
+        current = timeline.find(plan.target, plan.instant.family)
+        if current is not None and current.completed:
+            raise _not_pending(table, plan.target)
+        for state in (State.INFLIGHT, State.REQUESTED):
+            table.storage.delete(table.instant_path(plan.instant.at(state)))
+        completion = _next_time(table, timeline, reserved) if table.layout.has_completion_times else None
+        done = replace(rollback.at(State.COMPLETED), completion_time=completion)
+        table.storage.put_if_absent(table.instant_path(done), content)
+
+
+def _next_time(table: Table, timeline: Timeline, reserved: Reserved) -> str:
+    return next_time(table.now(), [*timeline.used_times(), *reserved(table.storage)])
+
+
+def _check_unchanged(table: Table) -> None:
+    """Under the lock: an upgrade moves the timeline and changes what is done to log files."""
+    if table.reload().config != table.config:
+        raise TableChangedError(
+            "the table's settings changed during a rollback", path=table.storage.base_path, todo="Run again."
+        )
+
+
+def _not_pending(table: Table, target: str) -> ConflictError:
+    return ConflictError(
+        "only a pending instant can be rolled back",
+        path=table.storage.base_path,
+        instant=target,
+        found="it is completed, or no longer on the timeline",
+        todo="`timeline show` tells what became of it; Hudi's restore undoes completed ones.",
+    )

@@ -1,0 +1,66 @@
+"""What a pending write has left in a table: found by its markers and by listing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from timeline.errors import MissingFileError
+from timeline.file_name import BaseFileName, LogFileName, parse_data_file
+from timeline.layout import Slicing
+from timeline.log_block import BlockKind, scan_blocks
+from timeline.markers import MarkerKind, list_markers
+from timeline.rollback_plan import RevokedSlice, RollbackPlan
+from timeline.storage import Entry
+from timeline.table import Table
+
+
+def traces_of(table: Table, target: str, action: str, *, scan: bool) -> RollbackPlan:
+    """The files of a pending instant, by its markers and by listing.
+
+    Names of base files carry their instant; so do names of log files from version 8 on, and before in file groups
+    that the instant began. Other log files of version 6 are known by their markers; without any marker, all log files
+    are asked for blocks of the instant if `scan` says so.
+    """
+    markers = list_markers(table.storage, target)
+    marked: dict[str, set[str]] = {m.partition: set() for m in markers}
+    for marker in markers:
+        if marker.kind is MarkerKind.APPEND:
+            marked[marker.partition].add(marker.file)
+    doomed: list[tuple[str, str]] = []
+    logs: dict[tuple[str, str, str], dict[str, int]] = {}
+    search = scan and not markers and table.layout.slicing is Slicing.BY_BASE_INSTANT
+    for partition in sorted({*table.partitions(), *marked}):
+        for entry, name in data_files(table, partition):
+            if name.instant == target:
+                doomed.append((partition, entry.name))
+            elif entry.name in marked.get(partition, ()) or (search and _wrote_to(table, partition, name, target)):
+                logs.setdefault((partition, name.file_id, name.instant), {})[entry.name] = entry.size
+    revoked = (
+        RevokedSlice(partition=partition, file_id=file_id, base_instant=base, logs=names)
+        for (partition, file_id, base), names in sorted(logs.items())
+    )
+    return RollbackPlan(target=target, action=action, doomed=tuple(doomed), revoked=tuple(revoked))
+
+
+def data_files(table: Table, partition: str) -> Iterator[tuple[Entry, BaseFileName | LogFileName]]:
+    """Base and log files of a partition; none where there is no such folder (marked, but never made)."""
+    try:
+        entries = table.storage.list(partition)
+    except MissingFileError:
+        return
+    for entry in entries:
+        if not entry.is_folder and (name := parse_data_file(entry.name)) is not None:
+            yield entry, name
+
+
+def _wrote_to(table: Table, partition: str, name: BaseFileName | LogFileName, instant: str) -> bool:
+    if isinstance(name, BaseFileName):
+        return False
+    path = join(partition, str(name))
+    blocks = scan_blocks(table.storage.open_input(path), path)
+    return any(b.kind not in (BlockKind.CORRUPT, BlockKind.COMMAND) and b.instant == instant for b in blocks)
+
+
+def join(partition: str, name: str) -> str:
+    """A file's path relative to the table base; "" is the partition of a non-partitioned table."""
+    return f"{partition}/{name}" if partition else name
