@@ -7,16 +7,17 @@ more. Java reads a block's content as one array, so 2 GiB is the most it may hav
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timeline.avro_arrow import encode_long
 from timeline.avro_encode import encode_table
 from timeline.avro_schema import arrow_schema, arrow_type, parse_avro
-from timeline.delete_entry import ARRAY, INT, LOCAL_DATE, entry_layout, value_kinds
+from timeline.delete_entry import ARRAY, INT, entry_layout, value_kinds
 from timeline.errors import UnsupportedError, UsageError
 from timeline.exact_rows import exact_rows
 from timeline.log_block import FORMAT_VERSION, MAGIC, BlockKind, HeaderKey
@@ -66,16 +67,23 @@ def _parquet_file(rows: pa.Table, schema_text: str, codec: str) -> pa.Buffer:
 
 
 def delete_block(
-    keys: pa.StringArray, partition_paths: pa.StringArray, ordering: Ordering, *, instant: str, schema_text: str
+    keys: pa.StringArray,
+    partition_paths: pa.StringArray,
+    ordering: Ordering,
+    *,
+    instant: str,
+    schema_text: str,
+    hudi_0x: bool,
 ) -> Parts:
     """A delete block of `instant`: a key, its partition path and its ordering values an entry.
 
     `ordering`: () deletes whatever came before (stored as Integer 0). One column deletes what is not newer by it;
     several (table version 9 on) are compared as a tuple. A 0 in a single int column cannot be told from (): Hudi
     writes the same. Other columns have a type of their own, so that a 0 in them is a value like any other.
+    `hudi_0x`: the table is of version 6; there typed deletes on text, dates and decimals always take effect.
 
     UsageError: no keys, nulls, arrays of unequal length, content beyond 2 GiB, decimals of more than 15 digits on
-    either side of the point. UnsupportedError: a type that Hudi cannot order by.
+    either side of the point, see also `_day_numbers`. UnsupportedError: a type that Hudi cannot order by.
     """
     if not len(keys):
         raise UsageError("a delete block of no keys", instant=instant, todo="Write no block.")
@@ -89,7 +97,10 @@ def delete_block(
                 expected=f"{len(keys)} values, no nulls",
                 found=f"{len(array)} values, {array.null_count} nulls",
             )
-    branches = _branches(values)
+    if not hudi_0x:
+        values = [_day_numbers(v, alone=len(values) == 1) if pa.types.is_date32(v.type) else v for v in values]
+    indexes = tuple(_wrapper(v.type) for v in values)
+    branches = indexes if len(indexes) == 1 else (ARRAY, *indexes)
     constants, fields = entry_layout(branches)
     for i, kind in enumerate(value_kinds(branches)):
         named[f"value{i}"] = _as_wrapped(values[i], arrow_type(kind))
@@ -123,25 +134,16 @@ def split_rows(rows: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
 # --- ordering values -------------------------------------------------------------------------------------------
 
 
-def _branches(values: Sequence[pa.Array]) -> tuple[int, ...]:
-    """Union indexes of the wrappers, as `entry_layout` takes them."""
-    if len(values) == 1:
-        return (_wrapper(values[0].type, date=_DATE),)
-    return (ARRAY, *(_wrapper(v.type, date=LOCAL_DATE) for v in values))
-
-
 _BOOLEAN, _LONG, _FLOAT, _DOUBLE, _BYTES, _STRING, _DATE, _DECIMAL = 1, 3, 4, 5, 6, 7, 8, 9
 
 
-def _wrapper(kind: pa.DataType, date: int) -> int:
-    """The union index Hudi's writers choose for a column.
-
-    They hold times as the integers Avro stores, and wrap these: the wrappers of times stay unused. A date is an
-    object of its own; inside an array 1.2 has a second wrapper for it, which the plain union lacks.
+def _wrapper(kind: pa.DataType) -> int:
+    """The union index Hudi's writers choose for a column. They hold times as the integers Avro stores, and wrap those:
+    the wrappers of times stay unused. (Seen with 0.15.0 and 1.2.0, byte for byte.)
     """
     types = pa.types
     if types.is_date32(kind):
-        return date
+        return _DATE
     if types.is_decimal(kind):
         return _DECIMAL
     if types.is_timestamp(kind) or types.is_time64(kind) or types.is_int64(kind):
@@ -158,6 +160,18 @@ def _wrapper(kind: pa.DataType, date: int) -> int:
     if found is None:
         raise UnsupportedError("Hudi cannot order by this type", found=str(kind))
     return found
+
+
+def _day_numbers(days: pa.Array, *, alone: bool) -> pa.Array:
+    """Dates as Hudi 1.x can compare them: rows hold day numbers.
+
+    1.2.0 itself cannot write a delete with one date, and cannot read those it writes with a date among several; with
+    day numbers it orders both right. UsageError: 1970-01-01 `alone`, which would be the Integer 0 of no ordering.
+    """
+    numbers = days.view(pa.int32())
+    if alone and pc.any(pc.equal(numbers, 0)).as_py():
+        raise UsageError("a delete cannot be ordered by the date 1970-01-01", todo="Delete without ordering values.")
+    return numbers
 
 
 def _as_wrapped(values: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -83,12 +83,14 @@ def same_class(wrapper: pa.DataType, column: pa.DataType, *, hudi_0x: bool) -> b
     """Whether a delete's ordering value has the Java class that rows carry in the ordering column.
 
     Where it has not, Hudi cannot compare and takes the delete whatever came before it: an IntWrapper on a long
-    column, a date, and in 0.15 (whose rows hold Avro's own objects) text and decimals too. Timestamps are
-    written as longs. (Seen with typed deletes in 0.15.0 and 1.2.0.)
+    column, a date's own wrappers, and in 0.15 (whose rows hold Avro's own objects) text and decimals too. Rows hold
+    dates and timestamps as Avro's integers. (Seen with typed deletes in 0.15.0 and 1.2.0.)
     """
     types = pa.types
-    if types.is_date(column) or (hudi_0x and (types.is_string(column) or types.is_decimal(column))):
+    if hudi_0x and (types.is_string(column) or types.is_decimal(column)):
         return False
+    if types.is_date(column):
+        return bool(wrapper == pa.int32())
     if types.is_timestamp(column):
         return bool(wrapper == pa.int64())
     if types.is_string(column) or types.is_decimal(column):

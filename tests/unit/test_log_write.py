@@ -52,10 +52,10 @@ def whole(parts: Parts) -> bytes:
     return file.getvalue()
 
 
-def deletes(keys: Sequence[str], ordering: Ordering) -> bytes:
+def deletes(keys: Sequence[str], ordering: Ordering, *, hudi_0x: bool = False) -> bytes:
     """A delete block of partition d=0 by instant 7."""
     paths = pa.array(["d=0"] * len(keys))
-    return whole(delete_block(pa.array(keys), paths, ordering, instant="7", schema_text="{}"))
+    return whole(delete_block(pa.array(keys), paths, ordering, instant="7", schema_text="{}", hudi_0x=hudi_0x))
 
 
 @pytest.mark.parametrize("log_format", LogFormat)
@@ -139,7 +139,7 @@ def test_typed_deletes(name: str) -> None:
     """The wrapper of the column's type, as Hudi writes it; read back with its values."""
     column = COLUMN[name]
     keys = [f"k{i}" for i in range(len(column.pool))]
-    data = deletes(keys, (pa.array(column.pool, column.arrow),))
+    data = deletes(keys, (pa.array(column.pool, column.arrow),), hudi_0x=True)
     if name != "decimal":  # fastavro writes negative decimals a byte longer than Java
         by_hand = [(key, (column.wrapper, value)) for key, value in zip(keys, column.pool, strict=True)]
         assert data == delete_block_by_hand("7", by_hand)
@@ -168,24 +168,30 @@ def test_times_are_the_integers_avro_stores(kind: pa.DataType, wrapper: str) -> 
     assert deletes(["a", "b"], (values,)) == delete_block_by_hand("7", [("a", (wrapper, 0)), ("b", (wrapper, 999))])
 
 
+def test_a_single_date() -> None:
+    """Its day number; version 6 has the wrapper that 0.15 writes (see above)."""
+    by_hand = delete_block_by_hand("7", [("a", ("IntWrapper", 20_000)), ("b", ("IntWrapper", -1))])
+    assert deletes(["a", "b"], (pa.array([20_000, -1], pa.date32()),)) == by_hand
+
+
 def test_several_ordering_columns() -> None:
-    """An array wrapper, in which a date has a wrapper of its own."""
-    ordering = (pa.array([5, 0]), pa.array([1, -1], pa.date32()), pa.array(["é", ""]))
-    rows = [("a", 5, 1, "é"), ("b", 0, -1, "")]
+    """An array wrapper; a date is its day number, as 1.x can compare it, and a 0 there stands for itself."""
+    ordering = (pa.array([5, 0]), pa.array([1, 0], pa.date32()), pa.array(["é", ""]))
+    rows = [("a", 5, 1, "é"), ("b", 0, 0, "")]
     by_hand = [
-        (key, ("ArrayWrapper", [("LongWrapper", n), ("LocalDateWrapper", d), ("StringWrapper", t)]))
-        for key, n, d, t in rows
+        (key, ("ArrayWrapper", [("LongWrapper", n), ("IntWrapper", d), ("StringWrapper", t)])) for key, n, d, t in rows
     ]
     data = deletes(["a", "b"], ordering)
     assert data == delete_block_by_hand("7", by_hand)
     (part,) = decode_deletes(blocks_of(data)[0], pa.BufferReader(data))
-    assert [a.to_pylist() for a in part.ordering] == [a.to_pylist() for a in ordering]
+    assert [a.to_pylist() for a in part.ordering] == [[5, 0], [1, 0], ["é", ""]]
 
 
 @pytest.mark.parametrize(
     ("ordering", "said"),
     [
         ((pa.array([1]),), "value0 of deletes"),
+        ((pa.array([1, 0], pa.date32()),), "1970-01-01"),
         ((pa.array([1, None]),), "value0 of deletes; .* found 2 values, 1 nulls"),
         ((pa.array([Decimal("1e-16"), Decimal(1)]),), "cannot hold"),
         ((pa.array([Decimal("1e16"), Decimal(1)], pa.decimal128(38, 0)),), "cannot hold"),
@@ -202,7 +208,7 @@ def test_other_deletes_that_cannot_be() -> None:
     with pytest.raises(UsageError, match="no keys"):
         deletes([], ())
     with pytest.raises(UsageError, match="key of deletes"):
-        delete_block(pa.array(["a", None]), pa.array(["", ""]), (), instant="7", schema_text="{}")
+        delete_block(pa.array(["a", None]), pa.array(["", ""]), (), instant="7", schema_text="{}", hudi_0x=False)
     with pytest.raises(UnsupportedError, match="cannot order"):
         deletes(["a"], (pa.array([[1]]),))
 
