@@ -92,11 +92,10 @@ class SparkRunner:
             thread.join(_POLL_S)
             progress(_completed(context, group), len(tasks))
         if failure:
-            lines = [line.strip() for line in str(failure[0]).splitlines() if "Error" in line or "Exception" in line]
             raise SparkError(
                 "a Spark job of the compaction failed",
                 instant=tasks[0].instant,
-                found=lines[-1] if lines else f"{type(failure[0]).__name__}: {failure[0]}",
+                found=spark_words(failure[0]),
                 todo="Nothing was published. Run again; finished file slices are adopted.",
             ) from failure[0]
         for outcome in outcomes:
@@ -117,6 +116,12 @@ class _Compact:
             return compact_slice(self._storage, task)
         except PhantombaseError as error:
             return error
+
+
+def spark_words(error: BaseException) -> str:
+    """What went wrong in a Spark job, without its traces."""
+    lines = [line.strip() for line in str(error).splitlines() if "Error" in line or "Exception" in line]
+    return lines[-1] if lines else f"{type(error).__name__}: {error}"
 
 
 def _completed(context: Any, group: str) -> int:

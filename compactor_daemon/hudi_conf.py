@@ -24,6 +24,9 @@ _KNOWN: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "hoodie.memory.spillable.map.path": ("spill_dir", str),
 }
 
+HUDI_NAMES = frozenset(_KNOWN)
+"""The names `parse_hudi_conf` knows."""
+
 
 def parse_hudi_conf(pairs: Iterable[str]) -> dict[str, Any]:
     """`name=value` pairs as fields of OutputOptions; UsageError for names without a meaning here."""

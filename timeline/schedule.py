@@ -65,15 +65,23 @@ def schedule_compaction(
 
 def busy_file_groups(table: Table, timeline: Timeline) -> Iterable[GroupKey]:
     """File groups in pending log compactions and clusterings: not planned before those are done."""
+    yield from clustered_file_groups(table, timeline)
+    for instant in timeline.pending("logcompaction"):
+        requested = _requested_path(table, instant)
+        plan = decode_plan(table.storage.read(requested), requested)
+        yield from ((o.partition_path, o.file_id) for o in plan.operations)
+
+
+def clustered_file_groups(table: Table, timeline: Timeline) -> Iterable[GroupKey]:
+    """File groups in pending clusterings: nobody may write to them."""
     for instant in timeline.instants:
-        if instant.completed:
-            continue
-        requested = f"{table.config.timeline_folder}/{instant.requested_time}.{instant.action}.requested"
-        if instant.action == "logcompaction":
-            plan = decode_plan(table.storage.read(requested), requested)
-            yield from ((o.partition_path, o.file_id) for o in plan.operations)
-        elif instant.family == "replacecommit" and table.storage.find(requested) is not None:
+        requested = _requested_path(table, instant)
+        if instant.family == "replacecommit" and not instant.completed and table.storage.find(requested) is not None:
             yield from pending_clustering_file_groups(table.storage.read(requested), requested)
+
+
+def _requested_path(table: Table, instant: Instant) -> str:
+    return f"{table.config.timeline_folder}/{instant.requested_time}.{instant.action}.requested"
 
 
 def refuse_metadata_table(table: Table) -> None:

@@ -36,7 +36,7 @@ from timeline.local_storage import LocalStorage
 from timeline.plan import CompactionPlan, decode_plan
 from timeline.storage import Entry, Storage
 from timeline.table_config import TableConfig, load_table_config
-from timeline.view import GroupKey, TableView, ViewFacts, check_partitions, file_groups, log_instants
+from timeline.view import FileGroup, GroupKey, TableView, ViewFacts, check_partitions, file_groups, log_instants
 
 T = TypeVar("T")
 
@@ -214,6 +214,16 @@ class Table:
                 todo="Open it again.",
             )
         return TableView(timeline=timeline, facts=facts, groups=groups)
+
+    def partition_groups(self, partition: str, timeline: Timeline, facts: ViewFacts) -> tuple[FileGroup, ...]:
+        """The file groups of one partition under a timeline and facts loaded before; () without such a folder."""
+        try:
+            entries = self.storage.list(partition)
+        except MissingFileError:
+            return ()
+        if any(timeline.needs_archive(t) for t in log_instants(entries)):
+            timeline = self.with_archive(timeline)
+        return file_groups(partition, entries, timeline, facts)
 
     def _folder(self, partition: str | None) -> str:
         folder = (partition or "").strip("/")

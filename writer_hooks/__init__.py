@@ -1,1 +1,6 @@
-"""Hooks for ingest jobs. Writing delta commits from Spark is not built yet: see README, "What is not here yet"."""
+"""Delta commits from Spark or Arrow: keys, indexes, transactions; scheduling and compaction beside ingest."""
+
+from writer_hooks.api import Writer, writer
+from writer_hooks.write import Written
+
+__all__ = ["Writer", "Written", "writer"]

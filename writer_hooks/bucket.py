@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timeline.errors import MalformedError, UsageError
+from timeline.errors import UsageError
 from timeline.layout import Layout
 
 BUCKETS_MAX = 99_999_999
@@ -169,9 +169,21 @@ def bucket_file_id(instant: str, partition: str, bucket: int) -> str:
 _FILE_IDS = uuid.UUID("6f3c2f0e-6a5b-4c0e-9a53-0b6b1f9d2c11")
 
 
-def bucket_of_file_id(file_id: str) -> int:
-    """The bucket of a file group; MalformedError when its id does not begin with one."""
+def bucket_of_file_id(file_id: str) -> int | None:
+    """The bucket of a file group, None when its id does not begin with eight digits."""
     digits = file_id[:8]
-    if len(digits) < 8 or not (digits.isascii() and digits.isdecimal()):
-        raise MalformedError("not the file id of a bucket", expected="eight digits in front", found=file_id)
-    return int(digits)
+    return int(digits) if len(digits) == 8 and digits.isascii() and digits.isdecimal() else None
+
+
+def looks_like_bucket(file_id: str) -> bool:
+    """Whether an id is most probably a bucket's: below 100000, which 2 of 100 000 random ids are too."""
+    bucket = bucket_of_file_id(file_id)
+    return bucket is not None and bucket < 100_000
+
+
+def plain_file_id() -> str:
+    """A random file id that does not look like a bucket's."""
+    while True:
+        file_id = f"{uuid.uuid4()}-0"
+        if not looks_like_bucket(file_id):
+            return file_id

@@ -1,0 +1,143 @@
+"""Writes through the public API, in this process, against a model in plain Python."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from timeline.errors import UsageError
+from timeline.log_write import LogFormat
+from timeline.read import read_table
+from timeline.table import Table
+from writer_hooks import Writer, writer
+
+SCHEMA = pa.schema(
+    [("id", pa.string()), ("day", pa.string()), ("ts", pa.int64()), ("fare", pa.float64()), ("gone", pa.bool_())]
+).set(4, pa.field("_hoodie_is_deleted", pa.bool_()))
+DAYS = ("mon", "tue", "wed")
+
+
+def rows(*given: tuple[int, int, float], deleted: bool | None = None) -> pa.Table:
+    """(number, ts, fare) as rows; a number's day never changes."""
+    columns = [
+        [f"k{n:04d}" for n, _, _ in given],
+        [DAYS[n % 3] for n, _, _ in given],
+        *zip(*[g[1:] for g in given], strict=True),
+    ]
+    return pa.table([*map(list, columns), [deleted] * len(given)], schema=SCHEMA)
+
+
+def read(path: Path) -> dict[str, float]:
+    """Key to fare; a key twice is an error."""
+    table = read_table(Table.open(str(path)))
+    keys = table.column("id").to_pylist()
+    assert len(set(keys)) == len(keys), "doubled rows"
+    assert table.column("_hoodie_record_key").to_pylist() == keys
+    return dict(zip(keys, table.column("fare").to_pylist(), strict=True))
+
+
+def trips(table: pa.Table, version: int, buckets: int | None = None) -> Writer:
+    """A write of a table with event time."""
+    described = writer(table).table("trips", version=version).key("id").partition("day").ordering("ts")
+    return described.buckets(buckets) if buckets else described
+
+
+@dataclass
+class Model:
+    """What the table must read: number -> (ts, fare); a delete by key forgets its time, one by mark keeps it."""
+
+    live: dict[str, tuple[int, float]] = field(default_factory=dict)
+
+    def upsert(self, table: pa.Table) -> None:
+        best: dict[str, dict[str, Any]] = {}
+        for row in table.to_pylist():
+            if row["id"] not in best or row["ts"] >= best[row["id"]]["ts"]:
+                best[row["id"]] = row
+        for key, row in best.items():
+            if key in self.live and row["ts"] < self.live[key][0]:
+                continue
+            if row["_hoodie_is_deleted"]:
+                self.live.pop(key, None)
+            else:
+                self.live[key] = (row["ts"], row["fare"])
+
+    def delete(self, table: pa.Table) -> None:
+        for key in table.column("id").to_pylist():
+            self.live.pop(key, None)
+
+    def fares(self) -> dict[str, float]:
+        return {key: fare for key, (_, fare) in self.live.items()}
+
+
+@pytest.mark.parametrize("log_format", list(LogFormat), ids=lambda f: f.value)
+@pytest.mark.parametrize("buckets", [None, 4], ids=["key index", "buckets"])
+@pytest.mark.parametrize("version", [6, 8, 9])
+def test_a_table_is_made_and_written(version: int, buckets: int | None, log_format: LogFormat, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+
+    def write(table: pa.Table) -> Writer:
+        return trips(table, version, buckets).option(log_format=log_format)
+
+    first = write(rows(*((n, 10, 1.0) for n in range(60)))).upsert(str(path))
+    assert (first.inserts, first.deletes) == (60, 0)
+    assert len(read(path)) == 60
+    write(rows((1, 11, 2.0), (2, 9, 2.0), (100, 10, 2.0), (1, 10, 3.0))).upsert(str(path))
+    after = read(path)
+    assert (after["k0001"], after["k0002"], after["k0100"], len(after)) == (2.0, 1.0, 2.0, 61)
+    write(rows((1, 0, 0.0), (999, 0, 0.0)).select(["id", "day"])).delete(str(path))
+    assert "k0001" not in read(path)
+    write(rows((2, 12, 0.0), (998, 12, 0.0), deleted=True)).upsert(str(path))
+    assert set(read(path)) == {f"k{n:04d}" for n in (*range(60), 100)} - {"k0001", "k0002"}
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("buckets", [None, 3], ids=["key index", "buckets"])
+@pytest.mark.parametrize("version", [6, 9])
+def test_random_batches_read_as_the_model_says(version: int, buckets: int | None, seed: int, tmp_path: Path) -> None:
+    """Times only rise from batch to batch, where merging before and after a compaction is the same thing."""
+    pick, path, model = random.Random(seed), tmp_path / "trips", Model()
+    for step in range(12):
+        numbers = [pick.randrange(80) for _ in range(pick.randint(1, 40))]
+        batch = rows(
+            *((n, step * 10 + pick.randrange(10), pick.random()) for n in numbers), deleted=pick.random() < 0.2
+        )
+        small = trips(batch, version, buckets).option(small_file_bytes=pick.choice((0, 100 << 20)))
+        if step and pick.random() < 0.2:
+            small.delete(str(path))
+            model.delete(batch)
+        else:
+            small.upsert(str(path))
+            model.upsert(batch)
+        assert read(path) == model.fares(), f"seed {seed}, step {step}"
+
+
+def test_an_existing_table_needs_nothing_said(tmp_path: Path) -> None:
+    path = str(tmp_path / "trips")
+    trips(rows((1, 1, 1.0)), 9).upsert(path)
+    writer(rows((1, 2, 2.0))).upsert(path)
+    assert read(tmp_path / "trips") == {"k0001": 2.0}
+    with pytest.raises(UsageError, match=r"another table is at this path.*record key fields"):
+        writer(rows((1, 2, 2.0))).key("fare").upsert(path)
+
+
+def test_duplicates_of_an_insert_stay(tmp_path: Path) -> None:
+    path = str(tmp_path / "trips")
+    trips(rows((1, 1, 1.0), (1, 2, 2.0)), 9).insert(path)
+    trips(rows((1, 1, 3.0)), 9).insert(path)
+    trips(rows((1, 1, 4.0)), 9).bulk_insert(path)
+    assert sorted(read_table(Table.open(path)).column("fare").to_pylist()) == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_small_files_take_inserts(tmp_path: Path) -> None:
+    path = str(tmp_path / "trips")
+    trips(rows(*((3 * n, 1, 1.0) for n in range(10))), 9).upsert(path)
+    second = trips(rows(*((3 * n, 1, 2.0) for n in range(5, 20))), 9).upsert(path)
+    assert (second.files, second.inserts, second.updates) == (1, 10, 5)
+    groups = Table.open(path).load_view().groups
+    assert [len(g.slices) for g in groups] == [2]
+    assert len(read(tmp_path / "trips")) == 20

@@ -1,0 +1,184 @@
+"""The front of writing: describe the table and the write, then say what to do with the rows.
+
+    from writer_hooks import writer
+
+    writer(df).table("trips").key("id").partition("day").ordering("ts").upsert("/data/trips")
+
+`df` is a Spark DataFrame, or a pyarrow Table, which is written in this process without Spark.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from timeline.errors import NotATableError, UnsupportedError, UsageError
+from timeline.local_storage import LocalStorage
+from timeline.table import Table
+from timeline.table_config import MergeMode
+from writer_hooks.create_table import create_table
+from writer_hooks.engine import Engine, LocalEngine
+from writer_hooks.key_generator import generator_kind
+from writer_hooks.new_table import NewTable, check_same_table
+from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.spark_engine import SparkEngine
+from writer_hooks.write import Written, checked_schema, write
+from writer_hooks.write_conf import parse_write_conf
+
+NEW_TABLE_VERSION = 9
+"""Of tables made here: the newest, whose delta commits never hold scheduling up (see README)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writer:
+    """A write being described; every method gives a new one. In brackets: Hudi's names, which `conf` takes.
+
+    What is said of the table (name, key, ...) makes a new one, and is compared with an existing one: there nothing of
+    it has to be said.
+    """
+
+    source: Any
+    said: Mapping[str, Any] = field(default_factory=dict)
+    options: WriteOptions = field(default_factory=WriteOptions)
+
+    # --- the table -------------------------------------------------------------------------------------------------
+
+    def table(self, name: str, *, version: int | None = None, database: str | None = None) -> Writer:
+        """Its name, and of a new table the version: 6, 8 or 9 (`hoodie.table.name`, `hoodie.write.table.version`)."""
+        return self._with(name=name, version=version, database=database)
+
+    def key(self, *fields: str) -> Writer:
+        """The columns that make a row unique (`hoodie.datasource.write.recordkey.field`)."""
+        return self._with(key_fields=fields)
+
+    def partition(self, *fields: str, hive_style: bool | None = None, url_encode: bool | None = None) -> Writer:
+        """The partition columns and how their folders are named (`hoodie.datasource.write.partitionpath.field`,
+        `...hive_style_partitioning`, `...partitionpath.urlencode`)."""
+        return self._with(partition_fields=fields, hive_style=hive_style, url_encode=url_encode)
+
+    def ordering(self, *fields: str) -> Writer:
+        """The columns that decide between two rows of one key (`hoodie.table.ordering.fields`, `...precombine.field`).
+
+        Without them the later write wins.
+        """
+        return self._with(ordering_fields=fields)
+
+    def key_generator(self, kind: str, **times: str) -> Writer:
+        """SIMPLE, COMPLEX, NON_PARTITION, TIMESTAMP or CUSTOM (`hoodie.datasource.write.keygenerator.type`).
+
+        `times`: of TIMESTAMP, for instance `timestamp_type="EPOCHMILLISECONDS"`: `hoodie.keygen.timebased.` names
+        with `_` for `.`.
+        """
+        named = tuple(sorted((f"hoodie.keygen.timebased.{n.replace('_', '.')}", v) for n, v in times.items()))
+        return self._with(key_generator=kind, times=named or None)
+
+    def merge_mode(self, mode: MergeMode) -> Writer:
+        """EVENT_TIME or COMMIT_TIME of a new table (`hoodie.record.merge.mode`)."""
+        return self._with(merge_mode=mode)
+
+    # --- the write -------------------------------------------------------------------------------------------------
+
+    def buckets(self, count: int, *fields: str) -> Writer:
+        """The bucket index (`hoodie.bucket.index.num.buckets`, `...hash.field`), which a table does not record.
+
+        Every writer of the table must say the same. Without it: the key index.
+        """
+        return replace(self, options=replace(self.options, buckets=count, bucket_fields=fields))
+
+    def option(self, **options: Any) -> Writer:
+        """Fields of `WriteOptions`."""
+        return replace(self, options=replace(self.options, **options))
+
+    def conf(self, conf: Mapping[str, str]) -> Writer:
+        """Hudi's own names for all of the above; UsageError for one without a meaning here."""
+        said, options = parse_write_conf(conf, self.options)
+        return replace(self, said={**self.said, **said}, options=options)
+
+    def _with(self, **said: Any) -> Writer:
+        return replace(self, said={**self.said, **{k: v for k, v in said.items() if v is not None}})
+
+    # --- what to do ------------------------------------------------------------------------------------------------
+
+    def upsert(self, path: str) -> Written:
+        """Rows of known keys take the place of the old ones, by the table's merge rule; others are added."""
+        return self._write(path, Operation.UPSERT)
+
+    def insert(self, path: str) -> Written:
+        """Rows are added; whether their keys are there already is not asked."""
+        return self._write(path, Operation.INSERT)
+
+    def bulk_insert(self, path: str) -> Written:
+        """As `insert`, into new base files only, as fast as can be: the way to load a table."""
+        return self._write(path, Operation.BULK_INSERT)
+
+    def delete(self, path: str) -> Written:
+        """Rows of these keys go. Key and partition columns are enough."""
+        return self._write(path, Operation.DELETE)
+
+    def insert_overwrite(self, path: str) -> Written:
+        """Not supported: UnsupportedError."""
+        raise UnsupportedError(
+            "insert_overwrite is not supported",
+            path=path,
+            todo="Let Hudi do it (it makes a replacecommit, which is read here), or delete and insert.",
+        )
+
+    def _write(self, path: str, operation: Operation) -> Written:
+        engine = self._engine()
+        table = self._opened(path, engine, operation)
+        return write(table, engine, operation, self.options)
+
+    def _engine(self) -> Engine:
+        if isinstance(self.source, pa.Table):
+            return LocalEngine(self.source, slots=self.options.slots or 2)
+        if hasattr(self.source, "mapInArrow"):
+            cores = int(self.source.sparkSession.sparkContext.defaultParallelism)
+            return SparkEngine(self.source, slots=self.options.slots or 2 * cores)
+        raise UsageError("not rows", expected="a Spark DataFrame or a pyarrow Table", found=type(self.source).__name__)
+
+    def _opened(self, path: str, engine: Engine, operation: Operation) -> Table:
+        """The table at the path, made where there is none; nothing is made for rows that do not fit."""
+        local = os.path.abspath(path.removeprefix("file://"))
+        storage = LocalStorage(local)
+        try:
+            table = Table.open(path)
+        except NotATableError:
+            if "://" in path.removeprefix("file://") or operation is Operation.DELETE:
+                raise
+            spec = self._new_table()
+            checked_schema(spec.config(), None, engine.schema, operation)
+            os.makedirs(local, exist_ok=True)
+            return create_table(storage, spec)
+        config = table.config
+        known = NewTable(
+            name=config.name,
+            version=config.version,
+            key_fields=config.record_key_fields,
+            partition_fields=config.partition_fields,
+            ordering_fields=config.ordering_fields,
+            key_generator=generator_kind(config),
+            hive_style=config.hive_style,
+            url_encode=config.url_encode,
+            database=config.database,
+        )
+        check_same_table(config, replace(known, **{k: v for k, v in self.said.items() if k != "times"}))
+        return table
+
+    def _new_table(self) -> NewTable:
+        missing = [what for what in ("name", "key_fields") if what not in self.said]
+        if missing:
+            raise UsageError(
+                "there is no table at this path, and too little is said to make one",
+                expected=", ".join(missing),
+                todo='Say .table("name").key("column"), or check the path.',
+            )
+        return NewTable(**{"version": NEW_TABLE_VERSION, **self.said})
+
+
+def writer(rows: Any) -> Writer:
+    """A write of a Spark DataFrame or a pyarrow Table; UsageError comes when it is carried out."""
+    return Writer(source=rows)

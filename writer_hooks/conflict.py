@@ -1,0 +1,61 @@
+"""Who wrote what since a write began, and may it still complete? (pure)
+
+Two writes conflict when they change one file group, as in Hudi's optimistic concurrency control. Beyond that, here:
+
+    a new file of the same bucket      two writers that both open a bucket would leave two file groups of it
+    inserts into the same partition    under a key index both may have inserted one key (not `insert`, `bulk_insert`)
+    a compaction requested meanwhile   version 6: our log lies under its plan, which does not hold it; all versions:
+                                       a base file that we wrote anew would be older than the compaction's
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from timeline.commit_metadata import CommitMetadata
+from timeline.view import GroupKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """What a write changes: file groups it appends to, those whose base file it writes anew, partitions it inserts to.
+
+    `buckets`: (partition, first 8 characters) of new file ids, where these are buckets. `inserts`: partitions that
+    get new keys which must be nobody else's.
+    """
+
+    appended: frozenset[GroupKey]
+    rewritten: frozenset[GroupKey]
+    buckets: frozenset[tuple[str, str]]
+    inserts: frozenset[str]
+
+
+def conflict_with_commit(mine: Footprint, theirs: CommitMetadata) -> str | None:
+    """What of ours a write that completed meanwhile has changed; None: nothing. Not for compactions."""
+    groups = {(part, s.file_id) for part, stats in theirs.partition_to_write_stats.items() for s in stats}
+    groups |= {(part, i) for part, ids in (theirs.partition_to_replace_file_ids or {}).items() for i in ids}
+    for key in sorted((mine.appended | mine.rewritten) & groups):
+        return f"file group {'/'.join(key)}"
+    for part, bucket in sorted(mine.buckets & {(part, file_id[:8]) for part, file_id in groups}):
+        return f"bucket {bucket} of partition {part!r}"
+    new = {
+        p for p, stats in theirs.partition_to_write_stats.items() for s in stats if s.num_inserts and _is_base(s.path)
+    }
+    for part in sorted(mine.inserts & new):
+        return f"inserts into partition {part!r}"
+    return None
+
+
+def conflict_with_plans(
+    mine: Footprint, plans: Mapping[GroupKey, str] | Iterable[GroupKey], *, logs_too: bool
+) -> str | None:
+    """A file group of ours in a compaction requested after we began. `logs_too`: slices go by name (version 6)."""
+    concerned = mine.rewritten | mine.appended if logs_too else mine.rewritten
+    for key in sorted(concerned & set(plans)):
+        return f"compaction of file group {'/'.join(key)}"
+    return None
+
+
+def _is_base(path: str | None) -> bool:
+    return path is not None and path.endswith(".parquet")

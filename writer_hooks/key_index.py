@@ -1,0 +1,102 @@
+"""A write with the key index, as the driver sees it: what runs where, and which file takes what."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from timeline.errors import UsageError
+from timeline.view import FileGroup, latest_base
+from writer_hooks.bucket import looks_like_bucket
+from writer_hooks.engine import Pieces, Summary
+from writer_hooks.insert_plan import ROW_BYTES, plan_inserts
+from writer_hooks.key_step import NEW, AssignStep, KeyStep, MeetStep
+from writer_hooks.lookup_step import KeysToBins, LookupStep, bins_of
+from writer_hooks.options import WriteOptions
+from writer_hooks.prepare import ToSlot
+from writer_hooks.work import WriteWork
+
+_LISTING_THREADS = 8
+_COMMITS_LOOKED_AT = 10
+
+
+@dataclass(frozen=True)
+class KeyIndex:
+    """Updates and deletes go to the file that holds their key, inserts to small or new base files."""
+
+    work: WriteWork
+    options: WriteOptions
+    slots: int
+
+    def upsert(self, prepared: Pieces) -> list[bytes]:
+        """Stages an upsert or a delete; `prepared`: rows by slots of `ToSlot(slots)`."""
+        with prepared.kept() as rows:
+            groups = self._groups(rows.summary())
+            hits = self._lookup(rows, groups)
+            met = (rows.union(hits) if hits is not None else rows).regroup(MeetStep(self.work))
+            with met.kept() as found:
+                return self._write(found, groups, found.summary())
+
+    def insert(self, prepared: Pieces) -> list[bytes]:
+        """Stages rows whose keys are not looked for."""
+        with prepared.kept() as rows:
+            counts: defaultdict[tuple[str, str], int] = defaultdict(int)
+            for (partition, _), count in rows.summary().items():
+                counts[partition, NEW] += count
+            return self._write(rows, self._groups(counts), counts, every=True)
+
+    def _groups(self, rows: Iterable[tuple[str, str]]) -> dict[str, list[FileGroup]]:
+        """File groups of the partitions that have rows; only those are listed."""
+        partitions = sorted({partition for partition, _ in rows})
+        with ThreadPoolExecutor(_LISTING_THREADS) as pool:
+            found = dict(zip(partitions, pool.map(self.work.groups, partitions), strict=True))
+        for partition, groups in found.items():
+            _refuse_buckets(partition, groups)
+        return found
+
+    def _lookup(self, rows: Pieces, groups: Mapping[str, list[FileGroup]]) -> Pieces | None:
+        """Which keys lie where; None where there is nothing to look at."""
+        found = {p: [b for g in of if (b := latest_base(g)) is not None] for p, of in groups.items()}
+        bins = {p: bins_of(files, self.slots) for p, files in found.items() if files}
+        if not bins:
+            return None
+        step = LookupStep(self.work.table.storage, bins, ToSlot(self.slots), self.work.output.batch_rows)
+        return rows.map(KeysToBins({p: len(of) for p, of in bins.items()})).regroup(step)
+
+    def _write(
+        self, rows: Pieces, groups: Mapping[str, list[FileGroup]], counts: Summary, *, every: bool = False
+    ) -> list[bytes]:
+        """`every`: all rows go where the plan says, whatever their targets."""
+        plan = plan_inserts(
+            {partition: count for (partition, target), count in counts.items() if target == NEW and count},
+            groups,
+            self.work.clustering,
+            small_file_bytes=self.options.small_file_bytes,
+            file_bytes=self.options.file_bytes,
+            row_bytes=row_bytes(self.work),
+        )
+        assigned = rows.map(AssignStep(plan.spreads, every))
+        return assigned.regroup(KeyStep(self.work, plan.rewritten)).collect()
+
+
+def row_bytes(work: WriteWork) -> float:
+    """Bytes of a row in a base file, by the newest commits that wrote some, as Hudi estimates it."""
+    for requested in sorted(work.timeline.completed_writes, reverse=True)[:_COMMITS_LOOKED_AT]:
+        metadata = work.table.commit_metadata(work.timeline.completed_writes[requested])
+        stats = [s for of in metadata.partition_to_write_stats.values() for s in of]
+        bases = [s for s in stats if s.path and s.path.endswith(".parquet") and s.num_writes]
+        if bases:
+            return max(1.0, sum(s.file_size_in_bytes for s in bases) / sum(s.num_writes for s in bases))
+    return ROW_BYTES
+
+
+def _refuse_buckets(partition: str, groups: list[FileGroup]) -> None:
+    """UsageError where file ids are those of a bucket index: files beside them would break it."""
+    if groups and all(looks_like_bucket(g.file_id) for g in groups):
+        raise UsageError(
+            "this table has a bucket index",
+            path=f"{partition}/{groups[0].file_id}",
+            todo="Give the number of buckets it was written with.",
+        )

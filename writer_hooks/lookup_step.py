@@ -1,0 +1,141 @@
+"""The key index, first half: which of a batch's keys lie in which base file?
+
+Keys go to bins of base files of their partition; a bin's task reads only what it must: a file whose key range or
+bloom filter says no to every key is skipped, of the others the key column is read. Logs are not looked at: under this
+index they hold no new keys, ours as Hudi's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from timeline.avro_schema import RECORD_KEY
+from timeline.bloom import BloomFilter
+from timeline.errors import MalformedError, PhantombaseError
+from timeline.key_lookup import KeyLookup
+from timeline.parquet_input import open_parquet, parquet_batches, readable
+from timeline.storage import Storage
+from timeline.view import BaseFile
+from writer_hooks.pieces import Piece, by_target, pack, split
+from writer_hooks.prepare import ToSlot
+
+HITS = -1
+"""The `source` of pieces that tell where keys lie: sorted before the rows of their target."""
+
+FILE_ID = "file_id"
+
+_BLOOM_KEYS_MAX = 10_000
+"""For more keys a filter costs more than reading the key column, and would hardly say no to all of them."""
+
+_LAST_ORDERED = "\ud7ff"
+"""Up to this character Java's order of strings, by UTF-16 units, and that of UTF-8 bytes agree; and so does what
+a writer took for the least and the greatest key, whichever of the two orders it used."""
+
+Bins = Mapping[str, Sequence[Sequence[BaseFile]]]
+"""Partition path to bins of its base files."""
+
+
+def bins_of(files: Iterable[BaseFile], count: int) -> list[list[BaseFile]]:
+    """Files in at most `count` bins of about the same size, the largest first (pure)."""
+    bins: list[list[BaseFile]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for file in sorted(files, key=lambda f: -f.size):
+        least = sizes.index(min(sizes))
+        bins[least].append(file)
+        sizes[least] += file.size
+    return [one for one in bins if one]
+
+
+@dataclass(frozen=True)
+class KeysToBins:
+    """Rows to keys, one copy for each bin of their partition."""
+
+    bins: Mapping[str, int]
+
+    def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        """See `engine.Step`."""
+        for piece in pieces:
+            count = self.bins.get(piece.partition, 0)
+            if count:
+                payload = pack(piece.table().select([RECORD_KEY]))
+                for number in range(count):
+                    target = f"{number}"
+                    yield Piece(
+                        partition=piece.partition,
+                        target=target,
+                        source=piece.source,
+                        number=piece.number,
+                        rows=piece.rows,
+                        payload=payload,
+                    )
+
+
+@dataclass(frozen=True)
+class LookupStep:
+    """Keys of a bin to hits: tables of keys with the id of the file they lie in, for the slot the keys' rows go to."""
+
+    storage: Storage
+    bins: Bins
+    route: ToSlot
+    batch_rows: int
+
+    def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        """See `engine.Step`."""
+        for (partition, target), group in by_target(pieces):
+            keys = pc.unique(
+                pa.chunked_array([p.table().column(RECORD_KEY).combine_chunks() for p in group], pa.string())
+            )
+            lookup = KeyLookup(keys)
+            for number, file in enumerate(self.bins[partition][int(target)]):
+                found = keys.take(pa.array(self._found(file, keys, lookup)))
+                hits = pa.table({RECORD_KEY: found, FILE_ID: pa.repeat(pa.scalar(file.name.file_id), len(found))})
+                for code, part in split(hits, self.route(found, 0)):
+                    yield Piece(
+                        partition=partition,
+                        target=str(code),
+                        source=HITS,
+                        number=number,
+                        rows=0,
+                        payload=pack(part),
+                    )
+
+    def _found(self, file: BaseFile, keys: pa.StringArray, lookup: KeyLookup) -> npt.NDArray[np.int64]:
+        """Positions of the keys that the file holds."""
+        with self.storage.open_input(file.path) as source, readable("base file", file.path):
+            parquet = open_parquet(source)
+            if not _may_hold(parquet.metadata, keys):
+                return np.zeros(0, np.int64)
+            if RECORD_KEY not in parquet.schema_arrow.names:
+                raise MalformedError("base file without record keys", path=file.path, expected=RECORD_KEY)
+            held = [
+                lookup.find(batch.column(0))
+                for batch in parquet_batches(source, parquet, [RECORD_KEY], self.batch_rows)
+            ]
+        found = np.unique(np.concatenate([np.zeros(0, np.int64), *held]))
+        return found[found >= 0]
+
+
+def _may_hold(footer: pq.FileMetaData, keys: pa.StringArray) -> bool:
+    """False: the footer proves that the file holds none of the keys."""
+    said = {k.decode(errors="replace"): v.decode(errors="replace") for k, v in (footer.metadata or {}).items()}
+    low, high = said.get("hoodie_min_record_key"), said.get("hoodie_max_record_key")
+    if low is not None and high is not None:
+        outside = pc.or_(pc.less(keys, low), pc.greater(keys, high))
+        ordered = pc.invert(pc.match_substring_regex(keys, rf"[^\x{{0}}-\x{{{ord(_LAST_ORDERED):X}}}]"))
+        keys = keys.filter(pc.invert(pc.and_(outside, ordered)))
+    text, type_code = said.get("org.apache.hudi.bloomfilter"), said.get("hoodie_bloom_filter_type_code")
+    if not len(keys):
+        return False
+    if text is None or type_code is None or len(keys) > _BLOOM_KEYS_MAX:
+        return True
+    try:
+        return bool(BloomFilter.parse(type_code, text).might_contain(keys).any())
+    except PhantombaseError:
+        return True  # a filter that cannot be asked says nothing

@@ -1,0 +1,53 @@
+"""Options of a write: each in one home, with its unit, its default and Hudi's name for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from compactor_daemon.options import OutputOptions
+from timeline.log_write import LogFormat
+
+
+class Operation(Enum):
+    """What a write does with its rows; the value is Hudi's name in the commit."""
+
+    UPSERT = "UPSERT"
+    INSERT = "INSERT"
+    BULK_INSERT = "BULK_INSERT"
+    DELETE = "DELETE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """How a write works; sizes in bytes, times in seconds. In brackets: Hudi's name.
+
+    `buckets`: the bucket index with so many buckets a partition (`hoodie.bucket.index.num.buckets`); None: the key
+    index, which reads the key columns of base files.
+    `bucket_fields`: key fields the bucket is made of, () for all (`hoodie.bucket.index.hash.field`).
+    `combine`: keep one row a key of the batch; None: for upsert and delete (`hoodie.combine.before.upsert`, `.insert`).
+    `log_format`: of log blocks (`hoodie.logfile.data.block.format`).
+    `file_bytes`: where a new base file ends (`hoodie.parquet.max.file.size`); `small_file_bytes`: base files below it
+    take inserts (`hoodie.parquet.small.file.limit`), 0: none does.
+    `slots`: tasks of a shuffle (`hoodie.upsert.shuffle.parallelism`); None: twice the cores.
+    `batch_bytes`: input gathered by a task before it is split.
+    `retries`: how often a write that lost against another one is tried again.
+    `lazy_rollback`: only writers without heartbeat for `heartbeat_expiry_s` are taken for dead
+    (`hoodie.cleaner.policy.failed.writes=LAZY`); None: when a lock is given, since others write too.
+    """
+
+    output: OutputOptions = field(default_factory=OutputOptions)
+    buckets: int | None = None
+    bucket_fields: tuple[str, ...] = ()
+    combine: bool | None = None
+    log_format: LogFormat = LogFormat.PARQUET
+    file_bytes: int = 120 << 20
+    small_file_bytes: int = 100 << 20
+    slots: int | None = None
+    batch_bytes: int = 32 << 20
+    retries: int = 0
+    heartbeat_s: float = 30.0
+    heartbeat_expiry_s: float = 120.0
+    lazy_rollback: bool | None = None
+    lock: str | None = None
+    drop_metadata_table: bool = False

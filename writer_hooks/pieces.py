@@ -1,0 +1,98 @@
+"""Rows on their way through a shuffle, as few large blobs instead of many small rows.
+
+Spark moves rows one by one, and turns each into Arrow and back at every Python step. A *piece* is an Arrow table of
+rows that all go to one target, as one binary value: the shuffle copies bytes, and Python takes them as they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+PIECE = pa.schema(
+    [
+        ("partition", pa.string()),
+        ("target", pa.string()),
+        ("source", pa.int64()),
+        ("number", pa.int64()),
+        ("rows", pa.int64()),
+        ("payload", pa.binary()),
+    ]
+)
+"""Pieces as an Arrow table."""
+
+SPARK_PIECE = "partition string, target string, source long, number long, rows long, payload binary"
+"""The same for Spark."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Some rows of one partition path for one target, which is whatever the next step makes of it.
+
+    `source` and `number` tell where the rows stood in the input: sorted by them they have its order.
+    """
+
+    partition: str
+    target: str
+    source: int
+    number: int
+    rows: int
+    payload: bytes
+
+    @property
+    def order(self) -> tuple[str, str, int, int]:
+        """Sort key: pieces of one target behind each other, in the input's order."""
+        return self.partition, self.target, self.source, self.number
+
+    def table(self) -> pa.Table:
+        """The rows."""
+        return pa.ipc.open_stream(self.payload).read_all()
+
+
+def pack(rows: pa.Table) -> bytes:
+    """Rows as a payload."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    return bytes(memoryview(sink.getvalue()))
+
+
+def split(rows: pa.Table, codes: npt.NDArray[np.int64]) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each code, in their order. `codes`: one a row."""
+    if not len(codes):
+        return
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    ends = np.append(starts[1:], len(codes))
+    table = rows if len(starts) == 1 else rows.take(pa.array(order)).combine_chunks()
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        yield int(ordered[start]), table.slice(start, end - start)
+
+
+def by_target(pieces: Iterable[Piece]) -> Iterator[tuple[tuple[str, str], Iterator[Piece]]]:
+    """Sorted pieces, those of one (partition, target) at a time."""
+    return groupby(pieces, key=lambda piece: (piece.partition, piece.target))
+
+
+_NAMES = [f.name for f in fields(Piece)]
+
+
+def to_batch(pieces: Sequence[Piece]) -> pa.RecordBatch:
+    """Pieces as Spark takes them."""
+    return pa.RecordBatch.from_arrays(
+        [pa.array([getattr(p, name) for p in pieces], PIECE.field(name).type) for name in _NAMES], schema=PIECE
+    )
+
+
+def from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
+    """Inverse of `to_batch`."""
+    for batch in batches:
+        columns = [batch.column(name) for name in _NAMES]
+        for row in range(batch.num_rows):
+            yield Piece(**{name: column[row].as_py() for name, column in zip(_NAMES, columns, strict=True)})

@@ -1,0 +1,158 @@
+"""The steps of a write as Spark stages over Arrow (see `engine`)."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from compactor_daemon.execute import spark_words
+from timeline.errors import PhantombaseError, SparkError
+from writer_hooks.engine import Pieces, Prepare, Step, Summary
+from writer_hooks.pieces import SPARK_PIECE, Piece, from_batches, to_batch
+from writer_hooks.spark_schema import from_spark
+
+_BATCH_BYTES = 64 << 20
+"""Pieces handed to Spark at a time."""
+
+
+class SparkEngine:
+    """A DataFrame; `slots`: tasks of each shuffle (`hoodie.upsert.shuffle.parallelism`)."""
+
+    def __init__(self, frame: Any, *, slots: int) -> None:
+        self._frame = frame
+        self.slots = slots
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See `Engine`."""
+        return from_spark(self._frame.schema)
+
+    def prepare(self, prepare: Prepare) -> Pieces:
+        """See `Engine`."""
+        return SparkPieces(self._frame.mapInArrow(_Prepare(prepare), SPARK_PIECE), self.slots)
+
+
+class SparkPieces:
+    """Pieces as a DataFrame."""
+
+    def __init__(self, frame: Any, slots: int) -> None:
+        self._frame = frame
+        self._slots = slots
+
+    def map(self, step: Step) -> Pieces:
+        """See `Pieces`."""
+        return SparkPieces(self._frame.mapInArrow(_Step(step), SPARK_PIECE), self._slots)
+
+    def regroup(self, step: Step) -> Pieces:
+        """See `Pieces`."""
+        order = ("partition", "target", "source", "number")
+        sorted_ = self._frame.repartition(self._slots, "partition", "target").sortWithinPartitions(*order)
+        return SparkPieces(sorted_.mapInArrow(_Step(step), SPARK_PIECE), self._slots)
+
+    def union(self, other: Pieces) -> Pieces:
+        """See `Pieces`."""
+        assert isinstance(other, SparkPieces)
+        return SparkPieces(self._frame.unionByName(other._frame), self._slots)
+
+    @contextmanager
+    def kept(self) -> Iterator[Pieces]:
+        """See `Pieces`."""
+        from pyspark import StorageLevel
+
+        frame = self._frame.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            yield SparkPieces(frame, self._slots)
+        finally:
+            frame.unpersist()
+
+    def summary(self) -> Summary:
+        """See `Pieces`."""
+        rows = _run(self._frame.groupBy("partition", "target").sum("rows").toArrow).to_pylist()
+        if any(row["target"] == _ERROR for row in rows):
+            self.collect()
+        return {(row["partition"], row["target"]): row["sum(rows)"] for row in rows}
+
+    def collect(self) -> list[bytes]:
+        """See `Pieces`."""
+        done = _run(self._frame.select("target", "payload").toArrow)
+        for target, payload in zip(done.column("target"), done.column("payload"), strict=True):
+            if target.as_py() == _ERROR:
+                raise pickle.loads(payload.as_py())
+        return [value.as_py() for value in done.column("payload")]
+
+
+_ERROR = "\0error"
+"""The target of an error of a task. As a piece it keeps all it says; an exception would come back as a Java trace."""
+
+
+class _Prepare:
+    """`DataFrame.mapInArrow` function of a preparation."""
+
+    def __init__(self, prepare: Prepare) -> None:
+        self._prepare = prepare
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return _batched(_caught(self._prepare(_slot(), batches)))
+
+
+class _Step:
+    """`DataFrame.mapInArrow` function of a step; errors of earlier ones go through."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        errors: list[Piece] = []
+        yield from _batched(_caught(self._step(_slot(), _without_errors(from_batches(batches), errors))))
+        yield from _batched(iter(errors))
+
+
+def _without_errors(pieces: Iterator[Piece], errors: list[Piece]) -> Iterator[Piece]:
+    for piece in pieces:
+        if piece.target == _ERROR:
+            errors.append(piece)
+        else:
+            yield piece
+
+
+def _slot() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return int(context.partitionId())
+
+
+def _caught(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    try:
+        yield from pieces
+    except PhantombaseError as error:
+        yield Piece(partition="", target=_ERROR, source=0, number=0, rows=0, payload=pickle.dumps(error))
+
+
+def _batched(pieces: Iterator[Piece]) -> Iterator[pa.RecordBatch]:
+    held: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece.payload)
+        if size >= _BATCH_BYTES:
+            yield to_batch(held)
+            held, size = [], 0
+    if held:
+        yield to_batch(held)
+
+
+def _run(action: Callable[[], pa.Table]) -> pa.Table:
+    try:
+        return action()
+    except Exception as error:
+        raise SparkError(
+            "a Spark job of the write failed",
+            found=spark_words(error),
+            todo="Nothing of it is visible; the next writer rolls it back.",
+        ) from error

@@ -1,0 +1,117 @@
+"""The files a target's rows become: a log file, a new base file, or a small base file written anew."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+import pyarrow as pa
+
+from timeline.log_fold import Winners
+from timeline.merge import SliceMerge
+from timeline.slice_stream import base_tables
+from timeline.view import FileSlice, GroupKey
+from writer_hooks.pieces import Piece
+from writer_hooks.staging import Counts, StagedFile, Stager
+from writer_hooks.work import WriteWork
+
+
+def log_of(stager: Stager, slice_: FileSlice, work: WriteWork, pieces: Iterable[Piece]) -> StagedFile | None:
+    """A log file on a slice with the pieces' rows; None where they say nothing.
+
+    One row a key even where duplicates are allowed: readers would merge them by the same rule.
+    """
+    won = folded(work, pieces)
+    gone = np.flatnonzero(~won.is_update)
+    # A delete asked for by key, and one of a table without ordering, wins over whatever came before it.
+    typed = bool(work.merge.ordering_types) and not work.deletes
+    ordering = tuple(values.take(pa.array(gone)) for values in won.ordering) if typed else ()
+    return stager.log(slice_, won.rows, won.keys.take(pa.array(gone)), ordering) if len(won.keys) else None
+
+
+def new_base(stager: Stager, key: GroupKey, work: WriteWork, pieces: Iterable[Piece]) -> StagedFile | None:
+    """The first base file of a file group; None where no row is left to live."""
+    return next(new_bases(stager, key[0], lambda: key[1], math.inf, work, pieces), None)
+
+
+def new_bases(
+    stager: Stager, partition: str, file_id: Callable[[], str], size: float, work: WriteWork, pieces: Iterable[Piece]
+) -> Iterator[StagedFile]:
+    """Base files of new file groups of about `size` bytes each, until no row is left."""
+    tables = (rows for rows in living_rows(work, pieces) if rows.num_rows)
+    for first in tables:
+        with_meta = (stager.with_meta_columns(rows, partition, "") for rows in chain([first], tables))
+        yield stager.base((partition, file_id()), with_meta, _all_new, until=size)
+
+
+def _all_new(rows: int) -> Counts:
+    return Counts(writes=rows, inserts=rows)
+
+
+def living_rows(work: WriteWork, pieces: Iterable[Piece]) -> Iterator[pa.Table]:
+    """The pieces' rows without those marked deleted, and one a key where the write combines."""
+    if work.deletes:
+        return
+    if work.combine:
+        yield folded(work, pieces).rows
+        return
+    for piece in pieces:
+        rows = piece.table()
+        deleted = work.keyed(rows).deleted
+        yield rows if deleted is None else rows.filter(pa.array(~deleted))
+
+
+def folded(work: WriteWork, pieces: Iterable[Piece]) -> Winners:
+    """One entry a key, by the table's merge rule, in order of the keys' first appearance."""
+    fold = work.fold()
+    for piece in pieces:
+        work.add(fold, piece.table())
+    return fold.finish()
+
+
+def done_piece(done: StagedFile) -> Piece:
+    """A staged file's record on its way to the driver."""
+    return Piece(
+        partition=done.partition, target=done.file_id, source=0, number=0, rows=done.writes, payload=done.to_json()
+    )
+
+
+def written_anew(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Iterator[Piece]) -> StagedFile:
+    """A base file without logs, merged with rows of known and new keys."""
+    assert slice_.base is not None
+    base = (t for t, _ in base_tables(work.table.storage, slice_.base.path, work.schema.arrow, work.output.batch_rows))
+    if not work.combine:
+        return _with_rows_behind(stager, slice_, base, pieces)
+    won = folded(work, pieces)
+    merge = SliceMerge(work.merge, replace(won, rows=stager.with_meta_columns(won.rows, slice_.partition, "")))
+
+    def merged() -> Iterator[pa.Table]:
+        for table in base:
+            yield merge.changes(work.keyed(table)).apply(table)
+        yield merge.inserts()[1]
+
+    def counts(rows: int) -> Counts:
+        books = merge.ledger(rows)
+        books.check_itself(f"{slice_.partition}/{slice_.file_id}")
+        return Counts(writes=rows, inserts=books.inserts, updates=books.replaced, deletes=books.deleted)
+
+    return stager.base(slice_.key, merged(), counts, slice_)
+
+
+def _with_rows_behind(
+    stager: Stager, slice_: FileSlice, base: Iterator[pa.Table], pieces: Iterator[Piece]
+) -> StagedFile:
+    """A base file with more rows, whose keys nobody asks for (`insert`)."""
+    added = 0
+
+    def rows() -> Iterator[pa.Table]:
+        nonlocal added
+        yield from base
+        for piece in pieces:
+            added += piece.rows
+            yield stager.with_meta_columns(piece.table(), slice_.partition, "")
+
+    return stager.base(slice_.key, rows(), lambda count: Counts(writes=count, inserts=added), slice_)

@@ -1,0 +1,186 @@
+"""A delta commit from its instant to its completed file.
+
+    begin      in the lock: choose t, heartbeat, make t visible as requested and inflight
+    (load)     after that: timeline, pending plans. A plan that was there first is seen; on version 6 none can come
+               while t pends, and what comes without a lock is met when t completes
+    (stage)    tasks stage files that nobody sees
+    complete   place the files, behind Hudi's markers; in the lock: is t still ours, has nobody changed what we changed?
+               then the completed file, by put-if-absent
+
+Killed anywhere before the last step, t is dead: the next writer rolls it back, ours or Hudi's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import structlog
+
+from compactor_daemon.publish import check_unchanged, refuse_rollback
+from compactor_daemon.records import reserved_times
+from timeline.active import Timeline
+from timeline.commit_metadata import CommitMetadata
+from timeline.commit_metadata import encode as encode_commit
+from timeline.errors import ConflictError, PhantombaseError, StorageError
+from timeline.heartbeat import EXPIRY_S, Pulse, heartbeat
+from timeline.instant import Instant, State, next_time
+from timeline.lock import TableLock
+from timeline.rollback import roll_back
+from timeline.schedule import clustered_file_groups, refuse_metadata_table
+from timeline.table import Table
+from timeline.view import GroupKey, ViewFacts
+from writer_hooks.conflict import Footprint, conflict_with_commit, conflict_with_plans
+
+_log = structlog.get_logger()
+
+ACTION = "deltacommit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transaction:
+    """A write in progress. `timeline` and `facts` are those loaded after `instant` was visible.
+
+    `clustering`: file groups of pending clusterings. `pulse`: of this write's heartbeat.
+    """
+
+    table: Table
+    lock: TableLock
+    instant: str
+    timeline: Timeline
+    facts: ViewFacts
+    clustering: frozenset[GroupKey]
+    pulse: Pulse
+
+    def check_conflicts(self, mine: Footprint) -> None:
+        """ConflictError when somebody has changed meanwhile what this write changes."""
+        now = self.table.load_timeline()
+        found = self._conflict(now, mine)
+        if found is not None:
+            raise ConflictError(
+                "somebody else changed what this write changes",
+                path=self.table.storage.base_path,
+                instant=self.instant,
+                found=found,
+                todo="Nothing of this write is visible. Write again (retries=).",
+            )
+
+    def _conflict(self, now: Timeline, mine: Footprint) -> str | None:
+        by_name = not self.table.layout.has_completion_times
+        known = {i.requested_time for i in self.timeline.pending_compactions}
+        for requested, instant in now.completed_writes.items():
+            if requested in self.timeline.completed_writes or requested == self.instant:
+                continue
+            metadata = self.table.commit_metadata(instant)
+            if not metadata.compacted:
+                found = conflict_with_commit(mine, metadata)
+            elif requested in known:
+                continue
+            else:
+                stats = metadata.partition_to_write_stats.items()
+                found = conflict_with_plans(mine, [(p, s.file_id) for p, of in stats for s in of], logs_too=by_name)
+            if found is not None:
+                return f"{instant.file_name}: {found}"
+        plans = self.table.load_facts(now).pending_plans
+        return conflict_with_plans(mine, {k for k, c in plans.items() if c not in known}, logs_too=by_name)
+
+    def complete(self, mine: Footprint, metadata: CommitMetadata) -> Instant:
+        """Makes the write visible; the files are in their places. ConflictError: nothing of it is."""
+        table, storage = self.table, self.table.storage
+        with self.lock.hold("complete a delta commit"):
+            check_unchanged(table, table.config.version, table.config.metadata_partitions, self.instant)
+            self._check_still_ours()
+            self.check_conflicts(mine)
+            completion = None
+            if table.layout.has_completion_times:
+                completion = next_time(table.now(), [*table.load_timeline().used_times(), *reserved_times(storage)])
+            done = Instant(
+                requested_time=self.instant, action=ACTION, state=State.COMPLETED, completion_time=completion
+            )
+            path = table.instant_path(done)
+            data = encode_commit(metadata, table.layout.encoding)
+            try:
+                storage.put_if_absent(path, data)
+            except PhantombaseError:
+                if storage.find(path) is None:  # it may have taken effect and failed
+                    raise
+            if storage.read(path) != data:
+                raise StorageError("the completed commit does not read back as written", path=path)
+            return done
+
+    def _check_still_ours(self) -> None:
+        path = self.table.instant_path(_instant(self.instant, State.INFLIGHT))
+        if self.table.storage.find(path) is None:
+            raise ConflictError(
+                "this write was rolled back by somebody else meanwhile",
+                path=path,
+                instant=self.instant,
+                todo="It looked dead: no heartbeat for too long. Write again.",
+            )
+        refuse_rollback(self.table, self.instant)
+        if self.pulse.lapsed():
+            raise ConflictError(
+                "this write had no heartbeat for too long",
+                path=path,
+                instant=self.instant,
+                expected=f"one every {EXPIRY_S:g} s at least",
+                todo="Others may have taken it for dead and be rolling it back. Write again.",
+            )
+
+
+def _instant(time: str, state: State) -> Instant:
+    return Instant(requested_time=time, action=ACTION, state=state)
+
+
+@contextmanager
+def transaction(table: Table, lock: TableLock, heartbeat_s: float) -> Iterator[Transaction]:
+    """Begins a delta commit; rolls it back when the block fails, so that the table reads as before.
+
+    UnsupportedError: the metadata table is on. Errors before the first write leave no trace.
+    """
+    with ExitStack() as stack:
+        with lock.hold("begin a delta commit"):
+            table = table.reload()
+            refuse_metadata_table(table)
+            storage, timeline = table.storage, table.load_timeline()
+            # Archived instants are older than active ones, unless nothing is active any more.
+            known = timeline if timeline.instants else table.with_archive(timeline)
+            time = next_time(table.now(), [*known.used_times(), *reserved_times(storage)])
+            pulse = stack.enter_context(heartbeat(storage, time, heartbeat_s, keep_on_error=True))
+            stack.enter_context(_rolled_back_on_failure(table, lock, time))
+            for state in (State.REQUESTED, State.INFLIGHT):
+                path = table.instant_path(_instant(time, state))
+                if not storage.put_if_absent(path, b""):
+                    raise ConflictError(
+                        "somebody else began a write at the same instant",
+                        path=path,
+                        instant=time,
+                        todo="All writers of a table must share one lock. Write again.",
+                    )
+        timeline = table.load_timeline()
+        facts = table.load_facts(timeline)
+        yield Transaction(
+            table=table,
+            lock=lock,
+            instant=time,
+            timeline=timeline,
+            facts=facts,
+            clustering=frozenset(clustered_file_groups(table, timeline)),
+            pulse=pulse,
+        )
+
+
+@contextmanager
+def _rolled_back_on_failure(table: Table, lock: TableLock, time: str) -> Iterator[None]:
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        # What fails here is left to the next writer; the first error is the one to tell.
+        try:
+            pending = table.load_timeline().find(time, ACTION)
+            if pending is not None and not pending.completed:
+                roll_back(table, pending, lock, reserved_times)
+        except PhantombaseError as error:
+            _log.warning("rollback_failed", instant=time, error=str(error))
+        raise

@@ -1,0 +1,90 @@
+"""Hudi's own write configuration as options of a write and the description of a table (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from compactor_daemon.hudi_conf import HUDI_NAMES, parse_hudi_conf
+from timeline.errors import UnsupportedError, UsageError
+from timeline.log_write import LogFormat
+from writer_hooks.options import WriteOptions
+from writer_hooks.table_conf import parse_table_conf
+
+_FLAGS = {"true": True, "false": False}
+
+
+def _flag(text: str) -> bool:
+    return _FLAGS[text.strip().lower()]
+
+
+_KNOWN: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "hoodie.bucket.index.num.buckets": ("buckets", int),
+    "hoodie.bucket.index.hash.field": ("bucket_fields", lambda text: tuple(f.strip() for f in text.split(","))),
+    "hoodie.combine.before.upsert": ("combine", _flag),
+    "hoodie.combine.before.insert": ("combine", _flag),
+    "hoodie.logfile.data.block.format": ("log_format", lambda text: LogFormat(text.strip().lower())),
+    "hoodie.parquet.max.file.size": ("file_bytes", int),
+    "hoodie.parquet.small.file.limit": ("small_file_bytes", int),
+    "hoodie.upsert.shuffle.parallelism": ("slots", int),
+    "hoodie.cleaner.policy.failed.writes": ("lazy_rollback", lambda text: {"LAZY": True, "EAGER": False}[text.upper()]),
+}
+_LOCK = "hoodie.write.lock."
+_ZOOKEEPER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
+_INDEX = "hoodie.index.type"
+
+
+def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[dict[str, Any], WriteOptions]:
+    """What `conf` says of the table (fields of `NewTable`), and `options` with what it says of the write.
+
+    UsageError: names without a meaning here, values that are none, contradictions. UnsupportedError: an index or a
+    lock provider that this code has not.
+    """
+    found: dict[str, Any] = {}
+    lock, output, table = dict[str, str](), list[str](), dict[str, str]()
+    for name, value in conf.items():
+        if name == _INDEX:
+            _check_index(value, conf)
+        elif name.startswith(_LOCK):
+            lock[name.removeprefix(_LOCK)] = value
+        elif name in HUDI_NAMES:
+            output.append(f"{name}={value}")
+        elif name in _KNOWN:
+            field, convert = _KNOWN[name]
+            try:
+                found[field] = convert(value)
+            except (KeyError, ValueError) as error:
+                raise UsageError(f"not a value of {name}", found=value) from error
+        else:
+            table[name] = value
+    if lock:
+        found["lock"] = _lock(lock)
+    if output:
+        found["output"] = replace(options.output, **parse_hudi_conf(output))
+    return parse_table_conf(table), replace(options, **found)
+
+
+def _check_index(kind: str, conf: Mapping[str, str]) -> None:
+    """Simple and bloom indexes find what the key index finds."""
+    name = kind.strip().upper()
+    if name == "BUCKET" and "hoodie.bucket.index.num.buckets" in conf:
+        return
+    if name not in ("SIMPLE", "BLOOM"):
+        raise UnsupportedError(
+            f"this {_INDEX} is not supported",
+            expected="SIMPLE, BLOOM, or BUCKET with hoodie.bucket.index.num.buckets",
+            found=kind,
+        )
+
+
+def _lock(said: Mapping[str, str]) -> str:
+    if said.get("provider") != _ZOOKEEPER:
+        raise UnsupportedError(
+            "this lock provider is not supported", expected=_ZOOKEEPER, found=str(said.get("provider"))
+        )
+    try:
+        url, base, key = (said[f"zookeeper.{part}"] for part in ("url", "base_path", "lock_key"))
+    except KeyError as error:
+        raise UsageError("an incomplete ZooKeeper lock", expected=f"{_LOCK}{error.args[0]}") from error
+    return f"zookeeper:{url}{base.rstrip('/')}/{key}"
