@@ -5,6 +5,8 @@
     empty-spark                        a Spark context and the smallest Python job
     read-ours|read-hudi-rs TABLE RUNS  a snapshot read to Arrow
     checksum TABLE                     rows and checksum of our snapshot
+    upsert ENGINE CODEC LOGS BUCKETS BASE TABLES UPSERT...   bulk inserts into each table, then upserts into the last
+    upsert-delta BASE TABLE UPSERT...  the same with deltalake, one bulk insert
 
 A process of its own per measurement keeps imports, memory and thread pools of one out of the figures of another.
 """
@@ -128,6 +130,65 @@ def read_hudi_rs(path: str, runs: str) -> dict[str, Any]:
     return _timed(read, [path] * int(runs))
 
 
+def upsert(engine: str, codec: str, logs: str, buckets: str, base: str, tables: str, *upserts: str) -> dict[str, Any]:
+    """The product's own writes. `engine`: spark (one session for all) or local; `tables`: paths with `,` between."""
+    import pyarrow.parquet as pq
+
+    from compactor_daemon.options import Codec, OutputOptions
+    from timeline.log_write import LogFormat
+    from writer_hooks import Writer, writer
+
+    frame: Callable[[str], Any] = pq.read_table
+    if engine == "spark":
+        spark = _session()
+        frame = spark.read.parquet
+
+    def write(path: str) -> Writer:
+        output = OutputOptions(codec=Codec(codec))
+        described = writer(frame(path)).table("bench").key("id").ordering("ts").buckets(int(buckets))
+        return described.option(output=output, log_format=LogFormat(logs))
+
+    target = tables.split(",")[-1]
+    inserts = _timed(lambda table: write(base).bulk_insert(table).writes, tables.split(","))
+    done = _timed(lambda path: write(path).upsert(target).writes, upserts)
+    return {**done, "bulk_insert_seconds": inserts["seconds"]}
+
+
+def _session() -> Any:
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    builder = SparkSession.builder.master(f"local[{THREADS}]").appName("bench")
+    for key, value in {
+        "spark.driver.memory": "2g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def upsert_delta(base: str, table: str, *upserts: str) -> dict[str, Any]:
+    """deltalake's own writer and merge, in this process; it rewrites the files it changes."""
+    import pyarrow.parquet as pq
+    from deltalake import DeltaTable, write_deltalake
+
+    inserts = _timed(lambda path: write_deltalake(path, pq.read_table(base)), [table])
+
+    def merge(path: str) -> None:
+        merger = DeltaTable(table).merge(
+            pq.read_table(path), predicate="t.id = s.id", source_alias="s", target_alias="t"
+        )
+        merger.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    return {**_timed(merge, upserts), "bulk_insert_seconds": inserts["seconds"]}
+
+
 def checksum(path: str) -> dict[str, Any]:
     """A sum over row hashes, so independent of row order. Meta columns differ by who compacts: keys only."""
     import numpy as np
@@ -165,6 +226,8 @@ def main() -> None:
         "read-ours": read_ours,
         "read-hudi-rs": read_hudi_rs,
         "checksum": checksum,
+        "upsert": upsert,
+        "upsert-delta": upsert_delta,
     }
     print(json.dumps(commands[sys.argv[1]](*sys.argv[2:])), flush=True)
 

@@ -127,6 +127,29 @@ def readable(quick: bool) -> TableSpec:
     )
 
 
+def written(quick: bool) -> TableSpec:
+    """The rows of the upsert bench, which writes the table itself: three upserts of a tenth, some of it new."""
+    rows = 500_000 if quick else 2_000_000
+    return TableSpec(
+        name="write-quick" if quick else "write",
+        base_rows=rows,
+        log_rows=rows // 10 * 3,
+        slices=8,
+        inserts=rows // 100 * 3,
+        upserts=3,
+        pending_compaction=False,
+    )
+
+
+def save_rows(spec: TableSpec, folder: Path) -> tuple[Path, list[Path]]:
+    """The rows of a spec as Parquet files: the base's, and those of each upsert."""
+    base, upserts = folder / "base.parquet", [folder / f"upsert-{number}.parquet" for number in range(spec.upserts)]
+    _save(base, base_parts(spec))
+    for number, path in enumerate(upserts):
+        _save(path, upsert_parts(spec, number))
+    return base, upserts
+
+
 def home() -> Path:
     """The folder of the cached tables."""
     given = os.environ.get("PHANTOMBASE_BENCH_HOME")

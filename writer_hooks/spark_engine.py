@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,7 +34,7 @@ class SparkEngine:
 
     def prepare(self, prepare: Prepare) -> Pieces:
         """See `Engine`."""
-        return SparkPieces(self._frame.mapInArrow(_Prepare(prepare), SPARK_PIECE), self.slots)
+        return SparkPieces(_mapped(self._frame, _Prepare(prepare)), self.slots)
 
 
 class SparkPieces:
@@ -45,13 +46,13 @@ class SparkPieces:
 
     def map(self, step: Step) -> Pieces:
         """See `Pieces`."""
-        return SparkPieces(self._frame.mapInArrow(_Step(step), SPARK_PIECE), self._slots)
+        return SparkPieces(_mapped(self._frame, _Step(step)), self._slots)
 
     def regroup(self, step: Step) -> Pieces:
         """See `Pieces`."""
         order = ("partition", "target", "source", "number")
         sorted_ = self._frame.repartition(self._slots, "partition", "target").sortWithinPartitions(*order)
-        return SparkPieces(sorted_.mapInArrow(_Step(step), SPARK_PIECE), self._slots)
+        return SparkPieces(_mapped(sorted_, _Step(step)), self._slots)
 
     def union(self, other: Pieces) -> Pieces:
         """See `Pieces`."""
@@ -83,6 +84,13 @@ class SparkPieces:
             if target.as_py() == _ERROR:
                 raise pickle.loads(payload.as_py())
         return [value.as_py() for value in done.column("payload")]
+
+
+def _mapped(frame: Any, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> Any:
+    with warnings.catch_warnings():
+        # Spark looks for pandas even where only Arrow is used, and warns of releases it does not know.
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        return frame.mapInArrow(function, SPARK_PIECE)
 
 
 _ERROR = "\0error"
