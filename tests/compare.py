@@ -39,7 +39,8 @@ def _rows(table: pa.Table) -> Counter[str]:
 
 def _plain(name: str, value: Any) -> Any:
     if isinstance(value, datetime):
-        return value.replace(tzinfo=None)
+        # Where pandas is installed, pyarrow gives its kind of datetime for nanoseconds.
+        return getattr(value, "to_pydatetime", lambda: value)().replace(tzinfo=None)
     if isinstance(value, dict):
         return {k: _plain("", v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -16,7 +16,6 @@ after only while its heartbeat, fresh or stale, is there.
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -28,7 +27,8 @@ from timeline.heartbeat import heartbeat, heartbeat_path
 from timeline.instant import SERVICES, Instant, State, next_time
 from timeline.layout import RECORDS
 from timeline.lock import TableLock
-from timeline.log_block import MAGIC, BlockKind, HeaderKey, scan_blocks
+from timeline.log_block import BlockKind, HeaderKey, scan_blocks
+from timeline.log_write import rollback_block
 from timeline.markers import delete_markers
 from timeline.rollback_plan import (
     RevokedSlice,
@@ -209,7 +209,7 @@ def _revoke(table: Table, slice_: RevokedSlice, target: str) -> tuple[tuple[str,
                 return (slice_.partition, str(name)), size
         version = max(name.version for name, _ in logs) + 1
         made = LogFileName(file_id=slice_.file_id, instant=slice_.base_instant, version=version, token=_TOKEN)
-        block = _command_block(target, target)
+        block = rollback_block(target, target)
         if table.storage.put_if_absent(join(slice_.partition, str(made)), block):
             return (slice_.partition, str(made)), len(block)
     raise ConflictError(
@@ -223,19 +223,6 @@ def _revoke(table: Table, slice_: RevokedSlice, target: str) -> tuple[tuple[str,
 def _revokes(table: Table, path: str, target: str) -> bool:
     blocks = scan_blocks(table.storage.open_input(path), path)
     return any(b.kind is BlockKind.COMMAND and b.headers.get(HeaderKey.TARGET_INSTANT_TIME) == target for b in blocks)
-
-
-def _command_block(instant: str, target: str) -> bytes:
-    """A block that revokes `target` (hudi-format.md 5.7, 12); 105 bytes with instants of 17 digits."""
-    headers = {
-        HeaderKey.COMMAND_BLOCK_TYPE: b"0",
-        HeaderKey.INSTANT_TIME: instant.encode(),
-        HeaderKey.TARGET_INSTANT_TIME: target.encode(),
-    }
-    body = struct.pack(">iii", 1, BlockKind.COMMAND, len(headers))
-    body += b"".join(struct.pack(">ii", key, len(value)) + value for key, value in headers.items())
-    body += struct.pack(">qi", 0, 0)
-    return MAGIC + struct.pack(">q", len(body) + 8) + body + struct.pack(">q", len(body) + 14)
 
 
 def _complete(table: Table, rollback: PendingRollback, content: bytes, lock: TableLock, reserved: Reserved) -> None:

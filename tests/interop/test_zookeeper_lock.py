@@ -1,0 +1,95 @@
+"""Our table lock in ZooKeeper and that of live Hudi writers exclude each other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.interop.rows import Rows
+from tests.interop.shared_table import SharedTable, check_rows
+from tests.judge.client import Judge
+from tests.zookeeper import ZooKeeper
+from timeline.errors import LockError
+from timeline.lock import parse_lock
+from timeline.zookeeper_lock import ZooKeeperLock
+
+pytestmark = pytest.mark.interop
+
+
+def multi_writer(zookeeper: ZooKeeper, key: str) -> dict[str, object]:
+    """Hudi's options for the lock `/hudi_locks/<key>`."""
+    lock = "hoodie.write.lock"
+    return {
+        "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+        "hoodie.clean.failed.writes.policy": "LAZY",
+        f"{lock}.provider": "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider",
+        f"{lock}.zookeeper.url": zookeeper.hosts,
+        f"{lock}.zookeeper.port": zookeeper.hosts.partition(":")[2],
+        f"{lock}.zookeeper.base_path": "/hudi_locks",
+        f"{lock}.zookeeper.lock_key": key,
+    }
+
+
+@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
+def test_a_live_hudi_writer_waits_for_our_section(
+    judge: Judge, version: int, zookeeper: ZooKeeper, tmp_path: Path
+) -> None:
+    """It waits as a contender behind our node while we are inside, and succeeds afterwards; so do we behind it."""
+    key = f"v{version}"
+    rows, lock = Rows(seed=version), parse_lock(f"zookeeper:{zookeeper.hosts}/hudi_locks/{key}")
+    table = SharedTable(judge=judge, path=tmp_path / "table", version=version)
+    table.create(rows(range(20), 1))
+    written = rows(range(0, 20, 2), 2)
+    errors: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            table.upsert(written, multi_writer(zookeeper, key))
+        except BaseException as error:
+            errors.append(error)
+
+    client: Any = KazooClient(hosts=zookeeper.hosts)
+    client.start(10)
+    try:
+        with lock.hold("test"):
+            before = len(table.open().load_timeline().completed_writes)
+            thread = threading.Thread(target=write)
+            thread.start()
+            wait_until(lambda: len(client.get_children(f"/hudi_locks/{key}")) == 2 or bool(errors))
+            time.sleep(3)
+            assert thread.is_alive(), errors
+            assert len(table.open().load_timeline().completed_writes) == before
+            (hudis,) = (n for n in client.get_children(f"/hudi_locks/{key}") if not is_ours(client, key, n))
+            payload = client.get(f"/hudi_locks/{key}/{hudis}")[0].decode()
+        thread.join(120)
+        assert errors == []
+        assert client.get_children(f"/hudi_locks/{key}") == []
+        check_rows(table.agree(), written)
+
+        hudis = client.create(f"/hudi_locks/{key}/{hudis[:-10]}", payload.encode(), ephemeral=True, sequence=True)
+        impatient = ZooKeeperLock(hosts=zookeeper.hosts, base_path="/hudi_locks", key=key, timeout_s=0.5)
+        with pytest.raises(LockError) as error, impatient.hold("test"):
+            pass
+        assert payload in str(error.value)
+    finally:
+        client.stop()
+        client.close()
+
+
+def is_ours(client: Any, key: str, node: str) -> bool:
+    """Whether a contender's node says it is ours."""
+    return bool(client.get(f"/hudi_locks/{key}/{node}")[0].startswith(b"phantombase"))
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    """Fails when it has not come true after a minute."""
+    until = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.1)
