@@ -188,7 +188,7 @@ def check_same_table(config: TableConfig, spec: NewTable) -> None:
         "URL encoding": (config.url_encode, spec.url_encode),
     }
     if spec.merge_mode is not None:
-        said["merge mode"] = (_AS_NEW.get(config.merge_mode, config.merge_mode).name, spec.mode.name)
+        said["merge mode"] = (AS_NEW.get(config.merge_mode, config.merge_mode).name, spec.mode.name)
     wrong = {what: pair for what, pair in said.items() if pair[0] != pair[1]}
     if wrong:
         raise UsageError(
@@ -199,7 +199,7 @@ def check_same_table(config: TableConfig, spec: NewTable) -> None:
         )
 
 
-_AS_NEW = {
+AS_NEW = {
     MergeMode.EVENT_TIME_0X: MergeMode.EVENT_TIME,
     MergeMode.OVERWRITE_WITH_LATEST_0X: MergeMode.COMMIT_TIME,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import struct
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -245,3 +246,10 @@ def test_chunks_and_emptiness() -> None:
     assert conform(chunked, schema, "here").column(0).to_pylist() == [1, 2]
     assert conform(chunked.schema.empty_table(), schema, "here").num_rows == 0
     assert conform(pa.table({"a": pa.chunked_array([], pa.int32())}), schema, "here").num_rows == 0
+
+
+@pytest.mark.parametrize("kind", [pa.list_, lambda item: pa.map_(pa.string(), item)])
+def test_the_beginning_of_an_array_with_nulls(kind: Callable[[pa.DataType], pa.DataType]) -> None:
+    """Its offsets begin with 0 and yet are a slice."""
+    values = pa.array([None, None, None], kind(pa.int32())).slice(1)
+    assert convert(values, kind(pa.int64()), "here").to_pylist() == [None, None]

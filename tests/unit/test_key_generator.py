@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -42,19 +43,22 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
 _ROWS = st.lists(st.fixed_dictionaries({k: st.none() | v for k, v in _VALUES.items()}), max_size=8)
 
 
-def config(key: str, partition: str = "", kind: str = "COMPLEX", version: int = 9, **more: object) -> TableConfig:
+def config(
+    key: str, partition: str = "", kind: str = "COMPLEX", version: int = 9, more: Mapping[str, str] = {}
+) -> TableConfig:
     """The settings of a table that matter here."""
     properties = {
         "hoodie.table.version": str(version),
         "hoodie.table.recordkey.fields": key,
         "hoodie.table.partition.fields": partition,
         "hoodie.table.keygenerator.type": kind,
-        **{name: str(value) for name, value in more.items()},
+        **(more or {}),
     }
     return TableConfig(properties=properties)
 
 
 HIVE = {"hoodie.datasource.write.hive_style_partitioning": "true"}
+SLASHES = {"hoodie.datasource.write.slash.separated.date.partitioning": "true"}
 ENCODE = {"hoodie.datasource.write.partitionpath.urlencode": "true"}
 
 
@@ -102,7 +106,7 @@ _FOLDERS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="
 def test_partition_paths(values: list[tuple[str | None, int | None]], hive: bool, encode: bool) -> None:
     """Two levels, both switches, nulls."""
     generator = KeyGenerator.of(
-        config("id", "p,n", **(HIVE if hive else {}), **(ENCODE if encode else {})), one_field_prefixed=True
+        config("id", "p,n", more={**(HIVE if hive else {}), **(ENCODE if encode else {})}), one_field_prefixed=True
     )
     schema = pa.schema([("p", pa.string()), ("n", pa.int64())])
     rows = pa.Table.from_pylist([{"p": p, "n": n} for p, n in values], schema)
@@ -138,7 +142,7 @@ def test_what_real_hudi_wrote() -> None:
     key = "id:a:b,c,b:true,i16:300,i64:1000000000000,d:1969-12-31,t:-1,tn:-631152000000000,dec:0.00,dec8:1E-9"
     assert generator.keys(table).to_pylist() == [key]
     assert generator.partition_paths(table).to_pylist() == ["1969-12-31/-1/0.00/1E-9/true"]
-    encoded = KeyGenerator.of(config("id", "p", "SIMPLE", **HIVE, **ENCODE))
+    encoded = KeyGenerator.of(config("id", "p", "SIMPLE", more={**HIVE, **ENCODE}))
     folders = encoded.partition_paths(pa.table({"p": ["a=b/c d:é%", "", None]}))
     assert folders.to_pylist() == ["p=a%3Db%2Fc d%3Aé%25", f"p={DEFAULT_PARTITION}", f"p={DEFAULT_PARTITION}"]
 
@@ -170,7 +174,10 @@ def test_generators(settings: TableConfig, keys: list[str]) -> None:
         (config("id,n", "p", "SIMPLE"), "SIMPLE keys of such fields"),
         (config("id", "p,q", "TIMESTAMP"), "TIMESTAMP keys of such fields"),
         (config("id", "p", "CUSTOM"), "partition types"),
-        (config("id", "p", "SIMPLE", **{"hoodie.datasource.write.slash.separated.date.partitioning": "true"}), "path"),
+        (
+            config("id", "p", "SIMPLE", more=SLASHES),
+            "path",
+        ),
     ],
 )
 def test_refused_tables(settings: TableConfig, what: str) -> None:

@@ -16,7 +16,7 @@ from timeline.errors import UnsupportedError, UsageError
 from writer_hooks.partition_times import PREFIX, PartitionTimes
 
 
-def times(writer: dict[str, str] | None = None, **options: str) -> PartitionTimes:
+def times(writer: dict[str, str] | None = None, /, **options: str) -> PartitionTimes:
     """`timestamp_type="..."` is `hoodie.keygen.timebased.timestamp.type`."""
     named = {PREFIX + name.replace("_", "."): value for name, value in options.items()}
     return PartitionTimes.of(named, writer or {})
