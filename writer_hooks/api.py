@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from writer_hooks.key_generator import generator_kind
 from writer_hooks.new_table import NewTable, check_same_table
 from writer_hooks.options import Operation, WriteOptions
 from writer_hooks.spark_engine import SparkEngine
+from writer_hooks.stream import StreamBatch
 from writer_hooks.write import Written, checked_schema, write
 from writer_hooks.write_conf import parse_write_conf
 
@@ -127,10 +128,29 @@ class Writer:
             todo="Let Hudi do it (it makes a replacecommit, which is read here), or delete and insert.",
         )
 
+    def foreach_batch(
+        self, path: str, *, stream: str = "default_single_writer", operation: Operation = Operation.UPSERT
+    ) -> Callable[[Any, int], None]:
+        """For `df.writeStream.foreachBatch(writer().key("id")...foreach_batch(path))`: each batch exactly once.
+
+        `stream`: the query's name in the table (`hoodie.datasource.write.streaming.checkpoint.identifier`). The
+        number of the batch is stored with its commit, and a batch that is replayed after a crash is recognised.
+        """
+
+        def sink(frame: Any, number: int) -> None:
+            described = replace(self, source=frame)
+            engine = described._engine()
+            table = described._opened(path, engine, operation)
+            write(table, engine, operation, self.options, batch=StreamBatch(name=stream, number=number))
+
+        return sink
+
     def _write(self, path: str, operation: Operation) -> Written:
         engine = self._engine()
         table = self._opened(path, engine, operation)
-        return write(table, engine, operation, self.options)
+        written = write(table, engine, operation, self.options)
+        assert written is not None, "only batches of streams are skipped"
+        return written
 
     def _engine(self) -> Engine:
         if isinstance(self.source, pa.Table):
@@ -179,6 +199,6 @@ class Writer:
         return NewTable(**{"version": NEW_TABLE_VERSION, **self.said})
 
 
-def writer(rows: Any) -> Writer:
-    """A write of a Spark DataFrame or a pyarrow Table; UsageError comes when it is carried out."""
+def writer(rows: Any = None) -> Writer:
+    """A write of a Spark DataFrame or a pyarrow Table; none is given where batches come later (`foreach_batch`)."""
     return Writer(source=rows)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import structlog
 
+from compactor_daemon.records import reserved_times
 from timeline.active import Timeline
 from timeline.avro_schema import arrow_schema, project
 from timeline.commit_metadata import CommitMetadata, WriteStat
@@ -20,6 +21,7 @@ from timeline.layout import RECORDS, Slicing
 from timeline.lock import FileLock, TableLock, parse_lock
 from timeline.markers import delete_markers
 from timeline.read import slice_rules
+from timeline.rollback import roll_back
 from timeline.schedule import drop_metadata_table, refuse_metadata_table
 from timeline.table import Table, TableSchema
 from timeline.table_config import TableConfig
@@ -35,8 +37,9 @@ from writer_hooks.options import Operation, WriteOptions
 from writer_hooks.placing import Placed, place_all, write_stat
 from writer_hooks.prepare import BySource, PrepareRows, Route, ToBucket, ToSlot
 from writer_hooks.staging import FileKind, StagedFile
+from writer_hooks.stream import StreamBatch, read_intent, written_as
 from writer_hooks.table_schema import evolve, new_schema
-from writer_hooks.transaction import Transaction, transaction
+from writer_hooks.transaction import ACTION, Transaction, transaction
 from writer_hooks.work import WRITES, WriteWork, staging_folder
 
 _log = structlog.get_logger()
@@ -68,9 +71,9 @@ def write(
     operation: Operation,
     options: WriteOptions,
     *,
-    extra_metadata: Mapping[str, str] | None = None,
-) -> Written:
-    """Writes the engine's input as one delta commit.
+    batch: StreamBatch | None = None,
+) -> Written | None:
+    """Writes the engine's input as one delta commit; None for a batch of a stream that is written already.
 
     UsageError, UnsupportedError: refused, nothing was touched. ConflictError: somebody else changed the same meanwhile,
     and `retries` are used up; the table reads as before.
@@ -80,9 +83,11 @@ def write(
         table = drop_metadata_table(table, lock)
     refuse_metadata_table(table)
     _schema(table, table.load_timeline(), engine.schema, operation)  # refuses before anything is visible
+    if batch is not None and _is_written(table, lock, batch):
+        return None
     for left in reversed(range(options.retries + 1)):
         try:
-            return _attempt(table, lock, engine, operation, options, extra_metadata or {})
+            return _attempt(table, lock, engine, operation, options, batch)
         except ConflictError as error:
             if not left:
                 raise
@@ -96,25 +101,49 @@ def _attempt(
     engine: Engine,
     operation: Operation,
     options: WriteOptions,
-    extra: Mapping[str, str],
+    batch: StreamBatch | None,
 ) -> Written:
     started = time.monotonic()
     lazy = options.lazy_rollback if options.lazy_rollback is not None else options.lock is not None
     roll_back_dead_writers(
-        table, lock, lazy=lazy, now_ms=round(time.time() * 1000), expiry_s=options.heartbeat_expiry_s
+        table,
+        lock,
+        lazy=lazy,
+        now_ms=round(time.time() * 1000),
+        expiry_s=options.heartbeat_expiry_s,
+        reserved=reserved_times,
     )
     with transaction(table, lock, options.heartbeat_s) as begun:
+        if batch is not None:
+            batch.intend(begun.table.storage, begun.instant)
         work = _work(begun, engine, operation, options)
         files = _stage(work, engine, operation, options)
         mine = footprint(files, operation, options)
         begun.check_conflicts(mine)
         placed = place_all(begun.table, begun.instant, files)
-        begun.complete(mine, _metadata(work, placed, operation, extra))
+        begun.complete(mine, _metadata(work, placed, operation, batch.metadata if batch is not None else {}))
     delete_markers(table.storage, begun.instant)
     _remove_staged(table)
     done = _written(begun, operation, files, time.monotonic() - started)
     _log.info("written", instant=done.instant, operation=operation.value, files=done.files, rows=done.writes)
     return done
+
+
+def _is_written(table: Table, lock: TableLock, batch: StreamBatch) -> bool:
+    """Whether a batch needs no writing. What an earlier try of it left pending is rolled back at once.
+
+    A stream has one query, so whoever began that try is gone, whatever its heartbeat says; should it wake up, its
+    commit fails.
+    """
+    done = written_as(table, batch)
+    if done is not None:
+        _log.info("batch_skipped", stream=batch.name, batch=batch.number, instant=done)
+        return True
+    intent = read_intent(table.storage, batch)
+    pending = table.load_timeline().find(intent.instant, ACTION) if intent is not None else None
+    if pending is not None and not pending.completed:
+        roll_back(table, pending, lock, reserved_times)
+    return False
 
 
 def _schema(table: Table, timeline: Timeline, incoming: pa.Schema, operation: Operation) -> TableSchema:

@@ -10,9 +10,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from timeline.errors import MalformedError, UsageError
+from timeline.errors import UsageError
 from timeline.layout import Layout
-from writer_hooks.bucket import KeySplit, bucket_file_id, bucket_of, bucket_of_file_id, java_hashes
+from writer_hooks.bucket import (
+    KeySplit,
+    bucket_file_id,
+    bucket_of,
+    bucket_of_file_id,
+    java_hashes,
+    looks_like_bucket,
+    plain_file_id,
+)
 
 _KEYS = st.text(st.sampled_from("ab:,_é\U0001f600ﷺ"), max_size=12) | st.sampled_from(
     ["a:__null__,b:x", "a:__empty__,b:", "a:1,b:2", ",,", ":", ",", "a,", "a:,,", "x,a:1,b:2"]
@@ -109,5 +117,7 @@ def test_file_ids() -> None:
     assert len(others) == 8
     uuid.UUID(name[:-2])
     for wrong in ("", "0000001", "0000000x-1", "٠٠٠٠٠٠٠١-1"):
-        with pytest.raises(MalformedError):
-            bucket_of_file_id(wrong)
+        assert bucket_of_file_id(wrong) is None
+    assert looks_like_bucket(name)
+    assert not looks_like_bucket("12345678-0000-0000-0000-000000000000-0")  # 2 of 100 random ids begin with 8 digits
+    assert not looks_like_bucket(plain_file_id())
