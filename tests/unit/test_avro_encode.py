@@ -194,18 +194,25 @@ def test_values_behind_nulls_leave_no_bytes() -> None:
         ("r", ["null", {"type": "record", "name": "r", "fields": [{"name": "x", "type": "string"}]}]),
         ("t", ["null", "string"]),
         ("n", ["null", "long"]),
+        (
+            "d",
+            ["null", {"type": "fixed", "name": "d1", "size": 1, "logicalType": "decimal", "precision": 2, "scale": 0}],
+        ),
+        ("e", ["null", {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 0}]),
     )
     gone = pa.array([False, True, False])
     kinds = {f.name: f.type for f in arrow_schema(schema)}
     lists = pa.ListArray.from_arrays(
-        pa.array([0, 1, 3, 4], pa.int32()), pa.array([1, 2, 3, 4], pa.int32()), type=kinds["a"], mask=gone
+        pa.array([0, 1, 3, 4], pa.int32()), pa.array([1, None, 3, 4], pa.int32()), type=kinds["a"], mask=gone
     )
     text = pa.array(["one", "two", "three"])
     record = pa.StructArray.from_arrays([text], fields=list(kinds["r"]), mask=gone)
     valid = pa.array([True, False, True]).buffers()[1]
     hidden = pa.Array.from_buffers(pa.string(), 3, [valid, *text.buffers()[1:]])
     numbers = pa.Array.from_buffers(pa.int64(), 3, [valid, pa.array([1, 2**60, 3]).buffers()[1]])
-    table = pa.table({"a": lists, "r": record, "t": hidden, "n": numbers})
+    wide = pa.array([Decimal(1), Decimal(1000), Decimal(-3)], pa.decimal128(9, 0)).buffers()[1]
+    decimals = pa.Array.from_buffers(pa.decimal128(2, 0), 3, [valid, wide])
+    table = pa.table({"a": lists, "r": record, "t": hidden, "n": numbers, "d": decimals, "e": decimals})
     assert encode_rows(table, parse_avro(schema)).to_pylist() == reference(table.to_pylist(), schema)
 
 
