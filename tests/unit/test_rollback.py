@@ -7,8 +7,9 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -223,6 +224,33 @@ def test_what_is_not_pending_is_not_rolled_back(path: Path) -> None:
         with pytest.raises(ConflictError, match="only a pending instant"):
             roll_back(table, instant, LOCK)
     assert content(path) == before
+
+
+@dataclass(frozen=True)
+class CompletedFirst:
+    """A lock whose section its holder enters only after a write has completed."""
+
+    storage: LocalStorage
+    completed: str
+
+    @contextmanager
+    def hold(self, purpose: str) -> Iterator[None]:
+        """See `TableLock.hold`."""
+        self.storage.put_if_absent(self.completed, b"{}")
+        yield
+
+
+@pytest.mark.parametrize("path", ["v6_plain", "v9_plain"], indirect=True)
+def test_a_write_that_completed_while_the_lock_was_waited_for_is_kept(path: Path) -> None:
+    """No rollback is requested: it would pend for ever."""
+    dead, table = leave_dead_write(path), open_table(path)
+    done = replace(dead.instant.at(State.COMPLETED), completion_time="20990101000000000")
+    lock = CompletedFirst(LocalStorage(str(path)), table.instant_path(done))
+    assert roll_back_dead_writers(table, lock, lazy=True, now_ms=now_ms(), expiry_s=120.0) == []
+    assert pending_rollbacks(table) == ()
+    assert all((path / file).exists() for file in (*dead.logs, *dead.bases))
+    with pytest.raises(ConflictError, match="only a pending instant"):
+        roll_back(table, dead.instant, LOCK)
 
 
 @pytest.mark.parametrize("path", ["v6_plain", "v9_plain"], indirect=True)
