@@ -64,7 +64,7 @@ _ZONE_YEARS = (-2_145_916_800_000, 2_145_916_800_000)
 class PartitionTimes:
     """`nanos`: of one unit of a number, None for text; `inputs`: its patterns as (C format, regular expression).
 
-    `input_zone`, `zone`: of text and of the result; both None: the digits of the text are kept as they are.
+    `input_zone`, `zone`: of text and of the result; both None: the digits of the text stay as they are.
     """
 
     nanos: int | None
@@ -111,7 +111,7 @@ class PartitionTimes:
         both = said.get("timezone")
         read, shown = both or said.get("input.timezone"), both or said.get("output.timezone")
         if is_text and shown is None:
-            read = None  # Hudi then prints in the zone it has read in: the digits stay
+            shown = read  # Hudi then prints in the zone it has read in
         if (is_text and shown is not None and read is None) or (not is_text and shown is None):
             raise UsageError(
                 "partition paths of this table depend on the time zone of the machine that writes",

@@ -167,6 +167,15 @@ def test_refused_values(kind: str, values: list[Any]) -> None:
         pattern.format(pa.array(values), "day")
 
 
+def test_text_is_shown_in_the_zone_it_was_read_in() -> None:
+    """Where no other is said: the digits stay; a null is the beginning of 1970 in that zone."""
+    pattern = {"timestamp_type": "DATE_STRING", "input_dateformat": "yyyyMMddHH", "output_dateformat": "yyyy/MM/dd HH"}
+    texts = pa.array(["2024010203", None])
+    for zone, start in (({}, "00"), ({"input_timezone": "Asia/Kolkata"}, "05")):
+        shown = times(**pattern, **zone).format(texts, "x").to_pylist()
+        assert shown == ["2024/01/02 03", f"1970/01/01 {start}"]
+
+
 def test_an_hour_that_the_zone_leaves_out() -> None:
     """The clocks jump; Hudi fails too."""
     pattern = times(
