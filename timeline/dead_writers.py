@@ -41,7 +41,7 @@ def roll_back_dead_writers(
     for instant in reversed(table.load_timeline().inflight_writers):
         if instant.requested_time not in known and not _is_service(table, instant) and dead(instant):
             done += _roll_back_unless_done(table, instant, lock, reserved)
-    _forget_heartbeats(table)
+    _forget_heartbeats(table, now_ms=now_ms, expiry_s=expiry_s)
     return done
 
 
@@ -79,17 +79,26 @@ def _is_service(table: Table, instant: Instant) -> bool:
     return instant.action in SERVICES or bool(pending_clustering_file_groups(table.storage.read(path), path))
 
 
-def _forget_heartbeats(table: Table) -> None:
-    """Removes the heartbeats of rollbacks and of what they undid: left by a process killed at the very end."""
+def _forget_heartbeats(table: Table, *, now_ms: int, expiry_s: float) -> None:
+    """Removes the heartbeats of rollbacks and of what they undid: left by a process killed at the very end.
+
+    And those of ours that no longer beat for an instant that completed or was never begun.
+    """
     folder = heartbeat_path("").rstrip("/")
     if table.storage.find(folder) is None:
         return
+    beats = [e.name for e in table.storage.list(folder) if e.name.isdigit()]
     active = {i.requested_time: i for i in table.load_timeline().instants}
-    for name in (e.name for e in table.storage.list(folder) if e.name.isdigit()):
+    for name in beats:
         instant = active.get(name)
-        if instant is None:
+        if instant is not None and not instant.completed:
+            continue
+        beat = read_heartbeat(table.storage, name)
+        if beat is not None and beat.ours and not is_live(beat, now_ms, expiry_s):
+            over = True
+        elif instant is None:
             over = completed_rollback_of(table, name) is not None
         else:
-            over = instant.action == "rollback" and instant.completed
+            over = instant.action == "rollback"
         if over:
             table.storage.delete(heartbeat_path(name))

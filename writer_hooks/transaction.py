@@ -101,11 +101,12 @@ class Transaction:
             path = table.instant_path(done)
             data = encode_commit(metadata, table.layout.encoding)
             try:
-                storage.put_if_absent(path, data)
+                made = storage.put_if_absent(path, data)
             except PhantombaseError:
                 if storage.find(path) is None:  # it may have taken effect and failed
                     raise
-            if storage.read(path) != data:
+                made = False
+            if not made and storage.read(path) != data:
                 raise StorageError("the completed commit does not read back as written", path=path)
             return done
 

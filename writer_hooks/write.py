@@ -16,7 +16,7 @@ from timeline.active import Timeline
 from timeline.avro_schema import arrow_schema, project
 from timeline.commit_metadata import CommitMetadata, WriteStat
 from timeline.dead_writers import roll_back_dead_writers
-from timeline.errors import ConflictError, UsageError
+from timeline.errors import ConflictError, PhantombaseError, UsageError
 from timeline.layout import RECORDS, Slicing
 from timeline.lock import FileLock, TableLock, parse_lock
 from timeline.markers import delete_markers
@@ -122,8 +122,7 @@ def _attempt(
         begun.check_conflicts(mine)
         placed = place_all(begun.table, begun.instant, files)
         begun.complete(mine, _metadata(work, placed, operation, batch.metadata if batch is not None else {}))
-    delete_markers(table.storage, begun.instant)
-    _remove_staged(table)
+    _remove_traces(table)
     done = _written(begun, operation, files, time.monotonic() - started)
     _log.info("written", instant=done.instant, operation=operation.value, files=done.files, rows=done.writes)
     return done
@@ -258,8 +257,16 @@ def _metadata(work: WriteWork, placed: list[Placed], operation: Operation, extra
     )
 
 
-def _remove_staged(table: Table) -> None:
-    """Removes what finished and dead writes have staged. Listed first: a write is on the timeline before it stages."""
+def _remove_traces(table: Table) -> None:
+    """Removes markers and staged files of finished and dead writes. What fails here is left to the next write."""
+    try:
+        _remove_all_traces(table)
+    except PhantombaseError as error:
+        _log.warning("clean_up_failed", error=str(error))
+
+
+def _remove_all_traces(table: Table) -> None:
+    """Listed first: a write is on the timeline before it stages."""
     storage = table.storage
     if storage.find(WRITES) is None:
         return
@@ -267,6 +274,7 @@ def _remove_staged(table: Table) -> None:
     pending = table.load_timeline().pending_writes
     for instant in staged:
         if instant not in pending:
+            delete_markers(storage, instant)  # first: the staging folder tells that there may be some
             storage.delete_folder(staging_folder(instant))
 
 

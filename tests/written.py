@@ -1,0 +1,88 @@
+"""Tables that tests write through `writer_hooks`, and the check that nothing of a dead write is left in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from tests.attempts import open_table
+from timeline.file_name import parse_data_file
+from timeline.layout import RECORDS
+from timeline.local_storage import LocalStorage
+from timeline.read import read_table
+from timeline.table_config import MergeMode
+from writer_hooks.create_table import create_table
+from writer_hooks.engine import LocalEngine
+from writer_hooks.new_table import NewTable
+from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.write import write
+
+Rows: TypeAlias = dict[str, tuple[int, float]]
+"""Key to (ts, fare)."""
+
+
+def written_table(path: Path, version: int, batch: pa.Table, options: WriteOptions) -> None:
+    """A new table of trips with event time and a first batch."""
+    path.mkdir(parents=True)
+    spec = NewTable(
+        name="trips",
+        version=version,
+        key_fields=("id",),
+        partition_fields=("day",),
+        ordering_fields=("ts",),
+        merge_mode=MergeMode.EVENT_TIME,
+    )
+    table = create_table(LocalStorage(str(path)), spec)
+    write(table, LocalEngine(batch, slots=1), Operation.UPSERT, options)
+
+
+def read_rows(path: Path) -> Rows:
+    """The snapshot; a key twice is an error."""
+    return as_rows(read_table(open_table(path)))
+
+
+def as_rows(table: pa.Table) -> Rows:
+    """Rows of trips by key; a key twice is an error."""
+    keys = table.column("id").to_pylist()
+    assert len(set(keys)) == len(keys), "doubled rows"
+    assert table.column("_hoodie_record_key").to_pylist() == keys
+    return dict(
+        zip(keys, zip(table.column("ts").to_pylist(), table.column("fare").to_pylist(), strict=True), strict=True)
+    )
+
+
+def check_nothing_left(path: Path) -> None:
+    """Nothing pends; of writes nothing is staged, marked, beating or stray."""
+    table = open_table(path)
+    timeline = table.load_timeline()
+    assert not [i for i in timeline.instants if not i.completed]
+    committed = {
+        s.path
+        for i in timeline.completed_writes.values()
+        for stats in table.commit_metadata(i).partition_to_write_stats.values()
+        for s in stats
+    }
+    names = [p.relative_to(path) for p in path.glob("*/*") if parse_data_file(p.name) is not None]
+    if table.layout.has_completion_times:
+        assert {str(n) for n in names} <= committed
+    assert {str(n) for n in names if n.suffix == ".parquet"} <= committed
+    assert committed <= {str(n) for n in names}
+    hoodie = path / ".hoodie"
+    assert not list((hoodie / ".temp").glob("*"))
+    assert not list((hoodie / ".heartbeat").glob("*"))
+    assert not list((path / RECORDS / "writes").glob("*"))
+    assert not list(hoodie.rglob("*.tmp"))
+
+
+@contextmanager
+def seed_note(seed: int, *case: object) -> Iterator[None]:
+    """An error says how to run the case again."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"PHANTOMBASE_SEED={seed}, case {case}")
+        raise
