@@ -39,7 +39,9 @@ def _rows(table: pa.Table) -> Counter[str]:
 
 def _plain(name: str, value: Any) -> Any:
     if isinstance(value, datetime):
-        return value.replace(tzinfo=None)
+        # With pandas installed, pyarrow gives a Timestamp where it gives a datetime otherwise: they print differently.
+        assert not getattr(value, "nanosecond", 0), value
+        return datetime(*value.timetuple()[:6], value.microsecond)
     if isinstance(value, dict):
         return {k: _plain("", v) for k, v in value.items()}
     if isinstance(value, list | tuple):
