@@ -202,7 +202,7 @@ def compact(
         execute=ExecuteOptions(executor=executor, master=master, driver_memory=driver_memory, threads=threads),
         attempt=AttemptOptions(foreign_grace_s=foreign_grace, barrier_s=barrier, claim_wait_s=wait),
     )
-    emit({"table": table, "compacted": [asdict(r) for r in results]}, json, _render_compacted)
+    emit({"table": table, "compacted": [asdict(r) for r in results.done]}, json, _render_compacted)
 
 
 def _render_compacted(data: Mapping[str, Any]) -> Iterable[RenderableType]:
@@ -248,7 +248,7 @@ def demo(
         data = {
             "table": path if keep else None,
             "pending": list(pending),
-            "compacted": [asdict(r) for r in results],
+            "compacted": [asdict(r) for r in results.done],
             "snapshot_rows": after.num_rows,
             "snapshot_unchanged": same_rows(before, after),
             "rows_current_in_base_files_before": current_rows(before_base, before),
