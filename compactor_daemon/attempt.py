@@ -163,15 +163,22 @@ def tasks_for(
 
 
 def stage(
-    table: Table, attempt: Attempt, output: OutputOptions, options: AttemptOptions, run: RunTasks
+    table: Table,
+    attempt: Attempt,
+    output: OutputOptions,
+    options: AttemptOptions,
+    run: RunTasks,
+    check: Callable[[], None] = lambda: None,
 ) -> tuple[list[SliceDone], TableSchema]:
     """Stages every file slice until barrier and closure hold; returns the records and the table's schema.
 
     The view is taken again after the barrier: a file group whose inputs (or schema) changed is done again.
+    `check` raises when the work is to end; it is asked before each round and while waiting for the barrier.
     """
     storage = table.storage
     adopted = _adoptable(table, attempt)
     for _ in range(options.redo_max):
+        check()
         view = table.load_view(exactly={o.partition_path for o in attempt.plan.operations})
         schema = table.schema(table.schema_text(view.timeline))
         slices = enumerate(closed_inputs(view, attempt.instant, attempt.plan))
@@ -185,7 +192,7 @@ def stage(
             _log.info("staging", instant=attempt.instant, attempt=attempt.number, slices=len(todo), adopted=len(done))
             run(todo)
         if waiting := _pending_of(table, attempt.barrier):
-            _wait_for(table, waiting, attempt, options)
+            _wait_for(table, waiting, attempt, options, check)
         elif not todo:
             return [done[t.position] for t in tasks], schema
     raise BarrierError(
@@ -221,10 +228,13 @@ def _pending_of(table: Table, barrier: frozenset[str]) -> list[Instant]:
     return [i for i in table.load_timeline().pending_delta_commits if i.requested_time in barrier]
 
 
-def _wait_for(table: Table, waiting: list[Instant], attempt: Attempt, options: AttemptOptions) -> None:
+def _wait_for(
+    table: Table, waiting: list[Instant], attempt: Attempt, options: AttemptOptions, check: Callable[[], None]
+) -> None:
     _log.info("barrier_waiting", instant=attempt.instant, writes=[i.requested_time for i in waiting])
     deadline = time.monotonic() + options.barrier_s
     while waiting := _pending_of(table, attempt.barrier):
+        check()
         if time.monotonic() > deadline:
             first = waiting[0]
             raise BarrierError(

@@ -46,6 +46,7 @@ from timeline.read import Query, ReadOptions, read_table
 from timeline.schedule import drop_metadata_table, schedule_compaction
 from timeline.table import Table
 from timeline.terminal_table import Column, RowsTable
+from timeline.triggers import PLAN_NOW, ScheduleOptions, TriggerStrategy
 
 app = typer.Typer(
     name="compactor-daemon",
@@ -90,9 +91,16 @@ def schedule(
         bool, typer.Option(help="no other process writes to the table or schedules on it while this runs")
     ] = False,
     drop_metadata_table_: Annotated[bool, typer.Option("--drop-metadata-table", help="see `compact --help`")] = False,
+    trigger: Annotated[TriggerStrategy, _option(ScheduleOptions, "strategy")] = PLAN_NOW.strategy,
+    max_delta_commits: Annotated[int, _option(ScheduleOptions, "max_delta_commits")] = PLAN_NOW.max_delta_commits,
+    max_delta_seconds: Annotated[int, _option(ScheduleOptions, "max_delta_seconds")] = PLAN_NOW.max_delta_seconds,
+    max_pending: Annotated[int | None, _option(ScheduleOptions, "max_pending")] = None,
+    target_io: Annotated[str | None, _option(ScheduleOptions, "target_io_bytes", metavar="SIZE")] = None,
     json: Json = False,
 ) -> None:
     """Request a compaction of every file group that has log files.
+
+    With `--trigger` only when one is due, by Hudi's rules; a skipped one says why.
 
     The plan must not race with writers, so say who else writes: `--lock` when all writers and schedulers
     share that lock, `--sole-writer` when nobody else does.
@@ -111,7 +119,14 @@ def schedule(
     opened = Table.open(table)
     if drop_metadata_table_:
         opened = drop_metadata_table(opened, held)
-    done = schedule_compaction(opened, held, reserved_times)
+    options = ScheduleOptions(
+        strategy=trigger,
+        max_delta_commits=max_delta_commits,
+        max_delta_seconds=max_delta_seconds,
+        max_pending=max_pending,
+        target_io_bytes=parse_bytes(target_io) if target_io is not None else None,
+    )
+    done = schedule_compaction(opened, held, reserved_times, options)
     operations = done.plan.operations if done.plan else ()
     data = {"table": table, "instant": done.instant, "file_groups": len(operations), "why": done.why}
     emit(data, json, _render_scheduled)
@@ -187,7 +202,7 @@ def compact(
         execute=ExecuteOptions(executor=executor, master=master, driver_memory=driver_memory, threads=threads),
         attempt=AttemptOptions(foreign_grace_s=foreign_grace, barrier_s=barrier, claim_wait_s=wait),
     )
-    emit({"table": table, "compacted": [asdict(r) for r in results]}, json, _render_compacted)
+    emit({"table": table, "compacted": [asdict(r) for r in results.done]}, json, _render_compacted)
 
 
 def _render_compacted(data: Mapping[str, Any]) -> Iterable[RenderableType]:
@@ -233,7 +248,7 @@ def demo(
         data = {
             "table": path if keep else None,
             "pending": list(pending),
-            "compacted": [asdict(r) for r in results],
+            "compacted": [asdict(r) for r in results.done],
             "snapshot_rows": after.num_rows,
             "snapshot_unchanged": same_rows(before, after),
             "rows_current_in_base_files_before": current_rows(before_base, before),

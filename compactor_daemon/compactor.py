@@ -15,12 +15,13 @@ import structlog
 from compactor_daemon.attempt import Attempt, closed_inputs, open_attempt, stage
 from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import Progress, Runner
+from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.publish import publish
 from compactor_daemon.records import GO, Go, attempt_dead, find_go, read_fate
 from compactor_daemon.retire import retire
 from timeline.commit_metadata import decode as decode_commit
-from timeline.errors import AttemptDeadError, LockError, PhantombaseError, StorageError, UsageError
+from timeline.errors import AttemptDeadError, ClaimedError, PhantombaseError, StorageError, UsageError
 from timeline.heartbeat import heartbeat
 from timeline.layout import RECORDS, TEMPORARY
 from timeline.lock import TableLock, hold_file
@@ -68,10 +69,10 @@ def pending_instants(table: Table, only: str | None = None) -> tuple[str, ...]:
 def claim(table: Table, wait_s: float = 0.0) -> Iterator[None]:
     """One compactor process a table, for liveness only: safety rests on the attempts' records.
 
-    LockError when another process of ours holds the claim for longer than `wait_s`.
+    ClaimedError when another process of ours holds the claim for longer than `wait_s`.
     """
     path = os.path.join(table.storage.base_path, RECORDS, "claim.lock")
-    busy = LockError(
+    busy = ClaimedError(
         "another compactor is at work on this table", path=path, todo="Wait for it, or run with --wait SECONDS."
     )
     with hold_file(path, wait_s, busy):
@@ -125,22 +126,30 @@ def compact_instant(
     progress: Progress,
     output: OutputOptions,
     options: AttemptOptions,
+    limit: Limit | None = None,
 ) -> Compacted:
     """Brings one pending compaction to its end; the caller holds the claim.
 
     A decision made by an attempt that died is published; otherwise a new attempt is opened, staged and decided.
+    StoppedError: the limit was reached before the decision; the attempt stays without fate, for the next run to adopt.
     """
     started = time.monotonic()
     table = table.reload()
     refuse_metadata_table(table)
     storage = table.storage
+    check = (limit or Limit()).check
+
+    def checked(done: int, total: int) -> None:
+        check()
+        progress(done, total)
+
     work = find_go(storage, instant) or open_attempt(table, instant, options)
     with heartbeat(storage, instant, options.heartbeat_s):
         if isinstance(work, Go):
             go = work
         else:
             with _taken_over_is_said(storage, work):
-                done, schema = stage(table, work, output, options, lambda tasks: runner(storage, tasks, progress))
+                done, schema = stage(table, work, output, options, lambda tasks: runner(storage, tasks, checked), check)
                 go = decide_go(table, work, done, schema, lock)
         publish(table, go, lock, output)
         retire(table, go, output)

@@ -6,8 +6,10 @@ Spark is used through plain RDD tasks: no shuffle, no DataFrame, and only counts
 from __future__ import annotations
 
 import threading
+import time
+import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -19,16 +21,28 @@ from timeline.errors import PhantombaseError, SparkError
 from timeline.storage import Storage
 
 Progress = Callable[[int, int], None]
-"""Called with (slices done, slices in all) while tasks run."""
+"""Called with (slices done, slices in all) while tasks run; what it raises ends them."""
 
 _POLL_S = 0.2
+_CANCEL_S = 10.0
 
 
 class Runner(Protocol):
-    """Compacts file slices and returns their records in task order; the first error of the tree is raised."""
+    """Compacts file slices and returns their records in task order; the first error of the tree is raised.
+
+    `progress` is called several times a second. When it raises, what has not begun is cancelled, and it is raised.
+    """
 
     def __call__(self, storage: Storage, tasks: list[SliceTask], progress: Progress) -> list[SliceDone]:
         """Runs all tasks."""
+        ...
+
+
+class Spark(Protocol):
+    """Where a Spark context comes from."""
+
+    def context(self) -> Any:
+        """The context, once it is there; SparkError when it does not start."""
         ...
 
 
@@ -46,7 +60,7 @@ def open_runner(options: ExecuteOptions) -> Iterator[Runner]:
 
 
 class LocalRunner:
-    """In-process, `threads` slices at a time."""
+    """In-process, `threads` slices at a time. Slices at work are brought to their end, whatever `progress` raises."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -55,32 +69,37 @@ class LocalRunner:
         """See `Runner`."""
         with ThreadPoolExecutor(self._threads) as pool:
             futures = [pool.submit(compact_slice, storage, task) for task in tasks]
-            for count, future in enumerate(as_completed(futures), 1):
-                if future.exception() is not None:
-                    pool.shutdown(cancel_futures=True)
-                    break
-                progress(count, len(tasks))
+            waiting = set(futures)
+            try:
+                while waiting:
+                    done, waiting = wait(waiting, _POLL_S, FIRST_COMPLETED)
+                    if any(future.exception() is not None for future in done):
+                        break
+                    progress(len(futures) - len(waiting), len(tasks))
+            finally:
+                pool.shutdown(cancel_futures=True)
             return [future.result() for future in futures if not future.cancelled()]
 
 
 class SparkRunner:
-    """One Spark task per file slice."""
+    """One Spark task per file slice. `pool`: the scheduler pool of its jobs, where `spark.scheduler.mode` is FAIR."""
 
-    def __init__(self, spark: StartingSpark) -> None:
+    def __init__(self, spark: Spark, pool: str | None = None) -> None:
         self._spark = spark
-        self._runs = 0
+        self._pool = pool
 
     def __call__(self, storage: Storage, tasks: list[SliceTask], progress: Progress) -> list[SliceDone]:
         """See `Runner`. SparkError when Spark did not start."""
         context = self._spark.context()
-        self._runs += 1
-        group = f"phantombase-{tasks[0].instant}-{tasks[0].attempt}-{self._runs}"
+        group = f"phantombase-{tasks[0].instant}-{tasks[0].attempt}-{uuid.uuid4().hex}"
         outcomes: list[SliceDone | PhantombaseError] = []
         failure: list[BaseException] = []
 
         def job() -> None:
             try:
                 context.setJobGroup(group, f"compaction {tasks[0].instant}")
+                if self._pool is not None:
+                    context.setLocalProperty("spark.scheduler.pool", self._pool)
                 rdd = context.parallelize(tasks, len(tasks))
                 outcomes.extend(rdd.map(_Compact(storage)).collect())
             except BaseException as error:
@@ -88,9 +107,13 @@ class SparkRunner:
 
         thread = threading.Thread(target=job, name=group, daemon=True)
         thread.start()
-        while thread.is_alive():
-            thread.join(_POLL_S)
-            progress(_completed(context, group), len(tasks))
+        try:
+            while thread.is_alive():
+                thread.join(_POLL_S)
+                progress(_completed(context, group), len(tasks))
+        except BaseException:
+            _cancel(context, group, thread)
+            raise
         if failure:
             raise SparkError(
                 "a Spark job of the compaction failed",
@@ -122,6 +145,14 @@ def spark_words(error: BaseException) -> str:
     """What went wrong in a Spark job, without its traces."""
     lines = [line.strip() for line in str(error).splitlines() if "Error" in line or "Exception" in line]
     return lines[-1] if lines else f"{type(error).__name__}: {error}"
+
+
+def _cancel(context: Any, group: str, thread: threading.Thread) -> None:
+    """Ends the jobs of a group, also those that are only about to begin; waits for their thread for a while only."""
+    deadline = time.monotonic() + _CANCEL_S
+    while thread.is_alive() and time.monotonic() < deadline:
+        context.cancelJobGroup(group)
+        thread.join(_POLL_S)
 
 
 def _completed(context: Any, group: str) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from compactor_daemon.options import Bloom, Codec
 from timeline.errors import UsageError
+from timeline.triggers import TriggerStrategy
 
 
 def _codec(text: str) -> Codec:
@@ -17,11 +18,28 @@ def _bloom(text: str) -> Bloom:
     return {"true": Bloom.ON, "false": Bloom.OFF}[text.lower()]
 
 
-_KNOWN: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+def _strategy(text: str) -> TriggerStrategy:
+    return _STRATEGIES[text.upper()]
+
+
+_STRATEGIES = {s.name: s for s in TriggerStrategy if s is not TriggerStrategy.ALWAYS}
+"""By Hudi's names; ALWAYS is not one of them."""
+
+_Known: TypeAlias = Mapping[str, tuple[str, Callable[[str], Any]]]
+"""Hudi's name: the field of ours, and its value from text."""
+
+_KNOWN: _Known = {
     "hoodie.parquet.compression.codec": ("codec", _codec),
     "hoodie.parquet.bloom.filter.enabled": ("bloom", _bloom),
     "hoodie.memory.compaction.max.size": ("memory_limit", int),
     "hoodie.memory.spillable.map.path": ("spill_dir", str),
+}
+
+SCHEDULE_CONF: _Known = {
+    "hoodie.compact.inline.trigger.strategy": ("strategy", _strategy),
+    "hoodie.compact.inline.max.delta.commits": ("max_delta_commits", int),
+    "hoodie.compact.inline.max.delta.seconds": ("max_delta_seconds", int),
+    "hoodie.compaction.target.io": ("target_io_bytes", lambda megabytes: int(megabytes) << 20),
 }
 
 HUDI_NAMES = frozenset(_KNOWN)
@@ -30,12 +48,21 @@ HUDI_NAMES = frozenset(_KNOWN)
 
 def parse_hudi_conf(pairs: Iterable[str]) -> dict[str, Any]:
     """`name=value` pairs as fields of OutputOptions; UsageError for names without a meaning here."""
+    return _parsed(pairs, _KNOWN)
+
+
+def parse_schedule_conf(pairs: Iterable[str]) -> dict[str, Any]:
+    """`name=value` pairs as fields of ScheduleOptions; UsageError for names without a meaning here."""
+    return _parsed(pairs, SCHEDULE_CONF)
+
+
+def _parsed(pairs: Iterable[str], known: _Known) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
-        if name not in _KNOWN:
-            raise UsageError("not a configuration that has a meaning here", expected=", ".join(_KNOWN), found=pair)
-        field, convert = _KNOWN[name]
+        if name not in known:
+            raise UsageError("not a configuration that has a meaning here", expected=", ".join(known), found=pair)
+        field, convert = known[name]
         try:
             options[field] = convert(value)
         except (KeyError, ValueError) as error:

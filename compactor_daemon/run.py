@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 import structlog
 
@@ -18,17 +19,26 @@ from compactor_daemon.compactor import (
 )
 from compactor_daemon.execute import Progress as TaskProgress
 from compactor_daemon.execute import Runner, open_runner
+from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
 from compactor_daemon.records import recorded_instants
 from compactor_daemon.retire import finish_completed
 from timeline.console import progress
-from timeline.errors import ConflictError, LedgerError, PhantombaseError
+from timeline.errors import ConflictError, LedgerError, PhantombaseError, StoppedError
 from timeline.layout import RECORDS
 from timeline.lock import FileLock, parse_lock
 from timeline.schedule import drop_metadata_table, refuse_metadata_table
 from timeline.table import Table
 
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compactions:
+    """What a run did, and the instants it left because its limit was reached; earliest first."""
+
+    done: tuple[Compacted, ...] = ()
+    left: tuple[str, ...] = ()
 
 
 def run_compactions(
@@ -41,24 +51,29 @@ def run_compactions(
     execute: ExecuteOptions,
     attempt: AttemptOptions,
     runner: Runner | None = None,
-) -> list[Compacted]:
+    limit: Limit | None = None,
+) -> Compactions:
     """Executes pending compactions, earliest first. Everything that is refused is refused before the first write.
 
     ConflictError, LedgerError: an instant cannot be brought to its end now; it is parked, and the error is raised when
     the others are done.
 
     `runner`: one that is open already (a warm Spark session); otherwise one is opened as `execute` says.
+    `limit`: once it is reached nothing new begins, and an instant whose slices are being staged is left to the next
+    run, which adopts the finished ones. An instant that is decided is brought to its end.
     """
+    limit = limit or Limit()
     table = Table.open(path)
     instants = pending_instants(table, instant)
     if not drop_metadata:
         refuse_metadata_table(table)
-    if not instants and not recorded_instants(table.storage):
-        return []
+    if limit.closed or (not instants and not recorded_instants(table.storage)):
+        return Compactions(left=instants)
     held = (
         parse_lock(lock) if lock is not None else FileLock(os.path.join(table.storage.base_path, RECORDS, "table.lock"))
     )
     results: list[Compacted] = []
+    left: tuple[str, ...] = ()
     parked: PhantombaseError | None = None
     with ExitStack() as open_:
         if instants:
@@ -70,13 +85,25 @@ def run_compactions(
         table = drop_metadata_table(table, held) if drop_metadata else table.reload()
         finish_completed(table, output)
         if not instants:
-            return []  # there was only something to clean up: no executor is started
-        for one in pending_instants(table, instant):
+            return Compactions()  # there was only something to clean up: no executor is started
+        pending = pending_instants(table, instant)
+        for number, one in enumerate(pending):
             with _reported(table, one) as report:
                 try:
+                    limit.check_begin()
                     done = compact_instant(
-                        table, one, lock=held, runner=running, progress=report, output=output, options=attempt
+                        table,
+                        one,
+                        lock=held,
+                        runner=running,
+                        progress=report,
+                        output=output,
+                        options=attempt,
+                        limit=limit,
                     )
+                except StoppedError:
+                    left = pending[number:]
+                    break
                 except (ConflictError, LedgerError) as error:
                     # Pending plans hold different file groups: what stops one of them is nothing to the others.
                     if parked is not None:
@@ -86,7 +113,9 @@ def run_compactions(
                     results.append(done)
     if parked is not None:
         raise parked
-    return results
+    if left:
+        _log.info("stopped_by_limit", done=len(results), left=left)
+    return Compactions(done=tuple(results), left=left)
 
 
 @contextmanager

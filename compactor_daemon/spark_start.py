@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import IO, Any
 
 from compactor_daemon.class_archive import NO_ARCHIVE, class_archive
@@ -20,6 +21,17 @@ _LAST_LINES = 3
 
 _stopping: threading.Thread | None = None
 """The stop of the process's last context; Spark allows one context at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningSpark:
+    """A Spark context of somebody else, an ingest job say, who also stops it."""
+
+    running: Any
+
+    def context(self) -> Any:
+        """The context."""
+        return self.running
 
 
 class StartingSpark:

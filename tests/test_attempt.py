@@ -31,7 +31,7 @@ from compactor_daemon.records import (
     reserved_times,
 )
 from compactor_daemon.retire import finish_completed, retire
-from compactor_daemon.run import run_compactions
+from compactor_daemon.run import Compactions, run_compactions
 from tests.attempts import (
     OPTIONS,
     OUTPUT,
@@ -217,7 +217,7 @@ def test_a_run_killed_while_cleaning_up_is_finished_with_nothing_pending(tmp_pat
     publish(table, decide_go(table, attempt, done, schema, ProcessLock("a")), ProcessLock("a"), OUTPUT)
     assert pending_instants(table) == ()
     execute = ExecuteOptions(executor=Executor.LOCAL)
-    assert run_compactions(str(path), output=OUTPUT, execute=execute, attempt=OPTIONS) == []
+    assert run_compactions(str(path), output=OUTPUT, execute=execute, attempt=OPTIONS) == Compactions()
     check_whole(path, path.with_name("pending.expected"))
 
 

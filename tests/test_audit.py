@@ -32,7 +32,7 @@ def compact(path: Path) -> list[str]:
         execute=ExecuteOptions(executor=Executor.LOCAL),
         attempt=AttemptOptions(),
     )
-    return [d.instant for d in done]
+    return [d.instant for d in done.done]
 
 
 def compacted(name: str, folder: Path) -> tuple[Path, str]:

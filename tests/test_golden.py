@@ -42,7 +42,7 @@ def compact(path: Path, executor: Executor = Executor.LOCAL, output: OutputOptio
         execute=ExecuteOptions(executor=executor, master="local[2]", threads=2),
         attempt=AttemptOptions(),
     )
-    return len(results)
+    return len(results.done)
 
 
 def expected(path: Path, what: str) -> pa.Table | None:

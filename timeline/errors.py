@@ -8,12 +8,14 @@
     ├── MissingFileError            a file that the timeline or a plan names is not there
     ├── UnknownStateError           a lookup failed: the answer is unknown, which is never "no"
     ├── LockError                   the table lock could not be taken in time
+    │   └── ClaimedError            another compactor of ours is at work on the table
     ├── ConflictError               somebody else changed the table meanwhile
     │   ├── AttemptDeadError        this attempt was declared dead: it may publish nothing
     │   ├── BarrierError            delta commits that could still write under the plan are pending
     │   └── TableChangedError       the table was upgraded, or its settings changed, while it was looked at
     ├── LedgerError                 the books of a compaction do not balance: nothing is published
     ├── StorageError                the storage refused or broke a promise (put-if-absent, place)
+    ├── StoppedError                work was stopped by its time limit: nothing is wrong
     └── SparkError                  Spark did not start or lost a job
 
 A message has what, where (path, instant), expected, found, and what to do next.
@@ -119,6 +121,10 @@ class LockError(PhantombaseError):
     """The table lock could not be taken in time."""
 
 
+class ClaimedError(LockError):
+    """Another compactor of ours is at work on the table."""
+
+
 class ConflictError(PhantombaseError):
     """Somebody else changed the table meanwhile."""
 
@@ -141,6 +147,10 @@ class LedgerError(PhantombaseError):
 
 class StorageError(PhantombaseError):
     """The storage refused an operation or broke a promise the protocol rests on."""
+
+
+class StoppedError(PhantombaseError):
+    """Work was stopped by its time limit: nothing is wrong, and the next run goes on from there."""
 
 
 class SparkError(PhantombaseError):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from timeline.instant import Instant
 from timeline.plan import (
@@ -24,10 +25,14 @@ _NEW_FILE_BYTES = 120 * _MB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan, or None with the reason in `why`."""
+    """A plan, or None with the reason in `why`.
+
+    `waits_for`: the pending write without which there would be a plan.
+    """
 
     plan: CompactionPlan | None
     why: str
+    waits_for: Instant | None = None
 
 
 def pending_writer(view: TableView) -> Instant | None:
@@ -42,27 +47,49 @@ def pending_writer(view: TableView) -> Instant | None:
     return min(view.timeline.pending_delta_commits, key=lambda i: i.requested_time, default=None)
 
 
-def plan_compaction(view: TableView, busy: Collection[GroupKey]) -> Planned:
-    """A plan of every file group that has log files and is not `busy` (in a pending table service).
+def plan_compaction(view: TableView, busy: Collection[GroupKey], target_io_bytes: int | None = None) -> Planned:
+    """A plan of the file groups that have log files and are not `busy` (in a pending table service).
 
-    Largest log first, as Hudi's default strategy orders them.
+    Largest log first, as Hudi's default strategy orders them, until what they read and write reaches
+    `target_io_bytes`; None: all of them.
     """
+    slices = [s for g in view.groups if (s := _candidate(g, view, busy)) is not None]
+    if not slices:
+        return Planned(plan=None, why="no file group has log files that are not already in a plan")
     writer = pending_writer(view)
     if writer is not None:
         return Planned(
             plan=None,
             why=f"{writer.action} {writer.requested_time} is pending: version 6 is planned only while no write pends",
+            waits_for=writer,
         )
-    slices = [s for g in view.groups if (s := _candidate(g, view, busy)) is not None]
-    if not slices:
-        return Planned(plan=None, why="no file group has log files that are not already in a plan")
     slices.sort(key=lambda s: -s.log_bytes)
+    chosen = slices[: _within(slices, target_io_bytes)]
+    # Hudi 1.2 looks for logs only in partitions written since the last compaction, and in those its plan left out.
+    left_out = sorted({s.partition for s in slices[len(chosen) :]})
     plan = CompactionPlan(
-        operations=tuple(_operation(s) for s in slices),
+        operations=tuple(_operation(s) for s in chosen),
         extra_metadata={},
-        missing_schedule_partitions=() if view.timeline.layout.has_completion_times else None,
+        missing_schedule_partitions=tuple(left_out) if view.timeline.layout.has_completion_times else None,
     )
-    return Planned(plan=plan, why=f"{len(slices)} file groups with log files")
+    others = f", {len(slices) - len(chosen)} more are beyond the target of a plan" if left_out else ""
+    return Planned(plan=plan, why=f"{len(chosen)} file groups with log files{others}")
+
+
+def _within(slices: Sequence[FileSlice], target_io_bytes: int | None) -> int:
+    """How many of them a plan takes: the one that reaches the target is the last."""
+    if target_io_bytes is None:
+        return len(slices)
+    io_bytes = accumulate(_read_bytes(s) + _write_bytes(s) for s in slices)
+    return next((count for count, total in enumerate(io_bytes, 1) if total >= target_io_bytes), len(slices))
+
+
+def _read_bytes(slice_: FileSlice) -> int:
+    return slice_.base_bytes + slice_.log_bytes
+
+
+def _write_bytes(slice_: FileSlice) -> int:
+    return slice_.base_bytes or _NEW_FILE_BYTES
 
 
 def _candidate(group: FileGroup, view: TableView, busy: Collection[GroupKey]) -> FileSlice | None:
@@ -75,8 +102,7 @@ def _candidate(group: FileGroup, view: TableView, busy: Collection[GroupKey]) ->
 def _operation(slice_: FileSlice) -> CompactionOperation:
     """One operation, with the metrics Hudi 0.15 and 1.2 write (FileSliceMetricUtils): whole megabytes, floored."""
     base = slice_.base
-    read_mb = (slice_.base_bytes + slice_.log_bytes) // _MB
-    write_mb = (slice_.base_bytes or _NEW_FILE_BYTES) // _MB
+    read_mb, write_mb = _read_bytes(slice_) // _MB, _write_bytes(slice_) // _MB
     return CompactionOperation(
         base_instant_time=base.name.instant if base else slice_.logs[0].name.instant,
         delta_file_paths=tuple(str(log.name) for log in slice_.logs),

@@ -1,7 +1,7 @@
 """Requests a compaction: one section under the table lock, nothing in it is split.
 
-Inside: read hoodie.properties again, load timeline and view, check that nothing pends that could write under the
-plan, choose an instant greater than every time on storage, and make the plan visible by put-if-absent.
+Inside: read hoodie.properties again, ask the trigger, load timeline and view, check that nothing pends that could write
+under the plan, choose an instant greater than every time on storage, and make the plan visible by put-if-absent.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from timeline.active import Timeline
 from timeline.errors import ConflictError, UnsupportedError
+from timeline.gate import clock_ms, put_wanted, remove_wanted
 from timeline.instant import Instant, State, next_time
 from timeline.layout import HOODIE
 from timeline.lock import TableLock
@@ -19,6 +20,7 @@ from timeline.planner import plan_compaction
 from timeline.storage import Storage
 from timeline.table import Table
 from timeline.table_config import save_table_config
+from timeline.triggers import PLAN_NOW, ScheduleOptions, TriggerStrategy, triggered
 from timeline.view import GroupKey
 
 
@@ -32,20 +34,30 @@ class Scheduled:
 
 
 def schedule_compaction(
-    table: Table, lock: TableLock, reserved: Callable[[Storage], Iterable[str]] = lambda _: ()
+    table: Table,
+    lock: TableLock,
+    reserved: Callable[[Storage], Iterable[str]] = lambda _: (),
+    options: ScheduleOptions = PLAN_NOW,
 ) -> Scheduled:
-    """Plans every file group with log files and makes the plan visible.
+    """Plans the file groups with log files, if the trigger has fired, and makes the plan visible.
 
     `reserved`: times that are taken though no timeline file shows them (records of attempts), asked under the
-    lock.
+    lock. Where only a pending write is in the way of a due plan, writers are asked to wait (see `gate`).
 
     UnsupportedError: the metadata table is on. LockError, UnknownStateError: nothing was changed.
     """
     with lock.hold("schedule a compaction"):
         table = table.reload()
         refuse_metadata_table(table)
+        trigger = triggered(table.load_timeline(), table.now(), options)
+        if not trigger.fired:
+            return Scheduled(instant=None, plan=None, why=f"not due: {trigger.why}")
         view = table.load_view()
-        planned = plan_compaction(view, set(busy_file_groups(table, view.timeline)))
+        planned = plan_compaction(view, set(busy_file_groups(table, view.timeline)), options.target_io_bytes)
+        if planned.waits_for is None:
+            remove_wanted(table.storage)
+        elif options.strategy is not TriggerStrategy.ALWAYS:
+            put_wanted(table.storage, options.gate_s, clock_ms())
         if planned.plan is None:
             return Scheduled(instant=None, plan=None, why=planned.why)
         # Archived instants are older than active ones, unless nothing is active any more.
@@ -60,7 +72,7 @@ def schedule_compaction(
                 instant=time,
                 todo="All writers and schedulers of a table must share one lock. Run again.",
             )
-        return Scheduled(instant=time, plan=planned.plan, why=planned.why)
+        return Scheduled(instant=time, plan=planned.plan, why=f"{planned.why}; {trigger.why}")
 
 
 def busy_file_groups(table: Table, timeline: Timeline) -> Iterable[GroupKey]:

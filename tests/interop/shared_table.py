@@ -111,7 +111,7 @@ class SharedTable:
             execute=ExecuteOptions(executor=Executor.LOCAL, threads=2),
             attempt=attempt or AttemptOptions(),
         )
-        return [result.instant for result in results]
+        return [result.instant for result in results.done]
 
     def audited(self) -> None:
         """Every compaction of ours can still be proved, as far as its files exist."""
