@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from timeline.errors import UsageError
+from timeline.errors import LockError, UsageError
 from timeline.log_write import LogFormat
 from timeline.read import read_table
 from timeline.table import Table
@@ -141,3 +141,41 @@ def test_small_files_take_inserts(tmp_path: Path) -> None:
     groups = Table.open(path).load_view().groups
     assert [len(g.slices) for g in groups] == [2]
     assert len(read(tmp_path / "trips")) == 20
+
+
+def test_modes_of_compaction(tmp_path: Path) -> None:
+    """Write-only does nothing, schedule requests when due, inline executes too and leaves what the limit forbids."""
+    path = str(tmp_path / "trips")
+    described = trips(rows((1, 1, 1.0)), 6, 2)
+    assert described.upsert(path).after.why == ""
+    done = [trips(rows((1, 2 + n, 1.0)), 6, 2).schedule(max_delta_commits=3).upsert(path).after for n in range(3)]
+    assert [d.scheduled is not None for d in done] == [False, True, False]
+    assert done[0].why.startswith("not due: 2 of 3 delta commits")
+    left = trips(rows((1, 9, 9.0)), 6, 2).compact_inline(limit_s=0, max_delta_commits=3).upsert(path).after
+    assert left.left == (done[1].scheduled,)
+    ran = trips(rows((1, 10, 10.0)), 6, 2).compact_inline(max_delta_commits=99).upsert(path).after
+    assert [c.instant for c in ran.compacted] == [done[1].scheduled]
+    assert read(tmp_path / "trips") == {"k0001": 10.0}
+
+
+def test_what_fails_after_the_commit_does_not_undo_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise LockError("could not take the table lock to schedule a compaction")
+
+    monkeypatch.setattr("writer_hooks.after_commit.schedule_compaction", failing)
+    done = trips(rows((1, 1, 1.0)), 9).schedule().upsert(str(tmp_path / "trips"))
+    assert done.after.error is not None
+    assert read(tmp_path / "trips") == {"k0001": 1.0}
+
+
+def test_a_batch_of_a_stream_is_written_once(tmp_path: Path) -> None:
+    path = str(tmp_path / "trips")
+    sink = trips(rows(), 9).foreach_batch(path, stream="s")
+    sink(rows((1, 1, 1.0)), 0)
+    sink(rows((1, 2, 2.0)), 1)
+    sink(rows((1, 9, 9.0)), 1)
+    assert read(tmp_path / "trips") == {"k0001": 2.0}
+    with pytest.raises(UsageError, match="a later batch of this stream is written already"):
+        sink(rows((1, 9, 9.0)), 0)
+    trips(rows(), 9).foreach_batch(path, stream="another")(rows((2, 1, 1.0)), 0)
+    assert len(read(tmp_path / "trips")) == 2

@@ -20,6 +20,8 @@ from timeline.errors import NotATableError, UnsupportedError, UsageError
 from timeline.local_storage import LocalStorage
 from timeline.table import Table
 from timeline.table_config import MergeMode
+from timeline.triggers import ScheduleOptions
+from writer_hooks.after_commit import CompactionOptions, Mode
 from writer_hooks.create_table import create_table
 from writer_hooks.engine import Engine, LocalEngine
 from writer_hooks.key_generator import generator_kind
@@ -27,7 +29,7 @@ from writer_hooks.new_table import NewTable, check_same_table
 from writer_hooks.options import Operation, WriteOptions
 from writer_hooks.spark_engine import SparkEngine
 from writer_hooks.stream import StreamBatch
-from writer_hooks.write import Written, checked_schema, write
+from writer_hooks.write import Written, checked_schema, write, write_batch
 from writer_hooks.write_conf import parse_write_conf
 
 NEW_TABLE_VERSION = 9
@@ -94,6 +96,25 @@ class Writer:
         """Fields of `WriteOptions`."""
         return replace(self, options=replace(self.options, **options))
 
+    def schedule(self, *, notify: Callable[[], None] | None = None, **options: Any) -> Writer:
+        """Request a compaction after each commit, when it is due: fields of `ScheduleOptions`
+        (`hoodie.compact.schedule.inline`, `hoodie.compact.inline.max.delta.commits`, ...).
+
+        Somebody else executes it: `compactor-daemon`, Hudi, or an `AsyncCompaction` of this job, whose `notify` is
+        given here.
+        """
+        compaction = CompactionOptions(mode=Mode.SCHEDULE, schedule=ScheduleOptions(**options), notify=notify)
+        return self.option(compaction=compaction)
+
+    def compact_inline(self, *, limit_s: float | None = None, **options: Any) -> Writer:
+        """Request a compaction when it is due, and execute what pends before the write returns
+        (`hoodie.compact.inline`); `options` as for `schedule`.
+
+        `limit_s`: seconds after which staging stops; what is left is for the next write, or anybody else.
+        """
+        schedule = ScheduleOptions(**options)
+        return self.option(compaction=CompactionOptions(mode=Mode.INLINE, schedule=schedule, limit_s=limit_s))
+
     def conf(self, conf: Mapping[str, str]) -> Writer:
         """Hudi's own names for all of the above; UsageError for one without a meaning here."""
         said, options = parse_write_conf(conf, self.options)
@@ -141,16 +162,14 @@ class Writer:
             described = replace(self, source=frame)
             engine = described._engine()
             table = described._opened(path, engine, operation)
-            write(table, engine, operation, self.options, batch=StreamBatch(name=stream, number=number))
+            write_batch(table, engine, operation, self.options, StreamBatch(name=stream, number=number))
 
         return sink
 
     def _write(self, path: str, operation: Operation) -> Written:
         engine = self._engine()
         table = self._opened(path, engine, operation)
-        written = write(table, engine, operation, self.options)
-        assert written is not None, "only batches of streams are skipped"
-        return written
+        return write(table, engine, operation, self.options)
 
     def _engine(self) -> Engine:
         if isinstance(self.source, pa.Table):

@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
+from compactor_daemon.execute import LocalRunner, Runner
 from writer_hooks.pieces import Piece
 
 Prepare: TypeAlias = Callable[[int, Iterator[pa.RecordBatch]], Iterator[Piece]]
@@ -71,6 +72,10 @@ class Engine(Protocol):
         """The input as pieces."""
         ...
 
+    def runner(self) -> Runner:
+        """Where this input's table is compacted inline."""
+        ...
+
 
 class LocalEngine:
     """In this process: for tests, tiny writes and machines without Java. The rows lie in memory."""
@@ -87,6 +92,10 @@ class LocalEngine:
     def prepare(self, prepare: Prepare) -> Pieces:
         """See `Engine`."""
         return LocalPieces(list(prepare(0, iter(self._rows.to_batches()))), self.slots)
+
+    def runner(self) -> Runner:
+        """See `Engine`."""
+        return LocalRunner(self.slots)
 
 
 class LocalPieces:

@@ -7,6 +7,7 @@ from enum import Enum
 
 from compactor_daemon.options import OutputOptions
 from timeline.log_write import LogFormat
+from writer_hooks.after_commit import CompactionOptions
 
 
 class Operation(Enum):
@@ -34,6 +35,10 @@ class WriteOptions:
     `retries`: how often a write that lost against another one is tried again.
     `lazy_rollback`: only writers without heartbeat for `heartbeat_expiry_s` are taken for dead
     (`hoodie.cleaner.policy.failed.writes=LAZY`); None: when a lock is given, since others write too.
+    `lock`: `file:PATH` or `zookeeper:HOST:PORT/BASE/KEY`, the same for all who write to or schedule on the table
+    (`hoodie.write.lock.*`); None: a file in the table, which real Hudi does not know.
+    `drop_metadata_table`: turn a live metadata table off first (`hoodie.metadata.enable=false`).
+    `compaction`: what is done for it after the commit.
     """
 
     output: OutputOptions = field(default_factory=OutputOptions)
@@ -51,3 +56,4 @@ class WriteOptions:
     lazy_rollback: bool | None = None
     lock: str | None = None
     drop_metadata_table: bool = False
+    compaction: CompactionOptions = field(default_factory=CompactionOptions)

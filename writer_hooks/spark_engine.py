@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from compactor_daemon.execute import spark_words
+from compactor_daemon.execute import Runner, SparkRunner, spark_words
+from compactor_daemon.spark_start import RunningSpark
 from timeline.errors import PhantombaseError, SparkError
 from writer_hooks.engine import Pieces, Prepare, Step, Summary
 from writer_hooks.pieces import SPARK_PIECE, Piece, from_batches, to_batch
@@ -35,6 +36,10 @@ class SparkEngine:
     def prepare(self, prepare: Prepare) -> Pieces:
         """See `Engine`."""
         return SparkPieces(_mapped(self._frame, _Prepare(prepare)), self.slots)
+
+    def runner(self) -> Runner:
+        """See `Engine`: the session of the DataFrame."""
+        return SparkRunner(RunningSpark(self._frame.sparkSession.sparkContext))
 
 
 class SparkPieces:

@@ -6,7 +6,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import structlog
@@ -17,6 +17,7 @@ from timeline.avro_schema import arrow_schema, project
 from timeline.commit_metadata import CommitMetadata, WriteStat
 from timeline.dead_writers import roll_back_dead_writers
 from timeline.errors import ConflictError, PhantombaseError, UsageError
+from timeline.gate import wait_while_wanted
 from timeline.layout import RECORDS, Slicing
 from timeline.lock import FileLock, TableLock, parse_lock
 from timeline.markers import delete_markers
@@ -25,6 +26,7 @@ from timeline.rollback import roll_back
 from timeline.schedule import drop_metadata_table, refuse_metadata_table
 from timeline.table import Table, TableSchema
 from timeline.table_config import TableConfig
+from writer_hooks.after_commit import AfterCommit, after_commit
 from writer_hooks.bucket import KeySplit
 from writer_hooks.bucket_step import BucketStep
 from writer_hooks.conflict import Footprint
@@ -58,6 +60,7 @@ class Written:
     updates: int
     deletes: int
     seconds: float
+    after: AfterCommit = field(default_factory=AfterCommit)
 
 
 def table_lock(path: str, lock: str | None) -> TableLock:
@@ -65,34 +68,58 @@ def table_lock(path: str, lock: str | None) -> TableLock:
     return parse_lock(lock) if lock is not None else FileLock(os.path.join(path, RECORDS, "table.lock"))
 
 
-def write(
-    table: Table,
-    engine: Engine,
-    operation: Operation,
-    options: WriteOptions,
-    *,
-    batch: StreamBatch | None = None,
-) -> Written | None:
-    """Writes the engine's input as one delta commit; None for a batch of a stream that is written already.
+def write(table: Table, engine: Engine, operation: Operation, options: WriteOptions) -> Written:
+    """Writes the engine's input as one delta commit.
 
     UsageError, UnsupportedError: refused, nothing was touched. ConflictError: somebody else changed the same meanwhile,
     and `retries` are used up; the table reads as before.
     """
+    table, lock = _checked(table, engine, operation, options)
+    return _retried(table, lock, engine, operation, options, None)
+
+
+def write_batch(
+    table: Table, engine: Engine, operation: Operation, options: WriteOptions, batch: StreamBatch
+) -> Written | None:
+    """Writes a batch of a stream exactly once: None when an earlier try has written it. Errors as `write`."""
+    table, lock = _checked(table, engine, operation, options)
+    if _is_written(table, lock, batch):
+        _after(table, lock, engine, options)  # the try that wrote it may have died before
+        return None
+    return _retried(table, lock, engine, operation, options, batch)
+
+
+def _checked(table: Table, engine: Engine, operation: Operation, options: WriteOptions) -> tuple[Table, TableLock]:
+    """The table and its lock; refuses what does not fit before anything is visible."""
     lock = table_lock(table.storage.base_path, options.lock)
     if options.drop_metadata_table:
         table = drop_metadata_table(table, lock)
     refuse_metadata_table(table)
-    _schema(table, table.load_timeline(), engine.schema, operation)  # refuses before anything is visible
-    if batch is not None and _is_written(table, lock, batch):
-        return None
+    _schema(table, table.load_timeline(), engine.schema, operation)
+    return table, lock
+
+
+def _retried(
+    table: Table,
+    lock: TableLock,
+    engine: Engine,
+    operation: Operation,
+    options: WriteOptions,
+    batch: StreamBatch | None,
+) -> Written:
     for left in reversed(range(options.retries + 1)):
         try:
-            return _attempt(table, lock, engine, operation, options, batch)
+            done = _attempt(table, lock, engine, operation, options, batch)
+            return replace(done, after=_after(table, lock, engine, options))
         except ConflictError as error:
             if not left:
                 raise
             _log.info("write_again", retries_left=left, error=str(error))
     raise AssertionError("unreachable")
+
+
+def _after(table: Table, lock: TableLock, engine: Engine, options: WriteOptions) -> AfterCommit:
+    return after_commit(table, lock, options.lock, engine.runner, options.output, options.compaction)
 
 
 def _attempt(
@@ -113,6 +140,7 @@ def _attempt(
         expiry_s=options.heartbeat_expiry_s,
         reserved=reserved_times,
     )
+    wait_while_wanted(table.storage)
     with transaction(table, lock, options.heartbeat_s) as begun:
         if batch is not None:
             batch.intend(begun.table.storage, begun.instant)

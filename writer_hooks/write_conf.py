@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from compactor_daemon.hudi_conf import HUDI_NAMES, parse_hudi_conf
+from compactor_daemon.hudi_conf import HUDI_NAMES, SCHEDULE_CONF, parse_hudi_conf, parse_schedule_conf
 from timeline.errors import UnsupportedError, UsageError
 from timeline.log_write import LogFormat
+from writer_hooks.after_commit import CompactionOptions, Mode
 from writer_hooks.options import WriteOptions
 from writer_hooks.table_conf import parse_table_conf
 
@@ -30,6 +31,7 @@ _KNOWN: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "hoodie.upsert.shuffle.parallelism": ("slots", int),
     "hoodie.cleaner.policy.failed.writes": ("lazy_rollback", lambda text: {"LAZY": True, "EAGER": False}[text.upper()]),
 }
+_MODES = {"hoodie.compact.inline": Mode.INLINE, "hoodie.compact.schedule.inline": Mode.SCHEDULE}
 _LOCK = "hoodie.write.lock."
 _ZOOKEEPER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
 _INDEX = "hoodie.index.type"
@@ -42,12 +44,17 @@ def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[di
     lock provider that this code has not.
     """
     found: dict[str, Any] = {}
-    lock, output, table = dict[str, str](), list[str](), dict[str, str]()
+    lock, table, modes = dict[str, str](), dict[str, str](), dict[str, str]()
+    output, schedule = list[str](), list[str]()
     for name, value in conf.items():
         if name == _INDEX:
             _check_index(value, conf)
         elif name.startswith(_LOCK):
             lock[name.removeprefix(_LOCK)] = value
+        elif name in SCHEDULE_CONF:
+            schedule.append(f"{name}={value}")
+        elif name in _MODES:
+            modes[name] = value
         elif name in HUDI_NAMES:
             output.append(f"{name}={value}")
         elif name in _KNOWN:
@@ -62,7 +69,20 @@ def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[di
         found["lock"] = _lock(lock)
     if output:
         found["output"] = replace(options.output, **parse_hudi_conf(output))
+    if modes or schedule:
+        found["compaction"] = _compaction(options.compaction, modes, schedule)
     return parse_table_conf(table), replace(options, **found)
+
+
+def _compaction(options: CompactionOptions, modes: Mapping[str, str], schedule: list[str]) -> CompactionOptions:
+    said = [_MODES[name] for name, value in modes.items() if value.strip().lower() == "true"]
+    if len(said) > 1:
+        raise UsageError("configurations that contradict each other", found=", ".join(modes))
+    return replace(
+        options,
+        mode=said[0] if said else options.mode,
+        schedule=replace(options.schedule, **parse_schedule_conf(schedule)),
+    )
 
 
 def _check_index(kind: str, conf: Mapping[str, str]) -> None:
