@@ -121,11 +121,17 @@ class KeyGenerator:
             return pa.repeat(pa.scalar("", pa.string()), rows.num_rows)
         levels = [self._level(rows, field) for field in self.partition_fields]
         paths = levels[0] if len(levels) == 1 else pc.binary_join_element_wise(*levels, "/")
-        _check_paths(paths, ", ".join(field.name for field in self.partition_fields))
+        _check_paths(pc.unique(paths), ", ".join(field.name for field in self.partition_fields))
         return paths
 
     def _level(self, rows: pa.Table, field: PartitionField) -> pa.StringArray:
         values = field_values(rows, field.name)
+        _check_type(values.type, field.name, "partition")
+        # Many rows share a value: each is formatted and escaped once.
+        distinct = pc.dictionary_encode(values, null_encoding="encode")
+        return self._folders(distinct.dictionary, field).take(distinct.indices)
+
+    def _folders(self, values: pa.Array, field: PartitionField) -> pa.StringArray:
         if field.times is not None:
             text = field.times.format(values, field.name)
         else:
@@ -187,14 +193,18 @@ def escaped(values: pa.StringArray) -> pa.StringArray:
     return values
 
 
-def _text(values: pa.Array, name: str, use: str) -> pa.StringArray:
-    if not has_text(values.type):
+def _check_type(kind: pa.DataType, name: str, use: str) -> None:
+    if not has_text(kind):
         raise UsageError(
             f"a column of this type cannot be a {use}",
             expected="text, integer, boolean, date, timestamp or decimal",
-            found=f"{name}: {values.type}",
+            found=f"{name}: {kind}",
             todo="Others have no text form that every writer agrees on: cast the column.",
         )
+
+
+def _text(values: pa.Array, name: str, use: str) -> pa.StringArray:
+    _check_type(values.type, name, use)
     if pa.types.is_date32(values.type):
         ends = pc.min_max(values.cast(pa.int32())).as_py()
         if ends["min"] is not None and not (ends["min"] >= _FIRST_DAY and ends["max"] <= _LAST_DAY):
@@ -206,17 +216,16 @@ _FIRST_DAY, _LAST_DAY = -719_528, 2_932_896
 """0000-01-01 and 9999-12-31 in days since 1970: Java prints years outside with a sign."""
 
 # A part that is empty, "." or ".."; the metadata folder; a scheme in front, as Hadoop reads it; characters no path has.
-_NO_PATH = r"(^|/)(\.{0,2}|)(/|$)|^\.hoodie(/|$)|^[^/]*:|[\x00\n\r]"
+_NO_PATH = r"(^|/)\.{0,2}(/|$)|^\.hoodie(/|$)|^[^/]*:|[\x00\n\r]"
 
 
 def _check_paths(paths: pa.StringArray, names: str) -> None:
     wrong = pc.match_substring_regex(paths, _NO_PATH)
-    count = pc.sum(wrong).as_py() or 0
-    if count:
+    if pc.any(wrong).as_py():
         raise UsageError(
             "partition values that are no path inside the table",
             expected=f"{names}: no empty, '.' or '..' part, not .hoodie, no ':' in the first part, no line ends",
-            found=f"{count} of {len(paths)} rows, like {paths.filter(wrong)[0].as_py()!r}",
+            found=f"{pc.sum(wrong)} of {len(paths)} paths, like {paths.filter(wrong)[0].as_py()!r}",
             todo="Change the values, or create the table with URL encoding of partition values.",
         )
 

@@ -179,7 +179,7 @@ class PartitionTimes:
             raise UsageError(
                 "partition values that do not fit the table's date formats",
                 expected=", ".join(f for f, _ in self.inputs),
-                found=f"{name}: {moments.null_count} of {len(values)} rows, like {wrong[0].as_py()!r}",
+                found=f"{name}: {moments.null_count} of {len(values)} distinct values, like {wrong[0].as_py()!r}",
             )
         if self.input_zone is not None:
             try:

@@ -212,7 +212,7 @@ def test_rows_without_a_key(key: str, rows: dict[str, Any], found: str) -> None:
 def test_paths_outside_the_partitions(value: str) -> None:
     """They would be written somewhere else, or nobody could read them."""
     generator = KeyGenerator.of(config("id", "p", "SIMPLE"))
-    with pytest.raises(UsageError, match="1 of 2 rows"):
+    with pytest.raises(UsageError, match="1 of 2 paths"):
         generator.partition_paths(pa.table({"p": ["ok", value]}))
     assert generator.partition_paths(pa.table({"p": ["a.b", "a/b:c", ".hoodies", "..."]})).to_pylist()
 
