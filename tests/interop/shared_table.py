@@ -64,7 +64,8 @@ class SharedTable:
 
     def delete(self, rows: pa.Table) -> None:
         """Hudi deletes by key."""
-        self.judge.delete(self.path, rows.select(DELETE_COLUMNS), self.options)
+        columns = {*DELETE_COLUMNS, self.partition_field or "id"} & set(rows.schema.names)
+        self.judge.delete(self.path, rows.select(sorted(columns)), self.options)
 
     def hudi_schedules(self) -> str:
         """Hudi requests a compaction."""
