@@ -34,6 +34,8 @@ class WriteOptions:
     `retries`: how often a write that lost against another one is tried again.
     `lazy_rollback`: only writers without heartbeat for `heartbeat_expiry_s` are taken for dead
     (`hoodie.cleaner.policy.failed.writes=LAZY`); None: when a lock is given, since others write too.
+    `times`: how TIMESTAMP partition values are formatted, as far as the table does not store it, under Hudi's names
+    (`hoodie.keygen.timebased.*`).
     """
 
     output: OutputOptions = field(default_factory=OutputOptions)
@@ -51,3 +53,4 @@ class WriteOptions:
     lazy_rollback: bool | None = None
     lock: str | None = None
     drop_metadata_table: bool = False
+    times: tuple[tuple[str, str], ...] = ()

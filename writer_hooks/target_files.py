@@ -84,7 +84,7 @@ def written_anew(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Ite
     assert slice_.base is not None
     base = (t for t, _ in base_tables(work.table.storage, slice_.base.path, work.schema.arrow, work.output.batch_rows))
     if not work.combine:
-        return _with_rows_behind(stager, slice_, base, pieces)
+        return _with_rows_behind(stager, slice_, base, living_rows(work, pieces))
     won = folded(work, pieces)
     merge = SliceMerge(work.merge, replace(won, rows=stager.with_meta_columns(won.rows, slice_.partition, "")))
 
@@ -102,7 +102,7 @@ def written_anew(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Ite
 
 
 def _with_rows_behind(
-    stager: Stager, slice_: FileSlice, base: Iterator[pa.Table], pieces: Iterator[Piece]
+    stager: Stager, slice_: FileSlice, base: Iterator[pa.Table], new: Iterator[pa.Table]
 ) -> StagedFile:
     """A base file with more rows, whose keys nobody asks for (`insert`)."""
     added = 0
@@ -110,8 +110,8 @@ def _with_rows_behind(
     def rows() -> Iterator[pa.Table]:
         nonlocal added
         yield from base
-        for piece in pieces:
-            added += piece.rows
-            yield stager.with_meta_columns(piece.table(), slice_.partition, "")
+        for part in new:
+            added += part.num_rows
+            yield stager.with_meta_columns(part, slice_.partition, "")
 
     return stager.base(slice_.key, rows(), lambda count: Counts(writes=count, inserts=added), slice_)
