@@ -169,6 +169,27 @@ def test_virtual_keys_are_refused(name: str, tmp_path: Path) -> None:
         writer(held).upsert(str(path))
 
 
+@pytest.mark.parametrize("small_file_bytes", [0, 100 << 20], ids=["new files", "small files"])
+def test_an_insert_that_combines_keeps_one_row_a_key_of_its_batch(small_file_bytes: int, tmp_path: Path) -> None:
+    """And does not look at the table's rows, as in Hudi."""
+    path = str(tmp_path / "trips")
+    trips(rows((1, 1, 1.0)), 9).insert(path)
+    doubled = trips(rows((1, 3, 3.0), (1, 2, 2.0), (4, 2, 2.0), (4, 2, 4.0)), 9)
+    doubled = doubled.option(combine=True, small_file_bytes=small_file_bytes, batch_bytes=1)
+    doubled.insert(path)
+    assert sorted(read_table(Table.open(path)).column("fare").to_pylist()) == [1.0, 3.0, 4.0]
+    doubled.bulk_insert(path)
+    assert sorted(read_table(Table.open(path)).column("fare").to_pylist()) == [1.0, 3.0, 3.0, 4.0, 4.0]
+
+
+def test_an_upsert_without_combining_still_updates_small_files(tmp_path: Path) -> None:
+    """A file that is written anew has one row a key, as in Hudi."""
+    path = str(tmp_path / "trips")
+    trips(rows((1, 1, 1.0), (4, 1, 1.0)), 9).insert(path)
+    trips(rows((1, 2, 2.0), (7, 2, 2.0)), 9).option(combine=False).upsert(path)
+    assert read(tmp_path / "trips") == {"k0001": 2.0, "k0004": 1.0, "k0007": 2.0}
+
+
 def test_small_files_take_inserts(tmp_path: Path) -> None:
     path = str(tmp_path / "trips")
     trips(rows(*((3 * n, 1, 1.0) for n in range(10))), 9).upsert(path)

@@ -205,14 +205,15 @@ def _stage(work: WriteWork, engine: Engine, operation: Operation, options: Write
             )
         )
 
+    any_slot = ToSlot(slots) if work.combine else BySource(slots)  # rows of one key have to meet
     if options.buckets is not None:
         fields = options.bucket_fields or config.record_key_fields
         route = ToBucket(options.buckets, fields, KeySplit.of(config.layout))
         done = prepared(route).regroup(BucketStep(work, options.buckets)).collect()
     elif operation is Operation.BULK_INSERT:
-        done = prepared(BySource(slots)).regroup(NewFilesStep(work)).collect()
+        done = prepared(any_slot).regroup(NewFilesStep(work)).collect()
     elif operation is Operation.INSERT:
-        done = KeyIndex(work, options, slots).insert(prepared(BySource(slots)))
+        done = KeyIndex(work, options, slots).insert(prepared(any_slot))
     else:
         done = KeyIndex(work, options, slots).upsert(prepared(ToSlot(slots)))
     return [StagedFile.from_json(data) for data in done]
