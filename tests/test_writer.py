@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from timeline.errors import LockError, UsageError
+from tests.golden_tables import unzip_golden
+from timeline.errors import LockError, UnsupportedError, UsageError
 from timeline.log_write import LogFormat
 from timeline.read import read_table
 from timeline.table import Table
@@ -24,12 +25,8 @@ DAYS = ("mon", "tue", "wed")
 
 def rows(*given: tuple[int, int, float], deleted: bool | None = None) -> pa.Table:
     """(number, ts, fare) as rows; a number's day never changes."""
-    columns = [
-        [f"k{n:04d}" for n, _, _ in given],
-        [DAYS[n % 3] for n, _, _ in given],
-        *zip(*[g[1:] for g in given], strict=True),
-    ]
-    return pa.table([*map(list, columns), [deleted] * len(given)], schema=SCHEMA)
+    made = [(f"k{n:04d}", DAYS[n % 3], ts, fare, deleted) for n, ts, fare in given]
+    return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in made], SCHEMA)
 
 
 def read(path: Path) -> dict[str, float]:
@@ -131,6 +128,62 @@ def test_duplicates_of_an_insert_stay(tmp_path: Path) -> None:
     trips(rows((1, 1, 3.0)), 9).insert(path)
     trips(rows((1, 1, 4.0)), 9).bulk_insert(path)
     assert sorted(read_table(Table.open(path)).column("fare").to_pylist()) == [1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_inserted_rows_that_ask_for_their_deletion_are_left_out(version: int, tmp_path: Path) -> None:
+    """In new files and in small ones alike, as in Hudi."""
+    path = str(tmp_path / "trips")
+    for numbers in ((1, 4), (7, 10)):
+        kept, gone = ((n, 1, 1.0) for n in numbers)
+        marked = pa.concat_tables([rows(kept), rows(gone, deleted=True)])
+        assert trips(marked, version).insert(path).inserts == 1
+    assert set(read(tmp_path / "trips")) == {"k0001", "k0007"}
+
+
+@pytest.mark.parametrize("version", [6, 8, 9])
+def test_every_write_says_what_the_table_does_not_store_of_its_partition_times(version: int, tmp_path: Path) -> None:
+    path = str(tmp_path / "trips")
+    table = pa.table({"id": ["a", "b"], "at": [0, 40 * 86_400]})
+    times = {"timestamp_type": "UNIX_TIMESTAMP", "output_dateformat": "yyyy-MM", "timezone": "UTC"}
+    described = writer(table).table("trips", version=version).key("id").partition("at")
+    for _ in range(2):
+        described.key_generator("TIMESTAMP", **times).upsert(path)
+    assert sorted(read_table(Table.open(path)).column("_hoodie_partition_path").to_pylist()) == ["1970-01", "1970-02"]
+    if version == 6:
+        with pytest.raises(UsageError, match=r"timestamp\.type"):
+            writer(table).upsert(path)
+    else:
+        writer(table).upsert(path)
+
+
+@pytest.mark.parametrize("name", ["v6_virtual_keys", "v9_virtual_keys"])
+def test_virtual_keys_are_refused(name: str, tmp_path: Path) -> None:
+    path = unzip_golden(name, tmp_path)
+    held = read_table(Table.open(str(path)))
+    with pytest.raises(UnsupportedError, match="virtual keys"):
+        writer(held).upsert(str(path))
+
+
+@pytest.mark.parametrize("small_file_bytes", [0, 100 << 20], ids=["new files", "small files"])
+def test_an_insert_that_combines_keeps_one_row_a_key_of_its_batch(small_file_bytes: int, tmp_path: Path) -> None:
+    """And does not look at the table's rows, as in Hudi."""
+    path = str(tmp_path / "trips")
+    trips(rows((1, 1, 1.0)), 9).insert(path)
+    doubled = trips(rows((1, 3, 3.0), (1, 2, 2.0), (4, 2, 2.0), (4, 2, 4.0)), 9)
+    doubled = doubled.option(combine=True, small_file_bytes=small_file_bytes, batch_bytes=1)
+    doubled.insert(path)
+    assert sorted(read_table(Table.open(path)).column("fare").to_pylist()) == [1.0, 3.0, 4.0]
+    doubled.bulk_insert(path)
+    assert sorted(read_table(Table.open(path)).column("fare").to_pylist()) == [1.0, 3.0, 3.0, 4.0, 4.0]
+
+
+def test_an_upsert_without_combining_still_updates_small_files(tmp_path: Path) -> None:
+    """A file that is written anew has one row a key, as in Hudi."""
+    path = str(tmp_path / "trips")
+    trips(rows((1, 1, 1.0), (4, 1, 1.0)), 9).insert(path)
+    trips(rows((1, 2, 2.0), (7, 2, 2.0)), 9).option(combine=False).upsert(path)
+    assert read(tmp_path / "trips") == {"k0001": 2.0, "k0004": 1.0, "k0007": 2.0}
 
 
 def test_small_files_take_inserts(tmp_path: Path) -> None:

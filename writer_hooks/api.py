@@ -74,7 +74,7 @@ class Writer:
         """SIMPLE, COMPLEX, NON_PARTITION, TIMESTAMP or CUSTOM (`hoodie.datasource.write.keygenerator.type`).
 
         `times`: of TIMESTAMP, for instance `timestamp_type="EPOCHMILLISECONDS"`: `hoodie.keygen.timebased.` names
-        with `_` for `.`.
+        with `_` for `.`. What an existing table does not store of them (version 6: the type) every write has to say.
         """
         named = tuple(sorted((f"hoodie.keygen.timebased.{n.replace('_', '.')}", v) for n, v in times.items()))
         return self._with(key_generator=kind, times=named or None)
@@ -168,8 +168,9 @@ class Writer:
 
     def _write(self, path: str, operation: Operation) -> Written:
         engine = self._engine()
-        table = self._opened(path, engine, operation)
-        return write(table, engine, operation, self.options)
+        options = replace(self.options, times=self.said.get("times", self.options.times))
+        table = self._opened(path, engine, operation, options)
+        return write(table, engine, operation, options)
 
     def _engine(self) -> Engine:
         if isinstance(self.source, pa.Table):
@@ -179,7 +180,7 @@ class Writer:
             return SparkEngine(self.source, slots=self.options.slots or 2 * cores)
         raise UsageError("not rows", expected="a Spark DataFrame or a pyarrow Table", found=type(self.source).__name__)
 
-    def _opened(self, path: str, engine: Engine, operation: Operation) -> Table:
+    def _opened(self, path: str, engine: Engine, operation: Operation, options: WriteOptions) -> Table:
         """The table at the path, made where there is none; nothing is made for rows that do not fit."""
         local = os.path.abspath(path.removeprefix("file://"))
         storage = LocalStorage(local)
@@ -189,7 +190,7 @@ class Writer:
             if "://" in path.removeprefix("file://") or operation is Operation.DELETE:
                 raise
             spec = self._new_table()
-            checked_schema(spec.config(), None, engine.schema, operation)
+            checked_schema(spec.config(), None, engine.schema, operation, options)
             os.makedirs(local, exist_ok=True)
             return create_table(storage, spec)
         config = table.config

@@ -40,12 +40,12 @@ class KeyIndex:
                 return self._write(found, groups, found.summary())
 
     def insert(self, prepared: Pieces) -> list[bytes]:
-        """Stages rows whose keys are not looked for."""
-        with prepared.kept() as rows:
+        """Stages rows whose keys are not looked for; `prepared` as for `upsert` where the write combines."""
+        with (prepared.regroup(MeetStep(self.work)) if self.work.combine else prepared).kept() as rows:
             counts: defaultdict[tuple[str, str], int] = defaultdict(int)
             for (partition, _), count in rows.summary().items():
                 counts[partition, NEW] += count
-            return self._write(rows, self._groups(counts), counts, every=True)
+            return self._write(rows, self._groups(counts), counts, appends=True)
 
     def _groups(self, rows: Iterable[tuple[str, str]]) -> dict[str, list[FileGroup]]:
         """File groups of the partitions that have rows; only those are listed."""
@@ -66,9 +66,9 @@ class KeyIndex:
         return rows.map(KeysToBins({p: len(of) for p, of in bins.items()})).regroup(step)
 
     def _write(
-        self, rows: Pieces, groups: Mapping[str, list[FileGroup]], counts: Summary, *, every: bool = False
+        self, rows: Pieces, groups: Mapping[str, list[FileGroup]], counts: Summary, *, appends: bool = False
     ) -> list[bytes]:
-        """`every`: all rows go where the plan says, whatever their targets."""
+        """`appends`: all rows go where the plan says, whatever their targets, and change no other row."""
         plan = plan_inserts(
             {partition: count for (partition, target), count in counts.items() if target == NEW and count},
             groups,
@@ -77,8 +77,8 @@ class KeyIndex:
             file_bytes=self.options.file_bytes,
             row_bytes=row_bytes(self.work),
         )
-        assigned = rows.map(AssignStep(plan.spreads, every))
-        return assigned.regroup(KeyStep(self.work, plan.rewritten)).collect()
+        assigned = rows.map(AssignStep(plan.spreads, appends))
+        return assigned.regroup(KeyStep(self.work, plan.rewritten, appends)).collect()
 
 
 def row_bytes(work: WriteWork) -> float:

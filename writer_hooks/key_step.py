@@ -22,7 +22,7 @@ from writer_hooks.insert_plan import Spread
 from writer_hooks.lookup_step import FILE_ID, HITS
 from writer_hooks.pieces import Piece, by_target, pack, split
 from writer_hooks.staging import StagedFile, Stager
-from writer_hooks.target_files import done_piece, log_of, new_base, written_anew
+from writer_hooks.target_files import done_piece, log_of, new_base, with_rows_behind, written_anew
 from writer_hooks.work import WriteWork
 
 NEW = ""
@@ -110,10 +110,14 @@ class AssignStep:
 
 @dataclass(frozen=True)
 class KeyStep:
-    """Rows by file id to staged files. `rewritten`: small base files that take new keys."""
+    """Rows by file id to staged files.
+
+    `rewritten`: small base files that take new keys; `appends`: without a look at the rows they have.
+    """
 
     work: WriteWork
     rewritten: frozenset[GroupKey]
+    appends: bool
 
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
         """See `engine.Step`."""
@@ -129,9 +133,12 @@ class KeyStep:
     def _file(
         self, stager: Stager, key: GroupKey, group: FileGroup | None, pieces: Iterator[Piece]
     ) -> StagedFile | None:
-        if group is None:  # what came here is combined already
-            return new_base(stager, key, replace(self.work, combine=False), pieces)
+        uncombined = replace(self.work, combine=False)  # what comes here is combined already, where it has to be
+        if group is None:
+            return new_base(stager, key, uncombined, pieces)
         self.work.refuse_clustered(group)
         if key in self.rewritten:
+            if self.appends:
+                return with_rows_behind(stager, uncombined, group.slices[-1], pieces)
             return written_anew(stager, self.work, group.slices[-1], pieces)
         return log_of(stager, group.slices[-1], self.work, pieces)

@@ -39,6 +39,8 @@ class WriteOptions:
     (`hoodie.write.lock.*`); None: a file in the table, which real Hudi does not know.
     `drop_metadata_table`: turn a live metadata table off first (`hoodie.metadata.enable=false`).
     `compaction`: what is done for it after the commit.
+    `times`: how TIMESTAMP partition values are formatted, as far as the table does not store it, under Hudi's names
+    (`hoodie.keygen.timebased.*`).
     """
 
     output: OutputOptions = field(default_factory=OutputOptions)
@@ -57,3 +59,4 @@ class WriteOptions:
     lock: str | None = None
     drop_metadata_table: bool = False
     compaction: CompactionOptions = field(default_factory=CompactionOptions)
+    times: tuple[tuple[str, str], ...] = ()

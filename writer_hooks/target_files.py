@@ -80,11 +80,8 @@ def done_piece(done: StagedFile) -> Piece:
 
 
 def written_anew(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Iterator[Piece]) -> StagedFile:
-    """A base file without logs, merged with rows of known and new keys."""
-    assert slice_.base is not None
-    base = (t for t, _ in base_tables(work.table.storage, slice_.base.path, work.schema.arrow, work.output.batch_rows))
-    if not work.combine:
-        return _with_rows_behind(stager, slice_, base, pieces)
+    """A base file without logs, merged with rows of known and new keys; one row a key of them, as in Hudi."""
+    base = _base_rows(work, slice_)
     won = folded(work, pieces)
     merge = SliceMerge(work.merge, replace(won, rows=stager.with_meta_columns(won.rows, slice_.partition, "")))
 
@@ -101,17 +98,21 @@ def written_anew(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Ite
     return stager.base(slice_.key, merged(), counts, slice_)
 
 
-def _with_rows_behind(
-    stager: Stager, slice_: FileSlice, base: Iterator[pa.Table], pieces: Iterator[Piece]
-) -> StagedFile:
-    """A base file with more rows, whose keys nobody asks for (`insert`)."""
+def with_rows_behind(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Iterator[Piece]) -> StagedFile:
+    """A base file without logs, with more rows, whose keys nobody asks for (`insert`)."""
     added = 0
 
     def rows() -> Iterator[pa.Table]:
         nonlocal added
-        yield from base
-        for piece in pieces:
-            added += piece.rows
-            yield stager.with_meta_columns(piece.table(), slice_.partition, "")
+        yield from _base_rows(work, slice_)
+        for part in living_rows(work, pieces):
+            added += part.num_rows
+            yield stager.with_meta_columns(part, slice_.partition, "")
 
     return stager.base(slice_.key, rows(), lambda count: Counts(writes=count, inserts=added), slice_)
+
+
+def _base_rows(work: WriteWork, slice_: FileSlice) -> Iterator[pa.Table]:
+    assert slice_.base is not None
+    path, schema = slice_.base.path, work.schema.arrow
+    return (rows for rows, _ in base_tables(work.table.storage, path, schema, work.output.batch_rows))

@@ -16,7 +16,7 @@ from timeline.active import Timeline
 from timeline.avro_schema import arrow_schema, project
 from timeline.commit_metadata import CommitMetadata, WriteStat
 from timeline.dead_writers import roll_back_dead_writers
-from timeline.errors import ConflictError, PhantombaseError, UsageError
+from timeline.errors import ConflictError, PhantombaseError, UnsupportedError, UsageError
 from timeline.gate import wait_while_wanted
 from timeline.layout import RECORDS, Slicing
 from timeline.lock import FileLock, TableLock, parse_lock
@@ -95,7 +95,7 @@ def _checked(table: Table, engine: Engine, operation: Operation, options: WriteO
     if options.drop_metadata_table:
         table = drop_metadata_table(table, lock)
     refuse_metadata_table(table)
-    _schema(table, table.load_timeline(), engine.schema, operation)
+    _schema(table, table.load_timeline(), engine.schema, operation, options)
     return table, lock
 
 
@@ -173,19 +173,31 @@ def _is_written(table: Table, lock: TableLock, batch: StreamBatch) -> bool:
     return False
 
 
-def _schema(table: Table, timeline: Timeline, incoming: pa.Schema, operation: Operation) -> TableSchema:
+def _schema(
+    table: Table, timeline: Timeline, incoming: pa.Schema, operation: Operation, options: WriteOptions
+) -> TableSchema:
     """The table's schema after this write; UsageError where the input does not fit it."""
     config = table.config
     is_new = not timeline.completed_writes and not config.create_schema
     own = None if is_new else table.schema_text(timeline)
-    return table.schema(checked_schema(config, own, incoming, operation))
+    return table.schema(checked_schema(config, own, incoming, operation, options))
 
 
-def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, operation: Operation) -> str:
+def checked_schema(
+    config: TableConfig, own: str | None, incoming: pa.Schema, operation: Operation, options: WriteOptions
+) -> str:
     """The table's Avro schema after a write of `incoming`; `own`: the one before, None for a table without rows.
 
-    UsageError: a column that does not fit, that lacks, or of which no key or path can be made.
+    UsageError: a column that does not fit, that lacks, or of which no key or path can be made. UnsupportedError: a
+    table without Hudi's meta columns.
     """
+    if not config.populate_meta_fields:
+        raise UnsupportedError(
+            "tables without Hudi's meta columns (virtual keys) not supported for writing",
+            expected="hoodie.populate.meta.fields=true",
+            found="false",
+            todo="Write this table with Hudi.",
+        )
     needed = {*config.record_key_fields, *config.partition_fields}
     if operation is Operation.DELETE:
         incoming = pa.schema([f for f in incoming if f.name in needed])
@@ -202,14 +214,14 @@ def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, op
     if text is None:
         text = new_schema(config.name, incoming) if own is None else evolve(own, incoming)
     empty = project(arrow_schema(text), [n for n in arrow_schema(text).names if n in incoming.names]).empty_table()
-    keys = KeyGenerator.of(config, one_field_prefixed=False)
+    keys = KeyGenerator.of(config, one_field_prefixed=False, writer=dict(options.times))
     keys.keys(empty)
     keys.partition_paths(empty)
     return text
 
 
 def _work(begun: Transaction, engine: Engine, operation: Operation, options: WriteOptions) -> WriteWork:
-    schema = _schema(begun.table, begun.timeline, engine.schema, operation)
+    schema = _schema(begun.table, begun.timeline, engine.schema, operation, options)
     rules = slice_rules(begun.table, begun.timeline, schema)
     combine = options.combine if options.combine is not None else operation in (Operation.UPSERT, Operation.DELETE)
     return WriteWork(
@@ -234,7 +246,8 @@ def _stage(work: WriteWork, engine: Engine, operation: Operation, options: Write
     columns = list(work.data_schema.names)
     if work.deletes:
         columns = [name for name in columns if name in {*config.record_key_fields, *config.partition_fields}]
-    slots, keys = engine.slots, KeyGenerator.of(config, one_field_prefixed=one_field_prefixed(work.table))
+    slots, prefixed = engine.slots, one_field_prefixed(work.table)
+    keys = KeyGenerator.of(config, one_field_prefixed=prefixed, writer=dict(options.times))
 
     def prepared(route: Route) -> Pieces:
         return engine.prepare(
@@ -248,14 +261,15 @@ def _stage(work: WriteWork, engine: Engine, operation: Operation, options: Write
             )
         )
 
+    any_slot = ToSlot(slots) if work.combine else BySource(slots)  # rows of one key have to meet
     if options.buckets is not None:
         fields = options.bucket_fields or config.record_key_fields
         route = ToBucket(options.buckets, fields, KeySplit.of(config.layout))
         done = prepared(route).regroup(BucketStep(work, options.buckets)).collect()
     elif operation is Operation.BULK_INSERT:
-        done = prepared(BySource(slots)).regroup(NewFilesStep(work)).collect()
+        done = prepared(any_slot).regroup(NewFilesStep(work)).collect()
     elif operation is Operation.INSERT:
-        done = KeyIndex(work, options, slots).insert(prepared(BySource(slots)))
+        done = KeyIndex(work, options, slots).insert(prepared(any_slot))
     else:
         done = KeyIndex(work, options, slots).upsert(prepared(ToSlot(slots)))
     return [StagedFile.from_json(data) for data in done]

@@ -17,9 +17,11 @@ from tests.interop.rows import keys, same
 from tests.judge.client import Judge
 from timeline.audit import audit, audited_instants
 from timeline.lock import ProcessLock
+from timeline.log_write import LogFormat
 from timeline.read import Query, ReadOptions, read_table
 from timeline.schedule import schedule_compaction
 from timeline.table import Table
+from writer_hooks import Writer, writer
 
 HUDI = {6: "0.15.0", 8: "1.2.0", 9: "1.2.0"}
 """Which real Hudi judges a table version."""
@@ -62,7 +64,8 @@ class SharedTable:
 
     def delete(self, rows: pa.Table) -> None:
         """Hudi deletes by key."""
-        self.judge.delete(self.path, rows.select(DELETE_COLUMNS), self.options)
+        columns = {*DELETE_COLUMNS, self.partition_field or "id"} & set(rows.schema.names)
+        self.judge.delete(self.path, rows.select(sorted(columns)), self.options)
 
     def hudi_schedules(self) -> str:
         """Hudi requests a compaction."""
@@ -81,6 +84,26 @@ class SharedTable:
         return self.judge.read(self.path, query=query)
 
     # Our side.
+
+    def writer(self, rows: pa.Table, **options: object) -> Writer:
+        """A write of ours with what Hudi's writers of this table have to say too; `options`: of `WriteOptions`."""
+        buckets = self.options.get("hoodie.bucket.index.num.buckets")
+        log_format = LogFormat(str(self.options.get("hoodie.logfile.data.block.format", "avro")))
+        mine = writer(rows).option(**{"log_format": log_format, **options})
+        return mine if buckets is None else mine.buckets(int(str(buckets)))
+
+    def creator(self, rows: pa.Table) -> Writer:
+        """A write of ours that makes the table, as `create` does; Hudi's later writes know its options."""
+        conf: dict[str, object] = {
+            "hoodie.table.name": "shared",
+            "hoodie.write.table.version": self.version,
+            "hoodie.datasource.write.recordkey.field": "id",
+            "hoodie.datasource.write.precombine.field": "ts",
+            "hoodie.datasource.write.partitionpath.field": self.partition_field or "",
+            **self.options,
+        }
+        self.judge.adopt(self.path, self.options)
+        return writer(rows).conf({name: str(value) for name, value in conf.items()})
 
     def open(self) -> Table:
         """The table as we see it now."""

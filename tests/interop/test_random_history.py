@@ -1,5 +1,7 @@
 """Random histories of writes and table services by Hudi and us: after every step both read the same.
 
+What a write of ours did to the rows is also checked against a model: which rows of the batch have won.
+
 `PHANTOMBASE_HISTORIES=50 pytest tests/interop/test_random_history.py` tries 50 seeds a table version, and
 `-k "v6 and seed7"` one of them again.
 """
@@ -8,22 +10,27 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from compactor_daemon.options import OutputOptions
+from tests.interop.model import Write, check_write
 from tests.interop.rows import DECIMAL, PARTITIONS, SCHEMA, Rows, same
 from tests.interop.shared_table import BUCKET, COMMIT_TIME, EVENT_TIME, PARQUET_LOGS, SharedTable, hudi_rs_reads
 from tests.judge.client import Judge
+from timeline.log_write import LogFormat
+from timeline.merge_rule import IS_DELETED
+from writer_hooks import Writer
 
 pytestmark = pytest.mark.interop
 
 SEEDS = range(int(os.environ.get("PHANTOMBASE_HISTORIES", "2")))
-STEPS = 8
+STEPS = 10
 _KEYGEN = "hoodie.datasource.write.keygenerator.class"
 KEYS_OF: dict[str, dict[str, object]] = {
     "simple": {},
@@ -50,26 +57,43 @@ class History:
         self.late = self.random.random() < 0.6 and not (self.commit_time and version == 6)
         parquet_logs = self.random.random() < 0.4
         self.keys = self.random.choice(sorted(KEYS_OF) if self.bucket else sorted(KEYS_OF.keys() - {"virtual"}))
+        self.marks = self.random.random() < 0.5
+        bloom = self.random.random() < 0.5
+        # No table stores which partitions are meant by CUSTOM keys in version 6.
+        self.we_write = self.keys != "virtual" and (self.keys != "custom" or version > 6 or self.bucket)
+        made_by_us = self.we_write and (self.keys != "custom" or version > 6) and self.random.random() < 0.5
         self.said = [
             f"version {version}, bucket {self.bucket}, commit time {self.commit_time}, late {self.late}, "
-            f"keys {self.keys}, Parquet logs {parquet_logs}"
+            f"keys {self.keys}, Parquet logs {parquet_logs}, marks {self.marks}, bloom {bloom}, made by us {made_by_us}"
         ]
         # What clustering and bulk insert write as INT64 decimals, Hudi 0.15's compaction multiplies by 100.
         columns = [name for name in SCHEMA.names if version > 6 or self.bucket or name != DECIMAL]
-        self.rows = Rows(seed, columns)
+        self.source = Rows(seed, columns)
         self.table = SharedTable(
             judge=judge,
             path=path,
             version=version,
             partition_field=self.partition_field(),
             options=(COMMIT_TIME if self.commit_time else EVENT_TIME)
-            | (BUCKET if self.bucket else {})
+            | (BUCKET if self.bucket else {"hoodie.index.type": "BLOOM" if bloom else "SIMPLE"})
             | (PARQUET_LOGS if parquet_logs else {})
             | KEYS_OF[self.keys],
         )
         self.clock = 10
         self.fresh = 1000
-        self.table.create(self.rows(range(KEYS), self.clock))
+        first = self.rows(range(KEYS), self.clock)
+        if made_by_us:
+            self.random.choice((Writer.upsert, Writer.insert, Writer.bulk_insert))(self.table.creator(first), str(path))
+        else:
+            self.table.create(first)
+        self.snapshot = self.table.agree()
+        self.deleted: set[str] = set()
+        self.write: Write | None = None
+
+    def rows(self, numbers: Iterable[int], times: int | Sequence[int], mark: bool = False) -> pa.Table:
+        """Rows of the table; `mark`: those that ask for their own deletion."""
+        rows = self.source(numbers, times)
+        return rows.append_column(IS_DELETED, pa.array([mark] * rows.num_rows, pa.bool_())) if self.marks else rows
 
     def partition_field(self) -> str | None:
         """The field as its key generator wants it."""
@@ -93,8 +117,18 @@ class History:
         return True
 
     def delete(self) -> bool:
-        self.table.delete(self.rows(self.some(), self.times()))
+        self.table.delete(self.forgotten(self.rows(self.some(), self.times())))
         return True
+
+    def delete_marked(self) -> bool:
+        if self.marks:
+            self.table.upsert(self.forgotten(self.rows(self.some(), self.times(), mark=True)))
+        return self.marks
+
+    def forgotten(self, rows: pa.Table) -> pa.Table:
+        """Those rows, whose ordering values are unknown from now on."""
+        self.deleted |= set(rows["id"].to_pylist())
+        return rows
 
     def insert(self) -> bool:
         self.fresh += 10
@@ -108,10 +142,48 @@ class History:
         self.table.judge.bulk_insert(self.table.path, self.rows(range(self.fresh, self.fresh + 7), self.times()))
         return True
 
+    def ours(self, rows: pa.Table, write: Callable[[Writer, str], object]) -> bool:
+        """A write of ours, with options that must not matter."""
+        if not self.we_write:
+            return False
+        options = {
+            "log_format": self.random.choice(list(LogFormat)),
+            "small_file_bytes": self.random.choice((0, 100 << 20)),
+            "file_bytes": self.random.choice((20_000, 120 << 20)),
+            "slots": self.random.choice((1, 2, 5)),
+            "output": replace(OutputOptions(), batch_rows=self.random.choice((7, 65_536))),
+        }
+        self.said.append(str(options))
+        write(self.table.writer(rows, **options), str(self.table.path))
+        self.write = Write(rows=rows, deletes=write is Writer.delete)
+        return True
+
+    def we_upsert(self) -> bool:
+        numbers = self.some()
+        doubled = [*numbers, *self.random.choices(numbers, k=self.random.choice((0, 3)))]
+        return self.ours(self.rows(doubled, self.times()), Writer.upsert)
+
+    def we_delete(self) -> bool:
+        rows = self.rows(self.some(), 0).select(["id", "p"])
+        return self.ours(rows, Writer.delete)
+
+    def we_delete_marked(self) -> bool:
+        return self.marks and self.ours(self.rows(self.some(), self.times(), mark=True), Writer.upsert)
+
+    def we_insert(self) -> bool:
+        self.fresh += 10
+        return self.ours(self.rows(range(self.fresh, self.fresh + 7), self.times()), Writer.insert)
+
+    def we_bulk_insert(self) -> bool:
+        self.fresh += 10
+        return self.ours(self.rows(range(self.fresh, self.fresh + 7), self.times()), Writer.bulk_insert)
+
     def upsert_and_roll_back(self) -> bool:
         if self.table.version == 8:  # Hudi 1.2.0 cannot
             return False
-        self.upsert()
+        if not (self.random.random() < 0.5 and self.we_upsert()):
+            self.upsert()
+        self.write = None
         self.table.judge.rollback(self.table.path, max(self.table.open().load_timeline().completed_writes))
         return True
 
@@ -168,7 +240,13 @@ class History:
         """Takes one step that can be taken, then asks both for all rows."""
         steps: dict[Callable[[], bool], int] = {
             self.upsert: 6,
-            self.delete: 3,
+            self.delete: 2,
+            self.delete_marked: 1,
+            self.we_upsert: 6,
+            self.we_delete: 2,
+            self.we_delete_marked: 3,
+            self.we_insert: 2,
+            self.we_bulk_insert: 2,
             self.insert: 1,
             self.bulk_insert: 1,
             self.upsert_and_roll_back: 1,
@@ -189,7 +267,13 @@ class History:
             if step():
                 break
             self.said.pop()
-        self.table.agree()
+        before, self.snapshot = self.snapshot, self.table.agree()
+        if self.write is not None:
+            late_deletes = self.deleted if self.late else set[str]()
+            check_write(self.write, before, self.snapshot, self.table.open().config.merge_mode, late_deletes)
+            if self.write.deletes or self.write.marked:
+                self.forgotten(self.write.rows)
+            self.write = None
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}")

@@ -3,7 +3,7 @@
 Its writes are quiet: no metadata table, cleaning, archiving, inline compaction or upgrade of the table,
 unless an option asks for it. Options are Hudi's own, and the later ones win:
 
-    QUIET, what hoodie.properties says, the options given to `create` here, the method's own, `options`
+    QUIET, what hoodie.properties says, the options given to `create` or `adopt` here, the method's own, `options`
 """
 
 from __future__ import annotations
@@ -141,7 +141,11 @@ class Judge:
         }
         said = {option: value for option, value in fields.items() if value is not None}
         self.write(path, rows, {**QUIET, **said, **(options or {})}, mode="errorifexists")
-        self._created_with[path] = options or {}
+        self.adopt(path, options or {})
+
+    def adopt(self, path: Path, options: Options) -> None:
+        """This Judge's later writes of a table get these options, whoever makes it."""
+        self._created_with[path] = options
 
     def upsert(self, path: Path, rows: Rows, options: Options | None = None) -> None:
         """Update by key and insert what is new."""
