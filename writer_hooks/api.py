@@ -29,8 +29,9 @@ from writer_hooks.new_table import NewTable, check_same_table
 from writer_hooks.options import Operation, WriteOptions
 from writer_hooks.spark_engine import SparkEngine
 from writer_hooks.stream import StreamBatch
-from writer_hooks.write import Written, checked_schema, write, write_batch
+from writer_hooks.write import Written, write, write_batch
 from writer_hooks.write_conf import parse_write_conf
+from writer_hooks.write_schema import checked_schema
 
 NEW_TABLE_VERSION = 9
 """Of tables made here: the newest, whose delta commits never hold scheduling up (see README)."""
@@ -160,17 +161,19 @@ class Writer:
 
         def sink(frame: Any, number: int) -> None:
             described = replace(self, source=frame)
-            engine = described._engine()
-            table = described._opened(path, engine, operation)
-            write_batch(table, engine, operation, self.options, StreamBatch(name=stream, number=number))
+            engine, options = described._engine(), described._options()
+            table = described._opened(path, engine, operation, options)
+            write_batch(table, engine, operation, options, StreamBatch(name=stream, number=number))
 
         return sink
 
     def _write(self, path: str, operation: Operation) -> Written:
-        engine = self._engine()
-        options = replace(self.options, times=self.said.get("times", self.options.times))
-        table = self._opened(path, engine, operation, options)
-        return write(table, engine, operation, options)
+        engine, options = self._engine(), self._options()
+        return write(self._opened(path, engine, operation, options), engine, operation, options)
+
+    def _options(self) -> WriteOptions:
+        """What a table does not store of its TIMESTAMP keys goes with the write."""
+        return replace(self.options, times=self.said.get("times", self.options.times))
 
     def _engine(self) -> Engine:
         if isinstance(self.source, pa.Table):

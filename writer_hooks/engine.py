@@ -129,7 +129,8 @@ class LocalPieces:
 
     def summary(self) -> Summary:
         """See `Pieces`."""
-        return _summed(self._pieces)
+        pieces = self._pieces
+        return summed((p.partition for p in pieces), (p.target for p in pieces), (p.rows for p in pieces))
 
     def collect(self) -> list[bytes]:
         """See `Pieces`."""
@@ -140,9 +141,9 @@ def _hash(piece: Piece) -> int:
     return zlib.crc32(f"{piece.partition}\0{piece.target}".encode())
 
 
-def _summed(pieces: Iterable[Piece]) -> Summary:
-    rows: Summary = {}
-    for piece in pieces:
-        key = piece.partition, piece.target
-        rows[key] = rows.get(key, 0) + piece.rows
-    return rows
+def summed(partitions: Iterable[str], targets: Iterable[str], rows: Iterable[int]) -> Summary:
+    """Rows by (partition, target); one value a piece."""
+    total: Summary = {}
+    for partition, target, count in zip(partitions, targets, rows, strict=True):
+        total[partition, target] = total.get((partition, target), 0) + count
+    return total

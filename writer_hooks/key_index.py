@@ -30,22 +30,25 @@ class KeyIndex:
     options: WriteOptions
     slots: int
 
-    def upsert(self, prepared: Pieces) -> list[bytes]:
-        """Stages an upsert or a delete; `prepared`: rows by slots of `ToSlot(slots)`."""
-        with prepared.kept() as rows:
-            groups = self._groups(rows.summary())
-            hits = self._lookup(rows, groups)
-            met = (rows.union(hits) if hits is not None else rows).regroup(MeetStep(self.work))
-            with met.kept() as found:
-                return self._write(found, groups, found.summary())
+    def upsert(self, rows: Pieces, counts: Summary) -> list[bytes]:
+        """Stages an upsert or a delete; `rows` lie by slots of `ToSlot(slots)`, `counts` is their summary."""
+        groups = self._groups(counts)
+        hits = self._lookup(rows, groups)
+        with (rows.union(hits) if hits is not None else rows).regroup(MeetStep(self.work)).kept() as found:
+            return self._write(found, groups, found.summary())
 
-    def insert(self, prepared: Pieces) -> list[bytes]:
-        """Stages rows whose keys are not looked for; `prepared` as for `upsert` where the write combines."""
-        with (prepared.regroup(MeetStep(self.work)) if self.work.combine else prepared).kept() as rows:
-            counts: defaultdict[tuple[str, str], int] = defaultdict(int)
-            for (partition, _), count in rows.summary().items():
-                counts[partition, NEW] += count
-            return self._write(rows, self._groups(counts), counts, appends=True)
+    def insert(self, rows: Pieces, counts: Summary) -> list[bytes]:
+        """Stages rows whose keys are not looked for; `rows` as for `upsert` where the write combines."""
+        if not self.work.combine:
+            return self._append(rows, counts)
+        with rows.regroup(MeetStep(self.work)).kept() as combined:
+            return self._append(combined, combined.summary())
+
+    def _append(self, rows: Pieces, counts: Summary) -> list[bytes]:
+        new: defaultdict[tuple[str, str], int] = defaultdict(int)
+        for (partition, _), count in counts.items():
+            new[partition, NEW] += count
+        return self._write(rows, self._groups(new), new, appends=True)
 
     def _groups(self, rows: Iterable[tuple[str, str]]) -> dict[str, list[FileGroup]]:
         """File groups of the partitions that have rows; only those are listed."""

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from compactor_daemon.execute import Runner, SparkRunner, spark_words
 from compactor_daemon.spark_start import RunningSpark
 from timeline.errors import PhantombaseError, SparkError
-from writer_hooks.engine import Pieces, Prepare, Step, Summary
+from writer_hooks.engine import Pieces, Prepare, Step, Summary, summed
 from writer_hooks.pieces import SPARK_PIECE, Piece, from_batches, to_batch
 from writer_hooks.spark_schema import from_spark
 
@@ -77,10 +78,10 @@ class SparkPieces:
 
     def summary(self) -> Summary:
         """See `Pieces`."""
-        rows = _run(self._frame.groupBy("partition", "target").sum("rows").toArrow).to_pylist()
-        if any(row["target"] == _ERROR for row in rows):
-            self.collect()
-        return {(row["partition"], row["target"]): row["sum(rows)"] for row in rows}
+        done = _run(self._frame.select("partition", "target", "rows").toArrow)
+        if _ERROR in pc.unique(done.column("target")).to_pylist():
+            self.collect()  # raises it
+        return summed(*(done.column(name).to_pylist() for name in ("partition", "target", "rows")))
 
     def collect(self) -> list[bytes]:
         """See `Pieces`."""

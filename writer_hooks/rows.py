@@ -1,0 +1,105 @@
+"""The rows of a write: prepared before anything of it is visible, staged as files once it has an instant."""
+
+from __future__ import annotations
+
+from timeline.avro_schema import META_COLUMNS, project
+from timeline.read import slice_rules
+from timeline.table import Table, TableSchema
+from writer_hooks.bucket import KeySplit
+from writer_hooks.bucket_step import BucketStep
+from writer_hooks.conflict import Footprint
+from writer_hooks.engine import Engine, Pieces, Summary
+from writer_hooks.key_encoding import one_field_prefixed
+from writer_hooks.key_generator import KeyGenerator
+from writer_hooks.key_index import KeyIndex
+from writer_hooks.new_files_step import NewFilesStep
+from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.prepare import BySource, PrepareRows, Route, ToBucket, ToSlot
+from writer_hooks.staging import FileKind, StagedFile
+from writer_hooks.transaction import Transaction
+from writer_hooks.work import WriteWork
+
+
+def combines(operation: Operation, options: WriteOptions) -> bool:
+    """Whether one row a key of the batch is kept."""
+    return options.combine if options.combine is not None else operation in (Operation.UPSERT, Operation.DELETE)
+
+
+def prepare_rows(
+    table: Table, schema: TableSchema, engine: Engine, operation: Operation, options: WriteOptions
+) -> Pieces:
+    """The input in the table's types, with keys and partition paths, split by where the rows go."""
+    config, deletes = table.config, operation is Operation.DELETE
+    columns = [name for name in schema.arrow.names if name not in META_COLUMNS]
+    if deletes:
+        columns = [name for name in columns if name in {*config.record_key_fields, *config.partition_fields}]
+    keys = KeyGenerator.of(config, one_field_prefixed=one_field_prefixed(table), writer=dict(options.times))
+    return engine.prepare(
+        PrepareRows(
+            keys=keys,
+            data_schema=project(schema.arrow, columns),
+            ordering_fields=slice_rules(table, table.load_timeline(), schema).ordering_fields,
+            route=_route(table, engine.slots, operation, options),
+            key_only=deletes,
+            batch_bytes=options.batch_bytes,
+        )
+    )
+
+
+def _route(table: Table, slots: int, operation: Operation, options: WriteOptions) -> Route:
+    config = table.config
+    if options.buckets is not None:
+        fields = options.bucket_fields or config.record_key_fields
+        return ToBucket(options.buckets, fields, KeySplit.of(config.layout))
+    looked_up = operation in (Operation.UPSERT, Operation.DELETE)
+    # Rows of one key have to meet.
+    return ToSlot(slots) if looked_up or combines(operation, options) else BySource(slots)
+
+
+def stage_rows(
+    begun: Transaction,
+    schema: TableSchema,
+    rows: Pieces,
+    counts: Summary,
+    slots: int,
+    operation: Operation,
+    options: WriteOptions,
+) -> list[StagedFile]:
+    """Stages the files of a write; `rows` as `prepare_rows` gives them, computed already, `counts` their summary."""
+    rules = slice_rules(begun.table, begun.timeline, schema)
+    work = WriteWork(
+        table=begun.table,
+        timeline=begun.timeline,
+        facts=begun.facts,
+        clustering=begun.clustering,
+        instant=begun.instant,
+        schema=schema,
+        merge=rules.merge,
+        ordering_fields=rules.ordering_fields,
+        output=options.output,
+        log_format=options.log_format,
+        combine=combines(operation, options),
+        deletes=operation is Operation.DELETE,
+        file_bytes=options.file_bytes,
+    )
+    if options.buckets is not None:
+        done = rows.regroup(BucketStep(work, options.buckets)).collect()
+    elif operation is Operation.BULK_INSERT:
+        done = rows.regroup(NewFilesStep(work)).collect()
+    elif operation is Operation.INSERT:
+        done = KeyIndex(work, options, slots).insert(rows, counts)
+    else:
+        done = KeyIndex(work, options, slots).upsert(rows, counts)
+    return [StagedFile.from_json(data) for data in done]
+
+
+def footprint(files: list[StagedFile], operation: Operation, options: WriteOptions) -> Footprint:
+    """What these files change."""
+    bases = [f for f in files if f.kind is FileKind.BASE]
+    unique = operation is Operation.UPSERT and options.buckets is None
+    return Footprint(
+        appended=frozenset(f.key for f in files if f.kind is FileKind.LOG),
+        rewritten=frozenset(f.key for f in bases if f.base_instant is not None),
+        buckets=frozenset((f.partition, f.file_id[:8]) for f in bases) if options.buckets is not None else frozenset(),
+        inserts=frozenset(f.partition for f in bases if f.inserts) if unique else frozenset(),
+    )
