@@ -214,6 +214,7 @@ def test_spark_jobs_are_cancelled_and_the_session_stays(tmp_path: Path, monkeypa
         started = time.monotonic()
         assert run(path, slow, limit) == Compactions(left=todo)
         assert time.monotonic() - started < NEVER_S / 2
+        assert context.statusTracker().getActiveJobsIds() == []
         assert "compaction" in pools
         assert context.getLocalProperty("spark.scheduler.pool") is None
         assert context.parallelize([1, 2]).sum() == 3, "the ingest job goes on"

@@ -57,7 +57,7 @@ def test_the_python_example_runs(tmp_path: Path) -> None:
 
 
 def test_listed_commands_and_options_exist() -> None:
-    """Each command of the table, each option of `compact`, and no option of `compact` is missing."""
+    """Each command of the table, each option of `compact` and `schedule`, and none of theirs is missing."""
     groups = {"timeline": timeline, "compactor-daemon": compactor}
     found: dict[str, Any] = {}
     for name, app in groups.items():
@@ -65,10 +65,11 @@ def test_listed_commands_and_options_exist() -> None:
         found |= {f"{name} {command}": value for command, value in group.commands.items()}  # type: ignore[attr-defined]
     listed = set(re.findall(r"^\| `((?:timeline|compactor-daemon) [a-z]+)", README, re.MULTILINE))
     assert listed == set(found)
-    section = README.partition("### Options of `compact`")[2].partition("\n## ")[0]
-    shown = set(re.findall(r"^\| `(--[a-z-]+)", section, re.MULTILINE))
-    offered = {o for p in found["compactor-daemon compact"].params for o in p.opts if o.startswith("--")}
-    assert shown == offered - {"--instant", "--json"}
+    for command, elsewhere in (("compact", {"--instant", "--json"}), ("schedule", {"--json", "--sole-writer"})):
+        section = README.partition(f"### Options of `{command}`")[2].partition("\n##")[0]
+        shown = set(re.findall(r"^\| `(--[a-z-]+)", section, re.MULTILINE))
+        offered = {o for p in found[f"compactor-daemon {command}"].params for o in p.opts if o.startswith("--")}
+        assert shown == offered - elsewhere
 
 
 def test_the_two_commands_exist() -> None:
