@@ -14,6 +14,8 @@ from typing import IO, Protocol
 
 import pyarrow as pa
 
+from timeline.errors import MissingFileError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
@@ -79,10 +81,15 @@ class Storage(Protocol):
 
 
 def files_below(storage: Storage, folder: str) -> Iterator[tuple[str, Entry]]:
-    """(path relative to `folder`, entry) of every file in it and its subfolders; nothing where there is no folder."""
-    if storage.find(folder) is None:
+    """(path relative to `folder`, entry) of every file in it and its subfolders; nothing where there is no folder.
+
+    One that somebody removes meanwhile is there no more.
+    """
+    try:
+        entries = storage.list(folder)
+    except MissingFileError:
         return
-    for entry in storage.list(folder):
+    for entry in entries:
         if entry.is_folder:
             for path, file in files_below(storage, f"{folder}/{entry.name}"):
                 yield f"{entry.name}/{path}", file

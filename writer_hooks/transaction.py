@@ -27,7 +27,7 @@ from timeline.errors import ConflictError, PhantombaseError, StorageError
 from timeline.heartbeat import EXPIRY_S, Pulse, heartbeat
 from timeline.instant import Instant, State, next_time
 from timeline.lock import TableLock
-from timeline.rollback import roll_back
+from timeline.rollback import completed_rollback_of, roll_back
 from timeline.schedule import clustered_file_groups, refuse_metadata_table
 from timeline.table import Table
 from timeline.view import GroupKey, ViewFacts
@@ -113,12 +113,7 @@ class Transaction:
     def _check_still_ours(self) -> None:
         path = self.table.instant_path(_instant(self.instant, State.INFLIGHT))
         if self.table.storage.find(path) is None:
-            raise ConflictError(
-                "this write was rolled back by somebody else meanwhile",
-                path=path,
-                instant=self.instant,
-                todo="It looked dead: no heartbeat for too long. Write again.",
-            )
+            raise _rolled_back(self.table, self.instant)
         refuse_rollback(self.table, self.instant)
         if self.pulse.lapsed():
             raise ConflictError(
@@ -128,6 +123,15 @@ class Transaction:
                 expected=f"one every {EXPIRY_S:g} s at least",
                 todo="Others may have taken it for dead and be rolling it back. Write again.",
             )
+
+
+def _rolled_back(table: Table, time: str) -> ConflictError:
+    return ConflictError(
+        "this write was rolled back by somebody else meanwhile",
+        path=table.storage.base_path,
+        instant=time,
+        todo="It looked dead: no heartbeat for too long. Write again.",
+    )
 
 
 def _instant(time: str, state: State) -> Instant:
@@ -176,12 +180,17 @@ def transaction(table: Table, lock: TableLock, heartbeat_s: float) -> Iterator[T
 def _rolled_back_on_failure(table: Table, lock: TableLock, time: str) -> Iterator[None]:
     try:
         yield
-    except (Exception, KeyboardInterrupt):
+    except (Exception, KeyboardInterrupt) as first:
+        undone = None
         # What fails here is left to the next writer; the first error is the one to tell.
         try:
             pending = table.load_timeline().find(time, ACTION)
             if pending is not None and not pending.completed:
                 roll_back(table, pending, lock, reserved_times)
+            elif pending is None:
+                undone = completed_rollback_of(table, time)
         except PhantombaseError as error:
             _log.warning("rollback_failed", instant=time, error=str(error))
+        if undone is not None and isinstance(first, PhantombaseError) and not isinstance(first, ConflictError):
+            raise _rolled_back(table, time) from first  # what it tripped over was taken away under its hands
         raise
