@@ -9,12 +9,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import typer
 
 from compactor_daemon.cli import app as compactor
 from tests.golden_tables import unzip_golden
 from timeline.cli import app as timeline
+from timeline.read import read_table
+from timeline.table import Table
+from writer_hooks import Writer
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -48,12 +52,26 @@ def test_the_shown_commands_run(tmp_path: Path) -> None:
 
 
 def test_the_python_example_runs(tmp_path: Path) -> None:
-    """The snippet, on a real table."""
+    """The snippets, the reading one on a real table."""
     table = unzip_golden("v9_pending", tmp_path)
-    (snippet,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    scope: dict[str, object] = {}
-    exec(snippet.replace("/data/orders", str(table)), scope)
+    reading, writing = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    scope: dict[str, object] = {"df": pa.table({"id": ["a"], "zone": ["z"], "ts": [1]})}
+    exec(reading.replace("/data/orders", str(table)), scope)
     assert scope["rows"].num_rows > 0  # type: ignore[attr-defined]
+    exec(writing.replace("/data/rides", str(tmp_path / "rides")), scope)
+    assert read_table(Table.open(str(tmp_path / "rides"))).num_rows == 1
+
+
+def test_listed_methods_and_examples_exist() -> None:
+    """Each method of a write that README names, and each example."""
+    section = README.partition("## Writing")[2].partition("\n### ")[0]
+    named = set(re.findall(r"^\| (?:`\.[a-z_]+\([^|]*\)`[, ]*)+", section, re.MULTILINE))
+    methods = {m for cell in named for m in re.findall(r"\.([a-z_]+)\(", cell)}
+    assert len(methods) > 12
+    assert all(callable(getattr(Writer, m, None)) for m in methods)
+    assert set(re.findall(r"`([a-z_]+\.py)`", section)) == {
+        p.name for p in (ROOT / "deploy/examples").glob("*.py") if p.name != "rides.py"
+    }
 
 
 def test_listed_commands_and_options_exist() -> None:
