@@ -6,9 +6,8 @@ import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,8 @@ from timeline.errors import BarrierError, ConflictError
 from timeline.lock import ProcessLock
 from timeline.read import read_table
 from timeline.schedule import schedule_compaction
-from writer_hooks.engine import LocalEngine, Pieces, Prepare
+from timeline.table_config import MergeMode
+from writer_hooks.engine import LocalEngine
 from writer_hooks.options import Operation, WriteOptions
 from writer_hooks.write import write
 
@@ -52,24 +52,14 @@ class Change:
     began: bool = False
 
 
-class LateEngine(LocalEngine):
-    """Rows that are made when they are asked for, after the write began: values then rise in the order of commits."""
-
-    def __init__(self, make: Callable[[], pa.Table]) -> None:
-        super().__init__(SCHEMA.empty_table(), slots=1)
-        self._make = make
-
-    def prepare(self, prepare: Prepare) -> Pieces:
-        self._rows = self._make()
-        return super().prepare(prepare)
-
-
 class Story:
     """One run: who does what, and what the table must read."""
 
     def __init__(self, path: Path, seed: int, version: int, index: str, trouble: str) -> None:
         self.path, self.version, self.trouble = path, version, trouble
         self.pick = random.Random(seed)
+        # Event time without deletes: what a stale row finds after one is another matter (docs/merge-semantics.md).
+        self.mode = self.pick.choice((MergeMode.EVENT_TIME, MergeMode.COMMIT_TIME))
         self.crew = Crew(str(path), seed, self.observe)
         self.options = WriteOptions(
             output=OUTPUT,
@@ -107,16 +97,20 @@ class Story:
         """What the table reads after so many commits."""
         live: Rows = {}
         for change in self.commits[:count]:
-            before = self.state(change.seen) if change.deleted else {}
-            live = {k: v for k, v in (live | change.rows).items() if k not in change.deleted or k not in before}
+            for key in change.deleted & self.state(change.seen).keys() if change.deleted else ():
+                live.pop(key, None)
+            for key, row in change.rows.items():
+                if self.mode is MergeMode.COMMIT_TIME or key not in live or live[key] <= row:
+                    live[key] = row
         return live
 
     # --- who does what -----------------------------------------------------------------------------------------------
 
     def run(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Everybody at once, then what is left, then the books."""
-        written_table(self.path, self.version, self.rows_of(Change(), self.some_keys()), self.options)
-        self.commits.append(Change(rows=read_rows(self.path)))
+        change, batch = self.batch(self.some_keys())
+        written_table(self.path, self.version, batch, self.options, self.mode)
+        self.commits.append(change)
         self.crew.play(monkeypatch)
         try:
             for number in (0, 1):
@@ -151,12 +145,13 @@ class Story:
     def writer(self, actor: Actor, count: int) -> None:
         for _ in range(count):
             actor.rest(self.pick.randrange(100))
-            change = self.writing[actor] = Change()
-            operation = self.pick.choice((Operation.UPSERT, Operation.UPSERT, Operation.DELETE))
-            keys = self.some_keys()
+            self.writing.pop(actor, None)
+            deletes = self.mode is MergeMode.COMMIT_TIME and self.pick.random() < 0.3
+            change, batch = self.batch(self.some_keys(), deletes=deletes)
+            self.writing[actor] = change
+            operation = Operation.DELETE if deletes else Operation.UPSERT
             try:
-                table = open_table(self.path, actor.storage)
-                write(table, LateEngine(partial(self.rows_of, change, keys, operation)), operation, self.options)
+                write(open_table(self.path, actor.storage), LocalEngine(batch, slots=1), operation, self.options)
                 outcome = "written"
             except ConflictError:
                 outcome = "lost"
@@ -168,18 +163,20 @@ class Story:
         some = self.pick.choice((range(KEYS // 4), range(KEYS), range(0, KEYS, 3), range(1, KEYS, 3)))
         return self.pick.sample(some, self.pick.randint(1, 4))
 
-    def rows_of(self, change: Change, keys: list[int], operation: Operation = Operation.UPSERT) -> pa.Table:
-        """The batch, with a ts greater than every one before."""
+    def batch(self, keys: list[int], *, deletes: bool = False) -> tuple[Change, pa.Table]:
+        """Rows of these keys, with a ts greater than every one before.
+
+        Under the key index a key that was deleted stays away, also what is on its way: see `test_broken_rules`.
+        """
         self.ts += 1
-        keys = [n for n in keys if n not in self.spent]
-        if operation is Operation.DELETE and self.options.buckets is None:
-            self.spent.update(keys)
+        if self.options.buckets is None:
+            on_the_way = {key for change in self.writing.values() for key in change.rows} if deletes else set()
+            keys = [n for n in keys if n not in self.spent and f"k{n:04d}" not in on_the_way]
+            self.spent.update(keys if deletes else ())
         batch = rows(*((n, self.ts, self.pick.random()) for n in keys)) if keys else SCHEMA.empty_table()
-        if operation is Operation.DELETE:
-            change.deleted = frozenset(batch.column("id").to_pylist())
-        else:
-            change.rows = as_pairs(batch)
-        return batch
+        if deletes:
+            return Change(deleted=frozenset(batch.column("id").to_pylist())), batch
+        return Change(rows=as_pairs(batch)), batch
 
     def compactor(self, actor: Actor) -> None:
         while any(not a.done and a.name.startswith("writer") for a in self.crew.actors):
@@ -217,8 +214,8 @@ class Story:
 
     def finish(self) -> None:
         """A last write rolls back who is dead, the plans are executed, and the books must balance."""
-        change = Change()
-        write(open_table(self.path), LateEngine(lambda: self.rows_of(change, [KEYS])), Operation.UPSERT, self.options)
+        change, batch = self.batch([KEYS])
+        write(open_table(self.path), LocalEngine(batch, slots=1), Operation.UPSERT, self.options)
         self.commits.append(change)
         table = open_table(self.path)
         for _ in range(2):
