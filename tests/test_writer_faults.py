@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,12 +16,13 @@ import pyarrow as pa
 import pytest
 
 from tests.attempts import open_table
-from tests.faults import Failure, HookedStorage, ProcessDied, die_at, fail_at
+from tests.faults import Failure, HookedStorage, ProcessDied, die_at, fail_at, pause_at
 from tests.interleave import serial_pools
 from tests.test_writer import rows
 from tests.written import Rows, check_nothing_left, read_rows, seed_note, written_table
-from timeline.errors import PhantombaseError
+from timeline.errors import ConflictError, LockError, PhantombaseError
 from timeline.local_storage import LocalStorage
+from timeline.lock import ProcessLock
 from timeline.storage import Storage
 from writer_hooks.engine import LocalEngine
 from writer_hooks.options import Operation, WriteOptions
@@ -135,6 +137,32 @@ def test_deaths_in_the_rollback_too(ground: Ground) -> None:
                 with suppress(ProcessDied):
                     ground.write(HookedStorage(LocalStorage(str(path)), die_at(number)))
             ground.check_next(path)
+
+
+def test_a_write_taken_for_dead_at_every_storage_call(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one rolls it back and writes; the first comes back and loses, unless it was under the lock or done."""
+    monkeypatch.setattr("writer_hooks.write.table_lock", lambda path, _: ProcessLock(path, timeout_s=0.0))
+    for number in chosen(ground.changing(), CHAOS):
+        with seed_note(SEED, number), ground.copy() as path:
+            others: list[Written] = []
+            paused = pause_at(number, partial(write_if_free, ground, path, others))
+            lost = False
+            try:
+                ground.write(HookedStorage(LocalStorage(str(path)), paused))
+            except ConflictError:
+                lost = True
+            assert not lost or others
+            expected = BEFORE | ({} if lost else DURING) | (AFTER if others else {})
+            assert read_rows(path) == expected
+            ground.write(LocalStorage(str(path)), NEXT)
+            assert read_rows(path) == expected | AFTER
+            check_nothing_left(path)
+
+
+def write_if_free(ground: Ground, path: Path, done: list[Written]) -> None:
+    """Another process's write, unless somebody is under the lock."""
+    with suppress(LockError):
+        done.append(ground.write(LocalStorage(str(path)), NEXT))
 
 
 def run_failing(ground: Ground, path: Path, number: int, failure: Failure) -> bool:

@@ -25,16 +25,18 @@ Rows: TypeAlias = dict[str, tuple[int, float]]
 """Key to (ts, fare)."""
 
 
-def written_table(path: Path, version: int, batch: pa.Table, options: WriteOptions) -> None:
-    """A new table of trips with event time and a first batch."""
+def written_table(
+    path: Path, version: int, batch: pa.Table, options: WriteOptions, mode: MergeMode = MergeMode.EVENT_TIME
+) -> None:
+    """A new table of trips and a first batch."""
     path.mkdir(parents=True)
     spec = NewTable(
         name="trips",
         version=version,
         key_fields=("id",),
         partition_fields=("day",),
-        ordering_fields=("ts",),
-        merge_mode=MergeMode.EVENT_TIME,
+        ordering_fields=("ts",) if mode is MergeMode.EVENT_TIME else (),
+        merge_mode=mode,
     )
     table = create_table(LocalStorage(str(path)), spec)
     write(table, LocalEngine(batch, slots=1), Operation.UPSERT, options)

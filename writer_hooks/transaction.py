@@ -27,7 +27,8 @@ from timeline.errors import ConflictError, PhantombaseError, StorageError
 from timeline.heartbeat import EXPIRY_S, Pulse, heartbeat
 from timeline.instant import Instant, State, next_time
 from timeline.lock import TableLock
-from timeline.rollback import completed_rollback_of, roll_back
+from timeline.markers import delete_markers
+from timeline.rollback import completed_rollback_of, pending_rollbacks, roll_back, staged_folder
 from timeline.schedule import clustered_file_groups, refuse_metadata_table
 from timeline.table import Table
 from timeline.view import GroupKey, ViewFacts
@@ -181,16 +182,19 @@ def _rolled_back_on_failure(table: Table, lock: TableLock, time: str) -> Iterato
     try:
         yield
     except (Exception, KeyboardInterrupt) as first:
-        undone = None
+        taken_over = False
         # What fails here is left to the next writer; the first error is the one to tell.
         try:
+            taken_over = any(r.plan.target == time for r in pending_rollbacks(table))
+            taken_over = taken_over or completed_rollback_of(table, time) is not None
             pending = table.load_timeline().find(time, ACTION)
             if pending is not None and not pending.completed:
                 roll_back(table, pending, lock, reserved_times)
-            elif pending is None:
-                undone = completed_rollback_of(table, time)
+            elif taken_over:  # what we made after their clean-up
+                delete_markers(table.storage, time)
+                table.storage.delete_folder(staged_folder(time))
         except PhantombaseError as error:
             _log.warning("rollback_failed", instant=time, error=str(error))
-        if undone is not None and isinstance(first, PhantombaseError) and not isinstance(first, ConflictError):
+        if taken_over and isinstance(first, PhantombaseError) and not isinstance(first, ConflictError):
             raise _rolled_back(table, time) from first  # what it tripped over was taken away under its hands
         raise
