@@ -232,3 +232,23 @@ def test_a_batch_of_a_stream_is_written_once(tmp_path: Path) -> None:
         sink(rows((1, 9, 9.0)), 0)
     trips(rows(), 9).foreach_batch(path, stream="another")(rows((2, 1, 1.0)), 0)
     assert len(read(tmp_path / "trips")) == 2
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_key_deleted_under_a_plan_comes_back_once(version: int, tmp_path: Path) -> None:
+    """The compaction takes it out of its base file: were it in the log on top, no later look-up would find it."""
+    path = tmp_path / "trips"
+
+    def write(*given: tuple[int, int, float]) -> Writer:
+        return trips(rows(*given), version).option(small_file_bytes=0)
+
+    write(*((n, 1, 1.0) for n in range(9))).upsert(str(path))
+    write((3, 2, 0.0)).delete(str(path))
+    done = write((4, 2, 2.0)).schedule(max_delta_commits=1).upsert(str(path))
+    assert done.after.scheduled is not None
+    write((3, 3, 3.0)).upsert(str(path))
+    assert read(path)["k0003"] == 3.0
+    assert write((5, 4, 4.0)).compact_inline(max_delta_commits=99).upsert(str(path)).after.compacted
+    write((3, 5, 5.0)).upsert(str(path))
+    assert read(path)["k0003"] == 5.0
+    assert len(read(path)) == 9

@@ -235,16 +235,7 @@ class Table:
 
     def load_facts(self, timeline: Timeline) -> ViewFacts:
         """Pending plans, replaced file groups and compacted base files, from the instants' own files."""
-        plans: dict[GroupKey, str] = {}
-        for instant in timeline.pending_compactions:
-            for operation in self.compaction_plan(instant.requested_time).operations:
-                key = (operation.partition_path, operation.file_id)
-                if plans.setdefault(key, instant.requested_time) != instant.requested_time:
-                    raise MalformedError(
-                        "file group in two pending compaction plans",
-                        path="/".join(key),
-                        found=f"{plans[key]} and {instant.requested_time}",
-                    )
+        plans = self.pending_plans(timeline)
         replaced: dict[GroupKey, str] = {}
         compacted: dict[GroupKey, tuple[str, str]] = {}
         for requested, instant in timeline.completed_writes.items():
@@ -257,6 +248,20 @@ class Table:
                         if stat.file_id and stat.path:
                             compacted[part, stat.file_id] = (requested, stat.path.rpartition("/")[2])
         return ViewFacts(pending_plans=plans, replaced=replaced, compacted=compacted)
+
+    def pending_plans(self, timeline: Timeline) -> dict[GroupKey, str]:
+        """The file groups of pending compaction plans, each with its plan's instant; MalformedError: one in two."""
+        plans: dict[GroupKey, str] = {}
+        for instant in timeline.pending_compactions:
+            for operation in self.compaction_plan(instant.requested_time).operations:
+                key = (operation.partition_path, operation.file_id)
+                if plans.setdefault(key, instant.requested_time) != instant.requested_time:
+                    raise MalformedError(
+                        "file group in two pending compaction plans",
+                        path="/".join(key),
+                        found=f"{plans[key]} and {instant.requested_time}",
+                    )
+        return plans
 
     # --- schema ------------------------------------------------------------------------------------------------
 

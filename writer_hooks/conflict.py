@@ -5,7 +5,8 @@ Two writes conflict when they change one file group, as in Hudi's optimistic con
     a new file of the same bucket      two writers that both open a bucket would leave two file groups of it
     inserts into the same partition    under a key index both may have inserted one key (not `insert`, `bulk_insert`)
     a compaction requested meanwhile   version 6: our log lies under its plan, which does not hold it; all versions:
-                                       a base file that we wrote anew would be older than the compaction's
+                                       a base file that we wrote anew would be older than the compaction's; and a
+                                       key we found in a base file may be deleted by what the plan holds
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from timeline.view import GroupKey
 class Footprint:
     """What a write changes: file groups it appends to, those whose base file it writes anew, partitions it inserts to.
 
-    `buckets`: (partition, first 8 characters) of new file ids, where these are buckets. `inserts`: partitions that
-    get new keys which must be nobody else's.
+    `looked_up`: the file groups were chosen by where keys lie. `buckets`: (partition, first 8 characters) of new
+    file ids, where these are buckets. `inserts`: partitions that get new keys which must be nobody else's.
     """
 
     appended: frozenset[GroupKey]
     rewritten: frozenset[GroupKey]
     buckets: frozenset[tuple[str, str]]
     inserts: frozenset[str]
+    looked_up: bool
 
 
 def conflict_with_commit(mine: Footprint, theirs: CommitMetadata) -> str | None:
@@ -51,7 +53,7 @@ def conflict_with_plans(
     mine: Footprint, plans: Mapping[GroupKey, str] | Iterable[GroupKey], *, logs_too: bool
 ) -> str | None:
     """A file group of ours in a compaction requested after we began. `logs_too`: slices go by name (version 6)."""
-    concerned = mine.rewritten | mine.appended if logs_too else mine.rewritten
+    concerned = mine.rewritten | mine.appended if logs_too or mine.looked_up else mine.rewritten
     for key in sorted(concerned & set(plans)):
         return f"compaction of file group {'/'.join(key)}"
     return None

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from timeline.errors import UsageError
-from timeline.view import FileGroup, latest_base
+from timeline.view import FileGroup
 from writer_hooks.bucket import looks_like_bucket
 from writer_hooks.engine import Pieces, Summary
 from writer_hooks.insert_plan import ROW_BYTES, plan_inserts
 from writer_hooks.key_step import NEW, AssignStep, KeyStep, MeetStep
-from writer_hooks.lookup_step import KeysToBins, LookupStep, bins_of
+from writer_hooks.lookup_step import KeysToBins, LookupStep, bins_of, looked_into
 from writer_hooks.options import WriteOptions
 from writer_hooks.prepare import ToSlot
 from writer_hooks.work import WriteWork
@@ -61,11 +61,11 @@ class KeyIndex:
 
     def _lookup(self, rows: Pieces, groups: Mapping[str, list[FileGroup]]) -> Pieces | None:
         """Which keys lie where; None where there is nothing to look at."""
-        found = {p: [b for g in of if (b := latest_base(g)) is not None] for p, of in groups.items()}
-        bins = {p: bins_of(files, self.slots) for p, files in found.items() if files}
+        found = {p: [s for g in of if (s := looked_into(g)) is not None] for p, of in groups.items()}
+        bins = {p: bins_of(slices, self.slots) for p, slices in found.items() if slices}
         if not bins:
             return None
-        step = LookupStep(self.work.table.storage, bins, ToSlot(self.slots), self.work.output.batch_rows)
+        step = LookupStep(self.work.table.storage, bins, ToSlot(self.slots), self.work.rules)
         return rows.map(KeysToBins({p: len(of) for p, of in bins.items()})).regroup(step)
 
     def _write(

@@ -1,8 +1,10 @@
 """The key index, first half: which of a batch's keys lie in which base file?
 
 Keys go to bins of base files of their partition; a bin's task reads only what it must: a file whose key range or
-bloom filter says no to every key is skipped, of the others the key column is read. Logs are not looked at: under this
-index they hold no new keys, ours as Hudi's.
+bloom filter says no to every key is skipped, of the others the key column is read. Logs hold no new keys under this
+index, ours as Hudi's, and are not looked at, but for one case: a pending compaction whose logs delete. Its base file
+will lack the deleted keys. Rows of such a key must not go to the log on top of it, where no later look-up would find
+them (Hudi's do, and its next upsert doubles the key): they count as new.
 """
 
 from __future__ import annotations
@@ -20,9 +22,13 @@ from timeline.avro_schema import RECORD_KEY
 from timeline.bloom import BloomFilter
 from timeline.errors import MalformedError, PhantombaseError
 from timeline.key_lookup import KeyLookup
+from timeline.log_block import BlockKind, HeaderKey, scan_blocks
+from timeline.merge_rule import IS_DELETED
 from timeline.parquet_input import open_parquet, parquet_batches, readable
+from timeline.slice_rules import SliceRules
+from timeline.slice_stream import SliceStream
 from timeline.storage import Storage
-from timeline.view import BaseFile
+from timeline.view import BaseFile, FileGroup, FileSlice, latest_base, slice_before
 from writer_hooks.pieces import Piece, by_target, pack, split
 from writer_hooks.prepare import ToSlot
 
@@ -38,18 +44,29 @@ _LAST_ORDERED = "\ud7ff"
 """Up to this character Java's order of strings, by UTF-16 units, and that of UTF-8 bytes agree; and so does what
 a writer took for the least and the greatest key, whichever of the two orders it used."""
 
-Bins = Mapping[str, Sequence[Sequence[BaseFile]]]
-"""Partition path to bins of its base files."""
+Bins = Mapping[str, Sequence[Sequence[FileSlice]]]
+"""Partition path to bins of what is to be looked into, see `looked_into`."""
 
 
-def bins_of(files: Iterable[BaseFile], count: int) -> list[list[BaseFile]]:
-    """Files in at most `count` bins of about the same size, the largest first (pure)."""
-    bins: list[list[BaseFile]] = [[] for _ in range(count)]
+def looked_into(group: FileGroup) -> FileSlice | None:
+    """Where a group's keys lie: its base file; with the logs of a pending compaction, where there is one (pure)."""
+    if group.pending_compaction is not None:
+        return slice_before(group, group.pending_compaction)
+    base = latest_base(group)
+    if base is None:
+        return None
+    instant = base.name.instant
+    return FileSlice(partition=group.partition, file_id=group.file_id, base_instant=instant, base=base, logs=())
+
+
+def bins_of(slices: Iterable[FileSlice], count: int) -> list[list[FileSlice]]:
+    """Slices in at most `count` bins of about the same size, the largest first (pure)."""
+    bins: list[list[FileSlice]] = [[] for _ in range(count)]
     sizes = [0] * count
-    for file in sorted(files, key=lambda f: -f.size):
+    for slice_ in sorted(slices, key=lambda s: -(s.base_bytes + s.log_bytes)):
         least = sizes.index(min(sizes))
-        bins[least].append(file)
-        sizes[least] += file.size
+        bins[least].append(slice_)
+        sizes[least] += slice_.base_bytes + slice_.log_bytes
     return [one for one in bins if one]
 
 
@@ -84,7 +101,7 @@ class LookupStep:
     storage: Storage
     bins: Bins
     route: ToSlot
-    batch_rows: int
+    rules: SliceRules
 
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
         """See `engine.Step`."""
@@ -93,9 +110,10 @@ class LookupStep:
                 pa.chunked_array([p.table().column(RECORD_KEY).combine_chunks() for p in group], pa.string())
             )
             lookup = KeyLookup(keys)
-            for number, file in enumerate(self.bins[partition][int(target)]):
-                found = keys.take(pa.array(self._found(file, keys, lookup)))
-                hits = pa.table({RECORD_KEY: found, FILE_ID: pa.repeat(pa.scalar(file.name.file_id), len(found))})
+            for number, slice_ in enumerate(self.bins[partition][int(target)]):
+                at = np.unique(np.concatenate([np.zeros(0, np.int64), *self._found(slice_, keys, lookup)]))
+                found = keys.take(pa.array(at[at >= 0]))
+                hits = pa.table({RECORD_KEY: found, FILE_ID: pa.repeat(pa.scalar(slice_.file_id), len(found))})
                 for code, part in split(hits, self.route(found, 0)):
                     yield Piece(
                         partition=partition,
@@ -106,20 +124,32 @@ class LookupStep:
                         payload=pack(part),
                     )
 
-    def _found(self, file: BaseFile, keys: pa.StringArray, lookup: KeyLookup) -> npt.NDArray[np.int64]:
-        """Positions of the keys that the file holds."""
+    def _found(self, slice_: FileSlice, keys: pa.StringArray, lookup: KeyLookup) -> Iterator[npt.NDArray[np.int64]]:
+        """Positions of the keys that the slice holds, and -1 for keys that are not asked for."""
+        if any(_may_delete(self.storage, log.path) for log in slice_.logs):
+            for batch in SliceStream(self.storage, slice_, self.rules, (RECORD_KEY,)).batches():
+                yield lookup.find(batch.column(0))
+        elif slice_.base is not None:
+            yield from self._in_base(slice_.base, keys, lookup)
+
+    def _in_base(self, file: BaseFile, keys: pa.StringArray, lookup: KeyLookup) -> Iterator[npt.NDArray[np.int64]]:
         with self.storage.open_input(file.path) as source, readable("base file", file.path):
             parquet = open_parquet(source)
             if not _may_hold(parquet.metadata, keys):
-                return np.zeros(0, np.int64)
+                return
             if RECORD_KEY not in parquet.schema_arrow.names:
                 raise MalformedError("base file without record keys", path=file.path, expected=RECORD_KEY)
-            held = [
-                lookup.find(batch.column(0))
-                for batch in parquet_batches(source, parquet, [RECORD_KEY], self.batch_rows)
-            ]
-        found = np.unique(np.concatenate([np.zeros(0, np.int64), *held]))
-        return found[found >= 0]
+            for batch in parquet_batches(source, parquet, [RECORD_KEY], self.rules.batch_rows):
+                yield lookup.find(batch.column(0))
+
+
+def _may_delete(storage: Storage, path: str) -> bool:
+    """Whether a log file has entries that delete, by the headers of its blocks."""
+    with storage.open_input(path) as source:
+        return any(
+            block.kind is BlockKind.DELETE or IS_DELETED in block.headers.get(HeaderKey.SCHEMA, "")
+            for block in scan_blocks(source, path)
+        )
 
 
 def _may_hold(footer: pq.FileMetaData, keys: pa.StringArray) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from timeline.avro_schema import META_COLUMNS, project
 from timeline.read import slice_rules
 from timeline.table import Table, TableSchema
@@ -74,8 +76,7 @@ def stage_rows(
         clustering=begun.clustering,
         instant=begun.instant,
         schema=schema,
-        merge=rules.merge,
-        ordering_fields=rules.ordering_fields,
+        rules=replace(rules, memory_bytes=options.output.memory_limit, spill_folder=options.output.spill_dir),
         output=options.output,
         log_format=options.log_format,
         combine=combines(operation, options),
@@ -102,4 +103,5 @@ def footprint(files: list[StagedFile], operation: Operation, options: WriteOptio
         rewritten=frozenset(f.key for f in bases if f.base_instant is not None),
         buckets=frozenset((f.partition, f.file_id[:8]) for f in bases) if options.buckets is not None else frozenset(),
         inserts=frozenset(f.partition for f in bases if f.inserts) if unique else frozenset(),
+        looked_up=unique,
     )

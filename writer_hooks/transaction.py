@@ -83,7 +83,7 @@ class Transaction:
                 found = conflict_with_plans(mine, [(p, s.file_id) for p, of in stats for s in of], logs_too=by_name)
             if found is not None:
                 return f"{instant.file_name}: {found}"
-        plans = self.table.load_facts(now).pending_plans
+        plans = self.table.pending_plans(now)
         return conflict_with_plans(mine, {k for k, c in plans.items() if c not in known}, logs_too=by_name)
 
     def complete(self, mine: Footprint, metadata: CommitMetadata) -> Instant:

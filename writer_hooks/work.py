@@ -18,6 +18,7 @@ from timeline.layout import RECORDS
 from timeline.log_fold import LogFold
 from timeline.log_write import LogFormat
 from timeline.merge_rule import IS_DELETED, Keyed, MergeRule
+from timeline.slice_rules import SliceRules
 from timeline.table import Table, TableSchema
 from timeline.view import FileGroup, GroupKey, ViewFacts, is_replaced
 
@@ -45,13 +46,17 @@ class WriteWork:
     clustering: frozenset[GroupKey]
     instant: str
     schema: TableSchema
-    merge: MergeRule
-    ordering_fields: tuple[str, ...]
+    rules: SliceRules
     output: OutputOptions
     log_format: LogFormat
     combine: bool
     deletes: bool
     file_bytes: int
+
+    @property
+    def merge(self) -> MergeRule:
+        """How the table merges."""
+        return self.rules.merge
 
     @property
     def data_schema(self) -> pa.Schema:
@@ -99,6 +104,6 @@ class WriteWork:
         return Keyed(
             rows=rows,
             keys=flat(rows.column(RECORD_KEY)),
-            ordering=tuple(flat(rows.column(name)) for name in self.ordering_fields),
+            ordering=tuple(flat(rows.column(name)) for name in self.rules.ordering_fields),
             deleted=deleted,
         )
