@@ -13,10 +13,11 @@ from compactor_daemon.foreign import inflight_path
 from compactor_daemon.options import OutputOptions
 from compactor_daemon.records import Go, Placement
 from compactor_daemon.restore import merge_again
-from timeline.errors import ConflictError, PhantombaseError, StorageError, TableChangedError
+from timeline.errors import ConflictError, StorageError, TableChangedError
 from timeline.instant import Instant
 from timeline.lock import TableLock
 from timeline.rollback import pending_rollbacks
+from timeline.staged import place_staged
 from timeline.table import Table
 
 
@@ -103,27 +104,8 @@ def _check_publishable(table: Table, go: Go) -> None:
 
 
 def place(table: Table, go: Go, placement: Placement, output: OutputOptions) -> None:
-    """Staged file to final name, now or found done; its size must be the recorded one.
-
-    What the call says is not asked: it may have taken effect and failed, or somebody else's may have.
-    """
-    storage, final = table.storage, placement.final
-    failure: PhantombaseError | None = None
-    if storage.find(final) is None:
-        try:
-            storage.place(_staged(table, go, placement, output), final)
-        except PhantombaseError as error:
-            failure = error
-    found = storage.find(final)
-    if found is None and failure is not None:
-        raise failure
-    if found is None or found.size != placement.size:
-        raise StorageError(
-            "a published base file is not what was decided",
-            path=final,
-            expected=f"{placement.size} bytes",
-            found="nothing" if found is None else f"{found.size} bytes",
-        )
+    """Gives one file of a decision its final name, see `place_staged`; merged again where its staged copy is gone."""
+    place_staged(table.storage, lambda: _staged(table, go, placement, output), placement.final, placement.size)
 
 
 def _staged(table: Table, go: Go, placement: Placement, output: OutputOptions) -> str:

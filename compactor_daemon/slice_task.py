@@ -9,7 +9,6 @@ import hashlib
 import json
 import time
 import uuid
-from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow.parquet as pq
@@ -18,13 +17,13 @@ from compactor_daemon.base_file import write_base_file
 from compactor_daemon.options import OutputOptions
 from compactor_daemon.records import OK, SliceDone, attempt_folder
 from timeline.avro_schema import RECORD_KEY, project
-from timeline.errors import AttemptDeadError, StorageError
+from timeline.errors import AttemptDeadError
 from timeline.file_name import BaseFileName
 from timeline.identity import identity_columns, identity_sum
-from timeline.local_storage import close_output
 from timeline.log_scan import Skipped
 from timeline.slice_rules import SliceRules
 from timeline.slice_stream import SliceStream, base_tables
+from timeline.staged import staged_output
 from timeline.storage import Storage
 from timeline.view import FileSlice
 
@@ -150,9 +149,8 @@ def _record(storage: Storage, path: str, done: SliceDone) -> SliceDone:
 def _write(storage: Storage, path: str, stream: SliceStream, task: SliceTask) -> int:
     """Stages the base file, durably; nothing is left of a half-written one. Returns the number of rows."""
     schema = task.rules.schema
-    file = storage.open_output(path)
-    try:
-        rows = write_base_file(
+    with staged_output(storage, path) as file:
+        return write_base_file(
             file,
             stream.batches(),
             name=str(task.final_name),
@@ -161,12 +159,3 @@ def _write(storage: Storage, path: str, stream: SliceStream, task: SliceTask) ->
             key_column=RECORD_KEY if RECORD_KEY in schema.names else None,
             output=task.output,
         )
-        close_output(file)
-    except BaseException as error:
-        with suppress(OSError):  # a full disk fails this too
-            file.close()
-        storage.delete(path)
-        if isinstance(error, OSError):
-            raise StorageError("staging a base file failed", path=path, found=f"{error}") from error
-        raise
-    return rows

@@ -11,12 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 from timeline.commit_metadata import WriteStat
-from timeline.errors import PhantombaseError, StorageError
 from timeline.file_name import LogFileName, parse_data_file
 from timeline.layout import Slicing
 from timeline.markers import Marker, MarkerKind, log_marker_kind, make_marker
+from timeline.staged import place_staged
 from timeline.table import Table
 from writer_hooks.create_table import partition_metadata
 from writer_hooks.staging import TOKEN_STAGE, FileKind, StagedFile
@@ -63,7 +64,7 @@ def _place_partition(table: Table, instant: str, partition: str, files: Iterable
             name = str(LogFileName(file_id=file.file_id, instant=log_instant, version=version, token=token))
             kind = log_marker_kind(table.layout)
         make_marker(table.storage, instant, Marker(partition=partition, file=name, kind=kind))
-        _place(table, file, f"{prefix}{name}")
+        place_staged(table.storage, partial(str, file.staged), f"{prefix}{name}", file.size)
         placed.append(Placed(staged=file, path=f"{prefix}{name}", log_version=version))
     return placed
 
@@ -77,25 +78,6 @@ def _log_versions(table: Table, partition: str) -> dict[tuple[str, str], int]:
             key = name.file_id, name.instant
             highest[key] = max(highest.get(key, 0), name.version)
     return highest
-
-
-def _place(table: Table, file: StagedFile, final: str) -> None:
-    """Staged file to final name; what the call says is not asked, what is there is."""
-    failure: PhantombaseError | None = None
-    try:
-        table.storage.place(file.staged, final)
-    except PhantombaseError as error:
-        failure = error
-    found = table.storage.find(final)
-    if found is None and failure is not None:
-        raise failure
-    if found is None or found.size != file.size:
-        raise StorageError(
-            "a placed file is not what was staged",
-            path=final,
-            expected=f"{file.size} bytes",
-            found="nothing" if found is None else f"{found.size} bytes",
-        )
 
 
 def write_stat(placed: Placed, instant: str, *, by_name: bool) -> WriteStat:

@@ -10,7 +10,7 @@ import math
 import random
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import Enum
 from itertools import repeat, takewhile
@@ -22,12 +22,11 @@ import pyarrow.compute as pc
 
 from compactor_daemon.base_file import write_base_file
 from timeline.avro_schema import COMMIT_SEQNO, COMMIT_TIME, FILE_NAME, PARTITION_PATH, RECORD_KEY
-from timeline.errors import StorageError
 from timeline.file_name import BaseFileName
-from timeline.local_storage import close_output
 from timeline.log_write import data_block, delete_block, split_rows
 from timeline.merge_rule import HUDI_0X
 from timeline.ordering import Ordering
+from timeline.staged import staged_output
 from timeline.view import FileSlice, GroupKey
 from writer_hooks.work import WriteWork, staging_folder
 
@@ -176,20 +175,10 @@ class Stager:
 
     @contextmanager
     def _staged(self, suffix: str) -> Iterator[tuple[str, IO[bytes]]]:
-        """A new file of a random name, durable at the end; nothing is left of a half-written one."""
-        storage = self._work.table.storage
+        """A new file of a random name."""
         path = f"{staging_folder(self._work.instant)}/{uuid.uuid4().hex}{suffix}"
-        file = storage.open_output(path)
-        try:
+        with staged_output(self._work.table.storage, path) as file:
             yield path, file
-            close_output(file)
-        except BaseException as error:
-            with suppress(OSError):  # a full disk fails this too
-                file.close()
-            storage.delete(path)
-            if isinstance(error, OSError):
-                raise StorageError("staging a file of a write failed", path=path, found=f"{error}") from error
-            raise
 
     def _done(
         self, kind: FileKind, key: GroupKey, slice_: FileSlice | None, path: str, name: str | None, counts: Counts
