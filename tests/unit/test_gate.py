@@ -206,6 +206,13 @@ def test_a_clock_that_stands_still_holds_nobody() -> None:
     assert sum(slept) == pytest.approx(GATE_S, abs=0.3)
 
 
+def test_a_plan_lets_writers_go_on() -> None:
+    """At the next look."""
+    storage = memory()
+    put_wanted(storage, GATE_S, T)
+    assert wait_while_wanted(storage, lambda: T, lambda _: remove_wanted(storage)) < 1
+
+
 def test_the_next_record_is_not_waited_for() -> None:
     """A writer that has waited begins, whatever comes then."""
     storage, clock = memory(), [T]
@@ -224,4 +231,5 @@ def test_no_gate_of_no_length() -> None:
     """`gate_s` 0 turns it off."""
     storage = memory()
     put_wanted(storage, 0, T)
-    assert read_wanted(storage, T) is None
+    with pytest.raises(MissingFileError):
+        storage.read(WANTED)

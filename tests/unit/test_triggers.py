@@ -14,8 +14,8 @@ from timeline.triggers import PLAN_NOW, ScheduleOptions, TriggerStrategy, trigge
 
 S = TriggerStrategy
 DAY = "20260101"
-NOW = datetime(2026, 1, 1, 0, 10, 0, 400_000)
-"""Ten minutes after `at(0)`."""
+NOW = datetime(2026, 1, 1, 0, 10, 0, 900_000)
+"""Ten minutes and a part of a second after `at(0)`."""
 
 
 def at(second: int) -> str:
@@ -66,6 +66,7 @@ def counted(names: list[str], strategy: TriggerStrategy) -> int:
         (("d1", "c2", "d3", "C4", "d5"), 2, 1),
         (("d1", "C2", "d3", "c4", "d5"), 1, 2),  # the pending one comes first, though a later one is completed
         (("d1", "c2"), 0, 0),
+        (("c2", "d2", "d3"), 1, 1),
     ],
 )
 def test_commits_on_version_6(names: tuple[str, ...], completed: int, requested: int) -> None:
@@ -82,6 +83,7 @@ def test_commits_on_version_6(names: tuple[str, ...], completed: int, requested:
         (("d1", "c3", "d5", "d6"), 2, 2),
         (("d1-4", "c3", "d5"), 2, 1),  # begun before the compaction, completed after it was requested
         (("d1", "C3", "d5", "D6"), 2, 2),
+        (("d1-3", "c3", "d5"), 1, 1),
     ],
 )
 def test_commits_on_version_9(names: tuple[str, ...], completed: int, requested: int) -> None:
