@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -60,7 +61,14 @@ CASES: Mapping[str, tuple[str | None, dict[str, object]]] = {
 
 @pytest.mark.parametrize(
     ("version", "case"),
-    [(9, "simple-hive style"), (9, "bucket"), (9, "no partitions"), (6, "bloom-complex"), (6, "bucket"), (6, "timestamp-bloom")],
+    [
+        (9, "simple-hive style"),
+        (9, "bucket"),
+        (9, "no partitions"),
+        (6, "bloom-complex"),
+        (6, "bucket"),
+        (6, "timestamp-bloom"),
+    ],
     indirect=["version"],
     ids=lambda value: f"v{value}" if isinstance(value, int) else value,
 )
