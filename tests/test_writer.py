@@ -182,7 +182,9 @@ def test_an_upsert_without_combining_still_updates_small_files(tmp_path: Path) -
     """A file that is written anew has one row a key, as in Hudi."""
     path = str(tmp_path / "trips")
     trips(rows((1, 1, 1.0), (4, 1, 1.0)), 9).insert(path)
-    trips(rows((1, 2, 2.0), (7, 2, 2.0)), 9).option(combine=False).upsert(path)
+    marked = rows((10, 3, 3.0), deleted=True)
+    batch = pa.concat_tables([rows((1, 2, 2.0), (7, 2, 2.0)), marked, rows((10, 2, 2.0))])
+    trips(batch, 9).option(combine=False).upsert(path)
     assert read(tmp_path / "trips") == {"k0001": 2.0, "k0004": 1.0, "k0007": 2.0}
 
 

@@ -56,9 +56,11 @@ class MeetStep:
                     )
 
     def _living(self, rows: pa.Table) -> pa.Table:
-        """Of new keys: nothing is there that could be deleted."""
+        """Of new keys: nothing is there that could be deleted. But a marked row may beat another one of its batch."""
         if self.work.deletes:
             return rows.slice(0, 0)
+        if not self.work.combine:
+            return rows
         deleted = self.work.keyed(rows).deleted
         return rows if deleted is None else rows.filter(pa.array(~deleted))
 

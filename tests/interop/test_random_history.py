@@ -30,7 +30,7 @@ from writer_hooks import Writer
 pytestmark = pytest.mark.interop
 
 SEEDS = range(int(os.environ.get("PHANTOMBASE_HISTORIES", "2")))
-STEPS = 10
+STEPS = 8
 _KEYGEN = "hoodie.datasource.write.keygenerator.class"
 KEYS_OF: dict[str, dict[str, object]] = {
     "simple": {},
