@@ -14,7 +14,7 @@ import pytest
 import writer_hooks.write
 from tests.attempts import open_table, run_all
 from tests.faults import Call, HookedStorage
-from tests.test_writer import read, rows, trips
+from tests.test_writer import rows
 from tests.written import read_rows, written_table
 from timeline.errors import BarrierError, ConflictError
 from timeline.local_storage import LocalStorage
@@ -175,20 +175,3 @@ def test_two_writers_bring_one_new_key(
     else:
         with pytest.raises(AssertionError, match="doubled rows"):
             read_rows(path)
-
-
-# --- the key index ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.xfail(strict=True, reason="the key index does not look at logs written under the base file before")
-@pytest.mark.parametrize("version", [6, 9])
-def test_a_key_that_came_back_while_its_delete_was_compacted_is_found(version: int, tmp_path: Path) -> None:
-    """The compaction takes the key out of the base file; only the log behind it, written meanwhile, still has it."""
-    path = tmp_path / "trips"
-    trips(rows((0, 1, 1.0), (3, 1, 1.0)), version).upsert(str(path))
-    trips(rows((0, 2, 0.0)), version).delete(str(path))
-    assert schedule(path).instant is not None
-    trips(rows((0, 3, 3.0)), version).upsert(str(path))
-    run_all(open_table(path))
-    trips(rows((0, 4, 4.0)), version).upsert(str(path))
-    assert read(path) == {"k0000": 4.0, "k0003": 1.0}

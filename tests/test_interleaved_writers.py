@@ -22,7 +22,7 @@ from compactor_daemon.retire import finish_completed
 from tests.attempts import open_table, run_all
 from tests.faults import Call
 from tests.interleave import Actor, Crew
-from tests.test_writer import SCHEMA, rows
+from tests.test_writer import rows
 from tests.written import Rows, as_rows, check_nothing_left, read_rows, seed_note, written_table
 from timeline.audit import audit, audited_instants
 from timeline.errors import BarrierError, ConflictError
@@ -72,7 +72,6 @@ class Story:
         self.writing: dict[Actor, Change] = {}
         self.outcomes: Counter[str] = Counter()
         self.ts = 0
-        self.spent: set[int] = set()  # keys under the key index that were deleted: see the last test
         # Without deaths every write ends, so that the barrier may wait for it.
         self.attempt = AttemptOptions(barrier_s=1e9 if trouble == "none" else 0.0, barrier_poll_s=0.0)
 
@@ -164,16 +163,9 @@ class Story:
         return self.pick.sample(some, self.pick.randint(1, 4))
 
     def batch(self, keys: list[int], *, deletes: bool = False) -> tuple[Change, pa.Table]:
-        """Rows of these keys, with a ts greater than every one before.
-
-        Under the key index a key that was deleted stays away, also what is on its way: see `test_broken_rules`.
-        """
+        """Rows of these keys, with a ts greater than every one before."""
         self.ts += 1
-        if self.options.buckets is None:
-            on_the_way = {key for change in self.writing.values() for key in change.rows} if deletes else set()
-            keys = [n for n in keys if n not in self.spent and f"k{n:04d}" not in on_the_way]
-            self.spent.update(keys if deletes else ())
-        batch = rows(*((n, self.ts, self.pick.random()) for n in keys)) if keys else SCHEMA.empty_table()
+        batch = rows(*((n, self.ts, self.pick.random()) for n in keys))
         if deletes:
             return Change(deleted=frozenset(batch.column("id").to_pylist())), batch
         return Change(rows=as_pairs(batch)), batch
