@@ -21,7 +21,8 @@ from timeline.read import read_table
 from timeline.table import Table
 from writer_hooks.stream import CHECKPOINT
 
-BATCHES = int(os.environ.get("PHANTOMBASE_STREAM_BATCHES", "16"))
+BATCHES = int(os.environ.get("PHANTOMBASE_STREAM_BATCHES", "10"))
+VERSIONS = (6, 9) if "PHANTOMBASE_STREAM_BATCHES" in os.environ else (9,)
 SEED = int(os.environ.get("PHANTOMBASE_SEED", str(random.randrange(10**6))))
 KEYS = 50
 ROUND_MAX_S = 600
@@ -45,8 +46,8 @@ def _files(folder: Path, pick: random.Random) -> dict[str, tuple[int, float]]:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("version", VERSIONS)
 def test_killed_and_restarted(version: int, tmp_path: Path) -> None:
     pick = random.Random(f"{SEED} {version}")
     live = _files(tmp_path / "in", pick)
@@ -57,7 +58,7 @@ def test_killed_and_restarted(version: int, tmp_path: Path) -> None:
     while True:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         # At first a process is killed in the middle of its batches, in the end one may finish.
-        wanted = _commits(tmp_path) + pick.randint(1, max(2, BATCHES // 5)) if kills * 3 < BATCHES else BATCHES + 1
+        wanted = _commits(tmp_path) + pick.randint(1, max(2, BATCHES // 12)) if kills < max(3, BATCHES // 8) else BATCHES + 1
         ended = _until(process, tmp_path, wanted, pick)
         if ended:
             break
