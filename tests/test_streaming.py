@@ -58,7 +58,9 @@ def test_killed_and_restarted(version: int, tmp_path: Path) -> None:
     while True:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         # At first a process is killed in the middle of its batches, in the end one may finish.
-        wanted = _commits(tmp_path) + pick.randint(1, max(2, BATCHES // 12)) if kills < max(3, BATCHES // 8) else BATCHES + 1
+        wanted = (
+            _commits(tmp_path) + pick.randint(1, max(2, BATCHES // 12)) if kills < max(3, BATCHES // 8) else BATCHES + 1
+        )
         ended = _until(process, tmp_path, wanted, pick)
         if ended:
             break

@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 
 from tests.golden_tables import unzip_golden
-from timeline.errors import LockError, UnsupportedError, UsageError
+from timeline.errors import ConflictError, LockError, UnsupportedError, UsageError
 from timeline.log_write import LogFormat
 from timeline.read import read_table
 from timeline.table import Table
 from writer_hooks import Writer, writer
+from writer_hooks.placing import place_all
 
 SCHEMA = pa.schema(
     [("id", pa.string()), ("day", pa.string()), ("ts", pa.int64()), ("fare", pa.float64()), ("gone", pa.bool_())]
@@ -254,3 +255,23 @@ def test_a_key_deleted_under_a_plan_comes_back_once(version: int, tmp_path: Path
     write((3, 5, 5.0)).upsert(str(path))
     assert read(path)["k0003"] == 5.0
     assert len(read(path)) == 9
+
+
+def test_two_writes_that_change_the_schema_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On file groups of their own: the one that completes later would take the other's column back."""
+    path = str(tmp_path / "trips")
+    trips(rows((0, 1, 1.0), (1, 1, 1.0)), 9, 1).upsert(path)
+
+    def with_column(name: str, number: int) -> Writer:
+        return trips(rows((number, 2, 2.0)).append_column(name, pa.array([7], pa.int32())), 9, 1)
+
+    def placed_behind_another(*given: Any) -> Any:
+        monkeypatch.setattr("writer_hooks.write.place_all", place_all)
+        with_column("b", 1).upsert(path)
+        return place_all(*given)
+
+    monkeypatch.setattr("writer_hooks.write.place_all", placed_behind_another)
+    with pytest.raises(ConflictError, match="the table's schema"):
+        with_column("a", 0).upsert(path)
+    with_column("a", 0).upsert(path)
+    assert {"a", "b"} <= set(read_table(Table.open(path)).column_names)

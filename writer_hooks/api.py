@@ -27,7 +27,7 @@ from writer_hooks.engine import Engine, LocalEngine
 from writer_hooks.key_generator import generator_kind
 from writer_hooks.new_table import NewTable, check_same_table
 from writer_hooks.options import Operation, WriteOptions
-from writer_hooks.spark_engine import SparkEngine
+from writer_hooks.spark_engine import SparkEngine, default_slots
 from writer_hooks.stream import StreamBatch
 from writer_hooks.write import Written, write, write_batch
 from writer_hooks.write_conf import parse_write_conf
@@ -179,8 +179,7 @@ class Writer:
         if isinstance(self.source, pa.Table):
             return LocalEngine(self.source, slots=self.options.slots or 2)
         if hasattr(self.source, "mapInArrow"):
-            cores = int(self.source.sparkSession.sparkContext.defaultParallelism)
-            return SparkEngine(self.source, slots=self.options.slots or 2 * cores)
+            return SparkEngine(self.source, slots=self.options.slots or default_slots(self.source))
         raise UsageError("not rows", expected="a Spark DataFrame or a pyarrow Table", found=type(self.source).__name__)
 
     def _opened(self, path: str, engine: Engine, operation: Operation, options: WriteOptions) -> Table:

@@ -4,6 +4,7 @@ Two writes conflict when they change one file group, as in Hudi's optimistic con
 
     a new file of the same bucket      two writers that both open a bucket would leave two file groups of it
     inserts into the same partition    under a key index both may have inserted one key (not `insert`, `bulk_insert`)
+    another schema                     two writes that both change it: the later one would take the other's column back
     a compaction requested meanwhile   version 6: our log lies under its plan, which does not hold it; all versions:
                                        a base file that we wrote anew would be older than the compaction's; and a
                                        key we found in a base file may be deleted by what the plan holds
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from timeline.avro_schema import arrow_schema, without_meta_columns
 from timeline.commit_metadata import CommitMetadata
 from timeline.view import GroupKey
 
@@ -47,6 +49,17 @@ def conflict_with_commit(mine: Footprint, theirs: CommitMetadata) -> str | None:
     for part in sorted(mine.inserts & new):
         return f"inserts into partition {part!r}"
     return None
+
+
+def conflict_with_schema(mine: str, theirs: CommitMetadata) -> str | None:
+    """Whether a write that completed meanwhile left another schema: of two changes at once one would be lost.
+
+    `mine`: the table's Avro schema as this write records it.
+    """
+    text = theirs.extra_metadata.get("schema")
+    if not text or text == mine or arrow_schema(without_meta_columns(text)) == arrow_schema(mine):
+        return None
+    return "the table's schema"
 
 
 def conflict_with_plans(

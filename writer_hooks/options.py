@@ -30,7 +30,8 @@ class WriteOptions:
     `log_format`: of log blocks (`hoodie.logfile.data.block.format`).
     `file_bytes`: where a new base file ends (`hoodie.parquet.max.file.size`); `small_file_bytes`: base files below it
     take inserts (`hoodie.parquet.small.file.limit`), 0: none does.
-    `slots`: tasks of a shuffle (`hoodie.upsert.shuffle.parallelism`); None: twice the cores.
+    `slots`: tasks of a shuffle (`hoodie.upsert.shuffle.parallelism`); None: by the size of the input, see
+    `spark_engine.default_slots`.
     `batch_bytes`: input gathered by a task before it is split.
     `retries`: how often a write that lost against another one is tried again.
     `lazy_rollback`: only writers without heartbeat for `heartbeat_expiry_s` are taken for dead

@@ -22,6 +22,22 @@ _BATCH_BYTES = 64 << 20
 """Pieces handed to Spark at a time."""
 
 
+_SLOT_BYTES = 16 << 20
+_SLOTS_MAX = 2000
+_UNKNOWN_BYTES = 1 << 50
+
+
+def default_slots(frame: Any) -> int:
+    """Tasks of each shuffle, where nobody says how many: by Spark's estimate of the input, at least two a core.
+
+    A slot's rows are held in memory. Spark's estimate is of compressed bytes where the input is files.
+    """
+    cores = int(frame.sparkSession.sparkContext.defaultParallelism)
+    size = int(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes().longValue())
+    wanted = size // _SLOT_BYTES if 0 <= size < _UNKNOWN_BYTES else 0
+    return max(2 * cores, min(wanted, _SLOTS_MAX))
+
+
 class SparkEngine:
     """A DataFrame; `slots`: tasks of each shuffle (`hoodie.upsert.shuffle.parallelism`)."""
 

@@ -32,7 +32,7 @@ from timeline.rollback import completed_rollback_of, pending_rollbacks, roll_bac
 from timeline.schedule import clustered_file_groups, refuse_metadata_table
 from timeline.table import Table
 from timeline.view import GroupKey, ViewFacts
-from writer_hooks.conflict import Footprint, conflict_with_commit, conflict_with_plans
+from writer_hooks.conflict import Footprint, conflict_with_commit, conflict_with_plans, conflict_with_schema
 
 _log = structlog.get_logger()
 
@@ -54,10 +54,10 @@ class Transaction:
     clustering: frozenset[GroupKey]
     pulse: Pulse
 
-    def check_conflicts(self, mine: Footprint) -> None:
+    def check_conflicts(self, mine: Footprint, schema_text: str) -> None:
         """ConflictError when somebody has changed meanwhile what this write changes."""
         now = self.table.load_timeline()
-        found = self._conflict(now, mine)
+        found = self._conflict(now, mine, schema_text)
         if found is not None:
             raise ConflictError(
                 "somebody else changed what this write changes",
@@ -67,7 +67,7 @@ class Transaction:
                 todo="Nothing of this write is visible. Write again (retries=).",
             )
 
-    def _conflict(self, now: Timeline, mine: Footprint) -> str | None:
+    def _conflict(self, now: Timeline, mine: Footprint, schema_text: str) -> str | None:
         by_name = not self.table.layout.has_completion_times
         known = {i.requested_time for i in self.timeline.pending_compactions}
         for requested, instant in now.completed_writes.items():
@@ -75,7 +75,7 @@ class Transaction:
                 continue
             metadata = self.table.commit_metadata(instant)
             if not metadata.compacted:
-                found = conflict_with_commit(mine, metadata)
+                found = conflict_with_commit(mine, metadata) or conflict_with_schema(schema_text, metadata)
             elif requested in known:
                 continue
             else:
@@ -92,7 +92,7 @@ class Transaction:
         with self.lock.hold("complete a delta commit"):
             check_unchanged(table, table.config.version, table.config.metadata_partitions, self.instant)
             self._check_still_ours()
-            self.check_conflicts(mine)
+            self.check_conflicts(mine, metadata.extra_metadata["schema"])
             completion = None
             if table.layout.has_completion_times:
                 completion = next_time(table.now(), [*table.load_timeline().used_times(), *reserved_times(storage)])

@@ -128,7 +128,7 @@ def _attempt(
             _check_same(table, schema, begun, engine, operation, options)
             files = stage_rows(begun, schema, rows, counts, engine.slots, operation, options)
             mine = footprint(files, operation, options)
-            begun.check_conflicts(mine)
+            begun.check_conflicts(mine, schema.commit_text)
             placed = place_all(begun.table, begun.instant, files)
             extra = batch.metadata if batch is not None else {}
             begun.complete(mine, _metadata(begun, schema, placed, operation, extra))
