@@ -8,16 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from kazoo.client import KazooClient
 
-from tests.interop.rows import Rows
-from tests.interop.shared_table import SharedTable, check_rows
+from tests.interop.rows import Rows, partition
+from tests.interop.shared_table import BUCKET, EVENT_TIME, SharedTable, check_rows
 from tests.judge.client import Judge
 from tests.zookeeper import ZooKeeper
 from timeline.errors import LockError
 from timeline.lock import parse_lock
 from timeline.zookeeper_lock import ZooKeeperLock
+from writer_hooks import writer
 
 pytestmark = pytest.mark.interop
 
@@ -80,6 +82,61 @@ def test_a_live_hudi_writer_waits_for_our_section(
     finally:
         client.stop()
         client.close()
+
+
+@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
+def test_hudi_and_we_write_at_the_same_time(judge: Judge, version: int, zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    """Each on file groups of its own: every write of both is there. Then on the same ones: a loser leaves nothing."""
+    key = f"both-v{version}"
+    rows, shared = Rows(seed=version), multi_writer(zookeeper, key)
+    table = SharedTable(judge=judge, path=tmp_path / "table", version=version, options=EVENT_TIME | BUCKET)
+    table.create(rows(range(60), 1))
+    numbers = {name: [n for n in range(60) if (partition(n) == "north") is (name == "hudi")] for name in ("hudi", "we")}
+    won: dict[str, pa.Table] = {}
+    errors: list[BaseException] = []
+
+    def hudis(ts: int, of: str, *, may_lose: bool = False) -> None:
+        batch = rows(numbers[of], ts)
+        try:
+            table.upsert(batch, shared)
+            won["hudi"] = batch
+        except BaseException as error:
+            if not may_lose or ("ConcurrentModification" not in str(error) and "onflict" not in str(error)):
+                errors.append(error)
+
+    def ours(ts: int, of: str) -> None:
+        batch = rows(numbers[of], ts)
+        described = writer(batch).buckets(int(str(BUCKET["hoodie.bucket.index.num.buckets"])))
+        described.option(lock=f"zookeeper:{zookeeper.hosts}/hudi_locks/{key}", retries=5).upsert(str(table.path))
+        won["we"] = batch
+
+    def four() -> None:
+        for ts in range(2, 6):
+            hudis(ts, "hudi")
+
+    thread = threading.Thread(target=four)
+    thread.start()
+    ts, done = 2, 0
+    while thread.is_alive() or done < 5:
+        ours(ts + done, "we")
+        done += 1
+    thread.join()
+    assert errors == []
+    snapshot = table.agree()
+    check_rows(snapshot, won["hudi"])
+    check_rows(snapshot, won["we"])
+
+    for ts in (1000, 1002):
+        won.clear()
+        thread = threading.Thread(target=hudis, args=(ts, "we"), kwargs={"may_lose": True})
+        thread.start()
+        ours(ts + 1, "we")
+        thread.join()
+        assert errors == []
+        check_rows(table.agree(), won["we"])  # the greater ordering value, whoever came first
+    table.we_schedule()
+    table.we_compact()
+    table.agree()
 
 
 def is_ours(client: Any, key: str, node: str) -> bool:
