@@ -61,8 +61,8 @@ class KeyIndex:
 
     def _lookup(self, rows: Pieces, groups: Mapping[str, list[FileGroup]]) -> Pieces | None:
         """Which keys lie where; None where there is nothing to look at."""
-        found = {p: [s for g in of if (s := looked_into(g)) is not None] for p, of in groups.items()}
-        bins = {p: bins_of(slices, self.slots) for p, slices in found.items() if slices}
+        found = {p: [slices for g in of if (slices := looked_into(g))] for p, of in groups.items()}
+        bins = {p: bins_of(of, self.slots) for p, of in found.items() if of}
         if not bins:
             return None
         step = LookupStep(self.work.table.storage, bins, ToSlot(self.slots), self.work.rules)

@@ -4,7 +4,7 @@ Keys go to bins of base files of their partition; a bin's task reads only what i
 bloom filter says no to every key is skipped, of the others the key column is read. Logs hold no new keys under this
 index, ours as Hudi's, and are not looked at, but for one case: a pending compaction whose logs delete. Its base file
 will lack the deleted keys. Rows of such a key must not go to the log on top of it, where no later look-up would find
-them (Hudi's do, and its next upsert doubles the key): they count as new.
+them (Hudi's do, and its next upsert doubles the key): they count as new, unless Hudi has put the key there already.
 """
 
 from __future__ import annotations
@@ -44,30 +44,39 @@ _LAST_ORDERED = "\ud7ff"
 """Up to this character Java's order of strings, by UTF-16 units, and that of UTF-8 bytes agree; and so does what
 a writer took for the least and the greatest key, whichever of the two orders it used."""
 
-Bins = Mapping[str, Sequence[Sequence[FileSlice]]]
-"""Partition path to bins of what is to be looked into, see `looked_into`."""
+Slices = tuple[FileSlice, ...]
+"""What of one file group is looked into: see `looked_into`."""
+
+Bins = Mapping[str, Sequence[Sequence[Slices]]]
+"""Partition path to bins."""
 
 
-def looked_into(group: FileGroup) -> FileSlice | None:
-    """Where a group's keys lie: its base file; with the logs of a pending compaction, where there is one (pure)."""
-    if group.pending_compaction is not None:
-        return slice_before(group, group.pending_compaction)
+def looked_into(group: FileGroup) -> Slices:
+    """Where a group's keys lie: its base file; where a compaction pends, what it merges, then logs on top (pure)."""
+    plan = group.pending_compaction
+    if plan is not None:
+        before = slice_before(group, plan)
+        return (before, *(s for s in group.slices if s.base_instant >= plan)) if before is not None else ()
     base = latest_base(group)
     if base is None:
-        return None
+        return ()
     instant = base.name.instant
-    return FileSlice(partition=group.partition, file_id=group.file_id, base_instant=instant, base=base, logs=())
+    return (FileSlice(partition=group.partition, file_id=group.file_id, base_instant=instant, base=base, logs=()),)
 
 
-def bins_of(slices: Iterable[FileSlice], count: int) -> list[list[FileSlice]]:
-    """Slices in at most `count` bins of about the same size, the largest first (pure)."""
-    bins: list[list[FileSlice]] = [[] for _ in range(count)]
+def bins_of(groups: Iterable[Slices], count: int) -> list[list[Slices]]:
+    """Groups in at most `count` bins of about the same size, the largest first (pure)."""
+    bins: list[list[Slices]] = [[] for _ in range(count)]
     sizes = [0] * count
-    for slice_ in sorted(slices, key=lambda s: -(s.base_bytes + s.log_bytes)):
+    for size, slices in sorted(((_size(slices), slices) for slices in groups), key=lambda pair: -pair[0]):
         least = sizes.index(min(sizes))
-        bins[least].append(slice_)
-        sizes[least] += slice_.base_bytes + slice_.log_bytes
+        bins[least].append(slices)
+        sizes[least] += size
     return [one for one in bins if one]
+
+
+def _size(slices: Slices) -> int:
+    return sum(s.base_bytes + s.log_bytes for s in slices)
 
 
 @dataclass(frozen=True)
@@ -110,10 +119,10 @@ class LookupStep:
                 pa.chunked_array([p.table().column(RECORD_KEY).combine_chunks() for p in group], pa.string())
             )
             lookup = KeyLookup(keys)
-            for number, slice_ in enumerate(self.bins[partition][int(target)]):
-                at = np.unique(np.concatenate([np.zeros(0, np.int64), *self._found(slice_, keys, lookup)]))
+            for number, slices in enumerate(self.bins[partition][int(target)]):
+                at = np.unique(np.concatenate([np.zeros(0, np.int64), *self._found(slices, keys, lookup)]))
                 found = keys.take(pa.array(at[at >= 0]))
-                hits = pa.table({RECORD_KEY: found, FILE_ID: pa.repeat(pa.scalar(slice_.file_id), len(found))})
+                hits = pa.table({RECORD_KEY: found, FILE_ID: pa.repeat(pa.scalar(slices[0].file_id), len(found))})
                 for code, part in split(hits, self.route(found, 0)):
                     yield Piece(
                         partition=partition,
@@ -124,13 +133,14 @@ class LookupStep:
                         payload=pack(part),
                     )
 
-    def _found(self, slice_: FileSlice, keys: pa.StringArray, lookup: KeyLookup) -> Iterator[npt.NDArray[np.int64]]:
-        """Positions of the keys that the slice holds, and -1 for keys that are not asked for."""
-        if any(_may_delete(self.storage, log.path) for log in slice_.logs):
-            for batch in SliceStream(self.storage, slice_, self.rules, (RECORD_KEY,)).batches():
-                yield lookup.find(batch.column(0))
-        elif slice_.base is not None:
-            yield from self._in_base(slice_.base, keys, lookup)
+    def _found(self, slices: Slices, keys: pa.StringArray, lookup: KeyLookup) -> Iterator[npt.NDArray[np.int64]]:
+        """Positions of the keys that the slices hold, and -1 for keys that are not asked for."""
+        if any(_may_delete(self.storage, log.path) for log in slices[0].logs):
+            for slice_ in slices:
+                for batch in SliceStream(self.storage, slice_, self.rules, (RECORD_KEY,)).batches():
+                    yield lookup.find(batch.column(0))
+        elif slices[0].base is not None:
+            yield from self._in_base(slices[0].base, keys, lookup)
 
     def _in_base(self, file: BaseFile, keys: pa.StringArray, lookup: KeyLookup) -> Iterator[npt.NDArray[np.int64]]:
         with self.storage.open_input(file.path) as source, readable("base file", file.path):

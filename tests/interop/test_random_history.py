@@ -20,7 +20,7 @@ import pytest
 
 from compactor_daemon.options import OutputOptions
 from tests.interop.model import Write, check_write
-from tests.interop.rows import DECIMAL, PARTITIONS, SCHEMA, Rows, same
+from tests.interop.rows import DECIMAL, PARTITIONS, SCHEMA, Rows, key, same
 from tests.interop.shared_table import BUCKET, COMMIT_TIME, EVENT_TIME, PARQUET_LOGS, SharedTable, hudi_rs_reads
 from tests.judge.client import Judge
 from timeline.log_write import LogFormat
@@ -113,8 +113,13 @@ class History:
     # Steps: each says whether it could be taken.
 
     def upsert(self) -> bool:
-        self.table.upsert(self.rows(self.some(), self.times()))
-        return True
+        numbers = self.some()
+        if not self.bucket and self.table.pending():
+            # Hudi puts keys that the plan deletes on top of it: behind the compaction its next upsert doubles them.
+            numbers = [n for n in numbers if key(n) not in self.deleted]
+        if numbers:
+            self.table.upsert(self.rows(numbers, self.times()))
+        return bool(numbers)
 
     def delete(self) -> bool:
         self.table.delete(self.forgotten(self.rows(self.some(), self.times())))

@@ -152,6 +152,24 @@ def test_our_logs_beside_a_plan_carry_its_instant(judge: Judge, version: int, tm
 
 
 @both_timelines
+def test_we_update_what_hudi_brought_back_under_a_plan(judge: Judge, version: int, tmp_path: Path) -> None:
+    """Hudi puts a key whose deletion waits in a plan on top of it, by the base file. Elsewhere it would be doubled."""
+    table = SharedTable(judge=judge, path=tmp_path / "table", version=version, options=COMMIT_TIME)
+    path, rows = str(table.path), Rows(seed=4)
+    table.create(rows(range(30), 1))
+    table.delete(rows(range(10), 2))
+    table.hudi_schedules()
+    table.upsert(rows(range(5), 3))
+    latest = rows(range(15), 4)
+    table.writer(latest).upsert(path)
+    snapshot = table.agree()
+    assert sorted(snapshot["id"].to_pylist()) == sorted(keys(range(30)))
+    check_rows(snapshot, latest)
+    table.hudi_compacts()
+    same(table.agree(), snapshot)
+
+
+@both_timelines
 def test_either_widens_the_schema_of_the_other(judge: Judge, version: int, tmp_path: Path) -> None:
     """New columns, int to long, float to double; rows from before and after, in base files and logs."""
     table = SharedTable(judge=judge, path=tmp_path / "table", version=version, options=EVENT_TIME, partition_field=None)
