@@ -12,8 +12,10 @@ import pytest
 
 from tests.golden_tables import unzip_golden
 from timeline.errors import ConflictError, LockError, UnsupportedError, UsageError
+from timeline.log_spill import LogSpill
 from timeline.log_write import LogFormat
 from timeline.read import read_table
+from timeline.slice_rules import SliceRules
 from timeline.table import Table
 from writer_hooks import Writer, writer
 from writer_hooks.placing import place_all
@@ -275,3 +277,27 @@ def test_two_writes_that_change_the_schema_conflict(tmp_path: Path, monkeypatch:
         with_column("a", 0).upsert(path)
     with_column("a", 0).upsert(path)
     assert {"a", "b"} <= set(read_table(Table.open(path)).column_names)
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_batch_beyond_the_memory_limit_reads_the_same(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is folded in parts, by key, from disk."""
+    monkeypatch.setattr(SliceRules, "fold_bytes", property(lambda _: 2000.0))
+    spilled: list[int] = []
+    inner = LogSpill.__init__
+
+    def counted(self: LogSpill, *given: Any) -> None:
+        spilled.append(1)
+        inner(self, *given)
+
+    monkeypatch.setattr(LogSpill, "__init__", counted)
+    pick, path, model = random.Random(version), tmp_path / "trips", Model()
+    for step in range(4):
+        given = [(pick.randrange(80), step * 10 + pick.randrange(10), pick.random()) for _ in range(300)]
+        batch = pa.concat_tables([rows(*given[:200]), rows(*given[200:], deleted=True)])
+        trips(batch, version, 2).upsert(str(path))
+        model.upsert(batch)
+        assert read(path) == model.fares()
+    assert len(spilled) > 4

@@ -9,9 +9,9 @@ import json
 import math
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from itertools import repeat, takewhile
 from typing import IO
@@ -45,6 +45,15 @@ class Counts:
     inserts: int = 0
     updates: int = 0
     deletes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPart:
+    """What a log says of some keys: rows, and keys to delete with ordering values (none: whatever came before)."""
+
+    rows: pa.Table
+    deleted: pa.Array
+    ordering: Ordering
 
 
 class FileKind(Enum):
@@ -100,31 +109,24 @@ class Stager:
         self._slot = slot
         self._numbered = 0
 
-    def log(self, slice_: FileSlice, rows: pa.Table, deleted: pa.Array, ordering: Ordering) -> StagedFile:
-        """A log file on a slice: rows, then keys to delete with their ordering values (none: whatever came before)."""
-        work = self._work
+    def log(self, slice_: FileSlice, parts: Iterable[LogPart]) -> StagedFile:
+        """A log file on a slice: the rows of all parts, then their keys to delete, as Hudi orders them."""
+        work, deletes = self._work, list[LogPart]()
+        head = {"instant": work.instant, "schema_text": work.schema.file_text}
+        written = 0
         with self._staged(".log") as (path, file):
-            for part in split_rows(rows, _BLOCK_BYTES):
-                block = data_block(
-                    self.with_meta_columns(part, slice_.partition, slice_.file_id),
-                    instant=work.instant,
-                    schema_text=work.schema.file_text,
-                    log_format=work.log_format,
-                    codec=work.output.codec.value,
-                )
-                file.writelines(block)
-            if len(deleted):
-                paths = pa.repeat(pa.scalar(slice_.partition), len(deleted))
-                block = delete_block(
-                    deleted,
-                    paths,
-                    ordering,
-                    instant=work.instant,
-                    schema_text=work.schema.file_text,
-                    hudi_0x=work.merge.mode in HUDI_0X,
-                )
-                file.writelines(block)
-        counts = Counts(writes=rows.num_rows, updates=rows.num_rows, deletes=len(deleted))
+            for part in parts:
+                written += part.rows.num_rows
+                deletes += [replace(part, rows=part.rows.slice(0, 0))] if len(part.deleted) else []
+                for rows in split_rows(part.rows, _BLOCK_BYTES):
+                    full = self.with_meta_columns(rows, slice_.partition, slice_.file_id)
+                    block = data_block(full, log_format=work.log_format, codec=work.output.codec.value, **head)
+                    file.writelines(block)
+            for part in deletes:
+                paths = pa.repeat(pa.scalar(slice_.partition), len(part.deleted))
+                old = work.merge.mode in HUDI_0X
+                file.writelines(delete_block(part.deleted, paths, part.ordering, hudi_0x=old, **head))
+        counts = Counts(writes=written, updates=written, deletes=sum(len(part.deleted) for part in deletes))
         return self._done(FileKind.LOG, slice_.key, slice_, path, None, counts)
 
     def base(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
 
@@ -11,12 +12,17 @@ import numpy as np
 import pyarrow as pa
 
 from timeline.log_fold import Winners
+from timeline.log_spill import LogSpill
 from timeline.merge import SliceMerge
 from timeline.slice_stream import base_tables
+from timeline.spill_file import spill_folder
 from timeline.view import FileSlice, GroupKey
 from writer_hooks.pieces import Piece
-from writer_hooks.staging import Counts, StagedFile, Stager
+from writer_hooks.staging import Counts, LogPart, StagedFile, Stager
 from writer_hooks.work import WriteWork
+
+_SPILL_PARTITIONS = 32
+"""Each is folded by itself, in a quarter of the limit: enough for eight times the limit."""
 
 
 def log_of(stager: Stager, slice_: FileSlice, work: WriteWork, pieces: Iterable[Piece]) -> StagedFile | None:
@@ -24,12 +30,19 @@ def log_of(stager: Stager, slice_: FileSlice, work: WriteWork, pieces: Iterable[
 
     One row a key even where duplicates are allowed: readers would merge them by the same rule.
     """
-    won = folded(work, pieces)
-    gone = np.flatnonzero(~won.is_update)
     # A delete asked for by key, and one of a table without ordering, wins over whatever came before it.
     typed = bool(work.merge.ordering_types) and not work.deletes
-    ordering = tuple(values.take(pa.array(gone)) for values in won.ordering) if typed else ()
-    return stager.log(slice_, won.rows, won.keys.take(pa.array(gone)), ordering) if len(won.keys) else None
+
+    def parts() -> Iterator[LogPart]:
+        for won in folded_parts(work, pieces):
+            gone = pa.array(np.flatnonzero(~won.is_update))
+            ordering = tuple(values.take(gone) for values in won.ordering) if typed else ()
+            if len(won.keys):
+                yield LogPart(rows=won.rows, deleted=won.keys.take(gone), ordering=ordering)
+
+    found = parts()
+    first = next(found, None)
+    return stager.log(slice_, chain([first], found)) if first is not None else None
 
 
 def new_base(stager: Stager, key: GroupKey, work: WriteWork, pieces: Iterable[Piece]) -> StagedFile | None:
@@ -56,7 +69,7 @@ def living_rows(work: WriteWork, pieces: Iterable[Piece]) -> Iterator[pa.Table]:
     if work.deletes:
         return
     if work.combine:
-        yield folded(work, pieces).rows
+        yield from (won.rows for won in folded_parts(work, pieces))
         return
     for piece in pieces:
         rows = piece.table()
@@ -65,11 +78,29 @@ def living_rows(work: WriteWork, pieces: Iterable[Piece]) -> Iterator[pa.Table]:
 
 
 def folded(work: WriteWork, pieces: Iterable[Piece]) -> Winners:
-    """One entry a key, by the table's merge rule, in order of the keys' first appearance."""
+    """One entry a key, by the table's merge rule, in order of the keys' first appearance. In memory."""
     fold = work.fold()
     for piece in pieces:
         work.add(fold, piece.table())
     return fold.finish()
+
+
+def folded_parts(work: WriteWork, pieces: Iterable[Piece]) -> Iterator[Winners]:
+    """The same in parts that hold different keys: one part, or more where the memory limit would be passed."""
+    with ExitStack() as stack:
+        fold, spill = work.fold(), None
+        for piece in pieces:
+            work.add(fold, piece.table())
+            if fold.nbytes > work.rules.fold_bytes:
+                folder = stack.enter_context(spill_folder(work.rules.spill_folder)) if spill is None else ""
+                spill = spill or LogSpill(folder, work.merge, work.row_schema, _SPILL_PARTITIONS)
+                spill.add(fold.drain())
+        if spill is None:
+            yield fold.finish()
+            return
+        spill.add(fold.drain())
+        for number in range(len(spill)):
+            yield spill.winners(number)[0]
 
 
 def done_piece(done: StagedFile) -> Piece:
