@@ -81,7 +81,7 @@ def _until(process: subprocess.Popen[bytes], folder: Path, commits: int, pick: r
     """Waits for so many commits, and some time more, then kills the process and its JVM; True when it has ended."""
     end = time.monotonic() + ROUND_MAX_S
     while process.poll() is None and _commits(folder) < commits and time.monotonic() < end:
-        time.sleep(0.05)
+        time.sleep(0.3)
     time.sleep(pick.random() * 1.5)
     if process.poll() is not None:
         return True
