@@ -186,8 +186,9 @@ class History:
     def upsert_and_roll_back(self) -> bool:
         if self.table.version == 8:  # Hudi 1.2.0 cannot
             return False
-        if not (self.random.random() < 0.5 and self.we_upsert()):
-            self.upsert()
+        ours = self.random.random() < 0.5 and self.we_upsert()
+        if not ours and not self.upsert():
+            return False
         self.write = None
         self.table.judge.rollback(self.table.path, max(self.table.open().load_timeline().completed_writes))
         return True
