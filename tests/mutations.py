@@ -22,7 +22,7 @@ WORKERS = 2
 RUN_S_MAX = 300
 
 Mutant = tuple[str, str, str, str]
-"""(module, text, text instead, test modules)."""
+"""(module of timeline, or the path of another without its ending; text, text instead, test modules)."""
 
 MUTANTS: tuple[Mutant, ...] = (
     # Which log entry wins.
@@ -76,7 +76,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("ordering", "greater |= equal & (", "greater |= (", "merge"),
     ("ordering", "return bool(wrapper == pa.int32())", "return False", "merge"),
     ("ordering", "return bool(wrapper == pa.int32())", "return True", "merge"),
-    ("ordering", "types.is_string(column) or types.is_decimal(column))):", "types.is_string(column))):", "merge"),
+    ("ordering", "hudi_0x and (types.is_string(column) or types.is_decimal(column)):", "hudi_0x and types.is_string(column):", "merge"),
     ("ordering", "return bool(wrapper == pa.int64())", "return bool(types.is_timestamp(wrapper))", "merge"),
     ("ordering", "return bool(wrapper == column)", "return True", "merge"),
     # The books: every equation.
@@ -212,7 +212,6 @@ MUTANTS: tuple[Mutant, ...] = (
     ("conform", "source.bit_width <= target.bit_width)\n    if types.is_floating(target)", "True)\n    if types.is_floating(target)", "conform"),
     ("conform", "source.scale <= target.scale and", "", "conform"),
     ("conform", "source.precision <= target.precision", "True", "conform"),
-    ("columns", "    if start:\n", "    if False:\n", "conform"),
     ("conform", "return array.is_null() if array.null_count else None", "return None", "conform"),
     ("key_lookup", "found[rows[~np.asarray(pc.fill_null(same, False))]] = -1", "pass", "key_lookup"),
     ("key_lookup", "if not (self._sorted[1:] == self._sorted[:-1]).any():", "if True:", "key_lookup"),
@@ -256,12 +255,29 @@ MUTANTS: tuple[Mutant, ...] = (
     ("parquet_input", "np.cumsum(sizes) // _BATCH_BYTES", "np.cumsum(sizes) * 0", "parquet_input"),
     ("row_hash", "_mixed(words + places)", "_mixed(words)", "row_hash"),
     ("row_hash", "(result ^ last) * _C +", "result * _C +", "row_hash"),
+    # Writing.
+    ("writer_hooks/conflict", "return f\"file group {'/'.join(key)}\"", "continue", "writer_conflicts"),
+    ("writer_hooks/conflict", "(mine.appended | mine.rewritten) & groups", "mine.appended & groups", "writer_conflicts"),
+    ("writer_hooks/conflict", "(theirs.partition_to_replace_file_ids or {}).items()", "{}.items()", "writer_conflicts"),
+    ("writer_hooks/conflict", "mine.buckets & {", "set() & {", "writer_conflicts"),
+    ("writer_hooks/conflict", "if s.num_inserts and _is_base(s.path)", "if _is_base(s.path)", "writer_conflicts"),
+    ("writer_hooks/conflict", "sorted(mine.inserts & new)", "sorted(set())", "writer_conflicts"),
+    ("writer_hooks/conflict", "if logs_too or mine.looked_up else", "if logs_too else", "writer_conflicts"),
+    ("writer_hooks/conflict", "mine.rewritten | mine.appended if", "mine.appended if", "writer_conflicts"),
+    ("writer_hooks/conflict", "else mine.rewritten\n", "else frozenset()\n", "writer_conflicts"),
+    ("writer_hooks/insert_plan", "group.pending_compaction is not None or ", "", "writer_conflicts"),
+    ("writer_hooks/insert_plan", "group.key in busy or ", "", "writer_conflicts"),
+    ("writer_hooks/insert_plan", "or last.logs:", "or False:", "writer_conflicts"),
+    ("writer_hooks/insert_plan", "if last.base.size < small_file_bytes else 0", "", "writer_conflicts"),
+    ("writer_hooks/stream", "if intent.batch > batch.number:", "if False:", "writer_conflicts"),
+    ("writer_hooks/stream", "if intent.instant in timeline.pending_writes:\n        return None", "if intent.instant in timeline.pending_writes:\n        return intent.instant", "writer_conflicts"),
+    ("writer_hooks/stream", "return intent.instant if any(", "return None if any(", "writer_conflicts"),
 )  # fmt: skip
 
 
 def copied(source: Path, target: Path) -> Path:
     """The packages a test run needs."""
-    for package in ("timeline", "compactor_daemon", "tests"):
+    for package in ("timeline", "compactor_daemon", "writer_hooks", "tests"):
         shutil.copytree(source / package, target / package, ignore=shutil.ignore_patterns("__pycache__", "golden"))
     (target / "tests" / "golden").symlink_to(ROOT / "tests" / "golden")
     shutil.copy(source / "pyproject.toml", target)
@@ -286,12 +302,13 @@ def passes(folder: Path, tests: str) -> bool | None:
 def outcome(mutant: Mutant, snapshot: Path) -> str:
     """`killed`, `SURVIVED`, `stale` or `broken` (no test could run) for one mutant, in a copy of its own."""
     module, old, new, tests = mutant
-    source = (snapshot / "timeline" / f"{module}.py").read_text()
+    path = f"{module}.py" if "/" in module else f"timeline/{module}.py"
+    source = (snapshot / path).read_text()
     if source.count(old) != 1:
         return "stale"
     with tempfile.TemporaryDirectory() as folder:
         copy = copied(snapshot, Path(folder))
-        (copy / "timeline" / f"{module}.py").write_text(source.replace(old, new))
+        (copy / path).write_text(source.replace(old, new))
         return {True: "SURVIVED", False: "killed", None: "broken"}[passes(copy, tests)]
 
 
