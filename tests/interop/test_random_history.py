@@ -243,8 +243,9 @@ class History:
         return True
 
     def hudi_rs_can_read(self) -> bool:
-        """Where it is a judge: it takes `p:SIMPLE` for the name of a column; of version 6 it knows neither the logs of a
-        pending compaction nor that a late delete takes effect there."""
+        """Where it is a judge: `p:SIMPLE` it takes for the name of a column; of version 6 it knows neither the logs of
+        a pending compaction nor that a late delete takes effect there.
+        """
         return self.keys != "custom" and (self.table.version > 6 or not (self.late or self.table.pending()))
 
     def step(self) -> None:
