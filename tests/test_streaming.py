@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -73,7 +74,9 @@ def test_killed_and_restarted(version: int, tmp_path: Path) -> None:
     )
     assert rows.num_rows == len(found) == len(live), f"seed {SEED}, {kills} kills"
     assert found == live, f"seed {SEED}, {kills} kills"
-    assert _commits(tmp_path) == BATCHES, f"seed {SEED}: a batch was committed twice or never"
+    # Killed at some moments, Spark puts two files into one batch.
+    planned = sorted(int(f.name) for f in (tmp_path / "checkpoint/offsets").iterdir() if f.name.isdigit())
+    assert sorted(_written(tmp_path)) == planned, f"seed {SEED}: a batch was committed twice or never"
     assert kills > 0
 
 
@@ -92,8 +95,14 @@ def _until(process: subprocess.Popen[bytes], folder: Path, commits: int, pick: r
 
 def _commits(folder: Path) -> int:
     """Completed delta commits that carry a batch."""
+    return len(_written(folder))
+
+
+def _written(folder: Path) -> list[int]:
+    """The numbers of the batches that completed delta commits carry."""
     if not (folder / "table/.hoodie/hoodie.properties").exists():
-        return 0
+        return []
     table = Table.open(str(folder / "table"))
-    timeline = table.load_timeline()
-    return sum(CHECKPOINT in table.commit_metadata(i).extra_metadata for i in timeline.completed_writes.values())
+    commits = table.load_timeline().completed_writes.values()
+    said = (table.commit_metadata(commit).extra_metadata.get(CHECKPOINT) for commit in commits)
+    return [int(json.loads(text)["trips"]) for text in said if text]
