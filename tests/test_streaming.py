@@ -74,9 +74,9 @@ def test_killed_and_restarted(version: int, tmp_path: Path) -> None:
     )
     assert rows.num_rows == len(found) == len(live), f"seed {SEED}, {kills} kills"
     assert found == live, f"seed {SEED}, {kills} kills"
-    # Killed at some moments, Spark puts two files into one batch.
-    planned = sorted(int(f.name) for f in (tmp_path / "checkpoint/offsets").iterdir() if f.name.isdigit())
-    assert sorted(_written(tmp_path)) == planned, f"seed {SEED}: a batch was committed twice or never"
+    # Killed at some moments, Spark puts two files into one batch; of its own records it keeps the last hundred.
+    last = max(int(f.name) for f in (tmp_path / "checkpoint/offsets").iterdir() if f.name.isdigit())
+    assert sorted(_written(tmp_path)) == list(range(last + 1)), f"seed {SEED}: a batch was committed twice or never"
     assert kills > 0
 
 
