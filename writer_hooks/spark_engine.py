@@ -33,7 +33,7 @@ def default_slots(frame: Any) -> int:
     A slot's rows are held in memory. Spark's estimate is of compressed bytes where the input is files.
     """
     cores = int(frame.sparkSession.sparkContext.defaultParallelism)
-    size = int(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes().longValue())
+    size = int(str(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
     wanted = size // _SLOT_BYTES if 0 <= size < _UNKNOWN_BYTES else 0
     return max(2 * cores, min(wanted, _SLOTS_MAX))
 
