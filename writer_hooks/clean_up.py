@@ -1,12 +1,15 @@
-"""Removes what finished and dead writes have left: staged files and markers."""
+"""Removes what finished and dead writes have left: staged files, markers, rows on their way."""
 
 from __future__ import annotations
+
+import time
 
 import structlog
 
 from timeline.errors import PhantombaseError
 from timeline.markers import delete_markers
 from timeline.table import Table
+from writer_hooks.spool import remove_old
 from writer_hooks.work import WRITES, staging_folder
 
 _log = structlog.get_logger()
@@ -15,6 +18,7 @@ _log = structlog.get_logger()
 def remove_traces(table: Table) -> None:
     """Removes markers and staged files of finished and dead writes. What fails here is left to the next write."""
     try:
+        remove_old(table.storage, round(time.time() * 1000))
         _remove_all(table)
     except PhantombaseError as error:
         _log.warning("clean_up_failed", error=str(error))

@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from compactor_daemon.execute import LocalRunner, Runner
+from timeline.storage import Storage
 from writer_hooks.pieces import Piece
 
 Prepare: TypeAlias = Callable[[int, Iterator[pa.RecordBatch]], Iterator[Piece]]
@@ -68,8 +69,8 @@ class Engine(Protocol):
         """The input's columns."""
         ...
 
-    def prepare(self, prepare: Prepare) -> Pieces:
-        """The input as pieces."""
+    def prepare(self, prepare: Prepare, storage: Storage) -> Pieces:
+        """The input as pieces, which may lie on the table's storage until they are no longer `kept`."""
         ...
 
     def runner(self) -> Runner:
@@ -89,7 +90,7 @@ class LocalEngine:
         """See `Engine`."""
         return self._rows.schema
 
-    def prepare(self, prepare: Prepare) -> Pieces:
+    def prepare(self, prepare: Prepare, storage: Storage) -> Pieces:
         """See `Engine`."""
         return LocalPieces(list(prepare(0, iter(self._rows.to_batches()))), self.slots)
 
@@ -134,7 +135,7 @@ class LocalPieces:
 
     def collect(self) -> list[bytes]:
         """See `Pieces`."""
-        return [piece.payload for piece in self._pieces]
+        return [bytes(piece.payload) for piece in self._pieces]
 
 
 def _hash(piece: Piece) -> int:

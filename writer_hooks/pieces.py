@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +43,7 @@ class Piece:
     source: int
     number: int
     rows: int
-    payload: bytes
+    payload: bytes | pa.Buffer
 
     @property
     def order(self) -> tuple[str, str, int, int]:
@@ -54,12 +55,12 @@ class Piece:
         return pa.ipc.open_stream(self.payload).read_all()
 
 
-def pack(rows: pa.Table) -> bytes:
+def pack(rows: pa.Table) -> pa.Buffer:
     """Rows as a payload."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_table(rows)
-    return bytes(memoryview(sink.getvalue()))
+    return sink.getvalue()
 
 
 def split(rows: pa.Table, codes: npt.NDArray[np.int64]) -> Iterator[tuple[int, pa.Table]]:
@@ -86,8 +87,12 @@ _NAMES = [f.name for f in fields(Piece)]
 def to_batch(pieces: Sequence[Piece]) -> pa.RecordBatch:
     """Pieces as Spark takes them."""
     return pa.RecordBatch.from_arrays(
-        [pa.array([getattr(p, name) for p in pieces], PIECE.field(name).type) for name in _NAMES], schema=PIECE
+        [pa.array([_plain(getattr(p, name)) for p in pieces], PIECE.field(name).type) for name in _NAMES], schema=PIECE
     )
+
+
+def _plain(value: Any) -> Any:
+    return value.to_pybytes() if isinstance(value, pa.Buffer) else value
 
 
 def from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:

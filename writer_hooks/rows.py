@@ -44,7 +44,8 @@ def prepare_rows(
             route=_route(table, engine.slots, operation, options),
             key_only=deletes,
             batch_bytes=options.batch_bytes,
-        )
+        ),
+        table.storage,
     )
 
 

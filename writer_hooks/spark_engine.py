@@ -14,9 +14,11 @@ import pyarrow.compute as pc
 from compactor_daemon.execute import Runner, SparkRunner, spark_words
 from compactor_daemon.spark_start import RunningSpark
 from timeline.errors import PhantombaseError, SparkError
+from timeline.storage import Storage
 from writer_hooks.engine import Pieces, Prepare, Step, Summary, summed
 from writer_hooks.pieces import SPARK_PIECE, Piece, from_batches, to_batch
 from writer_hooks.spark_schema import from_spark
+from writer_hooks.spool import Spool
 
 _BATCH_BYTES = 64 << 20
 """Pieces handed to Spark at a time."""
@@ -50,9 +52,10 @@ class SparkEngine:
         """See `Engine`."""
         return from_spark(self._frame.schema)
 
-    def prepare(self, prepare: Prepare) -> Pieces:
+    def prepare(self, prepare: Prepare, storage: Storage) -> Pieces:
         """See `Engine`."""
-        return SparkPieces(_mapped(self._frame, _Prepare(prepare)), self.slots)
+        spool = Spool.new(storage)
+        return SparkPieces(_mapped(self._frame, _Prepare(prepare, spool)), self.slots, spool, first=True)
 
     def runner(self) -> Runner:
         """See `Engine`: the session of the DataFrame."""
@@ -60,26 +63,28 @@ class SparkEngine:
 
 
 class SparkPieces:
-    """Pieces as a DataFrame."""
+    """Pieces as a DataFrame, large payloads as references into `spool`, which goes with the `first` ones."""
 
-    def __init__(self, frame: Any, slots: int) -> None:
+    def __init__(self, frame: Any, slots: int, spool: Spool, *, first: bool = False) -> None:
         self._frame = frame
         self._slots = slots
+        self._spool = spool
+        self._first = first
 
     def map(self, step: Step) -> Pieces:
         """See `Pieces`."""
-        return SparkPieces(_mapped(self._frame, _Step(step)), self._slots)
+        return self._of(_mapped(self._frame, _Step(step, self._spool)))
 
     def regroup(self, step: Step) -> Pieces:
         """See `Pieces`."""
         order = ("partition", "target", "source", "number")
         sorted_ = self._frame.repartition(self._slots, "partition", "target").sortWithinPartitions(*order)
-        return SparkPieces(_mapped(sorted_, _Step(step)), self._slots)
+        return self._of(_mapped(sorted_, _Step(step, self._spool)))
 
     def union(self, other: Pieces) -> Pieces:
         """See `Pieces`."""
         assert isinstance(other, SparkPieces)
-        return SparkPieces(self._frame.unionByName(other._frame), self._slots)
+        return self._of(self._frame.unionByName(other._frame))
 
     @contextmanager
     def kept(self) -> Iterator[Pieces]:
@@ -88,9 +93,14 @@ class SparkPieces:
 
         frame = self._frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            yield SparkPieces(frame, self._slots)
+            yield self._of(frame)
         finally:
             frame.unpersist()
+            if self._first:
+                self._spool.remove()
+
+    def _of(self, frame: Any) -> SparkPieces:
+        return SparkPieces(frame, self._slots, self._spool)
 
     def summary(self) -> Summary:
         """See `Pieces`."""
@@ -122,22 +132,25 @@ _ERROR = "\0error"
 class _Prepare:
     """`DataFrame.mapInArrow` function of a preparation."""
 
-    def __init__(self, prepare: Prepare) -> None:
+    def __init__(self, prepare: Prepare, spool: Spool) -> None:
         self._prepare = prepare
+        self._spool = spool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _batched(_caught(self._prepare(_slot(), batches)))
+        return _batched(_caught(self._spool.put(self._prepare(_slot(), batches))))
 
 
 class _Step:
     """`DataFrame.mapInArrow` function of a step; errors of earlier ones go through."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, spool: Spool) -> None:
         self._step = step
+        self._spool = spool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         errors: list[Piece] = []
-        yield from _batched(_caught(self._step(_slot(), _without_errors(from_batches(batches), errors))))
+        given = self._spool.get(_without_errors(from_batches(batches), errors))
+        yield from _batched(_caught(self._spool.put(self._step(_slot(), given))))
         yield from _batched(iter(errors))
 
 
