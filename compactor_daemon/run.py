@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,8 +24,7 @@ from compactor_daemon.records import recorded_instants
 from compactor_daemon.retire import finish_completed
 from timeline.console import progress
 from timeline.errors import ConflictError, LedgerError, PhantombaseError, StoppedError
-from timeline.layout import RECORDS
-from timeline.lock import FileLock, parse_lock
+from timeline.lock import table_lock
 from timeline.schedule import drop_metadata_table, refuse_metadata_table
 from timeline.table import Table
 
@@ -69,9 +67,7 @@ def run_compactions(
         refuse_metadata_table(table)
     if limit.closed or (not instants and not recorded_instants(table.storage)):
         return Compactions(left=instants)
-    held = (
-        parse_lock(lock) if lock is not None else FileLock(os.path.join(table.storage.base_path, RECORDS, "table.lock"))
-    )
+    held = table_lock(table.storage.base_path, lock)
     results: list[Compacted] = []
     left: tuple[str, ...] = ()
     parked: PhantombaseError | None = None

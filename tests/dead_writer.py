@@ -13,9 +13,8 @@ from tests.builders import AVRO, INSTANT_TIME, SCHEMA, avro_content, avro_schema
 from timeline.file_name import BaseFileName, LogFileName
 from timeline.heartbeat import Process, heartbeat_path
 from timeline.instant import Instant, State, next_time
-from timeline.layout import Slicing
+from timeline.layout import Slicing, staged_folder
 from timeline.markers import Marker, MarkerKind, log_marker_kind, make_marker
-from timeline.rollback import staged_folder
 
 _ROW = avro_schema(("a", "int"))
 

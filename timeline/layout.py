@@ -28,6 +28,15 @@ TEMPORARY = f"{RECORDS}/tmp"
 """Files being written, or tried out. Those of killed processes stay until a compaction run finds them abandoned."""
 
 
+WRITES = f"{RECORDS}/writes"
+"""Where our writes stage their files: a folder for each instant."""
+
+
+def staged_folder(instant: str) -> str:
+    """Where one write stages its files."""
+    return f"{WRITES}/{instant}"
+
+
 def inside_table(path: str) -> bool:
     """Whether a path of the table's own files stays below the folder it is relative to."""
     return not path.startswith("/") and "\0" not in path and ".." not in path.split("/")

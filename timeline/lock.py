@@ -17,6 +17,7 @@ from typing import Protocol
 import filelock
 
 from timeline.errors import LockError, UsageError
+from timeline.layout import RECORDS
 from timeline.zookeeper_lock import parse_zookeeper_lock
 
 
@@ -89,6 +90,11 @@ def _busy(name: str, timeout_s: float, purpose: str) -> LockError:
         found="held by somebody else",
         todo="Try again, or find the holder.",
     )
+
+
+def table_lock(base_path: str, given: str | None) -> TableLock:
+    """The lock all processes of a table share: the one that is named (see `parse_lock`), else a file in the table."""
+    return parse_lock(given) if given is not None else FileLock(os.path.join(base_path, RECORDS, "table.lock"))
 
 
 def parse_lock(text: str) -> TableLock:

@@ -25,7 +25,7 @@ from timeline.errors import ConflictError, MalformedError, TableChangedError, Us
 from timeline.file_name import LogFileName, parse_data_file
 from timeline.heartbeat import heartbeat, heartbeat_path
 from timeline.instant import SERVICES, Instant, State, next_time
-from timeline.layout import RECORDS
+from timeline.layout import staged_folder
 from timeline.lock import TableLock
 from timeline.log_block import BlockKind, HeaderKey, scan_blocks
 from timeline.log_write import rollback_block
@@ -61,11 +61,6 @@ class PendingRollback:
     def at(self, state: State) -> Instant:
         """The rollback's own instant in a state."""
         return Instant(requested_time=self.instant, action="rollback", state=state)
-
-
-def staged_folder(instant: str) -> str:
-    """Where our writers stage the files of an instant."""
-    return f"{RECORDS}/writes/{instant}"
 
 
 def pending_rollbacks(table: Table) -> tuple[PendingRollback, ...]:

@@ -7,10 +7,10 @@ import time
 import structlog
 
 from timeline.errors import PhantombaseError
+from timeline.layout import WRITES, staged_folder
 from timeline.markers import delete_markers
 from timeline.table import Table
 from writer_hooks.spool import remove_old
-from writer_hooks.work import WRITES, staging_folder
 
 _log = structlog.get_logger()
 
@@ -34,4 +34,4 @@ def _remove_all(table: Table) -> None:
     for instant in staged:
         if instant not in pending:
             delete_markers(storage, instant)  # first: the staging folder tells that there may be some
-            storage.delete_folder(staging_folder(instant))
+            storage.delete_folder(staged_folder(instant))

@@ -12,7 +12,7 @@ Two writes conflict when they change one file group, as in Hudi's optimistic con
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from timeline.avro_schema import arrow_schema, without_meta_columns
@@ -62,9 +62,7 @@ def conflict_with_schema(mine: str, theirs: CommitMetadata) -> str | None:
     return "the table's schema"
 
 
-def conflict_with_plans(
-    mine: Footprint, plans: Mapping[GroupKey, str] | Iterable[GroupKey], *, logs_too: bool
-) -> str | None:
+def conflict_with_plans(mine: Footprint, plans: Iterable[GroupKey], *, logs_too: bool) -> str | None:
     """A file group of ours in a compaction requested after we began. `logs_too`: slices go by name (version 6)."""
     concerned = mine.rewritten | mine.appended if logs_too or mine.looked_up else mine.rewritten
     for key in sorted(concerned & set(plans)):

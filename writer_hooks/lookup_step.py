@@ -10,7 +10,7 @@ them (Hudi's do, and its next upsert doubles the key): they count as new, unless
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -92,15 +92,7 @@ class KeysToBins:
             if count:
                 payload = pack(piece.table().select([RECORD_KEY]))
                 for number in range(count):
-                    target = f"{number}"
-                    yield Piece(
-                        partition=piece.partition,
-                        target=target,
-                        source=piece.source,
-                        number=piece.number,
-                        rows=piece.rows,
-                        payload=payload,
-                    )
+                    yield replace(piece, target=str(number), payload=payload)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from timeline.active import Timeline
 from timeline.avro_schema import META_COLUMNS, project
 from timeline.read import slice_rules
 from timeline.table import Table, TableSchema
@@ -28,7 +29,12 @@ def combines(operation: Operation, options: WriteOptions) -> bool:
 
 
 def prepare_rows(
-    table: Table, schema: TableSchema, engine: Engine, operation: Operation, options: WriteOptions
+    table: Table,
+    timeline: Timeline,
+    schema: TableSchema,
+    engine: Engine,
+    operation: Operation,
+    options: WriteOptions,
 ) -> Pieces:
     """The input in the table's types, with keys and partition paths, split by where the rows go."""
     config, deletes = table.config, operation is Operation.DELETE
@@ -40,7 +46,7 @@ def prepare_rows(
         PrepareRows(
             keys=keys,
             data_schema=project(schema.arrow, columns),
-            ordering_fields=slice_rules(table, table.load_timeline(), schema).ordering_fields,
+            ordering_fields=slice_rules(table, timeline, schema).ordering_fields,
             route=_route(table, engine.slots, operation, options),
             key_only=deletes,
             batch_bytes=options.batch_bytes,

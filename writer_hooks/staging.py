@@ -23,12 +23,13 @@ import pyarrow.compute as pc
 from compactor_daemon.base_file import write_base_file
 from timeline.avro_schema import COMMIT_SEQNO, COMMIT_TIME, FILE_NAME, PARTITION_PATH, RECORD_KEY
 from timeline.file_name import BaseFileName
+from timeline.layout import staged_folder
 from timeline.log_write import data_block, delete_block, split_rows
 from timeline.merge_rule import HUDI_0X
 from timeline.ordering import Ordering
 from timeline.staged import staged_output
 from timeline.view import FileSlice, GroupKey
-from writer_hooks.work import WriteWork, staging_folder
+from writer_hooks.work import WriteWork
 
 TOKEN_STAGE = 980_000_000
 """Second part of our write tokens: Spark's stage numbers stay far below, and compactors count elsewhere."""
@@ -178,7 +179,7 @@ class Stager:
     @contextmanager
     def _staged(self, suffix: str) -> Iterator[tuple[str, IO[bytes]]]:
         """A new file of a random name."""
-        path = f"{staging_folder(self._work.instant)}/{uuid.uuid4().hex}{suffix}"
+        path = f"{staged_folder(self._work.instant)}/{uuid.uuid4().hex}{suffix}"
         with staged_output(self._work.table.storage, path) as file:
             yield path, file
 

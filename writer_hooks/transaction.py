@@ -18,17 +18,17 @@ from dataclasses import dataclass
 
 import structlog
 
-from compactor_daemon.publish import check_unchanged, refuse_rollback
 from compactor_daemon.records import reserved_times
 from timeline.active import Timeline
 from timeline.commit_metadata import CommitMetadata
 from timeline.commit_metadata import encode as encode_commit
-from timeline.errors import ConflictError, PhantombaseError, StorageError
+from timeline.errors import ConflictError, PhantombaseError, StorageError, TableChangedError
 from timeline.heartbeat import EXPIRY_S, Pulse, heartbeat
 from timeline.instant import Instant, State, next_time
+from timeline.layout import staged_folder
 from timeline.lock import TableLock
 from timeline.markers import delete_markers
-from timeline.rollback import completed_rollback_of, pending_rollbacks, roll_back, staged_folder
+from timeline.rollback import completed_rollback_of, pending_rollbacks, roll_back
 from timeline.schedule import clustered_file_groups, refuse_metadata_table
 from timeline.table import Table
 from timeline.view import GroupKey, ViewFacts
@@ -90,7 +90,7 @@ class Transaction:
         """Makes the write visible; the files are in their places. ConflictError: nothing of it is."""
         table, storage = self.table, self.table.storage
         with self.lock.hold("complete a delta commit"):
-            check_unchanged(table, table.config.version, table.config.metadata_partitions, self.instant)
+            self._check_unchanged()
             self._check_still_ours()
             self.check_conflicts(mine, metadata.extra_metadata["schema"])
             completion = None
@@ -111,11 +111,23 @@ class Transaction:
                 raise StorageError("the completed commit does not read back as written", path=path)
             return done
 
+    def _check_unchanged(self) -> None:
+        """Under the lock: an upgrade moves the timeline, and a live metadata table hides commits it does not know."""
+        before, now = self.table.config, self.table.reload().config
+        if (now.version, now.metadata_partitions) != (before.version, before.metadata_partitions):
+            raise TableChangedError(
+                "the table was upgraded, or its metadata table switched, under this write",
+                path=self.table.storage.base_path,
+                instant=self.instant,
+                todo="Nothing of this write is visible. Write again (retries=).",
+            )
+
     def _check_still_ours(self) -> None:
         path = self.table.instant_path(_instant(self.instant, State.INFLIGHT))
         if self.table.storage.find(path) is None:
             raise _rolled_back(self.table, self.instant)
-        refuse_rollback(self.table, self.instant)
+        if any(r.plan.target == self.instant for r in pending_rollbacks(self.table)):
+            raise _rolled_back(self.table, self.instant)
         if self.pulse.lapsed():
             raise ConflictError(
                 "this write had no heartbeat for too long",

@@ -14,21 +14,12 @@ from timeline.avro_schema import META_COLUMNS, RECORD_KEY
 from timeline.columns import flat
 from timeline.delete_block import Deletes
 from timeline.errors import ConflictError
-from timeline.layout import RECORDS
 from timeline.log_fold import LogFold
 from timeline.log_write import LogFormat
 from timeline.merge_rule import IS_DELETED, Keyed, MergeRule
 from timeline.slice_rules import SliceRules
 from timeline.table import Table, TableSchema
 from timeline.view import FileGroup, GroupKey, ViewFacts, is_replaced
-
-WRITES = f"{RECORDS}/writes"
-"""Where writes stage their files, relative to the table base: a folder for each instant."""
-
-
-def staging_folder(instant: str) -> str:
-    """Where one write stages its files."""
-    return f"{WRITES}/{instant}"
 
 
 @dataclass(frozen=True, kw_only=True)

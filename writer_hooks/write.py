@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -15,8 +14,8 @@ from timeline.commit_metadata import CommitMetadata, WriteStat
 from timeline.dead_writers import roll_back_dead_writers
 from timeline.errors import ConflictError
 from timeline.gate import wait_while_wanted
-from timeline.layout import RECORDS, Slicing
-from timeline.lock import FileLock, TableLock, parse_lock
+from timeline.layout import Slicing
+from timeline.lock import TableLock, table_lock
 from timeline.rollback import roll_back
 from timeline.schedule import drop_metadata_table, refuse_metadata_table
 from timeline.table import Table, TableSchema
@@ -50,18 +49,13 @@ class Written:
     after: AfterCommit = field(default_factory=AfterCommit)
 
 
-def table_lock(path: str, lock: str | None) -> TableLock:
-    """The lock all processes of a table share: the one that is named, else a file in the table."""
-    return parse_lock(lock) if lock is not None else FileLock(os.path.join(path, RECORDS, "table.lock"))
-
-
 def write(table: Table, engine: Engine, operation: Operation, options: WriteOptions) -> Written:
     """Writes the engine's input as one delta commit.
 
     UsageError, UnsupportedError: refused, nothing was touched. ConflictError: somebody else changed the same meanwhile,
     and `retries` are used up; the table reads as before.
     """
-    table, lock = _checked(table, engine, operation, options)
+    table, lock = _checked(table, options)
     return _retried(table, lock, engine, operation, options, None)
 
 
@@ -69,20 +63,20 @@ def write_batch(
     table: Table, engine: Engine, operation: Operation, options: WriteOptions, batch: StreamBatch
 ) -> Written | None:
     """Writes a batch of a stream exactly once: None when an earlier try has written it. Errors as `write`."""
-    table, lock = _checked(table, engine, operation, options)
+    table, lock = _checked(table, options)
+    schema_after(table, table.load_timeline(), engine.schema, operation, options)  # refuses before a try is rolled back
     if _is_written(table, lock, batch):
         _after(table, lock, engine, options)  # the try that wrote it may have died before
         return None
     return _retried(table, lock, engine, operation, options, batch)
 
 
-def _checked(table: Table, engine: Engine, operation: Operation, options: WriteOptions) -> tuple[Table, TableLock]:
-    """The table and its lock; refuses what does not fit before anything is visible."""
+def _checked(table: Table, options: WriteOptions) -> tuple[Table, TableLock]:
+    """The table and its lock; UnsupportedError while the metadata table is on."""
     lock = table_lock(table.storage.base_path, options.lock)
     if options.drop_metadata_table:
         table = drop_metadata_table(table, lock)
     refuse_metadata_table(table)
-    schema_after(table, table.load_timeline(), engine.schema, operation, options)
     return table, lock
 
 
@@ -118,8 +112,9 @@ def _attempt(
     batch: StreamBatch | None,
 ) -> Written:
     started = time.monotonic()
-    schema = schema_after(table, table.load_timeline(), engine.schema, operation, options)
-    with prepare_rows(table, schema, engine, operation, options).kept() as rows:
+    timeline = table.load_timeline()
+    schema = schema_after(table, timeline, engine.schema, operation, options)
+    with prepare_rows(table, timeline, schema, engine, operation, options).kept() as rows:
         counts = rows.summary()  # what is wrong with the rows comes up here, before anything is visible
         _make_way(table, lock, options)
         with transaction(table, lock, options.heartbeat_s) as begun:

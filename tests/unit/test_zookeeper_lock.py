@@ -68,7 +68,7 @@ def test_a_lock_from_its_text_and_back_from_a_pickle() -> None:
     assert lock == ZooKeeperLock(hosts="one:2181,two:2182", base_path="/hudi/locks", key="t1")
     assert pickle.loads(pickle.dumps(lock)) == lock
     assert parse_lock("file:/tmp/lock") == FileLock("/tmp/lock")
-    assert ZooKeeperLock(hosts="h:1/root", base_path="/a", key="k").folder == "/root/a/k"
+    assert ZooKeeperLock(hosts="h:1/chroot", base_path="/a", key="k").folder == "/chroot/a/k"
     assert "secret" not in repr(again(lock, digest="me:secret"))
 
 
