@@ -68,7 +68,7 @@ class FileLock:
 @contextmanager
 def hold_file(path: str, timeout_s: float, busy: LockError) -> Iterator[None]:
     """Holds a lock file; `busy` is raised when it was not free in time, LockError when it cannot be used at all."""
-    lock = filelock.FileLock(path)
+    lock = filelock.FileLock(path, thread_local=False)  # whoever enters need not be the thread that leaves
     try:
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         lock.acquire(timeout=timeout_s)

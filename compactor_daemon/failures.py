@@ -1,0 +1,153 @@
+"""Failed tries of an instant: kept in storage, so that every daemon backs off from it and all know why.
+
+    .hoodie/.phantombase/<C>/failures/<n>     the n-th failure since the last release (put-if-absent)
+
+After each failure the next try waits twice as long; after too many, or one that no repetition can mend, the instant is
+parked until somebody releases it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from compactor_daemon.records import instant_folder
+from timeline.errors import (
+    AttemptDeadError,
+    BarrierError,
+    ConflictError,
+    LedgerError,
+    MissingFileError,
+    PhantombaseError,
+    StoppedError,
+    TableChangedError,
+)
+from timeline.storage import Storage
+
+_FOLDER = "failures"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryOptions:
+    """How often a failed instant is tried again; seconds."""
+
+    retries: int = 8
+    backoff_s: float = 10.0
+    backoff_max_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One failed try. `at_ms` since the epoch; `error` is its kind, `what` its line; `park`: no repetition helps."""
+
+    at_ms: int
+    error: str
+    what: str
+    who: str
+    park: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """May be tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """May be tried at `until_ms` (since the epoch)."""
+
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """Waits for somebody to look at it, and to release it."""
+
+    reason: str
+
+
+Standing: TypeAlias = Ready | Waits | Parked
+
+
+class Weight(Enum):
+    """What an error says about its instant."""
+
+    NOTHING = "nothing"
+    """Somebody else is at work on it, or this work was stopped: no failure."""
+    RETRY = "retry"
+    PARK = "park"
+
+
+def weigh(error: Exception) -> Weight:
+    """How much an error counts against its instant.
+
+    Others at work on it (a Hudi compactor, writes before the barrier, another daemon) are no failure of it: it is
+    looked at again after a while. Books that do not balance are: no repetition mends them.
+    """
+    if isinstance(error, LedgerError):
+        return Weight.PARK
+    counted = isinstance(error, TableChangedError) or not isinstance(error, ConflictError)
+    if isinstance(error, (StoppedError, AttemptDeadError, BarrierError)) or not counted:
+        return Weight.NOTHING
+    return Weight.RETRY
+
+
+def standing(failures: Sequence[Failure], now_ms: int, options: RetryOptions) -> Standing:
+    """Whether an instant may be tried now (pure)."""
+    if not failures:
+        return Ready()
+    last = failures[-1]
+    if any(f.park for f in failures) or len(failures) > options.retries:
+        return Parked(f"{last.error}: {last.what}")
+    wait_s = min(options.backoff_s * 2 ** (len(failures) - 1), options.backoff_max_s)
+    until = last.at_ms + round(wait_s * 1000)
+    # A clock that was put back must not stop it for longer than it would have waited.
+    return Ready() if not last.at_ms - round(wait_s * 1000) <= now_ms < until else Waits(until)
+
+
+def read_failures(storage: Storage, instant: str) -> tuple[Failure, ...]:
+    """The failures of an instant, earliest first; one that cannot be read parks it."""
+    return tuple(_failure(storage, f"{_folder(instant)}/{n}") for n in _numbers(storage, instant))
+
+
+def record_failure(storage: Storage, instant: str, failure: Failure) -> None:
+    """Adds one; of two at the same moment both are kept."""
+    number = max(_numbers(storage, instant), default=0) + 1
+    while not storage.put_if_absent(f"{_folder(instant)}/{number}", json.dumps(asdict(failure)).encode()):
+        number += 1
+
+
+def release_failures(storage: Storage, instant: str) -> int:
+    """Forgets the failures of an instant, which may be tried at once then; how many there were."""
+    numbers = _numbers(storage, instant)
+    for number in numbers:
+        storage.delete(f"{_folder(instant)}/{number}")
+    return len(numbers)
+
+
+def failure_of(error: Exception, who: str, now_ms: int) -> Failure:
+    """What is kept of an error."""
+    park = weigh(error) is Weight.PARK
+    what = str(error) if isinstance(error, PhantombaseError) else f"internal error: {error}"
+    return Failure(at_ms=now_ms, error=type(error).__name__, what=what, who=who, park=park)
+
+
+def _folder(instant: str) -> str:
+    return f"{instant_folder(instant)}/{_FOLDER}"
+
+
+def _numbers(storage: Storage, instant: str) -> list[int]:
+    try:
+        return sorted(int(e.name) for e in storage.list(_folder(instant)) if e.name.isdigit())
+    except MissingFileError:
+        return []
+
+
+def _failure(storage: Storage, path: str) -> Failure:
+    try:
+        return Failure(**json.loads(storage.read(path)))
+    except (ValueError, TypeError) as error:
+        return Failure(at_ms=0, error="MalformedError", what=f"unreadable record {path}: {error}", who="", park=True)
