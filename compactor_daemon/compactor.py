@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -18,10 +18,13 @@ from compactor_daemon.execute import Progress, Runner
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.publish import publish
-from compactor_daemon.records import GO, Go, attempt_dead, find_go, read_fate
+from compactor_daemon.records import GO, Go, SliceDone, attempt_dead, find_go, read_fate
 from compactor_daemon.retire import retire
+from compactor_daemon.slice_task import SliceTask
+from compactor_daemon.work_note import WorkNote
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import AttemptDeadError, ClaimedError, PhantombaseError, StorageError, UsageError
+from timeline.gate import clock_ms
 from timeline.heartbeat import heartbeat
 from timeline.layout import RECORDS, TEMPORARY
 from timeline.lock import TableLock, hold_file
@@ -139,17 +142,27 @@ def compact_instant(
     storage = table.storage
     check = (limit or Limit()).check
 
+    work = find_go(storage, instant) or open_attempt(table, instant, options)
+    note = WorkNote(attempt=work.attempt if isinstance(work, Go) else work.number, since_ms=clock_ms())
+
     def checked(done: int, total: int) -> None:
+        nonlocal note
+        note = replace(note, done=done, total=total)
         check()
         progress(done, total)
 
-    work = find_go(storage, instant) or open_attempt(table, instant, options)
-    with heartbeat(storage, instant, options.heartbeat_s):
+    def run(tasks: list[SliceTask]) -> list[SliceDone]:
+        nonlocal note
+        size = sum(t.slice.base_bytes + t.slice.log_bytes for t in tasks)
+        note = replace(note, done=0, total=len(tasks), bytes=size)
+        return runner(storage, tasks, checked)
+
+    with heartbeat(storage, instant, options.heartbeat_s, note=lambda: note.to_note()):
         if isinstance(work, Go):
             go = work
         else:
             with _taken_over_is_said(storage, work):
-                done, schema = stage(table, work, output, options, lambda tasks: runner(storage, tasks, checked), check)
+                done, schema = stage(table, work, output, options, run, check)
                 go = decide_go(table, work, done, schema, lock)
         publish(table, go, lock, output)
         retire(table, go, output)
