@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -130,11 +130,13 @@ def compact_instant(
     output: OutputOptions,
     options: AttemptOptions,
     limit: Limit | None = None,
+    tell: Callable[[WorkNote], None] = lambda _: None,
 ) -> Compacted:
     """Brings one pending compaction to its end; the caller holds the claim.
 
     A decision made by an attempt that died is published; otherwise a new attempt is opened, staged and decided.
     StoppedError: the limit was reached before the decision; the attempt stays without fate, for the next run to adopt.
+    `tell` hears what the heartbeat says, as it changes.
     """
     started = time.monotonic()
     table = table.reload()
@@ -144,17 +146,20 @@ def compact_instant(
 
     work = find_go(storage, instant) or open_attempt(table, instant, options)
     note = WorkNote(attempt=work.attempt if isinstance(work, Go) else work.number, since_ms=clock_ms())
+    tell(note)
 
     def checked(done: int, total: int) -> None:
         nonlocal note
-        note = replace(note, done=done, total=total)
         check()
+        note = replace(note, done=done, total=total)
+        tell(note)
         progress(done, total)
 
     def run(tasks: list[SliceTask]) -> list[SliceDone]:
         nonlocal note
         size = sum(t.slice.base_bytes + t.slice.log_bytes for t in tasks)
         note = replace(note, done=0, total=len(tasks), bytes=size)
+        tell(note)
         return runner(storage, tasks, checked)
 
     with heartbeat(storage, instant, options.heartbeat_s, note=lambda: note.to_note()):
