@@ -145,7 +145,7 @@ class Daemon:
         self._news: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._states = {name: TableState() for name in tables}
         self._work: dict[tuple[str, str], _Work] = {}
-        self._stop = Stop.NO
+        self._stop: Stop | None = None
         self._takes = 0
         self._fatal: PhantombaseError | None = None
         self.summary = Summary()
@@ -293,7 +293,7 @@ class Daemon:
             pending=found.pending,
             claimed=found.claimed - state.running,
             postponed={i: t for i, t in state.postponed.items() if i in pending and t > now},
-            due=found.due and self._stop is Stop.NO,
+            due=found.due and self._stop is None,
             busy=False,
             looked=True,
             look_at=now + self._poll_ms,

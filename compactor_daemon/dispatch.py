@@ -27,13 +27,12 @@ class Order(Enum):
 
 
 class Stop(Enum):
-    """How far a daemon is with stopping."""
+    """How a daemon stops: it claims nothing more, and"""
 
-    NO = "no"
     FINISH = "finish"
-    """Claims nothing more; instants at work are brought to their end."""
+    """instants at work are brought to their end."""
     HAND_OVER = "hand-over"
-    """Staging is stopped as well; another daemon adopts the finished file slices."""
+    """staging is stopped; another daemon adopts the finished file slices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +122,11 @@ class Decision:
 
 
 def decide(
-    tables: Mapping[str, TableState], stop: Stop, now_ms: int, rules: Rules, pick: Callable[[int], int]
+    tables: Mapping[str, TableState], stop: Stop | None, now_ms: int, rules: Rules, pick: Callable[[int], int]
 ) -> Decision:
-    """The next actions. `pick(n)`: a number below n, by chance."""
+    """The next actions. `stop`: None while it is to go on. `pick(n)`: a number below n, by chance."""
     running = sum(len(t.running) for t in tables.values())
-    if stop is not Stop.NO:
+    if stop is not None:
         return Decision(ended=running == 0 and not any(t.busy for t in tables.values()), wait_s=rules.poll_s)
     actions: list[Action] = [a for name, t in tables.items() if (a := _upkeep(name, t, now_ms)) is not None]
     takes = _takes(tables, rules.max_concurrent - running, now_ms, rules, pick)
