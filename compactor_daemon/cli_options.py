@@ -64,6 +64,13 @@ MaxPending = Annotated[int | None, option(ScheduleOptions, "max_pending")]
 TargetIo = Annotated[str | None, option(ScheduleOptions, "target_io_bytes", metavar="SIZE")]
 
 # --- ZooKeeper ---
+EMBEDDED = "embedded"
+ZooKeeperDir = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="with `embedded`: where its server keeps its data", show_default="a folder of this user"
+    ),
+]
 ZooKeeperSessionS = Annotated[
     float,
     typer.Option(min=1, metavar="SECONDS", help="after so long without a sign of life a daemon's claims are free"),

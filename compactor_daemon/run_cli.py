@@ -16,6 +16,7 @@ from rich.text import Text
 
 from compactor_daemon.cli_options import (
     ATTEMPT,
+    EMBEDDED,
     EXECUTE,
     OUTPUT,
     Barrier,
@@ -42,6 +43,7 @@ from compactor_daemon.cli_options import (
     TlsCert,
     TlsKey,
     Trigger,
+    ZooKeeperDir,
     ZooKeeperSessionS,
     output_options,
     schedule_options,
@@ -49,6 +51,7 @@ from compactor_daemon.cli_options import (
 )
 from compactor_daemon.daemon import Daemon, Summary
 from compactor_daemon.dispatch import Order, Rules, Stop
+from compactor_daemon.embedded_zookeeper import default_folder, embedded_zookeeper
 from compactor_daemon.failures import RetryOptions
 from compactor_daemon.options import AttemptOptions, ExecuteOptions
 from compactor_daemon.serve import daemon_name, open_daemon
@@ -65,8 +68,13 @@ def run_daemon(
     tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="base paths of the tables")],
     zookeeper: Annotated[
         str | None,
-        typer.Option(metavar="HOSTS", help="HOST:PORT[,HOST:PORT][/CHROOT]: many daemons share the work; default: one"),
+        typer.Option(
+            metavar="HOSTS|embedded",
+            help="many daemons share the work: HOST:PORT[,HOST:PORT][/CHROOT], or `embedded` for a server that the "
+            "daemons of this machine keep running; default: a single daemon, without ZooKeeper",
+        ),
     ] = None,
+    zookeeper_dir: ZooKeeperDir = None,
     zookeeper_session: ZooKeeperSessionS = 10.0,
     zookeeper_digest_file: DigestFile = None,
     zookeeper_ca: TlsCa = None,
@@ -149,6 +157,8 @@ def run_daemon(
     with ExitStack() as stack:
         servers = None
         if zookeeper is not None:
+            if zookeeper == EMBEDDED:
+                zookeeper = stack.enter_context(embedded_zookeeper(zookeeper_dir or default_folder())).hosts
             files = (zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
             servers = zookeeper_options(zookeeper, zookeeper_session, *files)
         daemon = stack.enter_context(
