@@ -31,6 +31,7 @@ from compactor_daemon.options import (
 )
 from compactor_daemon.records import reserved_times
 from compactor_daemon.run import run_compactions
+from compactor_daemon.status_cli import claims, release, status
 from timeline.console import (
     EXIT_FAILED,
     configure_logging,
@@ -218,6 +219,11 @@ def _render_compacted(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         Column(title="", cell=lambda r: "finished an earlier run" if r["resumed"] else ""),
     )
     yield RowsTable(title="compacted", columns=columns, rows=data["compacted"])
+
+
+app.command()(status)
+app.command()(claims)
+app.command()(release)
 
 
 @app.command()
