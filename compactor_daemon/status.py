@@ -200,7 +200,7 @@ def _of_heartbeat(beat: Heartbeat | None, clock: Clock, options: AttemptOptions)
         "for_s": clock.since(note.since_ms) if note is not None else None,
         "done": note.done if note is not None else None,
         "total": note.total if note is not None else None,
-        "input_bytes": note.input_bytes if note is not None else None,
+        "input_bytes": note.bytes if note is not None else None,
         "beat_s": clock.since(beat.beat_ms),
     }
 
