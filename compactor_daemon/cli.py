@@ -49,6 +49,7 @@ from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptio
 from compactor_daemon.records import reserved_times
 from compactor_daemon.run import run_compactions
 from compactor_daemon.run_cli import run_daemon
+from compactor_daemon.status_cli import claims, release, status
 from timeline.console import (
     EXIT_FAILED,
     configure_logging,
@@ -201,6 +202,9 @@ def _render_compacted(data: Mapping[str, Any]) -> Iterable[RenderableType]:
 
 
 app.command("run")(run_daemon)
+app.command()(status)
+app.command()(claims)
+app.command()(release)
 
 
 @app.command()

@@ -22,6 +22,7 @@ from compactor_daemon.records import GO, Go, SliceDone, attempt_dead, find_go, r
 from compactor_daemon.retire import retire
 from compactor_daemon.slice_task import SliceTask
 from compactor_daemon.work_note import WorkNote
+from timeline.books import LEDGER, decode_books
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import AttemptDeadError, ClaimedError, PhantombaseError, StorageError, UsageError
 from timeline.gate import clock_ms
@@ -41,13 +42,19 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """One executed instant. Bytes are those of the inputs and of the files written."""
+    """One executed instant.
+
+    `rows` and `bytes_written`: of the base files written; `rows_read`: rows of the base files and entries of the logs
+    merged, `bytes_read`: of these files, but for base files that a cleaner took before this was counted.
+    """
 
     instant: str
     attempt: int
     file_groups: int
     rows: int
     bytes_written: int
+    rows_read: int
+    bytes_read: int
     seconds: float
     resumed: bool
 
@@ -171,7 +178,7 @@ def compact_instant(
                 go = decide_go(table, work, done, schema, lock)
         publish(table, go, lock, output)
         retire(table, go, output)
-    result = _summary(go, time.monotonic() - started, resumed=isinstance(work, Go))
+    result = _summary(storage, go, time.monotonic() - started, resumed=isinstance(work, Go))
     _log.info(
         "compacted",
         instant=instant,
@@ -195,14 +202,19 @@ def _taken_over_is_said(storage: Storage, attempt: Attempt) -> Iterator[None]:
         raise attempt_dead(attempt.instant, attempt.number, fate) from error
 
 
-def _summary(go: Go, seconds: float, *, resumed: bool) -> Compacted:
-    stats = [s for part in decode_commit(go.content, go.completed_path).partition_to_write_stats.values() for s in part]
+def _summary(storage: Storage, go: Go, seconds: float, *, resumed: bool) -> Compacted:
+    commit = decode_commit(go.content, go.completed_path)
+    stats = [s for part in commit.partition_to_write_stats.values() for s in part]
+    books = decode_books(commit.extra_metadata[LEDGER], go.completed_path)
+    bases = [storage.find(b.path(b.base)) for b in books if b.base is not None]
     return Compacted(
         instant=go.instant,
         attempt=go.attempt,
         file_groups=len(stats),
         rows=sum(s.num_writes for s in stats),
         bytes_written=sum(s.file_size_in_bytes for s in stats),
+        rows_read=sum(b.ledger.base_rows + b.ledger.log_entries for b in books),
+        bytes_read=sum(e.size for e in bases if e is not None) + sum(s.total_log_size_compacted for s in stats),
         seconds=seconds,
         resumed=resumed,
     )
