@@ -15,6 +15,7 @@ import structlog
 from compactor_daemon.attempt import Attempt, closed_inputs, open_attempt, stage
 from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import Progress, Runner
+from compactor_daemon.foreign import ForeignWatch
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.publish import publish
@@ -137,17 +138,22 @@ def compact_instant(
     table = table.reload()
     refuse_metadata_table(table)
     storage = table.storage
-    check = (limit or Limit()).check
-
-    def checked(done: int, total: int) -> None:
-        check()
-        progress(done, total)
-
+    limit = limit or Limit()
     work = find_go(storage, instant) or open_attempt(table, instant, options)
     with heartbeat(storage, instant, options.heartbeat_s):
         if isinstance(work, Go):
             go = work
         else:
+            watch = ForeignWatch(table, instant, work.number, work.trace, options.foreign_look_s)
+
+            def check() -> None:
+                limit.check()
+                watch.check()
+
+            def checked(done: int, total: int) -> None:
+                check()
+                progress(done, total)
+
             with _taken_over_is_said(storage, work):
                 done, schema = stage(table, work, output, options, lambda tasks: runner(storage, tasks, checked), check)
                 go = decide_go(table, work, done, schema, lock)
