@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import socket
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -22,16 +21,13 @@ import structlog
 from compactor_daemon.foreign import ForeignTrace, foreign_trace, refuse_live
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.records import (
-    DEAD,
     OK,
-    OPEN,
     SliceDone,
     attempt_folder,
     attempts,
     declare_dead,
     done_slices,
-    open_record,
-    read_fate,
+    open_next,
 )
 from compactor_daemon.slice_task import SliceTask, input_names
 from timeline.errors import BarrierError, ConflictError, MissingFileError
@@ -72,25 +68,12 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
     storage = table.storage
     plan = table.compaction_plan(instant)
     trace = foreign_trace(table, instant, {o.partition_path for o in plan.operations})
-    earlier = attempts(storage, instant)
     refuse_live(trace, table, instant, round(time.time() * 1000), options)
     who = f"{socket.gethostname()}:{os.getpid()}"
     for number in declare_dead(storage, instant, who):
         _log.info("attempt_declared_dead", instant=instant, attempt=number)
-    for number in earlier:
-        fate = read_fate(storage, instant, number)
-        if fate is None or fate.kind != DEAD:
-            raise ConflictError(
-                "the instant is decided already",
-                path=attempt_folder(instant, number),
-                instant=instant,
-                found=fate.kind if fate is not None else "an attempt opened this moment",
-            )
-    number = max(earlier, default=0) + 1
-    nonce = uuid.uuid4().hex
-    path = f"{attempt_folder(instant, number)}/{OPEN}"
-    if not storage.put_if_absent(path, open_record(nonce, holder=who, since_ms=round(time.time() * 1000))):
-        raise ConflictError("somebody else opened the same attempt", path=path, instant=instant, todo="Run again.")
+    number = open_next(storage, instant, who)
+    _refuse_unscheduled(table, instant, who)
     # The plan is visible: whoever is pending from here on must end before the decision (barrier).
     pending = frozenset(i.requested_time for i in table.load_timeline().pending_delta_commits)
     return Attempt(
@@ -102,6 +85,17 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
         table_version=table.config.version,
         metadata_partitions=table.config.metadata_partitions,
     )
+
+
+def _refuse_unscheduled(table: Table, instant: str, who: str) -> None:
+    """Once more, now that the attempt is open: whoever removes the plan ends every attempt that was open before."""
+    try:
+        table.compaction_plan(instant)
+    except MissingFileError as error:
+        declare_dead(table.storage, instant, who)
+        raise ConflictError(
+            "this compaction was unscheduled this moment", path=table.storage.base_path, instant=instant
+        ) from error
 
 
 def closed_inputs(view: TableView, instant: str, plan: CompactionPlan) -> list[FileSlice]:

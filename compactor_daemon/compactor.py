@@ -15,6 +15,7 @@ import structlog
 from compactor_daemon.attempt import Attempt, closed_inputs, open_attempt, stage
 from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import Progress, Runner
+from compactor_daemon.foreign import ForeignWatch
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.publish import publish
@@ -149,30 +150,36 @@ def compact_instant(
     table = table.reload()
     refuse_metadata_table(table)
     storage = table.storage
-    check = (limit or Limit()).check
-
+    limit = limit or Limit()
     work = find_go(storage, instant) or open_attempt(table, instant, options)
     note = WorkNote(attempt=work.attempt if isinstance(work, Go) else work.number, since_ms=clock_ms())
-    tell(note)
 
-    def checked(done: int, total: int) -> None:
+    def noted(**numbers: int) -> None:
         nonlocal note
-        check()
-        note = replace(note, done=done, total=total)
+        note = replace(note, **numbers)
         tell(note)
-        progress(done, total)
 
-    def run(tasks: list[SliceTask]) -> list[SliceDone]:
-        nonlocal note
-        size = sum(t.slice.base_bytes + t.slice.log_bytes for t in tasks)
-        note = replace(note, done=0, total=len(tasks), bytes=size)
-        tell(note)
-        return runner(storage, tasks, checked)
-
+    noted()
     with heartbeat(storage, instant, options.heartbeat_s, note=lambda: note.to_note()):
         if isinstance(work, Go):
             go = work
         else:
+            watch = ForeignWatch(table, instant, work.number, work.trace, options.foreign_look_s)
+
+            def check() -> None:
+                limit.check()
+                watch.check()
+
+            def checked(done: int, total: int) -> None:
+                check()
+                noted(done=done, total=total)
+                progress(done, total)
+
+            def run(tasks: list[SliceTask]) -> list[SliceDone]:
+                size = sum(t.slice.base_bytes + t.slice.log_bytes for t in tasks)
+                noted(done=0, total=len(tasks), bytes=size)
+                return runner(storage, tasks, checked)
+
             with _taken_over_is_said(storage, work):
                 done, schema = stage(table, work, output, options, run, check)
                 go = decide_go(table, work, done, schema, lock)

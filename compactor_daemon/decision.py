@@ -6,11 +6,11 @@ import uuid
 
 from compactor_daemon.attempt import Attempt
 from compactor_daemon.commit_record import compaction_commit
-from compactor_daemon.foreign import foreign_trace
+from compactor_daemon.foreign import ForeignWatch
 from compactor_daemon.publish import check_unchanged, completed_compaction, refuse_rollback
 from compactor_daemon.records import Go, Placement, SliceDone, decide, reserved_times
 from timeline.commit_metadata import encode as encode_commit
-from timeline.errors import ConflictError
+from timeline.errors import ConflictError, MissingFileError
 from timeline.instant import Instant, State, next_time
 from timeline.layout import Layout
 from timeline.lock import TableLock
@@ -33,18 +33,19 @@ def decide_go(table: Table, attempt: Attempt, done: list[SliceDone], schema: Tab
 
 def _check_undisturbed(table: Table, attempt: Attempt) -> None:
     instant = attempt.instant
-    table.compaction_plan(instant)  # MissingFileError: unscheduled, or rolled back and removed
+    try:
+        table.compaction_plan(instant)
+    except MissingFileError as error:
+        raise ConflictError(
+            "this compaction was unscheduled, or rolled back and removed, meanwhile",
+            path=error.path,
+            instant=instant,
+            todo="This attempt published nothing.",
+        ) from error
     done = completed_compaction(table, instant)
     if done is not None:
         raise ConflictError("somebody else completed this compaction", path=table.instant_path(done), instant=instant)
-    now = foreign_trace(table, instant, ())
-    if now.inflight_ms != attempt.trace.inflight_ms:
-        raise ConflictError(
-            "a Hudi compactor touched this instant meanwhile",
-            path=table.storage.base_path,
-            instant=instant,
-            todo="This attempt published nothing. Run one kind of compactor per table.",
-        )
+    ForeignWatch(table, instant, attempt.number, attempt.trace).look()
     refuse_rollback(table, instant)
 
 

@@ -7,11 +7,14 @@ the youngest of them is older than a grace time. We never put an inflight file o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from compactor_daemon.options import AttemptOptions
-from timeline.errors import ConflictError
+from compactor_daemon.records import declare_dead
+from timeline.errors import AttemptDeadError, ConflictError
 from timeline.heartbeat import read_heartbeat
 from timeline.instant import Instant, State
 from timeline.markers import marker_folder
@@ -73,3 +76,58 @@ def refuse_live(trace: ForeignTrace, table: Table, instant: str, now_ms: int, op
             found="inflight file" if trace.inflight_ms is not None else "fresh heartbeat",
             todo="Wait for it, or shorten --foreign-grace if you know that it is dead.",
         )
+
+
+class ForeignWatch:
+    """Looks for an executor of Hudi that touches an instant while an attempt of ours is at work on it.
+
+    Hudi before 1.2, and its single writers, ask nobody: they put their inflight file beside ours and begin. `trace`:
+    what was there when the attempt was opened. `every_s`: `check` looks no more often.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        instant: str,
+        attempt: int,
+        trace: ForeignTrace,
+        every_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._table = table
+        self._instant = instant
+        self._attempt = attempt
+        self._inflight_ms = trace.inflight_ms
+        self._every_s = every_s
+        self._clock = clock
+        self._next = clock() + every_s
+
+    def check(self) -> None:
+        """Looks, if it is time to; see `look`."""
+        if self._clock() >= self._next:
+            self._next = self._clock() + self._every_s
+            self.look()
+
+    def look(self) -> None:
+        """AttemptDeadError: somebody of Hudi's is at work. The attempt is declared dead before that is said."""
+        path = inflight_path(self._table, self._instant)
+        entry = self._table.storage.find(path)
+        now_ms = entry.modified_ms if entry is not None else None
+        if now_ms == self._inflight_ms:
+            return
+        declare_dead(self._table.storage, self._instant, "a Hudi compactor touched the instant")
+        raise AttemptDeadError(
+            "a Hudi compactor touched this instant while we were at work on it",
+            path=path,
+            instant=self._instant,
+            expected=f"its inflight file as attempt {self._attempt} found it: {_moment(self._inflight_ms)}",
+            found=_moment(now_ms),
+            todo="We stopped, and nothing of ours was published. Run one kind of compactor per table: Hudi before 1.2, "
+            "or without a lock provider, asks nobody.",
+        )
+
+
+def _moment(milliseconds: int | None) -> str:
+    if milliseconds is None:
+        return "none"
+    return f"one made {datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec='milliseconds')}"

@@ -83,6 +83,7 @@ class AttemptOptions:
     """Patience of one attempt (stages: claim, open, decide); seconds but for the last."""
 
     foreign_grace_s: float = _option(3600.0, "a Hudi compactor without sign of life for so long counts as dead")
+    foreign_look_s: float = _option(3.0, "how often we look for a Hudi compactor while file slices are staged")
     heartbeat_s: float = _option(30.0, "how often our heartbeat, which Hudi 1.2+ respects, is refreshed")
     heartbeat_expiry_s: float = _option(120.0, "a heartbeat of Hudi older than this is no sign of life")
     barrier_s: float = _option(300.0, "how long to wait for writes that began before the compaction")

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from timeline.errors import AttemptDeadError, MalformedError
+from timeline.errors import AttemptDeadError, ConflictError, MalformedError
 from timeline.layout import RECORDS
 from timeline.ledger import Ledger
 from timeline.storage import Storage
@@ -185,6 +186,11 @@ def dead_record(nonce: str, by: str) -> bytes:
     return _dump({"fate": DEAD, "nonce": nonce, "by": by})
 
 
+def void_record(nonce: str, by: str) -> bytes:
+    """The record of an attempt that is there to unschedule its instant."""
+    return _dump({"fate": VOID, "nonce": nonce, "by": by})
+
+
 def declare_dead(storage: Storage, instant: str, by: str) -> list[int]:
     """Gives every attempt without a fate the fate `dead`; returns their numbers."""
     undecided = [n for n in attempts(storage, instant) if read_fate(storage, instant, n) is None]
@@ -194,9 +200,28 @@ def declare_dead(storage: Storage, instant: str, by: str) -> list[int]:
     return undecided
 
 
-def open_record(nonce: str, **who: Any) -> bytes:
-    """The record that opens an attempt."""
-    return _dump({"nonce": nonce, **who})
+def open_next(storage: Storage, instant: str, who: str) -> int:
+    """Opens the next attempt; its number.
+
+    ConflictError: an earlier one is undecided or has `go`, or somebody else opened the same this moment. `void` is no
+    hindrance: whoever wrote it died before the plan was gone, or there would be no plan to work on.
+    """
+    earlier = attempts(storage, instant)
+    for number in earlier:
+        fate = read_fate(storage, instant, number)
+        if fate is None or fate.kind == GO:
+            raise ConflictError(
+                "the instant is decided already" if fate is not None else "another attempt is at work on this instant",
+                path=attempt_folder(instant, number),
+                instant=instant,
+                found=GO if fate is not None else "an attempt opened this moment",
+            )
+    number = max(earlier, default=0) + 1
+    path = f"{attempt_folder(instant, number)}/{OPEN}"
+    record = _dump({"nonce": uuid.uuid4().hex, "holder": who, "since_ms": round(time.time() * 1000)})
+    if not storage.put_if_absent(path, record):
+        raise ConflictError("somebody else opened the same attempt", path=path, instant=instant, todo="Run again.")
+    return number
 
 
 def attempts(storage: Storage, instant: str) -> tuple[int, ...]:

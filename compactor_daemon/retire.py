@@ -60,7 +60,7 @@ def retire(table: Table, go: Go, output: OutputOptions) -> None:
             place(table, go, placement, output)
     keep_books(table.storage, go)
     _remove_strays(table, done, (o.partition_path for o in table.compaction_plan(go.instant).operations))
-    _remove_staged(table.storage, go.instant)
+    remove_staged(table.storage, go.instant)
 
 
 def keep_books(storage: Storage, go: Go) -> None:
@@ -90,7 +90,8 @@ def _remove_strays(table: Table, done: Instant, partitions: Iterable[str]) -> No
                 table.storage.delete(path)
 
 
-def _remove_staged(storage: Storage, instant: str) -> None:
+def remove_staged(storage: Storage, instant: str) -> None:
+    """Removes what was staged for an instant, and its heartbeat."""
     for path in _staged_files(storage, instant):
         storage.delete(path)
     storage.delete(heartbeat_path(instant))
@@ -134,7 +135,7 @@ def finish(table: Table, instant: str, output: OutputOptions) -> None:
         remove_placed(table, go, keep=named_files(table, done))
     if go is None:
         declare_dead(storage, instant, "completed by somebody else")
-    _remove_staged(storage, instant)
+    remove_staged(storage, instant)
 
 
 def _remove_abandoned(storage: Storage) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from timeline.avro_schema import project
 from timeline.delete_block import Deletes, decode_deletes
 from timeline.errors import MalformedError
-from timeline.log_block import BlockKind, LogBlock, scan_blocks
+from timeline.log_block import BlockKind, HeaderKey, LogBlock, scan_blocks
 from timeline.log_decode import check_supported, count_entries, decode_rows
 from timeline.log_fold import LogFold, Winners
 from timeline.log_scan import Selection, Skipped, Visibility, select_blocks
@@ -26,6 +26,15 @@ from timeline.view import FileSlice
 
 _PARTITIONS_MAX = 256
 """Each has two open files while log blocks are read."""
+
+
+def may_delete(storage: Storage, path: str) -> bool:
+    """Whether a log file has entries that delete, by the headers of its blocks."""
+    with storage.open_input(path) as source:
+        return any(
+            block.kind is BlockKind.DELETE or IS_DELETED in block.headers.get(HeaderKey.SCHEMA, "")
+            for block in scan_blocks(source, path)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,8 @@ from timeline.avro_schema import RECORD_KEY
 from timeline.bloom import BloomFilter
 from timeline.errors import MalformedError, PhantombaseError
 from timeline.key_lookup import KeyLookup
-from timeline.log_block import BlockKind, HeaderKey, scan_blocks
-from timeline.merge_rule import IS_DELETED
 from timeline.parquet_input import open_parquet, parquet_batches, readable
+from timeline.slice_log import may_delete
 from timeline.slice_rules import SliceRules
 from timeline.slice_stream import SliceStream
 from timeline.storage import Storage
@@ -127,7 +126,7 @@ class LookupStep:
 
     def _found(self, slices: Slices, keys: pa.StringArray, lookup: KeyLookup) -> Iterator[npt.NDArray[np.int64]]:
         """Positions of the keys that the slices hold, and -1 for keys that are not asked for."""
-        if any(_may_delete(self.storage, log.path) for log in slices[0].logs):
+        if any(may_delete(self.storage, log.path) for log in slices[0].logs):
             for slice_ in slices:
                 for batch in SliceStream(self.storage, slice_, self.rules, (RECORD_KEY,)).batches():
                     yield lookup.find(batch.column(0))
@@ -143,15 +142,6 @@ class LookupStep:
                 raise MalformedError("base file without record keys", path=file.path, expected=RECORD_KEY)
             for batch in parquet_batches(source, parquet, [RECORD_KEY], self.rules.batch_rows):
                 yield lookup.find(batch.column(0))
-
-
-def _may_delete(storage: Storage, path: str) -> bool:
-    """Whether a log file has entries that delete, by the headers of its blocks."""
-    with storage.open_input(path) as source:
-        return any(
-            block.kind is BlockKind.DELETE or IS_DELETED in block.headers.get(HeaderKey.SCHEMA, "")
-            for block in scan_blocks(source, path)
-        )
 
 
 def _may_hold(footer: pq.FileMetaData, keys: pa.StringArray) -> bool:
