@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +17,6 @@ from compactor_daemon.options import (
     help_of,
     parse_bytes,
 )
-from compactor_daemon.zookeeper import ZooKeeperOptions
 from timeline.errors import UsageError
 from timeline.triggers import ScheduleOptions, TriggerStrategy
 
@@ -62,50 +60,6 @@ MaxDeltaCommits = Annotated[int, option(ScheduleOptions, "max_delta_commits")]
 MaxDeltaSeconds = Annotated[int, option(ScheduleOptions, "max_delta_seconds")]
 MaxPending = Annotated[int | None, option(ScheduleOptions, "max_pending")]
 TargetIo = Annotated[str | None, option(ScheduleOptions, "target_io_bytes", metavar="SIZE")]
-
-# --- ZooKeeper ---
-EMBEDDED = "embedded"
-ZooKeeperDir = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER", help="with `embedded`: where its server keeps its data", show_default="a folder of this user"
-    ),
-]
-ZooKeeperSessionS = Annotated[
-    float,
-    typer.Option(min=1, metavar="SECONDS", help="after so long without a sign of life a daemon's claims are free"),
-]
-DigestFile = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="PHANTOMBASE_ZOOKEEPER_DIGEST_FILE",
-        help="file with USER:PASSWORD: what is made in ZooKeeper is for this user only",
-    ),
-]
-TlsCa = Annotated[Path | None, typer.Option(help="PEM file of the authority that signed the servers: TLS is used")]
-TlsCert = Annotated[Path | None, typer.Option(help="PEM file of our certificate: TLS is used")]
-TlsKey = Annotated[Path | None, typer.Option(help="PEM file of its key")]
-
-
-def zookeeper_options(
-    hosts: str, session_s: float, digest_file: Path | None, ca: Path | None, cert: Path | None, key: Path | None
-) -> ZooKeeperOptions:
-    """How to reach ZooKeeper; UsageError: an unreadable file, impossible settings."""
-    for path in filter(None, (digest_file, ca, cert, key)):
-        if not path.is_file():
-            raise UsageError("not a file", path=str(path))
-    try:
-        digest = digest_file.read_text().strip() if digest_file is not None else None
-    except (OSError, ValueError) as error:
-        raise UsageError("the digest file cannot be read", path=str(digest_file), found=str(error)) from error
-    return ZooKeeperOptions(
-        hosts=hosts,
-        session_timeout_s=session_s,
-        digest=digest,
-        ca=str(ca) if ca else None,
-        certfile=str(cert) if cert else None,
-        keyfile=str(key) if key else None,
-    )
 
 
 def output_options(

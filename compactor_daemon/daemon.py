@@ -7,6 +7,7 @@ changed, the doorbell, a signal) is put into one queue as a change of the state,
 from __future__ import annotations
 
 import random
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -96,8 +97,8 @@ class Observer:
     def failed(self, table: str) -> None:
         """An instant failed (see `weigh`: what is no failure of it is not told)."""
 
-    def beat(self) -> None:
-        """The loop goes round."""
+    def zookeeper(self, connected: bool) -> None:
+        """ZooKeeper came or went."""
 
 
 @dataclass(slots=True)
@@ -148,6 +149,7 @@ class Daemon:
         self._stop: Stop | None = None
         self._takes = 0
         self._fatal: PhantombaseError | None = None
+        self._beat = time.monotonic()
         self.summary = Summary()
 
     # --- called from anywhere ------------------------------------------------------------------------------------
@@ -169,7 +171,12 @@ class Daemon:
         self._news.put(self._session_changed)
 
     @property
-    def ready(self) -> str | None:
+    def silent_s(self) -> float:
+        """Seconds since the loop last went round."""
+        return time.monotonic() - self._beat
+
+    @property
+    def trouble(self) -> str | None:
         """Why the daemon cannot work now; None: it can."""
         for name, state in self._states.items():
             if name in self.summary.problems:
@@ -189,7 +196,7 @@ class Daemon:
             ThreadPoolExecutor(min(_UPKEEP_THREADS, len(self._served)), "upkeep") as upkeep,
         ):
             while True:
-                self._observer.beat()
+                self._beat = time.monotonic()
                 decision = decide(self._states, self._stop, self._clock(), self._rules, self._chance.randrange)
                 for action in decision.actions:
                     self._act(action, workers, upkeep)
@@ -362,6 +369,7 @@ class Daemon:
                 _log.warning("claim_lost", table=table, instant=instant)
                 work.limit.close(0.0, "the loss of its claim")
         for name, served in self._served.items():
+            self._observer.zookeeper(served.claims.available)
             self._change(name, available=served.claims.available)
             if served.claims.available:
                 self._look_at(name, 0)

@@ -16,7 +16,6 @@ from rich.text import Text
 
 from compactor_daemon.cli_options import (
     ATTEMPT,
-    EMBEDDED,
     EXECUTE,
     OUTPUT,
     Barrier,
@@ -24,7 +23,6 @@ from compactor_daemon.cli_options import (
     BloomOption,
     CodecOption,
     Conf,
-    DigestFile,
     DriverMemory,
     ExecutorOption,
     ForeignGrace,
@@ -39,23 +37,29 @@ from compactor_daemon.cli_options import (
     SpillDir,
     TargetIo,
     Threads,
-    TlsCa,
-    TlsCert,
-    TlsKey,
     Trigger,
-    ZooKeeperDir,
-    ZooKeeperSessionS,
     output_options,
     schedule_options,
-    zookeeper_options,
 )
 from compactor_daemon.daemon import Daemon, Summary
 from compactor_daemon.dispatch import Order, Rules, Stop
-from compactor_daemon.embedded_zookeeper import default_folder, embedded_zookeeper
 from compactor_daemon.failures import RetryOptions
+from compactor_daemon.health import Health, serve
+from compactor_daemon.metrics import Metrics
 from compactor_daemon.options import AttemptOptions, ExecuteOptions
 from compactor_daemon.serve import daemon_name, open_daemon
 from compactor_daemon.served_table import Settings
+from compactor_daemon.zookeeper_cli import (
+    SESSION_S,
+    Ca,
+    Cert,
+    DigestFile,
+    Folder,
+    Hosts,
+    Key,
+    kept_hosts,
+    zookeeper_options,
+)
 from timeline.console import EXIT_FAILED, configure_logging, emit, plural
 from timeline.errors import UsageError
 from timeline.triggers import ScheduleOptions
@@ -66,20 +70,16 @@ _KILLED = 128
 
 def run_daemon(
     tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="base paths of the tables")],
-    zookeeper: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOSTS|embedded",
-            help="many daemons share the work: HOST:PORT[,HOST:PORT][/CHROOT], or `embedded` for a server that the "
-            "daemons of this machine keep running; default: a single daemon, without ZooKeeper",
-        ),
-    ] = None,
-    zookeeper_dir: ZooKeeperDir = None,
-    zookeeper_session: ZooKeeperSessionS = 10.0,
+    zookeeper: Hosts = None,
+    zookeeper_dir: Folder = None,
+    zookeeper_session: Annotated[
+        float,
+        typer.Option(min=1, metavar="SECONDS", help="after so long without a sign of life a daemon's claims are free"),
+    ] = SESSION_S,
     zookeeper_digest_file: DigestFile = None,
-    zookeeper_ca: TlsCa = None,
-    zookeeper_cert: TlsCert = None,
-    zookeeper_key: TlsKey = None,
+    zookeeper_ca: Ca = None,
+    zookeeper_cert: Cert = None,
+    zookeeper_key: Key = None,
     once: Annotated[bool, typer.Option("--once", help="end when nothing is left that can be done now")] = False,
     max_concurrent: Annotated[int, typer.Option(min=1, help="instants at a time")] = _RULES.max_concurrent,
     order: Annotated[
@@ -123,6 +123,10 @@ def run_daemon(
     conf: Conf = None,
     foreign_grace: ForeignGrace = ATTEMPT.foreign_grace_s,
     barrier: Barrier = ATTEMPT.barrier_s,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, metavar="PORT", help="serve /metrics (Prometheus), /healthz and /readyz there"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Serve tables: execute their compactions as they are requested, until stopped.
@@ -155,12 +159,10 @@ def run_daemon(
     )
     rules = Rules(max_concurrent=max_concurrent, order=order, poll_s=poll_interval, once=once)
     with ExitStack() as stack:
-        servers = None
-        if zookeeper is not None:
-            if zookeeper == EMBEDDED:
-                zookeeper = stack.enter_context(embedded_zookeeper(zookeeper_dir or default_folder())).hosts
-            files = (zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
-            servers = zookeeper_options(zookeeper, zookeeper_session, *files)
+        hosts = stack.enter_context(kept_hosts(zookeeper, zookeeper_dir))
+        files = (zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
+        servers = zookeeper_options(hosts, None if hosts != zookeeper else zookeeper_dir, *files, zookeeper_session)
+        metrics = Metrics()
         daemon = stack.enter_context(
             open_daemon(
                 [os.path.abspath(t) for t in tables],
@@ -169,13 +171,20 @@ def run_daemon(
                 execute=ExecuteOptions(executor=executor, master=master, driver_memory=driver_memory, threads=threads),
                 zookeeper=servers,
                 lock=lock,
+                observer=metrics,
             )
         )
+        if metrics_port is not None:
+            stack.enter_context(serve(metrics_port, metrics, lambda: _health(daemon)))
         stack.enter_context(_signals(daemon, on_term))
         summary = daemon.run()
     emit(_data(summary), json, _render)
     if summary.failed or summary.problems:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _health(daemon: Daemon) -> Health:
+    return Health(silent_s=daemon.silent_s, trouble=daemon.trouble)
 
 
 @contextmanager

@@ -67,6 +67,8 @@ def open_daemon(
             served[path].open()
         daemon = Daemon(served, rules, settings.retry, observer=observer, spark_is_gone=partial(_is_gone, running))
         daemons.append(daemon)
+        if session is not None:
+            daemon.session_changed()
         for path, one in served.items():
             if isinstance(one.claims, ZooKeeperClaims):
                 one.claims.wake_on_request(partial(daemon.wake, path))

@@ -16,7 +16,7 @@ from compactor_daemon.options import AttemptOptions
 from compactor_daemon.status import Clock, claim_rows, status_report, work_rows
 from compactor_daemon.zookeeper import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from compactor_daemon.zookeeper_claims import ZooKeeperClaims
-from compactor_daemon.zookeeper_cli import Ca, Cert, DigestFile, Hosts, Key, zookeeper_options
+from compactor_daemon.zookeeper_cli import Ca, Cert, DigestFile, Folder, Hosts, Key, zookeeper_options
 from timeline.console import EXIT_FAILED, configure_logging, emit
 from timeline.errors import PhantombaseError
 from timeline.gate import clock_ms
@@ -35,6 +35,7 @@ Json = Annotated[bool, typer.Option("--json", help="print one JSON document: siz
 def status(
     table: TablePath,
     zookeeper: Hosts = None,
+    zookeeper_dir: Folder = None,
     slo: Annotated[
         float | None,
         typer.Option(min=0, metavar="SECONDS", help="a compaction that has pended for longer is overdue"),
@@ -60,7 +61,9 @@ def status(
     Example: `compactor-daemon status /data/orders --slo 3600`
     """
     configure_logging(json, verbose=False)
-    options = zookeeper_options(zookeeper, zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
+    options = zookeeper_options(
+        zookeeper, zookeeper_dir, zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key
+    )
     opened = Table.open(table)  # what is no table is refused before anybody is asked
     claimed = _claimed(options, opened)
     data = status_report(
@@ -78,6 +81,7 @@ def status(
 def claims(
     tables: TablePaths,
     zookeeper: Hosts = None,
+    zookeeper_dir: Folder = None,
     zookeeper_digest_file: DigestFile = None,
     zookeeper_ca: Ca = None,
     zookeeper_cert: Cert = None,
@@ -91,7 +95,9 @@ def claims(
     Example: `compactor-daemon claims --zookeeper zk1:2181,zk2:2181 /data/orders /data/rides`
     """
     configure_logging(json, verbose=False)
-    options = zookeeper_options(zookeeper, zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
+    options = zookeeper_options(
+        zookeeper, zookeeper_dir, zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key
+    )
     opened = [Table.open(path) for path in tables]
     if options is None:
         rows = [row for table in opened for row in work_rows(_looked(table), _clock(table))]
