@@ -1,0 +1,161 @@
+"""Daemons of a fleet as processes that begin together, for the benchmarks of claims and of the fleet."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import structlog
+
+from compactor_daemon.claims import HeldClaim, table_id
+from compactor_daemon.compactor import Compacted
+from compactor_daemon.daemon import Daemon, Observer
+from compactor_daemon.dispatch import Order, Rules
+from compactor_daemon.execute import LocalRunner
+from compactor_daemon.failures import RetryOptions
+from compactor_daemon.limit import Limit
+from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, OutputOptions
+from compactor_daemon.serve import daemon_name, open_daemon
+from compactor_daemon.served_table import ServedTable, Settings
+from compactor_daemon.zookeeper import ZooKeeperOptions, zookeeper_session
+from compactor_daemon.zookeeper_claims import ZooKeeperClaims
+from timeline.books import audit_path
+from timeline.instant import Instant, State, format_time
+from timeline.lock import table_lock
+from timeline.table import Table
+
+_WAIT_S = 300.0
+_TOLD = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonRun:
+    """What one daemon did: seconds from the common start, and the moments (since the epoch) it began instants."""
+
+    done: int
+    seconds: float
+    begun: tuple[float, ...]
+    duplicates: int
+    problems: tuple[str, ...]
+
+
+class _Begun(Observer):
+    def __init__(self) -> None:
+        self.moments: list[float] = []
+
+    def started(self, table: str, latency_s: float | None) -> None:
+        """See `Observer`."""
+        self.moments.append(time.time())
+
+
+class NoOp(ServedTable):
+    """Completes a claimed instant without any work: an empty commit, made once, or counted as a duplicate."""
+
+    duplicates = 0
+
+    def execute(self, instant: str, held: HeldClaim, limit: Limit) -> Compacted | None:
+        """See `ServedTable`: what somebody has completed is not done again."""
+        table = Table.open(self.path)
+        if table.storage.find(audit_path(instant)) is not None:
+            return None
+        done = Instant(
+            requested_time=instant, action="commit", state=State.COMPLETED, completion_time=format_time(table.now())
+        )
+        try:
+            for path in (audit_path(instant), table.instant_path(done)):
+                os.close(os.open(os.path.join(self.path, path), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            self.duplicates += 1
+        return Compacted(
+            instant=instant,
+            attempt=1,
+            file_groups=0,
+            rows=0,
+            rows_read=0,
+            bytes_read=0,
+            bytes_written=0,
+            seconds=0.0,
+            resumed=False,
+        )
+
+
+def run_fleet(path: str, hosts: str, daemons: int, *, no_op: bool) -> list[DaemonRun]:
+    """Runs daemons on a table until nothing pends; they begin when all of them are connected."""
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(daemons)
+    pairs = [context.Pipe(duplex=False) for _ in range(daemons)]
+    processes = [
+        context.Process(target=_daemon, args=(path, hosts, no_op, barrier, sender), daemon=True) for _, sender in pairs
+    ]
+    for process in processes:
+        process.start()
+    try:
+        return [_received(receiver) for receiver, _ in pairs]
+    finally:
+        for process in processes:
+            process.join(10.0)
+            process.kill()
+
+
+def _received(receiver: Connection) -> DaemonRun:
+    if not receiver.poll(_WAIT_S):
+        raise RuntimeError("a daemon did not end")
+    found = receiver.recv()
+    assert isinstance(found, DaemonRun)
+    return found
+
+
+def _daemon(path: str, hosts: str, no_op: bool, barrier: Any, sender: Connection) -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    begun = _Begun()
+    with _no_op_daemon(path, hosts, begun) if no_op else _real_daemon(path, hosts, begun) as (daemon, table):
+        barrier.wait(_WAIT_S)
+        started = time.perf_counter()
+        summary = daemon.run()
+        seconds = time.perf_counter() - started
+    sender.send(
+        DaemonRun(
+            done=len(summary.done),
+            seconds=seconds,
+            begun=tuple(begun.moments),
+            duplicates=table.duplicates if table is not None else 0,
+            problems=tuple([*summary.problems.values(), *(e for _, _, e in summary.failed)][:_TOLD]),
+        )
+    )
+
+
+def settings() -> Settings:
+    """One slice at a time, on this process's core."""
+    return Settings(
+        who=daemon_name(), output=OutputOptions(), attempt=AttemptOptions(), retry=RetryOptions(), order=Order.EARLIEST
+    )
+
+
+@contextmanager
+def _no_op_daemon(path: str, hosts: str, observer: Observer) -> Iterator[tuple[Daemon, NoOp | None]]:
+    with zookeeper_session(ZooKeeperOptions(hosts=hosts)) as session:
+        table = Table.open(path)
+        claims = ZooKeeperClaims(session, table_id(table.storage), daemon_name())
+        served = NoOp(path, claims, table_lock(path, None), LocalRunner(1), settings())
+        served.open()
+        yield Daemon({path: served}, Rules(once=True), RetryOptions(), observer=observer), served
+
+
+@contextmanager
+def _real_daemon(path: str, hosts: str, observer: Observer) -> Iterator[tuple[Daemon, NoOp | None]]:
+    with open_daemon(
+        [path],
+        rules=Rules(once=True),
+        settings=settings(),
+        execute=ExecuteOptions(executor=Executor.LOCAL, threads=1),
+        zookeeper=ZooKeeperOptions(hosts=hosts),
+        observer=observer,
+    ) as daemon:
+        yield daemon, None
