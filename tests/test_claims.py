@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +18,7 @@ from compactor_daemon.zookeeper import ZooKeeperOptions, zookeeper_session
 from compactor_daemon.zookeeper_claims import ZooKeeperClaims
 from tests.partition import Link, Side, link
 from tests.zookeeper import ZooKeeper, client, wait_until
-from timeline.errors import LockError, UnknownStateError
+from timeline.errors import UnknownStateError, UsageError, ZooKeeperError
 
 C = "20240101000000000"
 D = "20240102000000000"
@@ -56,6 +57,17 @@ def reconnect(network: Link, claims: ZooKeeperClaims) -> None:
     wait_until(lambda: not claims.available)
     network.heal()
     wait_until(lambda: claims.available)
+
+
+def lose_session(network: Link, claims: ZooKeeperClaims) -> None:
+    """A cut beyond the session's time; a new session is there at the end."""
+    number = claims.session.number
+    network.cut()
+    wait_until(lambda: not claims.available)
+    time.sleep(SESSION_S)
+    network.heal()
+    wait_until(lambda: claims.available)
+    assert claims.session.number == number + 1
 
 
 def test_one_holds_and_the_others_see_it(zookeeper: ZooKeeper, table: str) -> None:
@@ -126,6 +138,64 @@ def test_a_create_that_arrives_after_the_look_is_not_left_behind(zookeeper: ZooK
         time.sleep(0.3)
         wait_until(lambda: ours.names() == {D}, 5)
         assert other.take(C) is not None
+
+
+def test_the_first_claim_on_a_table_comes_at_once_or_not_at_all(zookeeper: ZooKeeper, table: str) -> None:
+    """There is no folder yet; nothing goes on making nodes after a look has found none."""
+    with two(zookeeper, table) as (ours, network, other):
+        network.cut(side=Side.ANSWERS)
+        with pytest.raises(UnknownStateError):
+            ours.take(C)
+        network.heal()
+        wait_until(lambda: ours.available)
+        assert ours.names() == frozenset()
+        time.sleep(0.3)
+        assert other.names() == frozenset()
+
+
+def test_a_node_made_in_a_newer_session_than_thought_is_not_left_behind(zookeeper: ZooKeeper, table: str) -> None:
+    """The session is lost between the look at its number and the create: the claim is lost, and its node goes."""
+    with two(zookeeper, table) as (ours, network, other):
+        call = ours.session.call
+
+        def late(ask: Any, *args: Any, **options: Any) -> Any:
+            ours.session.call = call  # type: ignore[method-assign]
+            lose_session(network, ours)
+            return call(ask, *args, **options)
+
+        ours.session.call = late  # type: ignore[method-assign]
+        held = ours.take(C)
+        assert held is not None
+        assert held.lost
+        assert other.names() == {C}
+        held.release()
+        assert ours.names() == frozenset()
+        assert other.take(C) is not None
+
+
+def test_a_look_that_tidies_up_leaves_a_new_claim_alone(zookeeper: ZooKeeper, table: str) -> None:
+    """A look finds a node of ours that nobody works under; before it removes it, the instant is taken again."""
+    with two(zookeeper, table) as (ours, network, other), ThreadPoolExecutor() as threads:
+        assert ours.take(D) is not None
+        network.cut(side=Side.ANSWERS)
+        with pytest.raises(UnknownStateError):
+            ours.take(C)
+        network.heal()
+        wait_until(lambda: ours.available)
+        call, taken = ours.session.call, []
+
+        def slow(ask: Any, *args: Any, **options: Any) -> Any:
+            if ask == ours.session.client.delete_async:
+                taken.append(threads.submit(ours.take, C))
+                time.sleep(0.2)
+            return call(ask, *args, **options)
+
+        ours.session.call = slow  # type: ignore[method-assign]
+        ours.names()
+        (held,) = [future.result(5) for future in taken]
+        assert held is not None
+        assert other.names() == {C, D}
+        assert not held.lost
 
 
 def test_a_delete_that_was_never_answered_is_done_later(zookeeper: ZooKeeper, table: str) -> None:
@@ -216,7 +286,7 @@ def test_a_digest_keeps_others_out(zookeeper: ZooKeeper, table: str) -> None:
         for digest in (None, "me:wrong"):
             with daemon(zookeeper.hosts + chroot, table, digest=digest) as wrong:
                 for ask in (wrong.names, lambda: wrong.take(C), lambda: wrong.take(D), lambda: wrong.ring(C)):
-                    with pytest.raises(LockError, match="same digest"):
+                    with pytest.raises(ZooKeeperError, match="same digest"):
                         ask()
         with daemon(zookeeper.hosts + chroot, table, digest="me:secret") as friend:
             assert friend.names() == {C}
@@ -263,12 +333,12 @@ def test_the_end_of_a_session_gives_all_back(zookeeper: ZooKeeper, table: str) -
 
 
 def test_nobody_answers(zookeeper: ZooKeeper) -> None:
-    """LockError within the times for connecting and for one session, also when a link is silent."""
+    """ZooKeeperError within the times for connecting and for one session, also when a link is silent."""
     with link([zookeeper.port]) as network:
         network.cut()
         began = time.monotonic()
         with (
-            pytest.raises(LockError, match="no connection"),
+            pytest.raises(ZooKeeperError, match="no connection"),
             zookeeper_session(
                 ZooKeeperOptions(hosts=network.hosts, connect_timeout_s=1.0, session_timeout_s=SESSION_S)
             ),
@@ -283,9 +353,28 @@ def test_sessions_are_counted(zookeeper: ZooKeeper, table: str) -> None:
         assert ours.session.number == 1
         reconnect(network, ours)
         assert ours.session.number == 1
-        network.cut()
-        wait_until(lambda: not ours.available)
-        time.sleep(SESSION_S)
-        network.heal()
-        wait_until(lambda: ours.available)
-        assert ours.session.number == 2
+        lose_session(network, ours)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"hosts": ""},
+        {"hosts": "/chroot"},
+        {"hosts": "host:port"},
+        {"hosts": "one:1,"},
+        {"hosts": "[::1"},
+        {"hosts": "one:1/a//b"},
+        {"hosts": "one:1/../b"},
+        {"hosts": "one:1", "digest": "me"},
+        {"hosts": "one:1", "certfile": __file__},
+        {"hosts": "one:1", "ca": "/no/such/file"},
+        {"hosts": "one:1", "session_timeout_s": 0.0},
+        {"hosts": "one:1", "call_timeout_s": -1.0},
+    ],
+    ids=str,
+)
+def test_impossible_options_are_refused(wrong: dict[str, Any]) -> None:
+    """Before anything is tried."""
+    with pytest.raises(UsageError):
+        ZooKeeperOptions(**wrong)
