@@ -99,8 +99,11 @@ class ZooKeeperClaims:
         """`wake` is called, in kazoo's thread, whenever a plan is requested, also after reconnecting."""
         from kazoo.recipe.watchers import DataWatch
 
-        self._call(self.session.client.ensure_path_async, self._requests)
-        DataWatch(self.session.client, self._requests, lambda data, stat: wake())
+        client = self.session.client
+        self._call(client.ensure_path_async, self._requests)
+        self._call(client.get_async, self._requests)  # whether we may
+        # Not here: it waits for ZooKeeper without a limit.
+        client.handler.spawn(DataWatch, client, self._requests, lambda data, stat: wake())
 
     def ring(self, instant: str) -> None:
         """Tells the fleet that a plan was requested."""

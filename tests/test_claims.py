@@ -285,7 +285,13 @@ def test_a_digest_keeps_others_out(zookeeper: ZooKeeper, table: str) -> None:
                     act()
         for digest in (None, "me:wrong"):
             with daemon(zookeeper.hosts + chroot, table, digest=digest) as wrong:
-                for ask in (wrong.names, lambda: wrong.take(C), lambda: wrong.take(D), lambda: wrong.ring(C)):
+                for ask in (
+                    wrong.names,
+                    lambda: wrong.take(C),
+                    lambda: wrong.take(D),
+                    lambda: wrong.ring(C),
+                    lambda: wrong.wake_on_request(print),
+                ):
                     with pytest.raises(ZooKeeperError, match="same digest"):
                         ask()
         with daemon(zookeeper.hosts + chroot, table, digest="me:secret") as friend:
@@ -319,6 +325,28 @@ def test_the_doorbell_rings_also_after_a_cut(zookeeper: ZooKeeper, table: str) -
         before = len(rung)
         network.heal()
         wait_until(lambda: len(rung) > before)
+
+
+def test_the_doorbell_keeps_nobody_waiting(zookeeper: ZooKeeper, table: str) -> None:
+    """Cut off while it is put up: it is there once the connection is back."""
+    with two(zookeeper, table) as (ours, network, other):
+        call = ours.session.call
+
+        def cut_after(ask: Any, *args: Any, **options: Any) -> Any:
+            found = call(ask, *args, **options)
+            if ask == ours.session.client.get_async:
+                network.cut()
+            return found
+
+        ours.session.call = cut_after  # type: ignore[method-assign]
+        rung: list[float] = []
+        began = time.monotonic()
+        ours.wake_on_request(lambda: rung.append(time.monotonic()))
+        assert time.monotonic() - began < CALL_S
+        network.heal()
+        wait_until(lambda: len(rung) == 1)
+        other.ring(C)
+        wait_until(lambda: len(rung) == 2)
 
 
 def test_the_end_of_a_session_gives_all_back(zookeeper: ZooKeeper, table: str) -> None:

@@ -160,6 +160,13 @@ def test_a_taken_port_is_not_insisted_on(tmp_path: Path) -> None:
             assert embedded_hosts(folder) == server.hosts
 
 
+def test_a_server_that_moved_is_a_problem_of_those_who_joined(tmp_path: Path) -> None:
+    """They cannot follow it, and say so."""
+    with embedded_zookeeper(tmp_path) as server:
+        (tmp_path / "port").write_text("1\n")
+        assert "start the daemon again" in str(server.problem())
+
+
 def test_no_java_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is missing and what to do."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
