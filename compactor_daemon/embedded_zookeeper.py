@@ -34,6 +34,8 @@ START_MAX_S = 60.0
 _LOOK_S = 0.5
 _AGAIN_S = 10.0
 """After a server that we started again has ended: how long until the next try."""
+_PORT_MAX_S = 2.0
+"""A server that is being killed may give its lock back before its port."""
 
 _SETTINGS: dict[str, object] = {
     "tickTime": 500,  # ms; sessions last at least two ticks
@@ -70,7 +72,10 @@ class EmbeddedZooKeeper:
     _keeper: _Keeper = field(repr=False)
 
     def problem(self) -> str | None:
-        """Why it does not serve now, in one line with its last words; None while all is well."""
+        """Why it does not serve now, in one line with its last words; None while all is well.
+
+        ZooKeeperError: its folder cannot be read.
+        """
         return self._keeper.problem()
 
 
@@ -124,6 +129,10 @@ class _Keeper:
 
     def problem(self) -> str | None:
         """See `EmbeddedZooKeeper.problem`."""
+        if (kept := _kept_port(self._folder)) != self.port:
+            return (
+                f"the ZooKeeper server in {self._folder} moved from port {self.port} to {kept}: start the daemon again"
+            )
         if self.port is not None and is_serving(self.port):
             return None
         return f"the ZooKeeper server in {self._folder} does not answer; its last words: {last_words(self._folder)}"
@@ -135,9 +144,7 @@ class _Keeper:
             self.port = _kept_port(self._folder)
             return self.port is not None and is_serving(self.port)
         try:
-            kept = _kept_port(self._folder)
-            self.port = kept if kept is not None and is_free(kept) else free_port()
-            _keep_port(self._folder, self.port)
+            self.port = _choose_port(self._folder)
         except ZooKeeperError:
             os.close(lock)
             raise
@@ -202,13 +209,21 @@ def _kept_port(folder: Path) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 1 << 16 else None
 
 
-def _keep_port(folder: Path, port: int) -> None:
-    new = folder / "port.new"
+def _choose_port(folder: Path) -> int:
+    """The port kept in the folder, for those who joined there; another one where a stranger listens on it."""
+    kept = _kept_port(folder)
+    until = time.monotonic() + _PORT_MAX_S
+    while kept is not None and time.monotonic() < until:
+        if is_free(kept):
+            return kept
+        time.sleep(0.05)
+    port, new = free_port(), folder / "port.new"
     try:
         new.write_text(f"{port}\n")
         new.replace(folder / "port")
     except OSError as error:
         raise _unusable(folder, error) from error
+    return port
 
 
 def _unusable(folder: Path, error: Exception) -> ZooKeeperError:

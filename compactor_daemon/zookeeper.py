@@ -9,6 +9,7 @@ UnknownStateError, to be settled by looking (see `zookeeper_claims`).
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,12 +43,17 @@ class ZooKeeperOptions:
     keyfile: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.hosts.partition("/")[0]:
-            raise UsageError("no ZooKeeper hosts", expected="HOST:PORT[,HOST:PORT][/CHROOT]", found=repr(self.hosts))
+        if not _are_hosts(self.hosts):
+            raise UsageError("not ZooKeeper hosts", expected="HOST:PORT[,HOST:PORT][/CHROOT]", found=repr(self.hosts))
         if self.digest is not None and not all(self.digest.partition(":")):
             raise UsageError("not a ZooKeeper digest", expected="USER:PASSWORD")
         if (self.certfile is None) != (self.keyfile is None):
             raise UsageError("a client certificate needs its key", expected="certificate and key together")
+        for file in (self.ca, self.certfile, self.keyfile):
+            if file is not None and not os.path.isfile(file):
+                raise UsageError("a file for TLS is not there", path=file)
+        if min(self.session_timeout_s, self.call_timeout_s, self.connect_timeout_s) <= 0:
+            raise UsageError("times for ZooKeeper must be more than 0 seconds")
 
     @property
     def servers(self) -> str:
@@ -59,6 +65,18 @@ class ZooKeeperOptions:
         """The chroot as the beginning of a path: empty, or `/a/b`."""
         chroot = self.hosts.partition("/")[2].strip("/")
         return f"/{chroot}" if chroot else ""
+
+
+def _are_hosts(text: str) -> bool:
+    from kazoo.hosts import collect_hosts
+
+    servers, _, chroot = text.partition("/")
+    try:
+        collect_hosts(servers)
+    except ValueError:
+        return False
+    chroot = chroot.rstrip("/")
+    return not chroot or {"", ".", ".."}.isdisjoint(chroot.split("/"))
 
 
 class ZooKeeperSession:

@@ -9,9 +9,11 @@ node's owner, at the latest before claims are taken again.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import structlog
@@ -41,6 +43,8 @@ class ZooKeeperClaims:
         self._watch = None if wake is None else lambda event: wake()
         self._base = f"{session.options.root}/phantombase/{table}"
         self._folder = f"{self._base}/claims"
+        self._settling = threading.Lock()
+        """Between finding a node left over and removing it, nobody may take it up."""
         self._doubtful: set[str] = set()
         self._held: set[str] = set()
 
@@ -78,26 +82,28 @@ class ZooKeeperClaims:
 
         number = self.session.number
         claim = Claim.of_this_process(instant, self._holder)
-        try:
-            self._call(
-                self.session.client.create_async, self._path(instant), claim.to_json(), ephemeral=True, makepath=True
-            )
-        except NodeExistsError:
-            if not self._is_leftover(instant):
-                return None
-        except UnknownStateError:
-            self._doubtful.add(instant)
-            raise
-        self._doubtful.discard(instant)
-        self._held.add(instant)
+        with self._settling:
+            try:
+                self._create(claim)
+            except NodeExistsError:
+                if not self._is_leftover(instant):
+                    return None
+            except UnknownStateError:
+                self._doubtful.add(instant)
+                raise
+            self._doubtful.discard(instant)
+            self._held.add(instant)
         return HeldNode(self, claim, number)
 
     def wake_on_request(self, wake: Callable[[], None]) -> None:
         """`wake` is called, in kazoo's thread, whenever a plan is requested, also after reconnecting."""
         from kazoo.recipe.watchers import DataWatch
 
-        self._call(self.session.client.ensure_path_async, self._requests)
-        DataWatch(self.session.client, self._requests, lambda data, stat: wake())
+        client = self.session.client
+        self._call(client.ensure_path_async, self._requests)
+        self._call(client.get_async, self._requests)  # whether we may
+        # Not here: it waits for ZooKeeper without a limit.
+        client.handler.spawn(DataWatch, client, self._requests, lambda data, stat: wake())
 
     def ring(self, instant: str) -> None:
         """Tells the fleet that a plan was requested."""
@@ -114,19 +120,37 @@ class ZooKeeperClaims:
     def _call(self, ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
         return self.session.call(ask, *args, **options)
 
+    def _create(self, claim: Claim) -> None:
+        """One request, and not kazoo's `makepath`, which goes on with more of them after we have stopped waiting."""
+        from kazoo.exceptions import NoNodeError
+
+        create = partial(
+            self._call, self.session.client.create_async, self._path(claim.instant), claim.to_json(), ephemeral=True
+        )
+        try:
+            create()
+        except NoNodeError:  # the table's first claim
+            self._call(self.session.client.ensure_path_async, self._folder)
+            create()
+
     def _settle(self) -> None:
         """Removes nodes of ours that nobody works under: calls whose answer never came."""
-        for instant in tuple(self._doubtful - self._held):
-            if self._is_leftover(instant):
-                self._delete(instant)
-            self._doubtful.discard(instant)
+        for instant in tuple(self._doubtful):
+            with self._settling:
+                if self._is_leftover(instant):
+                    self._delete(instant)
+                self._doubtful.discard(instant)
 
     def _is_leftover(self, instant: str) -> bool:
         """Whether a node is of this session although no work of ours goes on under it."""
         if instant in self._held:
             return False
         stat = self._call(self.session.client.exists_async, self._path(instant))
-        return bool(stat is not None and stat.ephemeralOwner == self.session.id)
+        if stat is None:
+            return False
+        if (session := self.session.id) is None:
+            raise UnknownStateError("the connection to ZooKeeper was lost", path=self.session.options.servers)
+        return bool(stat.ephemeralOwner == session)
 
     def _delete(self, instant: str) -> None:
         from kazoo.exceptions import NoNodeError
@@ -149,7 +173,9 @@ class ZooKeeperClaims:
     def _give_back(self, instant: str, number: int) -> None:
         self._held.discard(instant)
         if self.session.number != number:
-            return  # the node went with its session; one there now is somebody else's
+            # The node went with its session, unless that had just been replaced when it was made.
+            self._doubtful.add(instant)
+            return
         try:
             self._delete(instant)
         except PhantombaseError as error:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from compactor_daemon.zookeeper_process import ServerProcess, ask, free_port, start_server
+from compactor_daemon.zookeeper_process import ServerProcess, ask, start_server
 from tests.zookeeper import START_MAX_S, TICK_MS
 
 _MEMBERS = (1, 2, 3)
@@ -18,19 +19,29 @@ _LIMIT_TICKS = 25
 """How long members may take to follow a leader, and lag behind it."""
 
 
+def free_ports(count: int) -> list[int]:
+    """Different ports of 127.0.0.1 that nobody listens on now."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
 class Ensemble:
     """Members 1, 2 and 3, in `folder`; sessions live for 2 to 20 ticks of TICK_MS."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.ports = {member: free_port() for member in _MEMBERS}
+        free = free_ports(3 * len(_MEMBERS))
+        self.ports = {member: free.pop() for member in _MEMBERS}
         """Of 127.0.0.1, for clients."""
         self._servers: dict[int, ServerProcess] = {}
         self._settings: dict[str, object] = {
             "tickTime": TICK_MS,
             "initLimit": _LIMIT_TICKS,
             "syncLimit": _LIMIT_TICKS,
-        } | {f"server.{member}": f"127.0.0.1:{free_port()}:{free_port()}" for member in _MEMBERS}
+        } | {f"server.{member}": f"127.0.0.1:{free.pop()}:{free.pop()}" for member in _MEMBERS}
 
     @property
     def hosts(self) -> str:

@@ -37,6 +37,10 @@ class Link:
         """What the process on the near side must take for the servers."""
         return ",".join(f"127.0.0.1:{way.port}" for way in self._ways)
 
+    def used(self) -> list[int]:
+        """Positions of the ways that have connections, cut ones too."""
+        return [position for position, way in enumerate(self._ways) if way.is_used]
+
     def cut(self, *positions: int, side: Side = Side.BOTH) -> None:
         """From now on no byte of a side arrives."""
         self._each(positions, lambda way: way.cut(side))
@@ -95,6 +99,11 @@ class _Way:
         self.port = int(self._server.sockets[0].getsockname()[1])
         return self
 
+    @property
+    def is_used(self) -> bool:
+        """See `Link.used`."""
+        return bool(self._connections)
+
     def cut(self, side: Side) -> None:
         """See `Link.cut`."""
         self._answers.clear()
@@ -137,7 +146,7 @@ class _Way:
                 asyncio.create_task(self._pump(far_reader, near, self._answers)),
             ]
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        except OSError:  # the server is not there: the client sees its connection end
+        except (OSError, asyncio.CancelledError):  # the server is not there; dropped
             pass
         finally:
             for pump in pumps:

@@ -6,18 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 from structlog.testing import capture_logs
 
 from compactor_daemon.embedded_zookeeper import default_folder, embedded_hosts, embedded_zookeeper
 from compactor_daemon.zookeeper_process import ask, is_serving
+from tests.zookeeper import client, wait_until
 from timeline.errors import ZooKeeperError
 
 _DAEMON = """
@@ -42,26 +40,6 @@ def daemon(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     finally:
         process.kill()
         process.communicate(timeout=10)
-
-
-@contextmanager
-def client(hosts: str, timeout_s: float = 10.0) -> Iterator[Any]:
-    """A connected client."""
-    found = KazooClient(hosts=hosts, timeout=timeout_s, connection_retry={"max_tries": -1, "delay": 0.05})
-    found.start(15)
-    try:
-        yield found
-    finally:
-        found.stop()
-        found.close()
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Fails when it has not come true in time."""
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def servers(folder: Path) -> list[int]:
@@ -180,6 +158,13 @@ def test_a_taken_port_is_not_insisted_on(tmp_path: Path) -> None:
         with embedded_zookeeper(folder) as server:
             assert server.hosts != stranger.hosts
             assert embedded_hosts(folder) == server.hosts
+
+
+def test_a_server_that_moved_is_a_problem_of_those_who_joined(tmp_path: Path) -> None:
+    """They cannot follow it, and say so."""
+    with embedded_zookeeper(tmp_path) as server:
+        (tmp_path / "port").write_text("1\n")
+        assert "start the daemon again" in str(server.problem())
 
 
 def test_no_java_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

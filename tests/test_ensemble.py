@@ -13,15 +13,9 @@ from kazoo.exceptions import ConnectionLoss
 
 from tests.ensemble import Ensemble
 from tests.partition import Side, link
-from tests.test_embedded_zookeeper import client, wait_until
-from tests.zookeeper import ZooKeeper
+from tests.zookeeper import ZooKeeper, client, wait_until
 
 SESSION_S = 1.5
-
-
-def port_of(zookeeper: ZooKeeper) -> int:
-    """Where the server listens."""
-    return int(zookeeper.hosts.rpartition(":")[2])
 
 
 @contextmanager
@@ -69,7 +63,7 @@ def test_without_a_quorum_nothing_is_served(ensemble: Ensemble) -> None:
 
 def test_a_cut_longer_than_the_session_takes_its_nodes(zookeeper: ZooKeeper) -> None:
     """Others see the node go, the client hears SUSPENDED while it is cut off and LOST when it is back."""
-    with link([port_of(zookeeper)]) as network, listening_client(network.hosts) as (cut_off, states):
+    with link([zookeeper.port]) as network, listening_client(network.hosts) as (cut_off, states):
         cut_off.create("/cut-off", ephemeral=True)
         network.cut()
         with client(zookeeper.hosts) as other:
@@ -82,7 +76,7 @@ def test_a_cut_longer_than_the_session_takes_its_nodes(zookeeper: ZooKeeper) -> 
 
 def test_a_cut_shorter_than_the_session_takes_nothing(zookeeper: ZooKeeper) -> None:
     """What waited arrives; connections may end besides."""
-    with link([port_of(zookeeper)]) as network, listening_client(network.hosts) as (cut_off, states):
+    with link([zookeeper.port]) as network, listening_client(network.hosts) as (cut_off, states):
         cut_off.create("/kept", ephemeral=True)
         session = cut_off.client_id
         network.cut()
@@ -99,7 +93,7 @@ def test_a_cut_shorter_than_the_session_takes_nothing(zookeeper: ZooKeeper) -> N
 
 def test_a_request_is_done_and_its_answer_lost(zookeeper: ZooKeeper) -> None:
     """Only the answers are cut: the node is there, and its maker never hears of it."""
-    with link([port_of(zookeeper)]) as network, listening_client(network.hosts) as (cut_off, _):
+    with link([zookeeper.port]) as network, listening_client(network.hosts) as (cut_off, _):
         network.cut(side=Side.ANSWERS)
         asked = cut_off.create_async("/unheard", ephemeral=True)
         with client(zookeeper.hosts) as other:
@@ -114,7 +108,7 @@ def test_a_request_is_done_and_its_answer_lost(zookeeper: ZooKeeper) -> None:
 
 def test_a_delay_makes_answers_late(zookeeper: ZooKeeper) -> None:
     """Each way is as late as said."""
-    with link([port_of(zookeeper)]) as network, listening_client(network.hosts) as (slow, _):
+    with link([zookeeper.port]) as network, listening_client(network.hosts) as (slow, _):
         network.delay(0.2)
         began = time.monotonic()
         slow.exists("/")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
 from compactor_daemon.zookeeper_process import free_port, start_server
 
@@ -22,6 +25,7 @@ class ZooKeeper:
     """A running server at `hosts` (`127.0.0.1:port`), as a process of ours."""
 
     hosts: str
+    port: int
     process: subprocess.Popen[bytes]
 
 
@@ -31,7 +35,7 @@ def zookeeper_server(folder: Path) -> Iterator[ZooKeeper]:
     server = start_server(folder, port=free_port(), settings={"tickTime": TICK_MS})
     try:
         server.wait_until_serving(START_MAX_S)
-        yield ZooKeeper(hosts=f"127.0.0.1:{server.port}", process=server.process)
+        yield ZooKeeper(hosts=f"127.0.0.1:{server.port}", port=server.port, process=server.process)
     finally:
         server.stop()
 
@@ -41,3 +45,23 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
     """One server for all tests of a run."""
     with zookeeper_server(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
+
+
+@contextmanager
+def client(hosts: str, timeout_s: float = 10.0) -> Iterator[Any]:
+    """A connected client."""
+    found = KazooClient(hosts=hosts, timeout=timeout_s, connection_retry={"max_tries": -1, "delay": 0.05})
+    found.start(15)
+    try:
+        yield found
+    finally:
+        found.stop()
+        found.close()
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Fails when it has not come true in time."""
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.02)
