@@ -6,7 +6,7 @@ The state of a pending compaction is the first of these that holds:
 
     unknown       its records or its plan cannot be read
     decided       its result stands (`go`) and is being, or waits to be, published
-    unscheduled   taken back (`void`), and still on the timeline: `unschedule` again finishes that
+    unscheduled   half-way (`void`): its plan is still there, so that it is unscheduled again or executed all the same
     running       somebody holds its claim, or keeps a heartbeat of ours fresh
     foreign       an executor of Hudi may be at work on it
     parked        failed too often, or in a way no repetition mends: waits for `release`
@@ -145,7 +145,7 @@ def _state(
     if GO in seen.fates.values():
         return "decided", None if row["work"] else "its result stands: the next run publishes it"
     if seen.fates and seen.fates[max(seen.fates)] == VOID:
-        return "unscheduled", "taken back, and still on the timeline: run unschedule again"
+        return "unscheduled", "unscheduling was left half-way: run it again, or the next run executes the plan"
     if row["work"]:
         return "running", None
     if row["foreign"] and row["foreign"]["live"]:
@@ -253,7 +253,7 @@ def _holds(age_s: float | None, row: Mapping[str, Any]) -> bool:
 
     An attempt that is yet to begin waits for all that pend then.
     """
-    if row["state"] in ("decided", "unscheduled"):
+    if row["state"] == "decided":
         return False
     began = row["work"]["for_s"] if row["work"] else None
     return began is None or age_s is None or age_s >= began
