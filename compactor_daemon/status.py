@@ -23,7 +23,7 @@ from datetime import datetime
 from typing import Any
 
 from compactor_daemon.claims import Claim
-from compactor_daemon.failures import Parked, RetryOptions, Waits, standing
+from compactor_daemon.failures import Failure, Parked, RetryOptions, Waits, standing
 from compactor_daemon.foreign import ForeignTrace
 from compactor_daemon.look import Claimed, InstantLook, TableLook
 from compactor_daemon.options import AttemptOptions
@@ -153,23 +153,29 @@ def _state(
     if isinstance(now, Parked):
         return "parked", now.reason
     if isinstance(now, Waits):
-        return "backing off", f"{seen.failures[-1].error}: {seen.failures[-1].what}"
+        return "backing off", _words(seen.failures[-1])
     if claims_unknown:
         return "unknown", "no heartbeat; whether somebody holds its claim is unknown"
     return "waiting", _left_behind(row, seen)
 
 
 def _left_behind(row: Row, seen: InstantLook) -> str | None:
-    """What somebody who died at a waiting instant has left there."""
+    """What others have left at a waiting instant."""
     beat = seen.heartbeat
     if row["foreign"]:
         return "a Hudi executor left it half-way; the next run takes it over"
     if beat is not None and beat.owner is not None:
         end = "has ended" if beat.owner_gone else "is silent"
         return f"process {beat.owner.pid} on {beat.owner.host} {end}; the next run adopts what it finished"
+    if seen.failures:
+        return f"failed {len(seen.failures)} times so far, at last with {_words(seen.failures[-1])}"
     if None in seen.fates.values():
         return "an attempt was left half-way; the next run adopts what it finished"
     return None
+
+
+def _words(failure: Failure) -> str:
+    return f"{failure.error}: {failure.what}"
 
 
 def _of_claim(claim: Claim, clock: Clock) -> Row:

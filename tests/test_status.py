@@ -238,6 +238,7 @@ def test_a_failure_long_ago_does_not_hold_it(table: Table) -> None:
     record_failure(table.storage, only(table), failure(age_s=3600))
     row = row_of(table)
     assert (row["state"], row["failures"]["count"]) == ("waiting", 1)
+    assert row["why"].endswith("StorageError: disk full")
 
 
 def test_executors_of_hudi(table: Table) -> None:
