@@ -34,6 +34,7 @@ from compactor_daemon.zookeeper_claims import ZooKeeperClaims
 from tests.attempts import OPTIONS, OUTPUT, open_table, run_one
 from tests.golden_tables import unzip_golden
 from tests.zookeeper import ZooKeeper
+from timeline.commit_metadata import CommitMetadata, encode
 from timeline.errors import UnknownStateError
 from timeline.gate import clock_ms
 from timeline.heartbeat import EXPIRY_S, Process, heartbeat, heartbeat_path
@@ -345,6 +346,12 @@ def test_what_hudi_completed(name: str, tmp_path: Path) -> None:
     times = [row["instant"] for row in recent]
     assert times == sorted(times, reverse=True)
     assert all(row["rows"] and row["bytes_written"] and row["problem"] is None for row in recent)
+    write = Instant(
+        requested_time=format_time(table.now()), action="commit", state=State.COMPLETED, completion_time=times[0]
+    )
+    metadata = encode(CommitMetadata(operation_type="UPSERT"), table.layout.encoding)
+    assert table.storage.put_if_absent(table.instant_path(write), metadata)
+    assert report(table)["recent"] == recent
 
 
 def test_a_compaction_from_waiting_to_done(table: Table) -> None:
