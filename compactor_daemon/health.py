@@ -89,8 +89,7 @@ def _text(start: StartResponse, status: str, line: str) -> list[bytes]:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-    block_on_close = False  # a client that hangs does not keep the daemon from ending
+    daemon_threads = True  # a client that hangs does not keep the daemon from ending
 
     def server_bind(self) -> None:
         TCPServer.server_bind(self)  # HTTPServer's asks the name service who we are, which may take long

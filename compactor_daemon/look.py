@@ -116,7 +116,7 @@ def _input_bytes(
 def _recent(
     table: Table, timeline: Timeline, count: int
 ) -> Iterator[tuple[Instant, CommitMetadata | PhantombaseError]]:
-    """Newest first. On a MERGE_ON_READ table a commit is a compaction, or a bulk insert that wrote base files."""
+    """Newest first. A commit is a compaction, or a write from the time when the table was COPY_ON_WRITE."""
     for instant in sorted(timeline.completed_writes.values(), reverse=True):
         if count <= 0:
             return

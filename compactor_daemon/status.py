@@ -6,7 +6,7 @@ The state of a pending compaction is the first of these that holds:
 
     unknown       its records or its plan cannot be read
     decided       its result stands (`go`) and is being, or waits to be, published
-    unscheduled   taken back (`void`), and still on the timeline: `unschedule` again finishes that
+    unscheduled   half-way (`void`): its plan is still there, so that it is unscheduled again or executed all the same
     running       somebody holds its claim, or keeps a heartbeat of ours fresh
     foreign       an executor of Hudi may be at work on it
     parked        failed too often, or in a way no repetition mends: waits for `release`
@@ -23,7 +23,7 @@ from datetime import datetime
 from typing import Any
 
 from compactor_daemon.claims import Claim
-from compactor_daemon.failures import Parked, RetryOptions, Waits, standing
+from compactor_daemon.failures import Failure, Parked, RetryOptions, Waits, standing
 from compactor_daemon.foreign import ForeignTrace
 from compactor_daemon.look import Claimed, InstantLook, TableLook
 from compactor_daemon.options import AttemptOptions
@@ -145,7 +145,7 @@ def _state(
     if GO in seen.fates.values():
         return "decided", None if row["work"] else "its result stands: the next run publishes it"
     if seen.fates and seen.fates[max(seen.fates)] == VOID:
-        return "unscheduled", "taken back, and still on the timeline: run unschedule again"
+        return "unscheduled", "unscheduling was left half-way: run it again, or the next run executes the plan"
     if row["work"]:
         return "running", None
     if row["foreign"] and row["foreign"]["live"]:
@@ -153,23 +153,29 @@ def _state(
     if isinstance(now, Parked):
         return "parked", now.reason
     if isinstance(now, Waits):
-        return "backing off", f"{seen.failures[-1].error}: {seen.failures[-1].what}"
+        return "backing off", _words(seen.failures[-1])
     if claims_unknown:
         return "unknown", "no heartbeat; whether somebody holds its claim is unknown"
     return "waiting", _left_behind(row, seen)
 
 
 def _left_behind(row: Row, seen: InstantLook) -> str | None:
-    """What somebody who died at a waiting instant has left there."""
+    """What others have left at a waiting instant."""
     beat = seen.heartbeat
     if row["foreign"]:
         return "a Hudi executor left it half-way; the next run takes it over"
     if beat is not None and beat.owner is not None:
         end = "has ended" if beat.owner_gone else "is silent"
         return f"process {beat.owner.pid} on {beat.owner.host} {end}; the next run adopts what it finished"
+    if seen.failures:
+        return f"failed {len(seen.failures)} times so far, at last with {_words(seen.failures[-1])}"
     if None in seen.fates.values():
         return "an attempt was left half-way; the next run adopts what it finished"
     return None
+
+
+def _words(failure: Failure) -> str:
+    return f"{failure.error}: {failure.what}"
 
 
 def _of_claim(claim: Claim, clock: Clock) -> Row:
@@ -253,7 +259,7 @@ def _holds(age_s: float | None, row: Mapping[str, Any]) -> bool:
 
     An attempt that is yet to begin waits for all that pend then.
     """
-    if row["state"] in ("decided", "unscheduled"):
+    if row["state"] == "decided":
         return False
     began = row["work"]["for_s"] if row["work"] else None
     return began is None or age_s is None or age_s >= began

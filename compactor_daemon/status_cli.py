@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -14,11 +15,11 @@ from compactor_daemon.failures import RetryOptions, release_failures
 from compactor_daemon.look import Claimed, TableLook, look
 from compactor_daemon.options import AttemptOptions
 from compactor_daemon.status import Clock, claim_rows, status_report, work_rows
-from compactor_daemon.zookeeper import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
+from compactor_daemon.zookeeper import ZooKeeperSession, zookeeper_session
 from compactor_daemon.zookeeper_claims import ZooKeeperClaims
 from compactor_daemon.zookeeper_cli import Ca, Cert, DigestFile, Folder, Hosts, Key, zookeeper_options
 from timeline.console import EXIT_FAILED, configure_logging, emit
-from timeline.errors import PhantombaseError
+from timeline.errors import PhantombaseError, UsageError
 from timeline.gate import clock_ms
 from timeline.table import Table, consistent
 
@@ -29,6 +30,8 @@ RETRY, ATTEMPT = RetryOptions(), AttemptOptions()
 
 TablePath = Annotated[str, typer.Argument(metavar="TABLE", help="base path of the table (the folder with .hoodie)")]
 TablePaths = Annotated[list[str], typer.Argument(metavar="TABLE...", help="base paths of tables")]
+Servers: TypeAlias = tuple[str | None, Path | None, Path | None, Path | None, Path | None, Path | None]
+"""What `zookeeper_options` takes."""
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document: sizes in bytes, times in seconds")]
 
 
@@ -61,11 +64,9 @@ def status(
     Example: `compactor-daemon status /data/orders --slo 3600`
     """
     configure_logging(json, verbose=False)
-    options = zookeeper_options(
-        zookeeper, zookeeper_dir, zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key
-    )
+    servers = (zookeeper, zookeeper_dir, zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
     opened = Table.open(table)  # what is no table is refused before anybody is asked
-    claimed = _claimed(options, opened)
+    claimed = _claimed(servers, opened)
     data = status_report(
         _looked(opened, claimed, recent=_RECENT),
         _clock(opened),
@@ -95,9 +96,8 @@ def claims(
     Example: `compactor-daemon claims --zookeeper zk1:2181,zk2:2181 /data/orders /data/rides`
     """
     configure_logging(json, verbose=False)
-    options = zookeeper_options(
-        zookeeper, zookeeper_dir, zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key
-    )
+    servers = (zookeeper, zookeeper_dir, zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
+    options = zookeeper_options(*servers)
     opened = [Table.open(path) for path in tables]
     if options is None:
         rows = [row for table in opened for row in work_rows(_looked(table), _clock(table))]
@@ -132,12 +132,15 @@ def _looked(table: Table, claimed: Claimed = None, recent: int = 0) -> TableLook
     return consistent(lambda: look(table.reload(), claimed, recent=recent))
 
 
-def _claimed(options: ZooKeeperOptions | None, table: Table) -> Claimed:
-    if options is None:
-        return None
+def _claimed(servers: Servers, table: Table) -> Claimed:
     try:
+        options = zookeeper_options(*servers)
+        if options is None:
+            return None
         with zookeeper_session(options) as session:
             return _claims_in(session, table)
+    except UsageError:
+        raise
     except PhantombaseError as error:
         return error
 

@@ -12,6 +12,8 @@ from timeline.console import human_bytes, human_duration, plural
 from timeline.report import Row, moment
 from timeline.terminal_table import Column, RowsTable
 
+_NAMED = 2
+"""More compactions that wait for a write are counted, not named."""
 _STATES = {
     "unknown": "bold red",
     "unscheduled": "red",
@@ -33,6 +35,7 @@ def status(data: Row) -> Iterator[RenderableType]:
         late = f", {data['overdue']:,} overdue" if data["overdue"] else ""
         title = f"{plural(len(pending), 'pending compaction')}{late}"
         yield RowsTable(title=title, columns=_PENDING_COLUMNS, rows=pending)
+        yield ""
         yield from _reasons(pending)
     else:
         yield Text("No compaction is pending.")
@@ -51,7 +54,8 @@ def status(data: Row) -> Iterator[RenderableType]:
 def _reasons(pending: list[Row]) -> Iterator[RenderableType]:
     for row in pending:
         if row["why"]:
-            yield _said(f"{row['state']}:", _STATES[row["state"]], f"{row['instant']}: {row['why']}")
+            silent = f", silent for {human_duration(row['foreign']['silent_s'])}" if row["state"] == "foreign" else ""
+            yield _said(f"{row['state']}:", _STATES[row["state"]], f"{row['instant']}: {row['why']}{silent}")
         if row["problem"]:
             yield _said("problem:", "bold red", f"{row['instant']}: {row['problem']}")
         if row["state"] == "parked":
@@ -106,11 +110,9 @@ def _duration(seconds: float | None) -> str | None:
 def _state(row: Mapping[str, Any]) -> Text:
     failures, text = row["failures"], row["state"]
     if text == "backing off" and failures["next_try_s"] is not None:
-        text = f"backing off, try {failures['count'] + 1} in {human_duration(failures['next_try_s'])}"
+        text = f"try {failures['count'] + 1} in {human_duration(failures['next_try_s'])}"
     elif text == "parked":
         text = f"parked after {plural(failures['count'], 'failure')}"
-    elif text == "foreign":
-        text = f"Hudi, silent for {human_duration(row['foreign']['silent_s'])}"
     return Text(text, _STATES[row["state"]])
 
 
@@ -132,7 +134,11 @@ def _alive(row: Mapping[str, Any]) -> Text:
     if row["alive"] is None:
         return Text("no heartbeat", "dim")
     age = human_duration(max(0.0, row["heartbeat_s"]))
-    return Text(f"alive, {age} ago", "green") if row["alive"] else Text(f"dead, {age} ago", "red")
+    return Text(f"alive, beat {age} ago", "green") if row["alive"] else Text(f"dead, last beat {age} ago", "red")
+
+
+def _holds(row: Mapping[str, Any]) -> str | None:
+    return ", ".join(row["holds"]) or None if len(row["holds"]) <= _NAMED else plural(len(row["holds"]), "compaction")
 
 
 def _completed(row: Mapping[str, Any]) -> str | None:
@@ -157,7 +163,7 @@ _WRITE_COLUMNS = (
     Column(title="for", cell=_age),
     Column(title="writer", cell=_alive),
     Column(title="process", cell=_who, shorten=True),
-    Column(title="compactions that wait for it", cell=lambda row: ", ".join(row["holds"]) or None),
+    Column(title="waited for by", cell=_holds),
 )
 _RECENT_COLUMNS = (
     Column(title="instant", cell=lambda row: row["instant"]),
