@@ -21,6 +21,7 @@ from compactor_daemon.compactor import compact_instant, pending_instants
 from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import LocalRunner
 from compactor_daemon.foreign import inflight_path
+from compactor_daemon.publish import completed_compaction
 from compactor_daemon.records import (
     VOID,
     attempts,
@@ -156,6 +157,34 @@ def test_an_attempt_opened_on_a_plan_that_goes_this_moment_is_no_attempt(tmp_pat
         open_attempt(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), instant, OPTIONS)
     storage = open_table(path).storage
     assert all(read_fate(storage, instant, n) is not None for n in attempts(storage, instant))
+
+
+@VERSIONS
+def test_a_compactor_between_void_and_the_plan_s_end(version: int, tmp_path: Path) -> None:
+    """Only without a working lock. It is ended too; if it decides even then, its plan is put back and it publishes."""
+    for decides in (False, True):
+        path = tmp_path / f"trips{decides}"
+        instant = planned(path, version)
+        begun: list[Any] = []
+
+        def hook(call: Call, *, path: Path = path, begun: list[Any] = begun, decides: bool = decides) -> Any:
+            if call.name == "delete" and call.path.endswith("compaction.requested"):
+                begun.append(staged(open_table(path), call.path.rpartition("/")[2].partition(".")[0]))
+                if decides:
+                    decide_go(open_table(path), *begun[0], ProcessLock("another"))
+            return call.do()
+
+        table = open_table(path, HookedStorage(LocalStorage(str(path)), hook))
+        if decides:
+            with pytest.raises(ConflictError, match="decided and will be published"):
+                unschedule(table, instant, LOCK)
+            run_all(open_table(path))
+            assert completed_compaction(open_table(path), instant) is not None
+        else:
+            assert unschedule(table, instant, LOCK).attempts == (2,)
+            assert [f.kind for n in (1, 2) if (f := read_fate(table.storage, instant, n))] == [VOID, "dead"]
+        assert read_rows(path) == BEFORE
+        check_no_strays(path)
 
 
 @VERSIONS
