@@ -9,9 +9,10 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol
 
+from compactor_daemon.work_note import WorkNote
 from timeline.errors import MissingFileError
 from timeline.layout import RECORDS
 from timeline.storage import Storage
@@ -49,6 +50,10 @@ class Claim:
             nonce=uuid.uuid4().hex,
         )
 
+    def after(self, note: WorkNote) -> Claim:
+        """The claim with what its holder says of the work."""
+        return replace(self, attempt=note.attempt, done=note.done, total=note.total, input_bytes=note.bytes)
+
     def to_json(self) -> bytes:
         """As stored."""
         return json.dumps(asdict(self), sort_keys=True).encode()
@@ -71,7 +76,7 @@ class HeldClaim(Protocol):
         """Whether somebody else may hold it by now: the work under it is to stop."""
         ...
 
-    def report(self, attempt: int | None, done: int, total: int, input_bytes: int) -> None:
+    def report(self, note: WorkNote) -> None:
         """Shows progress to whoever looks; never raises, and tells ZooKeeper once a second at most."""
         ...
 

@@ -38,6 +38,12 @@ class ClassArchive:
 NO_ARCHIVE = ClassArchive()
 
 
+def spark_java() -> str | None:
+    """The Java that Spark's scripts choose; None where there is none."""
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which(f"{home}/bin/java" if home else "java")
+
+
 def class_archive() -> ClassArchive:
     """The archive of this JVM and this Spark."""
     try:
@@ -47,8 +53,7 @@ def class_archive() -> ClassArchive:
 
 
 def _archive() -> ClassArchive:
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which(f"{home}/bin/java" if home else "java")  # as Spark's scripts choose it
+    java = spark_java()
     if java is None:
         return NO_ARCHIVE
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phantombase/jvm"

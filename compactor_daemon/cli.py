@@ -14,23 +14,42 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from compactor_daemon.compactor import (
-    pending_instants,
+from compactor_daemon.cli_options import (
+    ATTEMPT,
+    EXECUTE,
+    OUTPUT,
+    Barrier,
+    BatchRows,
+    BloomOption,
+    CodecOption,
+    Conf,
+    DriverMemory,
+    ExecutorOption,
+    ForeignGrace,
+    Json,
+    Lock,
+    Master,
+    MaxDeltaCommits,
+    MaxDeltaSeconds,
+    MaxPending,
+    MemoryLimit,
+    RowGroupRows,
+    SpillDir,
+    TablePath,
+    TargetIo,
+    Threads,
+    Trigger,
+    option,
+    output_options,
+    schedule_options,
 )
+from compactor_daemon.compactor import pending_instants
 from compactor_daemon.demo import current_rows, same_rows, unpack_demo_table
-from compactor_daemon.hudi_conf import parse_hudi_conf
-from compactor_daemon.options import (
-    AttemptOptions,
-    Bloom,
-    Codec,
-    ExecuteOptions,
-    Executor,
-    OutputOptions,
-    help_of,
-    parse_bytes,
-)
+from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
 from compactor_daemon.records import reserved_times
 from compactor_daemon.run import run_compactions
+from compactor_daemon.run_cli import run_daemon
+from compactor_daemon.status_cli import claims, release, status
 from timeline.console import (
     EXIT_FAILED,
     configure_logging,
@@ -46,7 +65,7 @@ from timeline.read import Query, ReadOptions, read_table
 from timeline.schedule import drop_metadata_table, schedule_compaction
 from timeline.table import Table
 from timeline.terminal_table import Column, RowsTable
-from timeline.triggers import PLAN_NOW, ScheduleOptions, TriggerStrategy
+from timeline.triggers import PLAN_NOW
 
 app = typer.Typer(
     name="compactor-daemon",
@@ -58,25 +77,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-OUTPUT, EXECUTE, ATTEMPT = OutputOptions(), ExecuteOptions(), AttemptOptions()
-"""The defaults: each option's home is its dataclass."""
-
-
-def _option(options: type, name: str, **more: Any) -> Any:
-    """The command line option of a dataclass field."""
-    return typer.Option(help=help_of(options, name), **more)
-
-
-TablePath = Annotated[str, typer.Argument(metavar="TABLE", help="base path of the table (the folder with .hoodie)")]
-Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
-Lock = Annotated[
-    str | None,
-    typer.Option(
-        metavar="LOCK",
-        help="table lock shared with every writer and scheduler of the table: file:PATH or "
-        "zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY, as Hudi's ZookeeperBasedLockProvider",
-    ),
-]
 DropMetadata = Annotated[
     bool,
     typer.Option(help="turn the table's metadata table off first, if it is on (the next Hudi writer rebuilds it)"),
@@ -91,11 +91,11 @@ def schedule(
         bool, typer.Option(help="no other process writes to the table or schedules on it while this runs")
     ] = False,
     drop_metadata_table_: Annotated[bool, typer.Option("--drop-metadata-table", help="see `compact --help`")] = False,
-    trigger: Annotated[TriggerStrategy, _option(ScheduleOptions, "strategy")] = PLAN_NOW.strategy,
-    max_delta_commits: Annotated[int, _option(ScheduleOptions, "max_delta_commits")] = PLAN_NOW.max_delta_commits,
-    max_delta_seconds: Annotated[int, _option(ScheduleOptions, "max_delta_seconds")] = PLAN_NOW.max_delta_seconds,
-    max_pending: Annotated[int | None, _option(ScheduleOptions, "max_pending")] = None,
-    target_io: Annotated[str | None, _option(ScheduleOptions, "target_io_bytes", metavar="SIZE")] = None,
+    trigger: Trigger = PLAN_NOW.strategy,
+    max_delta_commits: MaxDeltaCommits = PLAN_NOW.max_delta_commits,
+    max_delta_seconds: MaxDeltaSeconds = PLAN_NOW.max_delta_seconds,
+    max_pending: MaxPending = None,
+    target_io: TargetIo = None,
     json: Json = False,
 ) -> None:
     """Request a compaction of every file group that has log files.
@@ -119,13 +119,7 @@ def schedule(
     opened = Table.open(table)
     if drop_metadata_table_:
         opened = drop_metadata_table(opened, held)
-    options = ScheduleOptions(
-        strategy=trigger,
-        max_delta_commits=max_delta_commits,
-        max_delta_seconds=max_delta_seconds,
-        max_pending=max_pending,
-        target_io_bytes=parse_bytes(target_io) if target_io is not None else None,
-    )
+    options = schedule_options(trigger, max_delta_commits, max_delta_seconds, max_pending, target_io)
     done = schedule_compaction(opened, held, reserved_times, options)
     operations = done.plan.operations if done.plan else ()
     data = {"table": table, "instant": done.instant, "file_groups": len(operations), "why": done.why}
@@ -154,26 +148,20 @@ def compact(
             "commit it does not know is invisible to Hudi readers. The next Hudi writer with it on rebuilds it",
         ),
     ] = False,
-    executor: Annotated[Executor, _option(ExecuteOptions, "executor")] = EXECUTE.executor,
-    master: Annotated[str, _option(ExecuteOptions, "master")] = EXECUTE.master,
-    threads: Annotated[int, _option(ExecuteOptions, "threads", min=1)] = EXECUTE.threads,
-    driver_memory: Annotated[str, _option(ExecuteOptions, "driver_memory")] = EXECUTE.driver_memory,
-    codec: Annotated[Codec | None, _option(OutputOptions, "codec", show_default=OUTPUT.codec.value)] = None,
-    bloom: Annotated[Bloom | None, _option(OutputOptions, "bloom", show_default=OUTPUT.bloom.value)] = None,
-    row_group_rows: Annotated[int, _option(OutputOptions, "row_group_rows", min=1)] = OUTPUT.row_group_rows,
-    batch_rows: Annotated[int, _option(OutputOptions, "batch_rows", min=1)] = OUTPUT.batch_rows,
-    memory_limit: Annotated[
-        str | None, _option(OutputOptions, "memory_limit", metavar="SIZE", show_default="1g")
-    ] = None,
-    spill_dir: Annotated[str | None, _option(OutputOptions, "spill_dir", metavar="FOLDER")] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="an option under Hudi's own name (README)")
-    ] = None,
-    foreign_grace: Annotated[
-        float, _option(AttemptOptions, "foreign_grace_s", min=0, metavar="SECONDS")
-    ] = ATTEMPT.foreign_grace_s,
-    barrier: Annotated[float, _option(AttemptOptions, "barrier_s", min=0, metavar="SECONDS")] = ATTEMPT.barrier_s,
-    wait: Annotated[float, _option(AttemptOptions, "claim_wait_s", min=0, metavar="SECONDS")] = ATTEMPT.claim_wait_s,
+    executor: ExecutorOption = EXECUTE.executor,
+    master: Master = EXECUTE.master,
+    threads: Threads = EXECUTE.threads,
+    driver_memory: DriverMemory = EXECUTE.driver_memory,
+    codec: CodecOption = None,
+    bloom: BloomOption = None,
+    row_group_rows: RowGroupRows = OUTPUT.row_group_rows,
+    batch_rows: BatchRows = OUTPUT.batch_rows,
+    memory_limit: MemoryLimit = None,
+    spill_dir: SpillDir = None,
+    conf: Conf = None,
+    foreign_grace: ForeignGrace = ATTEMPT.foreign_grace_s,
+    barrier: Barrier = ATTEMPT.barrier_s,
+    wait: Annotated[float, option(AttemptOptions, "claim_wait_s", min=0, metavar="SECONDS")] = ATTEMPT.claim_wait_s,
     json: Json = False,
 ) -> None:
     """Execute the pending compactions of a table.
@@ -185,14 +173,7 @@ def compact(
     Example: `compactor-daemon compact /data/orders`
     """
     configure_logging(json, verbose=False)
-    named = parse_hudi_conf(conf or [])
-    limit = parse_bytes(memory_limit) if memory_limit is not None else None
-    given = {"codec": codec, "bloom": bloom, "memory_limit": limit, "spill_dir": spill_dir}
-    chosen = {k: v for k, v in given.items() if v is not None}
-    contradiction = [k for k in chosen if k in named and named[k] != chosen[k]]
-    if contradiction:
-        raise UsageError("an option is given twice with different values", found=", ".join(contradiction))
-    output = OutputOptions(**named | chosen, row_group_rows=row_group_rows, batch_rows=batch_rows)
+    output = output_options(codec, bloom, row_group_rows, batch_rows, memory_limit, spill_dir, conf)
     results = run_compactions(
         table,
         instant=instant,
@@ -220,9 +201,15 @@ def _render_compacted(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     yield RowsTable(title="compacted", columns=columns, rows=data["compacted"])
 
 
+app.command("run")(run_daemon)
+app.command()(status)
+app.command()(claims)
+app.command()(release)
+
+
 @app.command()
 def demo(
-    executor: Annotated[Executor, _option(ExecuteOptions, "executor")] = EXECUTE.executor,
+    executor: ExecutorOption = EXECUTE.executor,
     keep: Annotated[
         Path | None, typer.Option(help="unpack the table here and keep it [default: a temporary folder]")
     ] = None,

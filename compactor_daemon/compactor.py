@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -19,10 +19,14 @@ from compactor_daemon.foreign import ForeignWatch
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.publish import publish
-from compactor_daemon.records import GO, Go, attempt_dead, find_go, read_fate
+from compactor_daemon.records import GO, Go, SliceDone, attempt_dead, find_go, read_fate
 from compactor_daemon.retire import retire
+from compactor_daemon.slice_task import SliceTask
+from compactor_daemon.work_note import WorkNote
+from timeline.books import LEDGER, decode_books
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import AttemptDeadError, ClaimedError, PhantombaseError, StorageError, UsageError
+from timeline.gate import clock_ms
 from timeline.heartbeat import heartbeat
 from timeline.layout import RECORDS, TEMPORARY
 from timeline.lock import TableLock, hold_file
@@ -39,13 +43,19 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """One executed instant. Bytes are those of the inputs and of the files written."""
+    """One executed instant.
+
+    `rows` and `bytes_written`: of the base files written; `rows_read`: rows of the base files and entries of the logs
+    merged, `bytes_read`: of these files, but for base files that a cleaner took before this was counted.
+    """
 
     instant: str
     attempt: int
     file_groups: int
     rows: int
     bytes_written: int
+    rows_read: int
+    bytes_read: int
     seconds: float
     resumed: bool
 
@@ -128,11 +138,13 @@ def compact_instant(
     output: OutputOptions,
     options: AttemptOptions,
     limit: Limit | None = None,
+    tell: Callable[[WorkNote], None] = lambda _: None,
 ) -> Compacted:
     """Brings one pending compaction to its end; the caller holds the claim.
 
     A decision made by an attempt that died is published; otherwise a new attempt is opened, staged and decided.
     StoppedError: the limit was reached before the decision; the attempt stays without fate, for the next run to adopt.
+    `tell` hears what the heartbeat says, as it changes.
     """
     started = time.monotonic()
     table = table.reload()
@@ -140,7 +152,15 @@ def compact_instant(
     storage = table.storage
     limit = limit or Limit()
     work = find_go(storage, instant) or open_attempt(table, instant, options)
-    with heartbeat(storage, instant, options.heartbeat_s):
+    note = WorkNote(attempt=work.attempt if isinstance(work, Go) else work.number, since_ms=clock_ms())
+
+    def noted(**numbers: int) -> None:
+        nonlocal note
+        note = replace(note, **numbers)
+        tell(note)
+
+    noted()
+    with heartbeat(storage, instant, options.heartbeat_s, note=lambda: note.to_note()):
         if isinstance(work, Go):
             go = work
         else:
@@ -152,14 +172,20 @@ def compact_instant(
 
             def checked(done: int, total: int) -> None:
                 check()
+                noted(done=done, total=total)
                 progress(done, total)
 
+            def run(tasks: list[SliceTask]) -> list[SliceDone]:
+                size = sum(t.slice.base_bytes + t.slice.log_bytes for t in tasks)
+                noted(done=0, total=len(tasks), bytes=size)
+                return runner(storage, tasks, checked)
+
             with _taken_over_is_said(storage, work):
-                done, schema = stage(table, work, output, options, lambda tasks: runner(storage, tasks, checked), check)
+                done, schema = stage(table, work, output, options, run, check)
                 go = decide_go(table, work, done, schema, lock)
         publish(table, go, lock, output)
         retire(table, go, output)
-    result = _summary(go, time.monotonic() - started, resumed=isinstance(work, Go))
+    result = _summary(storage, go, time.monotonic() - started, resumed=isinstance(work, Go))
     _log.info(
         "compacted",
         instant=instant,
@@ -183,14 +209,19 @@ def _taken_over_is_said(storage: Storage, attempt: Attempt) -> Iterator[None]:
         raise attempt_dead(attempt.instant, attempt.number, fate) from error
 
 
-def _summary(go: Go, seconds: float, *, resumed: bool) -> Compacted:
-    stats = [s for part in decode_commit(go.content, go.completed_path).partition_to_write_stats.values() for s in part]
+def _summary(storage: Storage, go: Go, seconds: float, *, resumed: bool) -> Compacted:
+    commit = decode_commit(go.content, go.completed_path)
+    stats = [s for part in commit.partition_to_write_stats.values() for s in part]
+    books = decode_books(commit.extra_metadata[LEDGER], go.completed_path)
+    bases = [storage.find(b.path(b.base)) for b in books if b.base is not None]
     return Compacted(
         instant=go.instant,
         attempt=go.attempt,
         file_groups=len(stats),
         rows=sum(s.num_writes for s in stats),
         bytes_written=sum(s.file_size_in_bytes for s in stats),
+        rows_read=sum(b.ledger.base_rows + b.ledger.log_entries for b in books),
+        bytes_read=sum(e.size for e in bases if e is not None) + sum(s.total_log_size_compacted for s in stats),
         seconds=seconds,
         resumed=resumed,
     )

@@ -88,6 +88,14 @@ class SparkRunner:
         self._spark = spark
         self._pool = pool
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether Spark has ended, or never started: no job will ever run on it again."""
+        try:
+            return bool(self._spark.context()._jsc.sc().isStopped())
+        except Exception:  # no answer from its JVM, in whatever words
+            return True
+
     def __call__(self, storage: Storage, tasks: list[SliceTask], progress: Progress) -> list[SliceDone]:
         """See `Runner`. SparkError when Spark did not start."""
         context = self._spark.context()

@@ -18,10 +18,11 @@ class Limit:
         self._clock = clock
         self._end = float("inf") if seconds is None else clock() + seconds
         self._closed = False
+        self._why = "its time limit"
 
-    def close(self, seconds: float) -> None:
+    def close(self, seconds: float, why: str = "its time limit") -> None:
         """From now on no instant begins; the one at work has so many seconds left, or less if that is the limit."""
-        self._closed = True
+        self._closed, self._why = True, why
         self._end = min(self._end, self._clock() + seconds)
 
     @property
@@ -32,16 +33,15 @@ class Limit:
     def check_begin(self) -> None:
         """StoppedError when no instant may begin."""
         if self.closed:
-            raise _stopped()
+            raise self._stopped()
 
     def check(self) -> None:
         """StoppedError when the instant at work has no time left."""
         if self._clock() >= self._end:
-            raise _stopped()
+            raise self._stopped()
 
-
-def _stopped() -> StoppedError:
-    return StoppedError(
-        "the work was stopped by its time limit",
-        todo="Nothing of this instant was published. Run again; finished file slices are adopted.",
-    )
+    def _stopped(self) -> StoppedError:
+        return StoppedError(
+            f"the work was stopped by {self._why}",
+            todo="Nothing of this instant was published. Run again; finished file slices are adopted.",
+        )

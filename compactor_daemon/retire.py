@@ -107,27 +107,35 @@ _ABANDONED_MS = 3_600_000
 
 
 def finish_completed(table: Table, output: OutputOptions) -> None:
-    """Brings instants that are no longer pending to their end: what earlier runs, killed there, had left.
+    """Brings instants that are no longer pending to their end: what earlier runs, killed there, had left."""
+    for instant in littered_instants(table):
+        finish(table, instant, output)
+    forget_archived(table)
+
+
+def littered_instants(table: Table) -> tuple[str, ...]:
+    """Instants that are no longer pending and have staged files or a heartbeat of ours left."""
+    recorded = recorded_instants(table.storage)  # first: one that is requested and opened meanwhile is none of these
+    pending = {i.requested_time for i in table.load_timeline().pending_compactions}
+    return tuple(i for i in recorded if i not in pending and _is_littered(table.storage, i))
+
+
+def finish(table: Table, instant: str, output: OutputOptions) -> None:
+    """Cleans up behind an instant that is no longer pending.
 
     Completed by us: retired. Completed by a Hudi compactor, or gone from the timeline: what of ours lies around is
     removed, after undecided attempts were declared dead.
     """
     storage = table.storage
-    _remove_abandoned(storage)
-    pending = {i.requested_time for i in table.load_timeline().pending_compactions}
-    for instant in recorded_instants(storage):
-        if instant in pending or not _is_littered(storage, instant):
-            continue
-        done, go = completed_compaction(table, instant), find_go(storage, instant)
-        if done is not None and go is not None and is_ours(table, done, go):
-            retire(table, go, output)
-            continue
-        if done is not None and go is not None:
-            remove_placed(table, go, keep=named_files(table, done))
-        if go is None:
-            declare_dead(storage, instant, "completed by somebody else")
-        remove_staged(storage, instant)
-    _forget_archived(table)
+    done, go = completed_compaction(table, instant), find_go(storage, instant)
+    if done is not None and go is not None and is_ours(table, done, go):
+        retire(table, go, output)
+        return
+    if done is not None and go is not None:
+        remove_placed(table, go, keep=named_files(table, done))
+    if go is None:
+        declare_dead(storage, instant, "completed by somebody else")
+    remove_staged(storage, instant)
 
 
 def _remove_abandoned(storage: Storage) -> None:
@@ -141,8 +149,10 @@ def _is_littered(storage: Storage, instant: str) -> bool:
     return storage.find(heartbeat_path(instant)) is not None or bool(_staged_files(storage, instant))
 
 
-def _forget_archived(table: Table) -> None:
-    """Removes the records of instants that Hudi has archived: nothing can act on those any more."""
+def forget_archived(table: Table) -> None:
+    """Removes the records of instants that Hudi has archived, where nothing can act on those any more, and files whose
+    writers were killed long ago."""
+    _remove_abandoned(table.storage)
     timeline = table.load_timeline()
     active = {i.requested_time for i in timeline.instants}
     for instant in recorded_instants(table.storage):

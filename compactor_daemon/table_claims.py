@@ -11,6 +11,7 @@ from contextlib import ExitStack
 
 from compactor_daemon.claims import Claim
 from compactor_daemon.compactor import claim
+from compactor_daemon.work_note import WorkNote
 from timeline.errors import ClaimedError
 from timeline.table import Table
 
@@ -66,7 +67,7 @@ class HeldTable:
         self._claims = claims
         self._instant = instant
 
-    def report(self, attempt: int | None, done: int, total: int, input_bytes: int) -> None:
+    def report(self, note: WorkNote) -> None:
         """Nobody looks here."""
 
     def release(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from timeline.errors import LockError, UnknownStateError, UsageError
+from timeline.errors import UnknownStateError, UsageError, ZooKeeperError
 
 _log = structlog.get_logger()
 
@@ -110,7 +110,7 @@ class ZooKeeperSession:
     def call(self, ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """An asynchronous kazoo call with its time limit; what ZooKeeper answers, NoNodeError and NodeExistsError too.
 
-        UnknownStateError: no answer, it may have been done or may be yet. LockError: ZooKeeper refuses us.
+        UnknownStateError: no answer, it may have been done or may be yet. ZooKeeperError: it refuses us.
         """
         from kazoo.exceptions import (
             AuthFailedError,
@@ -127,7 +127,7 @@ class ZooKeeperSession:
         except (NoNodeError, NodeExistsError, BadVersionError):
             raise
         except (NoAuthError, AuthFailedError, InvalidACLError) as error:
-            raise LockError(
+            raise ZooKeeperError(
                 "ZooKeeper does not let us in",
                 path=self.options.servers,
                 found=type(error).__name__,
@@ -154,14 +154,14 @@ class ZooKeeperSession:
 def zookeeper_session(
     options: ZooKeeperOptions, on_change: Callable[[], None] = lambda: None
 ) -> Iterator[ZooKeeperSession]:
-    """A session from entry to exit, which removes every ephemeral node it made. LockError: nobody answers."""
+    """A session from entry to exit, which removes every ephemeral node it made. ZooKeeperError: nobody answers."""
     session = ZooKeeperSession(options, on_change)
     client = session.client
     try:
         try:
             client.start(options.connect_timeout_s)
         except client.handler.timeout_exception as error:
-            raise LockError(
+            raise ZooKeeperError(
                 "no connection to ZooKeeper",
                 path=options.servers,
                 expected=f"an answer within {options.connect_timeout_s:g} s",

@@ -12,12 +12,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import structlog
 
 from compactor_daemon.claims import Claim
+from compactor_daemon.work_note import WorkNote
 from compactor_daemon.zookeeper import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from timeline.errors import PhantombaseError, UnknownStateError
 
@@ -27,11 +27,18 @@ _REPORT_S = 1.0
 
 
 class ZooKeeperClaims:
-    """See `Claims`. `holder`: the daemon's name, as others see it; `table`: the table's id."""
+    """See `Claims`. `table`: the table's id; `holder`: the daemon's name, as others see it.
 
-    def __init__(self, session: ZooKeeperSession, table: str, holder: str) -> None:
+    `wake` is called in kazoo's thread: once after each look at the names, when a claim is taken or given back.
+    """
+
+    def __init__(
+        self, session: ZooKeeperSession, table: str, holder: str, wake: Callable[[], None] | None = None
+    ) -> None:
         self.session = session
         self._holder = holder
+        # One function for all looks: kazoo keeps a set of them until one fires.
+        self._watch = None if wake is None else lambda event: wake()
         self._base = f"{session.options.root}/phantombase/{table}"
         self._folder = f"{self._base}/claims"
         self._doubtful: set[str] = set()
@@ -44,15 +51,11 @@ class ZooKeeperClaims:
 
     def names(self) -> frozenset[str]:
         """See `Claims`."""
-        return self._names(None)
-
-    def _names(self, wake: Callable[[], None] | None) -> frozenset[str]:
         from kazoo.exceptions import NoNodeError
 
         self._settle()
-        watch = None if wake is None else lambda event: wake()
         try:
-            return frozenset(self._call(self.session.client.get_children_async, self._folder, watch=watch))
+            return frozenset(self._call(self.session.client.get_children_async, self._folder, watch=self._watch))
         except NoNodeError:
             return frozenset()
 
@@ -88,10 +91,6 @@ class ZooKeeperClaims:
         self._doubtful.discard(instant)
         self._held.add(instant)
         return HeldNode(self, claim, number)
-
-    def wake_on_change(self, wake: Callable[[], None]) -> frozenset[str]:
-        """The claimed instants; `wake` is called once, in kazoo's thread, when one is taken or given back."""
-        return self._names(wake)
 
     def wake_on_request(self, wake: Callable[[], None]) -> None:
         """`wake` is called, in kazoo's thread, whenever a plan is requested, also after reconnecting."""
@@ -173,10 +172,10 @@ class HeldNode:
         """See `HeldClaim`. SUSPENDED is not lost: the session may live on."""
         return self._gone or self._claims.session.number != self._session
 
-    def report(self, attempt: int | None, done: int, total: int, input_bytes: int) -> None:
+    def report(self, note: WorkNote) -> None:
         """See `HeldClaim`."""
-        now = replace(self._claim, attempt=attempt, done=done, total=total, input_bytes=input_bytes)
-        if now == self._claim or (time.monotonic() - self._said < _REPORT_S and attempt == self._claim.attempt):
+        now = self._claim.after(note)
+        if now == self._claim or (time.monotonic() - self._said < _REPORT_S and now.attempt == self._claim.attempt):
             return
         self._claim, self._said = now, time.monotonic()
         if self.lost or not self._claims.available:
@@ -192,7 +191,7 @@ class HeldNode:
 
 
 @contextmanager
-def claims_of(options: ZooKeeperOptions, table: str, holder: str) -> Iterator[ZooKeeperClaims]:
-    """The claims on a table in a session of their own, for commands."""
+def claims_of(options: ZooKeeperOptions, table: str) -> Iterator[ZooKeeperClaims]:
+    """The claims on a table in a session of their own, for commands and writers."""
     with zookeeper_session(options) as session:
-        yield ZooKeeperClaims(session, table, holder)
+        yield ZooKeeperClaims(session, table, holder="")

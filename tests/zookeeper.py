@@ -1,22 +1,20 @@
-"""A ZooKeeper server for tests, from the jars that PySpark brings, as a process of its own."""
+"""A ZooKeeper server for tests: the embedded one's process, with sessions short enough for tests to lose them."""
 
 from __future__ import annotations
 
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyspark
 import pytest
 
-_START_MAX_S = 60.0
-_STOP_MAX_S = 10.0
-_TICK_MS = 200
-"""Sessions live for 2 to 20 ticks: short, so that tests can lose them."""
+from compactor_daemon.zookeeper_process import free_port, start_server
+
+START_MAX_S = 60.0
+TICK_MS = 200
+"""Sessions live for 2 to 20 ticks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,51 +25,15 @@ class ZooKeeper:
     process: subprocess.Popen[bytes]
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _is_well(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
-            connection.sendall(b"ruok")
-            return connection.recv(4) == b"imok"
-    except OSError:
-        return False
-
-
 @contextmanager
 def zookeeper_server(folder: Path) -> Iterator[ZooKeeper]:
     """Starts a server that keeps its data in a folder, waits until it answers, and stops it at the end."""
-    port = _free_port()
-    settings = {
-        "dataDir": folder / "data",
-        "clientPort": port,
-        "clientPortAddress": "127.0.0.1",
-        "tickTime": _TICK_MS,
-        "admin.enableServer": "false",
-        "4lw.commands.whitelist": "ruok",
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    config = folder / "zoo.cfg"
-    config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    jars = Path(pyspark.__file__).parent / "jars"
-    main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-    command = ["java", "-Xmx128m", "-XX:+UseSerialGC", "-cp", f"{jars}/*", main, str(config)]
-    with (folder / "server.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+    server = start_server(folder, port=free_port(), settings={"tickTime": TICK_MS})
     try:
-        until = time.monotonic() + _START_MAX_S
-        while not _is_well(port):
-            if process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"ZooKeeper did not start:\n{(folder / 'server.log').read_text()[-4000:]}")
-            time.sleep(0.05)
-        yield ZooKeeper(hosts=f"127.0.0.1:{port}", process=process)
+        server.wait_until_serving(START_MAX_S)
+        yield ZooKeeper(hosts=f"127.0.0.1:{server.port}", process=server.process)
     finally:
-        process.kill()  # also one that a test has stopped
-        process.wait(_STOP_MAX_S)
+        server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -178,11 +178,11 @@ class _LoggedProgress:
             self._log.info("progress", done=self._done, seconds=round(now - self._started, 1), **numbers)
 
 
-def configure_logging(json: bool, verbose: bool) -> None:
+def configure_logging(json: bool, verbose: bool, *, quiet: bool = True) -> None:
     """Logs go to stderr, as text or as one JSON object a line; the only place that configures logging.
 
     `verbose`: debug events, and what libraries log at level info. On a terminal bars and results tell enough:
-    there only warnings are logged, unless `verbose`.
+    there only warnings are logged, unless `verbose` or not `quiet` (daemons).
     """
     processors: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -195,8 +195,8 @@ def configure_logging(json: bool, verbose: bool) -> None:
         colors = sys.stderr.isatty() and "NO_COLOR" not in os.environ
         plain = structlog.dev.plain_traceback
         processors.append(structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain))
-    quiet = logging.WARNING if sys.stderr.isatty() else logging.INFO
-    level = logging.DEBUG if verbose else quiet
+    usual = logging.WARNING if quiet and sys.stderr.isatty() else logging.INFO
+    level = logging.DEBUG if verbose else usual
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(level),

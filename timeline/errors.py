@@ -16,7 +16,8 @@
     ├── LedgerError                 the books of a compaction do not balance: nothing is published
     ├── StorageError                the storage refused or broke a promise (put-if-absent, place)
     ├── StoppedError                work was stopped by its time limit: nothing is wrong
-    └── SparkError                  Spark did not start or lost a job
+    ├── SparkError                  Spark did not start or lost a job
+    └── ZooKeeperError              ZooKeeper cannot be started or reached
 
 A message has what, where (path, instant), expected, found, and what to do next.
 """
@@ -155,3 +156,7 @@ class StoppedError(PhantombaseError):
 
 class SparkError(PhantombaseError):
     """Spark did not start, or a job was lost for a reason that is not one of this tree."""
+
+
+class ZooKeeperError(PhantombaseError):
+    """ZooKeeper cannot be started or reached. Nothing is wrong with a table: no safety rests on ZooKeeper."""

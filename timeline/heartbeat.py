@@ -8,7 +8,9 @@ have completed commits after. A heartbeat of ours names its process, so on the s
 grow old:
 
     phantombase
-    {"boot": ..., "host": ..., "pid": ..., "started": ...}
+    {"boot": ..., "host": ..., "pid": ..., "started": ..., "note": {...}}
+
+The note, where there is one, says what the process does at the instant, as of its last beat.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -88,11 +91,16 @@ def _start(pid: int) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A heartbeat as found. `beat_ms` since the epoch; `ours`: phantombase made it; `owner_gone`: see `Process`."""
+    """A heartbeat as found. `beat_ms` since the epoch; `ours`: phantombase made it; `owner_gone`: see `Process`.
+
+    `owner` and `note` (what its owner said of its work at that beat): None where the file does not tell.
+    """
 
     beat_ms: int
     ours: bool
     owner_gone: bool
+    owner: Process | None = None
+    note: Mapping[str, Any] | None = None
 
 
 def heartbeat_path(instant: str) -> str:
@@ -111,16 +119,21 @@ def read_heartbeat(storage: Storage, instant: str) -> Heartbeat | None:
     except MissingFileError:  # its owner has just ended well
         return None
     ours = data.startswith(_OURS)
-    owner = _owner(data) if ours else None
-    return Heartbeat(beat_ms=entry.modified_ms, ours=ours, owner_gone=owner is not None and owner.is_gone())
+    owner, note = _content(data) if ours else (None, None)
+    return Heartbeat(
+        beat_ms=entry.modified_ms, ours=ours, owner_gone=owner is not None and owner.is_gone(), owner=owner, note=note
+    )
 
 
-def _owner(data: bytes) -> Process | None:
+def _content(data: bytes) -> tuple[Process | None, Mapping[str, Any] | None]:
+    """Owner and note; None for what is not there or not understood."""
     with suppress(ValueError, TypeError):
-        found = Process(**json.loads(data.removeprefix(_OURS)))
-        if isinstance(found.pid, int) and found.pid > 0:
-            return found
-    return None
+        fields = dict(json.loads(data.removeprefix(_OURS)))
+        note = fields.pop("note", None)
+        owner = Process(**fields)
+        if isinstance(owner.pid, int) and owner.pid > 0:
+            return owner, note if isinstance(note, dict) else None
+    return None, None
 
 
 def is_live(beat: Heartbeat | None, now_ms: int, expiry_s: float = EXPIRY_S) -> bool:
@@ -149,18 +162,28 @@ class Pulse:
 
 
 @contextmanager
-def heartbeat(storage: Storage, instant: str, interval_s: float, *, keep_on_error: bool = False) -> Iterator[Pulse]:
+def heartbeat(
+    storage: Storage,
+    instant: str,
+    interval_s: float,
+    *,
+    note: Callable[[], Mapping[str, Any] | None] = lambda: None,
+    keep_on_error: bool = False,
+) -> Iterator[Pulse]:
     """Keeps a heartbeat at an instant, and removes it at the end.
 
+    `note`: asked at each beat, in another thread, for a few plain values to put into the file; it must not raise.
     `keep_on_error`: after an error the file stays, as Hudi leaves it, for whoever rolls the pending instant back.
     A beat that fails is logged, not raised: see `Pulse` for what follows. That of a killed process goes stale.
     """
     stop, pulse = threading.Event(), Pulse()
-    data = _OURS + json.dumps(asdict(Process.current()), sort_keys=True).encode()
+    process = asdict(Process.current())
 
     def beat() -> None:
+        said = note()
+        fields = process if said is None else {**process, "note": said}
         with _logged(instant):
-            storage.overwrite(heartbeat_path(instant), data)
+            storage.overwrite(heartbeat_path(instant), _OURS + json.dumps(fields, sort_keys=True).encode())
             pulse.felt()
 
     def keep() -> None:

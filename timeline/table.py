@@ -30,7 +30,7 @@ from timeline.errors import (
     UsageError,
 )
 from timeline.history import load_history
-from timeline.instant import Instant, State, format_time, highest_states
+from timeline.instant import Instant, State, format_time, highest_states, parse_time
 from timeline.layout import HOODIE, Layout
 from timeline.local_storage import LocalStorage
 from timeline.plan import CompactionPlan, decode_plan
@@ -94,6 +94,13 @@ class Table:
     def now(self) -> datetime:
         """The clock in the zone the table's instants are generated in (naive, as instants are)."""
         return datetime.now(UTC).replace(tzinfo=None) if self.config.utc_timezone else datetime.now()
+
+    def age_s(self, time: str) -> float | None:
+        """Seconds since an instant time; None for made-up ones such as `00000000000001`."""
+        try:
+            return (self.now() - parse_time(time)).total_seconds()
+        except UsageError:
+            return None
 
     # --- timeline ----------------------------------------------------------------------------------------------
 

@@ -12,11 +12,13 @@ from enum import Enum
 import structlog
 
 from compactor_daemon.compactor import Compacted
+from compactor_daemon.doorbell import ring
 from compactor_daemon.execute import Runner
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
 from compactor_daemon.records import reserved_times
 from compactor_daemon.run import run_compactions
+from compactor_daemon.zookeeper import ZooKeeperOptions
 from timeline.errors import PhantombaseError
 from timeline.lock import TableLock
 from timeline.schedule import schedule_compaction
@@ -44,13 +46,14 @@ class CompactionOptions:
 
     How much one plan holds is `schedule.target_io_bytes`. In brackets: Hudi's names. `mode`: SCHEDULE
     (`hoodie.compact.schedule.inline`) or INLINE (`hoodie.compact.inline`). `notify`: called when a compaction was
-    requested, to wake up whoever executes it in this process.
+    requested, to wake up whoever executes it in this process. `fleet`: the ZooKeeper of the daemons to wake up.
     """
 
     mode: Mode = Mode.WRITE_ONLY
     schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
     limit_s: float | None = None
     notify: Callable[[], None] | None = None
+    fleet: ZooKeeperOptions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,8 @@ def after_commit(
         scheduled, why = done.instant, done.why
         if options.notify is not None and scheduled is not None:
             options.notify()
+        if options.fleet is not None and scheduled is not None:
+            ring(table, scheduled, options.fleet)
         if options.mode is Mode.SCHEDULE:
             return AfterCommit(scheduled=scheduled, why=why)
         ran = run_compactions(

@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from compactor_daemon.zookeeper import ZooKeeperOptions
 from timeline.errors import NotATableError, UnsupportedError, UsageError
 from timeline.local_storage import LocalStorage
 from timeline.table import Table
@@ -97,14 +98,20 @@ class Writer:
         """Fields of `WriteOptions`."""
         return replace(self, options=replace(self.options, **options))
 
-    def schedule(self, *, notify: Callable[[], None] | None = None, **options: Any) -> Writer:
+    def schedule(self, *, notify: Callable[[], None] | None = None, fleet: str | None = None, **options: Any) -> Writer:
         """Request a compaction after each commit, when it is due: fields of `ScheduleOptions`
         (`hoodie.compact.schedule.inline`, `hoodie.compact.inline.max.delta.commits`, ...).
 
         Somebody else executes it: `compactor-daemon`, Hudi, or an `AsyncCompaction` of this job, whose `notify` is
-        given here.
+        given here. `fleet`: the ZooKeeper (`host:port[,host:port][/chroot]`) of daemons, which claim it at once then;
+        without it they find it at their next poll.
         """
-        compaction = CompactionOptions(mode=Mode.SCHEDULE, schedule=ScheduleOptions(**options), notify=notify)
+        compaction = CompactionOptions(
+            mode=Mode.SCHEDULE,
+            schedule=ScheduleOptions(**options),
+            notify=notify,
+            fleet=ZooKeeperOptions(hosts=fleet) if fleet is not None else None,
+        )
         return self.option(compaction=compaction)
 
     def compact_inline(self, *, limit_s: float | None = None, **options: Any) -> Writer:

@@ -67,6 +67,27 @@ def test_ours_names_its_process_and_hudis_names_nothing(storage: LocalStorage) -
         assert (found.ours, found.owner_gone) == (ours, False), data
 
 
+def test_a_note_is_that_of_the_last_beat(storage: LocalStorage) -> None:
+    """Asked again at each beat; a process is found behind any note, also a strange one."""
+    steps = iter(range(1000))
+    with heartbeat(storage, T, 0.02, note=lambda: {"done": next(steps), "total": 1000}):
+        first = read_heartbeat(storage, T)
+        deadline = time.monotonic() + 10
+        while (now := read_heartbeat(storage, T)) is None or now.note is None or now.note["done"] < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert first is not None
+    assert first.owner == now.owner == Process.current()
+    assert first.note is not None
+    assert now.note["total"] == 1000
+    me = asdict(Process.current())
+    for said, note in ((me, None), (me | {"note": {"a": 1}}, {"a": 1}), (me | {"note": 7}, None)):
+        storage.overwrite(heartbeat_path(T), b"phantombase\n" + json.dumps(said).encode())
+        found = read_heartbeat(storage, T)
+        assert found is not None
+        assert (found.owner, found.note) == (Process.current(), note)
+
+
 def test_a_process_that_ended_is_gone_and_so_is_one_that_was_replaced() -> None:
     """Killed but not yet waited for; waited for; another one under its number. Elsewhere: nobody can tell."""
     child = subprocess.Popen(

@@ -1,0 +1,99 @@
+"""Command line options that several commands share, and what is made of them. Each option's home is its dataclass."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from compactor_daemon.hudi_conf import parse_hudi_conf
+from compactor_daemon.options import (
+    AttemptOptions,
+    Bloom,
+    Codec,
+    ExecuteOptions,
+    Executor,
+    OutputOptions,
+    help_of,
+    parse_bytes,
+)
+from timeline.errors import UsageError
+from timeline.triggers import ScheduleOptions, TriggerStrategy
+
+OUTPUT, EXECUTE, ATTEMPT = OutputOptions(), ExecuteOptions(), AttemptOptions()
+
+
+def option(options: type, name: str, **more: Any) -> Any:
+    """The command line option of a dataclass field."""
+    return typer.Option(help=help_of(options, name), **more)
+
+
+TablePath = Annotated[str, typer.Argument(metavar="TABLE", help="base path of the table (the folder with .hoodie)")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
+Lock = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LOCK",
+        help="table lock shared with every writer and scheduler of the table: file:PATH or "
+        "zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY, as Hudi's ZookeeperBasedLockProvider",
+    ),
+]
+
+# --- where and how slices are compacted ---
+ExecutorOption = Annotated[Executor, option(ExecuteOptions, "executor")]
+Master = Annotated[str, option(ExecuteOptions, "master")]
+Threads = Annotated[int, option(ExecuteOptions, "threads", min=1)]
+DriverMemory = Annotated[str, option(ExecuteOptions, "driver_memory")]
+CodecOption = Annotated[Codec | None, option(OutputOptions, "codec", show_default=OUTPUT.codec.value)]
+BloomOption = Annotated[Bloom | None, option(OutputOptions, "bloom", show_default=OUTPUT.bloom.value)]
+RowGroupRows = Annotated[int, option(OutputOptions, "row_group_rows", min=1)]
+BatchRows = Annotated[int, option(OutputOptions, "batch_rows", min=1)]
+MemoryLimit = Annotated[str | None, option(OutputOptions, "memory_limit", metavar="SIZE", show_default="1g")]
+SpillDir = Annotated[str | None, option(OutputOptions, "spill_dir", metavar="FOLDER")]
+Conf = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="an option under Hudi's own name (README)")]
+ForeignGrace = Annotated[float, option(AttemptOptions, "foreign_grace_s", min=0, metavar="SECONDS")]
+Barrier = Annotated[float, option(AttemptOptions, "barrier_s", min=0, metavar="SECONDS")]
+
+# --- when a compaction is requested ---
+Trigger = Annotated[TriggerStrategy, option(ScheduleOptions, "strategy")]
+MaxDeltaCommits = Annotated[int, option(ScheduleOptions, "max_delta_commits")]
+MaxDeltaSeconds = Annotated[int, option(ScheduleOptions, "max_delta_seconds")]
+MaxPending = Annotated[int | None, option(ScheduleOptions, "max_pending")]
+TargetIo = Annotated[str | None, option(ScheduleOptions, "target_io_bytes", metavar="SIZE")]
+
+
+def output_options(
+    codec: Codec | None,
+    bloom: Bloom | None,
+    row_group_rows: int,
+    batch_rows: int,
+    memory_limit: str | None,
+    spill_dir: str | None,
+    conf: list[str] | None,
+) -> OutputOptions:
+    """Output options under our names and Hudi's; UsageError when both name one and differ."""
+    named = parse_hudi_conf(conf or [])
+    limit = parse_bytes(memory_limit) if memory_limit is not None else None
+    given = {"codec": codec, "bloom": bloom, "memory_limit": limit, "spill_dir": spill_dir}
+    chosen = {k: v for k, v in given.items() if v is not None}
+    contradiction = [k for k in chosen if k in named and named[k] != chosen[k]]
+    if contradiction:
+        raise UsageError("an option is given twice with different values", found=", ".join(contradiction))
+    return OutputOptions(**named | chosen, row_group_rows=row_group_rows, batch_rows=batch_rows)
+
+
+def schedule_options(
+    trigger: TriggerStrategy,
+    max_delta_commits: int,
+    max_delta_seconds: int,
+    max_pending: int | None,
+    target_io: str | None,
+) -> ScheduleOptions:
+    """When a compaction is due; UsageError: impossible settings."""
+    return ScheduleOptions(
+        strategy=trigger,
+        max_delta_commits=max_delta_commits,
+        max_delta_seconds=max_delta_seconds,
+        max_pending=max_pending,
+        target_io_bytes=parse_bytes(target_io) if target_io is not None else None,
+    )

@@ -1,0 +1,386 @@
+"""The daemon's loop: asks `dispatch` what to do, has it done by threads, and takes in what they report.
+
+Only the loop's own thread touches the state. Whatever comes from elsewhere (a finished look or instant, a claim that
+changed, the doorbell, a signal) is put into one queue as a change of the state, and wakes the loop.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+import structlog
+
+from compactor_daemon.claims import Claims, HeldClaim
+from compactor_daemon.compactor import Compacted
+from compactor_daemon.dispatch import (
+    Action,
+    Look,
+    Request,
+    Rules,
+    Stop,
+    Sweep,
+    TableState,
+    Take,
+    decide,
+    startable,
+)
+from compactor_daemon.failures import Parked, RetryOptions, Weight, weigh
+from compactor_daemon.limit import Limit
+from compactor_daemon.served_table import Seen
+from timeline.errors import PhantombaseError, SparkError
+from timeline.gate import clock_ms
+from timeline.schedule import Scheduled
+
+_log = structlog.get_logger()
+
+_KEPT = 10_000
+_UPKEEP_THREADS = 8
+_ECHO_S = 0.5
+"""How soon a table is looked at again after its claims changed: many daemons at work change them all the time."""
+
+
+class Served(Protocol):
+    """A table as the loop needs it; see `ServedTable`."""
+
+    @property
+    def path(self) -> str:
+        """The table's base path."""
+        ...
+
+    @property
+    def claims(self) -> Claims:
+        """The claims on its instants."""
+        ...
+
+    def look(self) -> Seen:
+        """What is pending."""
+        ...
+
+    def request(self) -> Scheduled:
+        """Requests a compaction."""
+        ...
+
+    def sweep(self) -> None:
+        """Finishes what others left behind."""
+        ...
+
+    def execute(self, instant: str, held: HeldClaim, limit: Limit) -> Compacted | None:
+        """Executes a claimed instant; None: it is not pending any more."""
+        ...
+
+    def failed(self, instant: str, error: Exception) -> None:
+        """Keeps a failure where every daemon sees it."""
+        ...
+
+
+class Observer:
+    """What a daemon tells of its work; by default nobody listens. Tables are named by their path."""
+
+    def looked(self, table: str, pending: int, parked: int, oldest_s: float | None) -> None:
+        """A table was looked at."""
+
+    def started(self, table: str, latency_s: float | None) -> None:
+        """An instant was claimed, so long after it was requested."""
+
+    def finished(self, table: str, compacted: Compacted | None) -> None:
+        """An instant was executed; None: there was nothing to do any more, or the work was stopped."""
+
+    def failed(self, table: str) -> None:
+        """An instant failed (see `weigh`: what is no failure of it is not told)."""
+
+    def zookeeper(self, connected: bool) -> None:
+        """ZooKeeper came or went."""
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a daemon did: (table, result) and (table, instant, error), the last thousands of each.
+
+    `problems`: by table, what keeps it from being looked at now. `left`: pending at the end.
+    """
+
+    done: deque[tuple[str, Compacted]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    failed: deque[tuple[str, str, str]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    problems: dict[str, str] = field(default_factory=dict)
+    left: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """An instant at work."""
+
+    held: HeldClaim
+    limit: Limit
+
+
+class Daemon:
+    """Serves tables until it is stopped, or with `rules.once` until there is nothing left that can be done now."""
+
+    def __init__(
+        self,
+        tables: Mapping[str, Served],
+        rules: Rules,
+        retry: RetryOptions,
+        *,
+        observer: Observer | None = None,
+        spark_is_gone: Callable[[], bool] = lambda: False,
+        clock: Callable[[], int] = clock_ms,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._served = tables
+        self._rules = rules
+        self._retry = retry
+        self._observer = observer or Observer()
+        self._spark_is_gone = spark_is_gone
+        self._clock = clock
+        self._chance = chance or random.Random()
+        self._news: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._states = {name: TableState() for name in tables}
+        self._work: dict[tuple[str, str], _Work] = {}
+        self._stop: Stop | None = None
+        self._takes = 0
+        self._fatal: PhantombaseError | None = None
+        self._beat = time.monotonic()
+        self.summary = Summary()
+
+    # --- called from anywhere ------------------------------------------------------------------------------------
+
+    def stop(self, how: Stop) -> None:
+        """Ends the daemon; may be called from a signal handler."""
+        self._news.put(partial(self._stopped, how))
+
+    def wake(self, table: str) -> None:
+        """The table's doorbell rang: a plan was requested."""
+        self._news.put(partial(self._look_at, table, 0))
+
+    def claims_changed(self, table: str) -> None:
+        """A claim on the table was taken or given back by somebody."""
+        self._news.put(partial(self._echo, table))
+
+    def session_changed(self) -> None:
+        """ZooKeeper came, went, or took our claims away."""
+        self._news.put(self._session_changed)
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the loop last went round."""
+        return time.monotonic() - self._beat
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the daemon cannot work now; None: it can."""
+        for name, state in self._states.items():
+            if name in self.summary.problems:
+                return self.summary.problems[name]
+            if not state.looked:
+                return f"{name} was not looked at yet"
+            if not self._served[name].claims.available:
+                return f"claims on {name} cannot be taken: no connection to ZooKeeper"
+        return None
+
+    # --- the loop ------------------------------------------------------------------------------------------------
+
+    def run(self) -> Summary:
+        """Until the end. SparkError: the executor is gone, all claims are given back."""
+        with (
+            ThreadPoolExecutor(self._rules.max_concurrent, "work") as workers,
+            ThreadPoolExecutor(min(_UPKEEP_THREADS, len(self._served)), "upkeep") as upkeep,
+        ):
+            while True:
+                self._beat = time.monotonic()
+                decision = decide(self._states, self._stop, self._clock(), self._rules, self._chance.randrange)
+                for action in decision.actions:
+                    self._act(action, workers, upkeep)
+                if decision.ended:
+                    break
+                self._take_in(0.0 if any(isinstance(a, Take) for a in decision.actions) else decision.wait_s)
+        if self._fatal is not None:
+            raise self._fatal
+        self.summary.left = {n: tuple(p.instant for p in t.pending) for n, t in self._states.items() if t.pending}
+        return self.summary
+
+    def _take_in(self, wait_s: float) -> None:
+        with suppress(Empty):
+            self._news.get(timeout=wait_s)() if wait_s > 0 else self._news.get_nowait()()
+            while True:
+                self._news.get_nowait()()
+
+    def _act(self, action: Action, workers: ThreadPoolExecutor, upkeep: ThreadPoolExecutor) -> None:
+        match action:
+            case Take(table, instant):
+                self._take(table, instant, workers)
+            case Look(table):
+                self._change(table, busy=True)
+                upkeep.submit(self._upkeep, table, self._served[table].look, self._looked)
+            case Request(table):
+                self._change(table, busy=True, due=False)
+                upkeep.submit(self._upkeep, table, self._served[table].request, self._requested)
+            case Sweep(table):
+                self._change(table, busy=True)
+                upkeep.submit(self._upkeep, table, self._served[table].sweep, self._swept)
+
+    def _take(self, table: str, instant: str, workers: ThreadPoolExecutor) -> None:
+        state = self._states[table]
+        try:
+            held = self._served[table].claims.take(instant)
+        except PhantombaseError as error:
+            _log.warning("claim_failed", table=table, instant=instant, error=str(error))
+            self._postpone(table, instant)
+            return
+        if held is None:
+            self._change(table, claimed=state.claimed | {instant})
+            return
+        self._takes += 1
+        requested = next((p.requested_ms for p in state.pending if p.instant == instant), None)
+        self._observer.started(table, None if requested is None else max(0, self._clock() - requested) / 1000)
+        self._change(table, running=state.running | {instant}, served=self._takes)
+        work = self._work[table, instant] = _Work(held=held, limit=Limit())
+        workers.submit(self._execute, table, instant, work)
+
+    # --- in other threads ----------------------------------------------------------------------------------------
+
+    def _execute(self, table: str, instant: str, work: _Work) -> None:
+        """Never raises: an error of any kind is news for the loop."""
+        with structlog.contextvars.bound_contextvars(table=table, instant=instant):
+            done: Compacted | None = None
+            error: Exception | None = None
+            try:
+                done = self._served[table].execute(instant, work.held, work.limit)
+            except Exception as caught:
+                error = caught
+            if error is not None:
+                self._note_failure(table, instant, error)
+            work.held.release()
+        self._news.put(partial(self._ended, table, instant, done, error))
+
+    def _note_failure(self, table: str, instant: str, error: Exception) -> None:
+        weight = weigh(error)
+        if not isinstance(error, PhantombaseError):
+            _log.exception("internal_error", exc_info=error)
+        _log.warning("not_compacted", error=type(error).__name__, what=str(error), counts=weight is not Weight.NOTHING)
+        if weight is Weight.NOTHING:
+            return
+        try:
+            self._served[table].failed(instant, error)
+        except PhantombaseError as unkept:
+            _log.warning("failure_not_recorded", error=str(unkept))
+
+    def _upkeep(self, table: str, do: Callable[[], object], then: Callable[[str, object], None]) -> None:
+        with structlog.contextvars.bound_contextvars(table=table):
+            try:
+                found = do()
+            except Exception as error:
+                if not isinstance(error, PhantombaseError):
+                    _log.exception("internal_error")
+                self._news.put(partial(self._upkeep_failed, table, error))
+            else:
+                self._news.put(partial(then, table, found))
+
+    # --- changes of the state, in the loop's thread --------------------------------------------------------------
+
+    def _change(self, table: str, **fields: object) -> None:
+        self._states[table] = replace(self._states[table], **fields)  # type: ignore[arg-type]
+
+    def _looked(self, table: str, found: object) -> None:
+        assert isinstance(found, Seen)
+        state, now = self._states[table], self._clock()
+        pending = {p.instant for p in found.pending}
+        self.summary.problems.pop(table, None)
+        self._change(
+            table,
+            pending=found.pending,
+            claimed=found.claimed - state.running,
+            postponed={i: t for i, t in state.postponed.items() if i in pending and t > now},
+            due=found.due and self._stop is None,
+            busy=False,
+            looked=True,
+            look_at=now + self._poll_ms,
+            available=self._served[table].claims.available,
+        )
+        parked = sum(isinstance(p.standing, Parked) for p in found.pending)
+        self._observer.looked(table, len(found.pending), parked, found.oldest_s)
+
+    def _requested(self, table: str, found: object) -> None:
+        assert isinstance(found, Scheduled)
+        if found.instant is not None:
+            _log.info("requested", table=table, instant=found.instant, why=found.why)
+        self._change(table, busy=False)
+        self._look_at(table, 0)
+
+    def _swept(self, table: str, _: object) -> None:
+        self._change(table, busy=False, sweep_at=self._clock() + round(self._rules.sweep_s * 1000))
+
+    def _upkeep_failed(self, table: str, error: Exception) -> None:
+        if self.summary.problems.get(table) != str(error):
+            _log.warning("table_trouble", table=table, error=str(error))
+        self.summary.problems[table] = str(error)
+        later = self._clock() + self._poll_ms
+        state = self._states[table]
+        self._change(table, busy=False, looked=True, look_at=later, sweep_at=max(later, state.sweep_at), pending=())
+
+    def _ended(self, table: str, instant: str, done: Compacted | None, error: Exception | None) -> None:
+        del self._work[table, instant]
+        state = self._states[table]
+        self._change(table, running=state.running - {instant})
+        if error is None:
+            self._change(table, pending=tuple(p for p in state.pending if p.instant != instant))
+            if done is not None:
+                self.summary.done.append((table, done))
+        else:
+            self._failed(table, instant, error)
+        self._observer.finished(table, done)
+        if not startable(self._states[table], self._clock()):
+            self._look_at(table, 0)
+
+    def _failed(self, table: str, instant: str, error: Exception) -> None:
+        weight = weigh(error)
+        self._postpone(table, instant)
+        if weight is not Weight.NOTHING:
+            self._observer.failed(table)
+            self.summary.failed.append((table, instant, str(error)))
+        if isinstance(error, SparkError) and self._spark_is_gone():
+            self._fatal = error
+            self._stopped(Stop.HAND_OVER)
+
+    def _postpone(self, table: str, instant: str) -> None:
+        until = self._clock() + round(self._retry.backoff_s * 1000)
+        self._change(table, postponed={**self._states[table].postponed, instant: until})
+
+    def _look_at(self, table: str, moment: int) -> None:
+        self._change(table, look_at=min(self._states[table].look_at, moment))
+
+    def _echo(self, table: str) -> None:
+        state = self._states[table]
+        if not startable(state, self._clock()):
+            self._look_at(table, self._clock() + round(_ECHO_S * 1000))
+
+    def _session_changed(self) -> None:
+        for (table, instant), work in self._work.items():
+            if work.held.lost and not work.limit.closed:
+                _log.warning("claim_lost", table=table, instant=instant)
+                work.limit.close(0.0, "the loss of its claim")
+        for name, served in self._served.items():
+            self._observer.zookeeper(served.claims.available)
+            self._change(name, available=served.claims.available)
+            if served.claims.available:
+                self._look_at(name, 0)
+
+    def _stopped(self, how: Stop) -> None:
+        self._stop = how
+        _log.info("stopping", how=how.value, running=len(self._work))
+        if how is Stop.HAND_OVER:
+            for work in self._work.values():
+                work.limit.close(0.0, "the end of its daemon")
+
+    @property
+    def _poll_ms(self) -> int:
+        return round(self._rules.poll_s * 1000)

@@ -1,0 +1,187 @@
+"""What a daemon does next: a pure function of what it knows of its tables, of its own work, and of the clock.
+
+    look        list a table's timeline: every `poll_s`, or when the doorbell rang or a claim changed
+    request     schedule a compaction under the table lock (daemons with --schedule): when a look found one due
+    sweep       finish what earlier daemons left behind of instants that are completed: at first, then now and then
+    take        claim an instant and execute it: while fewer than `max_concurrent` are at work
+
+Tables take turns: the one with the least work at hand first, then the one served longest ago. Within a table the
+earliest instant comes first, or the one with the most log bytes. Where others claim from the same table, a daemon
+picks among the first few, so that not all of them reach for the same instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from compactor_daemon.failures import Ready, Standing, Waits
+
+
+class Order(Enum):
+    """Which pending instant of a table is claimed first."""
+
+    EARLIEST = "earliest"
+    LARGEST = "largest"
+
+
+class Stop(Enum):
+    """How a daemon stops: it claims nothing more, and"""
+
+    FINISH = "finish"
+    """instants at work are brought to their end."""
+    HAND_OVER = "hand-over"
+    """staging is stopped; another daemon adopts the finished file slices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The options the decisions follow; seconds."""
+
+    max_concurrent: int = 1
+    order: Order = Order.EARLIEST
+    poll_s: float = 10.0
+    sweep_s: float = 300.0
+    once: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """A pending instant as last looked at. `log_bytes` is known where the order asks for it.
+
+    `requested_ms`: since the epoch, None for made-up instant times.
+    """
+
+    instant: str
+    requested_ms: int | None = None
+    standing: Standing = field(default_factory=Ready)
+    log_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableState:
+    """What the daemon knows of a table. Times in ms since the epoch; `busy`: a look, request or sweep is under way.
+
+    `claimed`: by others, as last heard. `running`: ours. `postponed`: not before that time, for reasons of others.
+    `served`: the number of the last take on this table, over all tables.
+    """
+
+    pending: tuple[Pending, ...] = ()
+    claimed: frozenset[str] = frozenset()
+    running: frozenset[str] = frozenset()
+    postponed: Mapping[str, int] = field(default_factory=dict)
+    available: bool = True
+    due: bool = False
+    busy: bool = False
+    looked: bool = False
+    look_at: int = 0
+    sweep_at: int = 0
+    served: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """List the table's timeline again."""
+
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Request a compaction of the table."""
+
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Finish completed instants of the table that somebody left behind."""
+
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Claim an instant and execute it."""
+
+    table: str
+    instant: str
+
+
+Action = Look | Request | Sweep | Take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What to do now; then how long to wait for news at most (seconds); `ended`: nothing is left to do, for ever."""
+
+    actions: tuple[Action, ...] = ()
+    wait_s: float = 0.0
+    ended: bool = False
+
+
+def decide(
+    tables: Mapping[str, TableState], stop: Stop | None, now_ms: int, rules: Rules, pick: Callable[[int], int]
+) -> Decision:
+    """The next actions. `stop`: None while it is to go on. `pick(n)`: a number below n, by chance."""
+    running = sum(len(t.running) for t in tables.values())
+    if stop is not None:
+        return Decision(ended=running == 0 and not any(t.busy for t in tables.values()), wait_s=rules.poll_s)
+    actions: list[Action] = [a for name, t in tables.items() if (a := _upkeep(name, t, now_ms)) is not None]
+    takes = _takes(tables, rules.max_concurrent - running, now_ms, rules, pick)
+    if rules.once and not actions and not takes and running == 0 and _at_rest(tables):
+        return Decision(ended=True)
+    return Decision(actions=(*actions, *takes), wait_s=_wait_s(tables, now_ms, rules))
+
+
+def startable(table: TableState, now_ms: int) -> list[Pending]:
+    """The pending instants that may be claimed now."""
+    return [
+        p
+        for p in table.pending
+        if p.instant not in table.claimed
+        and p.instant not in table.running
+        and table.postponed.get(p.instant, 0) <= now_ms
+        and (isinstance(p.standing, Ready) or (isinstance(p.standing, Waits) and p.standing.until_ms <= now_ms))
+    ]
+
+
+def _upkeep(name: str, table: TableState, now_ms: int) -> Action | None:
+    if table.busy:
+        return None
+    if table.due:
+        return Request(name)
+    if now_ms >= table.look_at:
+        return Look(name)
+    return Sweep(name) if now_ms >= table.sweep_at and table.available else None
+
+
+def _takes(
+    tables: Mapping[str, TableState], slots: int, now_ms: int, rules: Rules, pick: Callable[[int], int]
+) -> list[Take]:
+    """One instant a free slot; each table once a round, so that a failed claim is known before the next."""
+    ready = {name: startable(t, now_ms) for name, t in tables.items() if t.available}
+    turns = sorted((n for n in ready if ready[n]), key=lambda n: (len(tables[n].running), tables[n].served))
+    return [Take(name, _choose(ready[name], tables[name], rules.order, pick)) for name in turns[: max(0, slots)]]
+
+
+def _choose(ready: Sequence[Pending], table: TableState, order: Order, pick: Callable[[int], int]) -> str:
+    """The first by the order; where others are at work, one of as many more as there are claims."""
+    ranked = ready if order is Order.EARLIEST else sorted(ready, key=lambda p: (-p.log_bytes, p.instant))
+    return ranked[pick(min(len(ranked), 1 + 2 * len(table.claimed)))].instant
+
+
+def _at_rest(tables: Mapping[str, TableState]) -> bool:
+    """Whether a daemon that runs once has seen every table and nothing is under way."""
+    return all(t.looked and not t.busy and not t.due for t in tables.values())
+
+
+def _wait_s(tables: Mapping[str, TableState], now_ms: int, rules: Rules) -> float:
+    """Until the next thing that happens by itself; news ends the wait earlier."""
+    moments = [m for t in tables.values() if not t.busy for m in (t.look_at, t.sweep_at)]
+    moments += [p.standing.until_ms for t in tables.values() for p in t.pending if isinstance(p.standing, Waits)] + [
+        until for t in tables.values() for until in t.postponed.values()
+    ]
+    later = [m for m in moments if m > now_ms]
+    return min(rules.poll_s, (min(later, default=now_ms + round(rules.poll_s * 1000)) - now_ms) / 1000)

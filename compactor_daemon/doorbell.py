@@ -1,0 +1,27 @@
+"""Tells a fleet that a plan was requested, so that an idle daemon claims it at once instead of at its next poll."""
+
+from __future__ import annotations
+
+import structlog
+
+from compactor_daemon.claims import find_table_id
+from compactor_daemon.zookeeper import ZooKeeperOptions
+from compactor_daemon.zookeeper_claims import claims_of
+from timeline.errors import PhantombaseError
+from timeline.table import Table
+
+_log = structlog.get_logger()
+
+
+def ring(table: Table, instant: str, zookeeper: ZooKeeperOptions) -> None:
+    """Wakes the daemons of a table. Never raises: the plan stands, and a poll finds it too.
+
+    Nothing to do for a table that no fleet has served yet.
+    """
+    try:
+        name = find_table_id(table.storage)
+        if name is not None:
+            with claims_of(zookeeper, name) as claims:
+                claims.ring(instant)
+    except PhantombaseError as error:
+        _log.warning("fleet_not_woken", table=table.storage.base_path, instant=instant, error=str(error))

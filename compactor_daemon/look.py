@@ -1,0 +1,133 @@
+"""One look at a table's compactions: what storage, and ZooKeeper where it is asked, say of those that pend.
+
+Nothing is changed. What cannot be read of one instant does not hide the others: the error stands in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from compactor_daemon.claims import Claim
+from compactor_daemon.failures import Failure, read_failures
+from compactor_daemon.foreign import ForeignTrace, foreign_trace
+from compactor_daemon.records import attempts, read_fate
+from timeline.active import Timeline
+from timeline.commit_metadata import CommitMetadata
+from timeline.errors import MissingFileError, PhantombaseError
+from timeline.heartbeat import Heartbeat, read_heartbeat
+from timeline.instant import Instant
+from timeline.plan import CompactionPlan
+from timeline.report import planned_paths
+from timeline.storage import Entry
+from timeline.table import Table
+
+Claimed: TypeAlias = Mapping[str, Claim] | PhantombaseError | None
+"""Claims of a table by instant; None where ZooKeeper was not asked, an error where it did not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstantLook:
+    """What storage says of a pending compaction.
+
+    `input_bytes`: of the planned files as they are now; an error where one is missing. `fates`: of its attempts by
+    number, None while undecided.
+    """
+
+    file_groups: int
+    input_bytes: int | PhantombaseError
+    fates: Mapping[int, str | None]
+    heartbeat: Heartbeat | None
+    trace: ForeignTrace
+    failures: tuple[Failure, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLook:
+    """What was seen of a table.
+
+    `pending`: by instant, earliest first. `writes`: pending delta commits with their heartbeats. `recent`: the newest
+    completed compactions, anybody's, newest first.
+    """
+
+    path: str
+    pending: Mapping[str, InstantLook | PhantombaseError]
+    claims: Claimed
+    writes: tuple[tuple[Instant, Heartbeat | None], ...]
+    recent: tuple[tuple[Instant, CommitMetadata | PhantombaseError], ...]
+
+
+def look(table: Table, claims: Claimed = None, *, recent: int = 0) -> TableLook:
+    """Looks at a table; run it under `consistent`. `recent`: how many completed compactions at most.
+
+    `claims` were asked before: a claim given back since may show for a moment, none is overlooked but those younger
+    than the question, whose holders keep heartbeats. An instant that is completed while it is looked at is left out.
+    """
+    timeline = table.load_timeline()
+    listings: dict[str, Mapping[str, Entry]] = {}
+    found = {i.requested_time: _instant(table, i.requested_time, listings) for i in timeline.pending_compactions}
+    writes = tuple((i, read_heartbeat(table.storage, i.requested_time)) for i in timeline.pending_delta_commits)
+    after = table.reload().load_timeline()
+    still = {i.requested_time for i in after.pending_compactions}
+    writing = {i.requested_time for i in after.pending_delta_commits}
+    return TableLook(
+        path=table.storage.base_path,
+        pending={time: one for time, one in found.items() if time in still},
+        claims=claims,
+        writes=tuple((i, beat) for i, beat in writes if i.requested_time in writing),
+        recent=tuple(_recent(table, after, recent)),
+    )
+
+
+def _instant(table: Table, instant: str, listings: dict[str, Mapping[str, Entry]]) -> InstantLook | PhantombaseError:
+    storage = table.storage
+    try:
+        plan = table.compaction_plan(instant)
+        partitions = {o.partition_path for o in plan.operations}
+        for partition in partitions - listings.keys():
+            listings[partition] = {e.name: e for e in storage.list(partition)}
+        fates = {number: read_fate(storage, instant, number) for number in attempts(storage, instant)}
+        return InstantLook(
+            file_groups=len(plan.operations),
+            input_bytes=_input_bytes(plan, instant, listings),
+            fates={number: fate.kind if fate is not None else None for number, fate in fates.items()},
+            heartbeat=read_heartbeat(storage, instant),
+            trace=foreign_trace(table, instant, partitions),
+            failures=read_failures(storage, instant),
+        )
+    except PhantombaseError as error:
+        return error
+
+
+def _input_bytes(
+    plan: CompactionPlan, instant: str, listings: Mapping[str, Mapping[str, Entry]]
+) -> int | PhantombaseError:
+    size = 0
+    for path in planned_paths(plan):
+        partition, _, name = path.rpartition("/")
+        entry = listings[partition].get(name)
+        if entry is None:
+            return MissingFileError("the compaction plan names a file that is not there", path=path, instant=instant)
+        size += entry.size
+    return size
+
+
+def _recent(
+    table: Table, timeline: Timeline, count: int
+) -> Iterator[tuple[Instant, CommitMetadata | PhantombaseError]]:
+    """Newest first. On a MERGE_ON_READ table a commit is a compaction, or a bulk insert that wrote base files."""
+    for instant in sorted(timeline.completed_writes.values(), reverse=True):
+        if count <= 0:
+            return
+        if instant.action != "commit":
+            continue
+        try:
+            metadata = table.commit_metadata(instant)
+        except PhantombaseError as error:
+            yield instant, error
+        else:
+            if not metadata.compacted:
+                continue
+            yield instant, metadata
+        count -= 1

@@ -1,0 +1,227 @@
+"""`compactor-daemon run`: the daemon."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from compactor_daemon.cli_options import (
+    ATTEMPT,
+    EXECUTE,
+    OUTPUT,
+    Barrier,
+    BatchRows,
+    BloomOption,
+    CodecOption,
+    Conf,
+    DriverMemory,
+    ExecutorOption,
+    ForeignGrace,
+    Json,
+    Lock,
+    Master,
+    MaxDeltaCommits,
+    MaxDeltaSeconds,
+    MaxPending,
+    MemoryLimit,
+    RowGroupRows,
+    SpillDir,
+    TargetIo,
+    Threads,
+    Trigger,
+    output_options,
+    schedule_options,
+)
+from compactor_daemon.daemon import Daemon, Summary
+from compactor_daemon.dispatch import Order, Rules, Stop
+from compactor_daemon.failures import RetryOptions
+from compactor_daemon.health import Health, serve
+from compactor_daemon.metrics import Metrics
+from compactor_daemon.options import AttemptOptions, ExecuteOptions
+from compactor_daemon.serve import daemon_name, open_daemon
+from compactor_daemon.served_table import Settings
+from compactor_daemon.zookeeper_cli import (
+    SESSION_S,
+    Ca,
+    Cert,
+    DigestFile,
+    Folder,
+    Hosts,
+    Key,
+    kept_hosts,
+    zookeeper_options,
+)
+from timeline.console import EXIT_FAILED, configure_logging, emit, plural
+from timeline.errors import UsageError
+from timeline.triggers import ScheduleOptions
+
+_RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
+_KILLED = 128
+
+
+def run_daemon(
+    tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="base paths of the tables")],
+    zookeeper: Hosts = None,
+    zookeeper_dir: Folder = None,
+    zookeeper_session: Annotated[
+        float,
+        typer.Option(min=1, metavar="SECONDS", help="after so long without a sign of life a daemon's claims are free"),
+    ] = SESSION_S,
+    zookeeper_digest_file: DigestFile = None,
+    zookeeper_ca: Ca = None,
+    zookeeper_cert: Cert = None,
+    zookeeper_key: Key = None,
+    once: Annotated[bool, typer.Option("--once", help="end when nothing is left that can be done now")] = False,
+    max_concurrent: Annotated[int, typer.Option(min=1, help="instants at a time")] = _RULES.max_concurrent,
+    order: Annotated[
+        Order, typer.Option(help="which pending instant first: the earliest, or the one with the most log bytes")
+    ] = _RULES.order,
+    poll_interval: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="how often each table's timeline is listed")
+    ] = _RULES.poll_s,
+    on_term: Annotated[
+        Stop,
+        typer.Option(help="on SIGTERM or SIGINT: finish the instants at work, or hand them over to other daemons"),
+    ] = Stop.FINISH,
+    retries: Annotated[int, typer.Option(min=0, help="tries after a failure before an instant is parked")] = (
+        _RETRY.retries
+    ),
+    backoff: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="wait after a failure; it doubles each time")
+    ] = _RETRY.backoff_s,
+    schedule: Annotated[
+        bool, typer.Option("--schedule", help="also request compactions, when due; needs --lock or --sole-writer")
+    ] = False,
+    sole_writer: Annotated[
+        bool, typer.Option(help="with --schedule: only phantombase's own processes write to the tables")
+    ] = False,
+    trigger: Trigger = _SCHEDULE.strategy,
+    max_delta_commits: MaxDeltaCommits = _SCHEDULE.max_delta_commits,
+    max_delta_seconds: MaxDeltaSeconds = _SCHEDULE.max_delta_seconds,
+    max_pending: MaxPending = None,
+    target_io: TargetIo = None,
+    lock: Lock = None,
+    executor: ExecutorOption = EXECUTE.executor,
+    master: Master = EXECUTE.master,
+    threads: Threads = EXECUTE.threads,
+    driver_memory: DriverMemory = EXECUTE.driver_memory,
+    codec: CodecOption = None,
+    bloom: BloomOption = None,
+    row_group_rows: RowGroupRows = OUTPUT.row_group_rows,
+    batch_rows: BatchRows = OUTPUT.batch_rows,
+    memory_limit: MemoryLimit = None,
+    spill_dir: SpillDir = None,
+    conf: Conf = None,
+    foreign_grace: ForeignGrace = ATTEMPT.foreign_grace_s,
+    barrier: Barrier = ATTEMPT.barrier_s,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, metavar="PORT", help="serve /metrics (Prometheus), /healthz and /readyz there"),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Serve tables: execute their compactions as they are requested, until stopped.
+
+    Alone, or with `--zookeeper` as one of many daemons on machines that share the tables' file system. Each pending
+    instant is executed by one of them; when it dies, another goes on with what it had finished. What a dead, paused
+    or cut-off daemon does later cannot harm a table: storage decides who wins, not ZooKeeper.
+
+    SIGTERM or SIGINT stop it gracefully (`--on-term`), a second one at once.
+
+    Example: `compactor-daemon run /data/orders /data/rides --zookeeper zk1:2181,zk2:2181,zk3:2181`
+    """
+    configure_logging(json, verbose=False, quiet=False)
+    if schedule and (lock is None) == (not sole_writer):
+        raise UsageError(
+            "scheduling needs to know who else writes to the tables",
+            expected="one of --lock and --sole-writer",
+            found="both" if sole_writer else "neither",
+            todo="A plan made while an unseen write is running would lose that write's rows.",
+        )
+    requests = schedule_options(trigger, max_delta_commits, max_delta_seconds, max_pending, target_io)
+    retry = RetryOptions(retries=retries, backoff_s=backoff)
+    settings = Settings(
+        who=daemon_name(),
+        output=output_options(codec, bloom, row_group_rows, batch_rows, memory_limit, spill_dir, conf),
+        attempt=AttemptOptions(foreign_grace_s=foreign_grace, barrier_s=barrier),
+        retry=retry,
+        order=order,
+        schedule=requests if schedule else None,
+    )
+    rules = Rules(max_concurrent=max_concurrent, order=order, poll_s=poll_interval, once=once)
+    with ExitStack() as stack:
+        hosts = stack.enter_context(kept_hosts(zookeeper, zookeeper_dir))
+        files = (zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
+        servers = zookeeper_options(hosts, None if hosts != zookeeper else zookeeper_dir, *files, zookeeper_session)
+        metrics = Metrics()
+        daemon = stack.enter_context(
+            open_daemon(
+                [os.path.abspath(t) for t in tables],
+                rules=rules,
+                settings=settings,
+                execute=ExecuteOptions(executor=executor, master=master, driver_memory=driver_memory, threads=threads),
+                zookeeper=servers,
+                lock=lock,
+                observer=metrics,
+            )
+        )
+        if metrics_port is not None:
+            stack.enter_context(serve(metrics_port, metrics, lambda: _health(daemon)))
+        stack.enter_context(_signals(daemon, on_term))
+        summary = daemon.run()
+    emit(_data(summary), json, _render)
+    if summary.failed or summary.problems:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _health(daemon: Daemon) -> Health:
+    return Health(silent_s=daemon.silent_s, trouble=daemon.trouble)
+
+
+@contextmanager
+def _signals(daemon: Daemon, on_term: Stop) -> Iterator[None]:
+    """The first SIGTERM or SIGINT stops the daemon, the second ends the process where it is."""
+    heard = 0
+
+    def handle(number: int, _: FrameType | None) -> None:
+        nonlocal heard
+        heard += 1
+        if heard > 1:
+            os._exit(_KILLED + number)
+        daemon.stop(on_term)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _data(summary: Summary) -> dict[str, Any]:
+    return {
+        "compacted": [{"table": table, **asdict(done)} for table, done in summary.done],
+        "failed": [{"table": t, "instant": i, "error": e} for t, i, e in summary.failed],
+        "problems": summary.problems,
+        "left": {table: list(instants) for table, instants in summary.left.items()},
+    }
+
+
+def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    left = sum(len(instants) for instants in data["left"].values())
+    yield Text(
+        f"{plural(len(data['compacted']), 'compaction')} done, {len(data['failed'])} failed, {left} left pending"
+    )
+    for failed in data["failed"]:
+        yield Text(f"failed: {failed['table']} {failed['instant']}: {failed['error']}")
+    for table, problem in data["problems"].items():
+        yield Text(f"not served: {table}: {problem}")

@@ -1,0 +1,153 @@
+"""A table as a daemon serves it: the few things it does there. Each may be called from any thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+
+from compactor_daemon.claims import Claims, HeldClaim
+from compactor_daemon.compactor import Compacted, compact_instant, pending_instants, preflight, probe
+from compactor_daemon.dispatch import Order, Pending
+from compactor_daemon.execute import Runner
+from compactor_daemon.failures import RetryOptions, failure_of, read_failures, record_failure, standing
+from compactor_daemon.limit import Limit
+from compactor_daemon.options import AttemptOptions, OutputOptions
+from compactor_daemon.records import recorded_instants, reserved_times
+from compactor_daemon.retire import finish, forget_archived, littered_instants
+from timeline.books import audit_path
+from timeline.errors import PhantombaseError
+from timeline.gate import clock_ms
+from timeline.instant import Instant
+from timeline.lock import TableLock
+from timeline.plan import TOTAL_LOG_FILES_SIZE, CompactionPlan
+from timeline.schedule import Scheduled, refuse_metadata_table, schedule_compaction
+from timeline.table import Table
+from timeline.triggers import ScheduleOptions, triggered
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a look found: pending instants, earliest first; the instants others have claimed; whether a plan is due.
+
+    `oldest_s`: age of the oldest pending instant in seconds, None where nothing pends.
+    """
+
+    pending: tuple[Pending, ...]
+    claimed: frozenset[str]
+    due: bool
+    oldest_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How tables are served. `who`: the daemon's name. `schedule` None: it requests nothing."""
+
+    who: str
+    output: OutputOptions
+    attempt: AttemptOptions
+    retry: RetryOptions
+    order: Order
+    schedule: ScheduleOptions | None = None
+
+
+class ServedTable:
+    """See the module. The first call that touches the table is `open`."""
+
+    def __init__(self, path: str, claims: Claims, lock: TableLock, runner: Runner, settings: Settings) -> None:
+        self.path = path
+        self.claims = claims
+        self._lock = lock
+        self._runner = runner
+        self._settings = settings
+        self._plans: dict[str, CompactionPlan] = {}
+        self._refused: tuple[Instant, ...] = ()
+
+    def open(self) -> None:
+        """Refuses what cannot be served, then tries the storage's promises; errors of the tree."""
+        table = Table.open(self.path)
+        refuse_metadata_table(table)
+        probe(table.storage)
+
+    def look(self) -> Seen:
+        """One listing of the timeline; of the records too while something pends. Errors of the tree."""
+        table = Table.open(self.path)
+        refuse_metadata_table(table)
+        timeline = table.load_timeline()
+        instants = [i.requested_time for i in timeline.pending_compactions]
+        recorded = set(recorded_instants(table.storage)) if instants else set()
+        now, settings = clock_ms(), self._settings
+        due = (
+            settings.schedule is not None
+            and timeline.instants != self._refused
+            and triggered(timeline, table.now(), settings.schedule).fired
+        )
+        self._plans = {i: p for i, p in self._plans.items() if i in instants}
+        pending = [
+            Pending(
+                instant=i,
+                requested_ms=None if (age := table.age_s(i)) is None else now - round(age * 1000),
+                standing=standing(read_failures(table.storage, i) if i in recorded else (), now, settings.retry),
+                log_bytes=self._log_bytes(table, i) if settings.order is Order.LARGEST else 0,
+            )
+            for i in instants
+        ]
+        return Seen(
+            pending=tuple(pending),
+            claimed=self.claims.names(),
+            due=due,
+            oldest_s=table.age_s(instants[0]) if instants else None,
+        )
+
+    def request(self) -> Scheduled:
+        """Requests a compaction; after a "no" it is due again when the timeline has changed."""
+        assert self._settings.schedule is not None
+        table = Table.open(self.path)
+        seen = table.load_timeline().instants
+        scheduled = schedule_compaction(table, self._lock, reserved_times, self._settings.schedule)
+        self._refused = () if scheduled.instant else seen
+        return scheduled
+
+    def sweep(self) -> None:
+        """Finishes instants that are completed, or gone, but were left littered; those others work on are not ours."""
+        table = Table.open(self.path)
+        for instant in littered_instants(table):
+            if (held := self.claims.take(instant)) is None:
+                continue
+            try:
+                finish(table, instant, self._settings.output)
+            except PhantombaseError as error:
+                _log.warning("not_finished", table=self.path, instant=instant, error=str(error))
+            finally:
+                held.release()
+        forget_archived(table)
+
+    def execute(self, instant: str, held: HeldClaim, limit: Limit) -> Compacted | None:
+        """Brings a claimed instant to its end; None: somebody else already has. Errors: as `compact_instant`."""
+        table = Table.open(self.path)
+        if table.storage.find(audit_path(instant)) is not None or instant not in pending_instants(table):
+            return None
+        refuse_metadata_table(table)
+        preflight(table, [instant])
+        return compact_instant(
+            table,
+            instant,
+            lock=self._lock,
+            runner=self._runner,
+            progress=lambda done, total: None,
+            output=self._settings.output,
+            options=self._settings.attempt,
+            limit=limit,
+            tell=held.report,
+        )
+
+    def failed(self, instant: str, error: Exception) -> None:
+        """Keeps a failure in the table."""
+        record_failure(Table.open(self.path).storage, instant, failure_of(error, self._settings.who, clock_ms()))
+
+    def _log_bytes(self, table: Table, instant: str) -> int:
+        """The bytes a compaction folds away: those of its planned logs (0 where Hudi's plan does not tell)."""
+        plan = self._plans.get(instant) or self._plans.setdefault(instant, table.compaction_plan(instant))
+        return round(sum((o.metrics or {}).get(TOTAL_LOG_FILES_SIZE, 0.0) for o in plan.operations))

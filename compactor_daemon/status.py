@@ -1,0 +1,277 @@
+"""What pends on a table, who works on it, and why the rest waits (pure).
+
+Plain dicts: JSON and terminal tables show the same.
+
+The state of a pending compaction is the first of these that holds:
+
+    unknown       its records or its plan cannot be read
+    decided       its result stands (`go`) and is being, or waits to be, published
+    unscheduled   taken back (`void`), and still on the timeline: `unschedule` again finishes that
+    running       somebody holds its claim, or keeps a heartbeat of ours fresh
+    foreign       an executor of Hudi may be at work on it
+    parked        failed too often, or in a way no repetition mends: waits for `release`
+    backing off   failed, and is tried again later
+    waiting       nobody works on it; `unknown` instead where ZooKeeper was asked who does and did not tell
+
+Sizes are bytes, times seconds before now, what is unknown or does not apply is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from compactor_daemon.claims import Claim
+from compactor_daemon.failures import Parked, RetryOptions, Waits, standing
+from compactor_daemon.foreign import ForeignTrace
+from compactor_daemon.look import Claimed, InstantLook, TableLook
+from compactor_daemon.options import AttemptOptions
+from compactor_daemon.records import GO, VOID
+from compactor_daemon.work_note import WorkNote
+from timeline.books import LEDGER
+from timeline.commit_metadata import CommitMetadata
+from timeline.errors import PhantombaseError
+from timeline.heartbeat import Heartbeat, is_live
+from timeline.instant import Instant
+from timeline.report import Row, moment
+
+
+class Clock:
+    """One moment: `now_ms` since the epoch, and `now` in the zone of the table's instants."""
+
+    def __init__(self, now_ms: int, now: datetime) -> None:
+        self.now_ms = now_ms
+        self._now = now.replace(tzinfo=None)
+
+    def since(self, ms: int | None) -> float | None:
+        """Seconds since a time in milliseconds since the epoch."""
+        return None if ms is None else round((self.now_ms - ms) / 1000, 3)
+
+    def age(self, instant: str) -> float | None:
+        """Seconds since an instant; None for made-up ones."""
+        then = moment(instant)
+        return None if then is None else round((self._now - then).total_seconds(), 3)
+
+
+def status_report(
+    seen: TableLook,
+    clock: Clock,
+    *,
+    slo_s: float | None = None,
+    attempt: AttemptOptions | None = None,
+    retry: RetryOptions | None = None,
+) -> Row:
+    """All of it. `slo_s`: a compaction pending for longer is overdue; None: nothing is."""
+    attempt, retry = attempt or AttemptOptions(), retry or RetryOptions()
+    pending = [_pending_row(i, one, seen.claims, clock, slo_s, attempt, retry) for i, one in seen.pending.items()]
+    unknown = isinstance(seen.claims, PhantombaseError)
+    return {
+        "table": seen.path,
+        "claims": "not asked" if seen.claims is None else "unknown" if unknown else "known",
+        "claims_problem": str(seen.claims) if unknown else None,
+        "slo_s": slo_s,
+        "overdue": sum(bool(row["overdue"]) for row in pending),
+        "pending": pending,
+        "writes": [_write_row(i, beat, pending, clock) for i, beat in seen.writes],
+        "recent": [_recent_row(i, metadata) for i, metadata in seen.recent],
+    }
+
+
+def claim_rows(table: str, claims: Mapping[str, Claim], clock: Clock) -> list[Row]:
+    """Who holds which instant of a table by its claims, earliest first."""
+    return [{"table": table, "instant": instant, **_of_claim(claims[instant], clock)} for instant in sorted(claims)]
+
+
+def work_rows(seen: TableLook, clock: Clock) -> list[Row]:
+    """Who works on which instant of a table by its heartbeats; the first error there is raised."""
+    rows = []
+    for instant, one in seen.pending.items():
+        if isinstance(one, PhantombaseError):
+            raise one
+        work = _of_heartbeat(one.heartbeat, clock, AttemptOptions())
+        if work is not None:
+            rows.append({"table": seen.path, "instant": instant, **work})
+    return rows
+
+
+# --- pending compactions -----------------------------------------------------------------------------------------
+
+
+def _pending_row(
+    instant: str,
+    seen: InstantLook | PhantombaseError,
+    claims: Claimed,
+    clock: Clock,
+    slo_s: float | None,
+    attempt: AttemptOptions,
+    retry: RetryOptions,
+) -> Row:
+    claim = claims.get(instant) if isinstance(claims, Mapping) else None
+    age = clock.age(instant)
+    row: Row = {
+        "instant": instant,
+        "age_s": age,
+        "overdue": False if slo_s is None else None if age is None else age > slo_s,
+        "file_groups": None,
+        "input_bytes": None,
+        "state": "unknown",
+        "why": None,
+        "work": _of_claim(claim, clock) if claim is not None else None,
+        "failures": None,
+        "foreign": None,
+        "attempts": None,
+        "problem": None,
+    }
+    if isinstance(seen, PhantombaseError):
+        return {**row, "problem": str(seen)}
+    row["file_groups"] = seen.file_groups
+    if isinstance(seen.input_bytes, PhantombaseError):
+        row["problem"] = str(seen.input_bytes)
+    else:
+        row["input_bytes"] = seen.input_bytes
+    row["attempts"] = len(seen.fates)
+    row["work"] = row["work"] or _of_heartbeat(seen.heartbeat, clock, attempt)
+    row["failures"] = _failures(seen, clock, retry)
+    row["foreign"] = _foreign(seen.trace, clock, attempt)
+    state, why = _state(row, seen, isinstance(claims, PhantombaseError), clock, retry)
+    return {**row, "state": state, "why": why}
+
+
+def _state(
+    row: Row, seen: InstantLook, claims_unknown: bool, clock: Clock, retry: RetryOptions
+) -> tuple[str, str | None]:
+    now = standing(seen.failures, clock.now_ms, retry)
+    if GO in seen.fates.values():
+        return "decided", None if row["work"] else "its result stands: the next run publishes it"
+    if seen.fates and seen.fates[max(seen.fates)] == VOID:
+        return "unscheduled", "taken back, and still on the timeline: run unschedule again"
+    if row["work"]:
+        return "running", None
+    if row["foreign"] and row["foreign"]["live"]:
+        return "foreign", "a Hudi executor may be at work on it"
+    if isinstance(now, Parked):
+        return "parked", now.reason
+    if isinstance(now, Waits):
+        return "backing off", f"{seen.failures[-1].error}: {seen.failures[-1].what}"
+    if claims_unknown:
+        return "unknown", "no heartbeat; whether somebody holds its claim is unknown"
+    return "waiting", _left_behind(row, seen)
+
+
+def _left_behind(row: Row, seen: InstantLook) -> str | None:
+    """What somebody who died at a waiting instant has left there."""
+    beat = seen.heartbeat
+    if row["foreign"]:
+        return "a Hudi executor left it half-way; the next run takes it over"
+    if beat is not None and beat.owner is not None:
+        end = "has ended" if beat.owner_gone else "is silent"
+        return f"process {beat.owner.pid} on {beat.owner.host} {end}; the next run adopts what it finished"
+    if None in seen.fates.values():
+        return "an attempt was left half-way; the next run adopts what it finished"
+    return None
+
+
+def _of_claim(claim: Claim, clock: Clock) -> Row:
+    return {
+        "source": "zookeeper",
+        "holder": claim.holder,
+        "host": claim.host,
+        "pid": claim.pid,
+        "attempt": claim.attempt,
+        "for_s": clock.since(claim.since_ms or None),
+        "done": claim.done,
+        "total": claim.total,
+        "input_bytes": claim.input_bytes,
+        "beat_s": None,
+    }
+
+
+def _of_heartbeat(beat: Heartbeat | None, clock: Clock, options: AttemptOptions) -> Row | None:
+    if beat is None or not beat.ours or not is_live(beat, clock.now_ms, options.heartbeat_expiry_s):
+        return None
+    note, owner = WorkNote.from_note(beat.note), beat.owner
+    return {
+        "source": "heartbeat",
+        "holder": None,
+        "host": owner.host if owner is not None else None,
+        "pid": owner.pid if owner is not None else None,
+        "attempt": note.attempt if note is not None else None,
+        "for_s": clock.since(note.since_ms) if note is not None else None,
+        "done": note.done if note is not None else None,
+        "total": note.total if note is not None else None,
+        "input_bytes": note.bytes if note is not None else None,
+        "beat_s": clock.since(beat.beat_ms),
+    }
+
+
+def _failures(seen: InstantLook, clock: Clock, retry: RetryOptions) -> Row | None:
+    if not seen.failures:
+        return None
+    last, now = seen.failures[-1], standing(seen.failures, clock.now_ms, retry)
+    return {
+        "count": len(seen.failures),
+        "error": last.error,
+        "what": last.what,
+        "who": last.who or None,
+        "last_s": clock.since(last.at_ms or None),
+        "next_try_s": round((now.until_ms - clock.now_ms) / 1000, 3) if isinstance(now, Waits) else None,
+    }
+
+
+def _foreign(trace: ForeignTrace, clock: Clock, options: AttemptOptions) -> Row | None:
+    if trace.inflight_ms is None and trace.heartbeat_ms is None:
+        return None
+    return {
+        "live": trace.is_live(clock.now_ms, options),
+        "inflight_s": clock.since(trace.inflight_ms),
+        "heartbeat_s": clock.since(trace.heartbeat_ms),
+        "silent_s": clock.since(max(t for t in (trace.youngest_ms, trace.heartbeat_ms) if t is not None)),
+    }
+
+
+# --- writes that compactions wait for ----------------------------------------------------------------------------
+
+
+def _write_row(instant: Instant, beat: Heartbeat | None, pending: list[Row], clock: Clock) -> Row:
+    """`alive` is None where the writer shows no heartbeat: many of Hudi's do not."""
+    age = clock.age(instant.requested_time)
+    return {
+        "instant": instant.requested_time,
+        "state": instant.state.name.lower(),
+        "age_s": age,
+        "alive": None if beat is None else is_live(beat, clock.now_ms),
+        "heartbeat_s": clock.since(beat.beat_ms) if beat is not None else None,
+        "host": beat.owner.host if beat is not None and beat.owner is not None else None,
+        "pid": beat.owner.pid if beat is not None and beat.owner is not None else None,
+        "holds": [row["instant"] for row in pending if _holds(age, row)],
+    }
+
+
+def _holds(age_s: float | None, row: Mapping[str, Any]) -> bool:
+    """Whether a compaction cannot be decided before a write has ended: it pended when the attempt began.
+
+    An attempt that is yet to begin waits for all that pend then.
+    """
+    if row["state"] in ("decided", "unscheduled"):
+        return False
+    began = row["work"]["for_s"] if row["work"] else None
+    return began is None or age_s is None or age_s >= began
+
+
+# --- done --------------------------------------------------------------------------------------------------------
+
+
+def _recent_row(instant: Instant, metadata: CommitMetadata | PhantombaseError) -> Row:
+    row: Row = {"instant": instant.requested_time, "completion_time": instant.completion_time}
+    if isinstance(metadata, PhantombaseError):
+        return {**row, "by": None, "file_groups": None, "rows": None, "bytes_written": None, "problem": str(metadata)}
+    stats = [s for part in metadata.partition_to_write_stats.values() for s in part]
+    return {
+        **row,
+        "by": "phantombase" if LEDGER in metadata.extra_metadata else "hudi",
+        "file_groups": len(stats),
+        "rows": sum(s.num_writes for s in stats),
+        "bytes_written": sum(s.file_size_in_bytes for s in stats),
+        "problem": None,
+    }

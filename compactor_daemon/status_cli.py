@@ -1,0 +1,148 @@
+"""The commands that look at compactions (`status`, `claims`) and the one that lets a parked one be tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from compactor_daemon import status_render
+from compactor_daemon.claims import Claim, find_table_id
+from compactor_daemon.compactor import pending_instants
+from compactor_daemon.failures import RetryOptions, release_failures
+from compactor_daemon.look import Claimed, TableLook, look
+from compactor_daemon.options import AttemptOptions
+from compactor_daemon.status import Clock, claim_rows, status_report, work_rows
+from compactor_daemon.zookeeper import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
+from compactor_daemon.zookeeper_claims import ZooKeeperClaims
+from compactor_daemon.zookeeper_cli import Ca, Cert, DigestFile, Folder, Hosts, Key, zookeeper_options
+from timeline.console import EXIT_FAILED, configure_logging, emit
+from timeline.errors import PhantombaseError
+from timeline.gate import clock_ms
+from timeline.table import Table, consistent
+
+_RECENT = 5
+_LOOKER = "status"
+RETRY, ATTEMPT = RetryOptions(), AttemptOptions()
+"""The defaults: each option's home is its dataclass."""
+
+TablePath = Annotated[str, typer.Argument(metavar="TABLE", help="base path of the table (the folder with .hoodie)")]
+TablePaths = Annotated[list[str], typer.Argument(metavar="TABLE...", help="base paths of tables")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document: sizes in bytes, times in seconds")]
+
+
+def status(
+    table: TablePath,
+    zookeeper: Hosts = None,
+    zookeeper_dir: Folder = None,
+    slo: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="a compaction that has pended for longer is overdue"),
+    ] = None,
+    retries: Annotated[int, typer.Option(min=0, help="as the daemons were told")] = RETRY.retries,
+    backoff: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="as the daemons were told")
+    ] = RETRY.backoff_s,
+    foreign_grace: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="as the daemons were told")
+    ] = ATTEMPT.foreign_grace_s,
+    zookeeper_digest_file: DigestFile = None,
+    zookeeper_ca: Ca = None,
+    zookeeper_cert: Cert = None,
+    zookeeper_key: Key = None,
+    json: Json = False,
+) -> None:
+    """Show what pends on a table, who works on it, how far it is, and why the rest waits.
+
+    Without `--zookeeper` storage alone is asked: heartbeats show who works, as of the last beat (every 30 s). Exit
+    code 1 when ZooKeeper was asked and did not tell.
+
+    Example: `compactor-daemon status /data/orders --slo 3600`
+    """
+    configure_logging(json, verbose=False)
+    options = zookeeper_options(
+        zookeeper, zookeeper_dir, zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key
+    )
+    opened = Table.open(table)  # what is no table is refused before anybody is asked
+    claimed = _claimed(options, opened)
+    data = status_report(
+        _looked(opened, claimed, recent=_RECENT),
+        _clock(opened),
+        slo_s=slo,
+        attempt=AttemptOptions(foreign_grace_s=foreign_grace),
+        retry=RetryOptions(retries=retries, backoff_s=backoff),
+    )
+    emit(data, json, status_render.status)
+    if data["claims"] == "unknown":
+        raise typer.Exit(EXIT_FAILED)
+
+
+def claims(
+    tables: TablePaths,
+    zookeeper: Hosts = None,
+    zookeeper_dir: Folder = None,
+    zookeeper_digest_file: DigestFile = None,
+    zookeeper_ca: Ca = None,
+    zookeeper_cert: Cert = None,
+    zookeeper_key: Key = None,
+    json: Json = False,
+) -> None:
+    """Show who works on which compaction, since when, and how far it is.
+
+    With `--zookeeper` the claims of a fleet, without it the heartbeats in storage.
+
+    Example: `compactor-daemon claims --zookeeper zk1:2181,zk2:2181 /data/orders /data/rides`
+    """
+    configure_logging(json, verbose=False)
+    options = zookeeper_options(
+        zookeeper, zookeeper_dir, zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key
+    )
+    opened = [Table.open(path) for path in tables]
+    if options is None:
+        rows = [row for table in opened for row in work_rows(_looked(table), _clock(table))]
+    else:
+        with zookeeper_session(options) as session:
+            found = [(table, _claims_in(session, table)) for table in opened]
+        rows = [row for table, held in found for row in claim_rows(table.storage.base_path, held, _clock(table))]
+    emit({"claims": rows}, json, status_render.claims)
+
+
+def release(
+    table: TablePath,
+    instant: Annotated[str, typer.Argument(metavar="INSTANT", help="a pending compaction, as `status` prints it")],
+    json: Json = False,
+) -> None:
+    """Forget the failures of a pending compaction: one that is parked is tried again.
+
+    Example: `compactor-daemon release /data/orders 20261121091052663`
+    """
+    configure_logging(json, verbose=False)
+    opened = Table.open(table)
+    (pending,) = pending_instants(opened, instant)
+    forgotten = release_failures(opened.storage, pending)
+    emit({"table": table, "instant": pending, "failures": forgotten}, json, status_render.released)
+
+
+def _clock(table: Table) -> Clock:
+    return Clock(clock_ms(), table.now())
+
+
+def _looked(table: Table, claimed: Claimed = None, recent: int = 0) -> TableLook:
+    return consistent(lambda: look(table.reload(), claimed, recent=recent))
+
+
+def _claimed(options: ZooKeeperOptions | None, table: Table) -> Claimed:
+    if options is None:
+        return None
+    try:
+        with zookeeper_session(options) as session:
+            return _claims_in(session, table)
+    except PhantombaseError as error:
+        return error
+
+
+def _claims_in(session: ZooKeeperSession, table: Table) -> Mapping[str, Claim]:
+    """The claims on a table; none where no fleet has served it yet: those it will make lie under a name given then."""
+    name = find_table_id(table.storage)
+    return ZooKeeperClaims(session, name, _LOOKER).all() if name is not None else {}
