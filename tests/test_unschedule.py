@@ -165,13 +165,12 @@ def test_a_compactor_between_void_and_the_plan_s_end(version: int, tmp_path: Pat
     for decides in (False, True):
         path = tmp_path / f"trips{decides}"
         instant = planned(path, version)
-        begun: list[Any] = []
 
-        def hook(call: Call, *, path: Path = path, begun: list[Any] = begun, decides: bool = decides) -> Any:
+        def hook(call: Call, *, path: Path = path, decides: bool = decides) -> Any:
             if call.name == "delete" and call.path.endswith("compaction.requested"):
-                begun.append(staged(open_table(path), call.path.rpartition("/")[2].partition(".")[0]))
+                attempt, done, schema = staged(open_table(path), call.path.rpartition("/")[2].partition(".")[0])
                 if decides:
-                    decide_go(open_table(path), *begun[0], ProcessLock("another"))
+                    decide_go(open_table(path), attempt, done, schema, ProcessLock("another"))
             return call.do()
 
         table = open_table(path, HookedStorage(LocalStorage(str(path)), hook))
@@ -190,11 +189,12 @@ def test_a_compactor_between_void_and_the_plan_s_end(version: int, tmp_path: Pat
 @VERSIONS
 def test_died_at_every_call_it_can_be_done_again_or_executed(version: int, tmp_path: Path) -> None:
     """Dead before the plan is gone, nothing has happened: compactors and a second try both go on."""
+    origin = tmp_path / "origin"
+    instant = planned(origin, version)
+    staged(open_table(origin), instant)  # something to clean up
     number, ended = 0, False
     while not ended:
-        path = tmp_path / f"trips{number}"
-        instant = planned(path, version)
-        staged(open_table(path), instant)  # something to clean up
+        path = shutil.copytree(origin, tmp_path / f"trips{number}")
         try:
             unschedule(open_table(path, HookedStorage(LocalStorage(str(path)), die_at(number))), instant, LOCK)
             ended = True

@@ -49,7 +49,7 @@ def test_hudi_goes_on_after_a_plan_was_taken_back(judge: Judge, version: int, tm
     table.hudi_compacts(again)
     judge.clean(table.path)
     same(table.agree(), before)
-    table.upsert(rows(range(0, 50, 7), 5))
+    table.upsert(rows(range(5, 15), 5))  # no new key: they would go into small base files, written anew
     table.we_schedule()
     table.compact_beside_hudi()
 
