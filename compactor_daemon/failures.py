@@ -16,8 +16,7 @@ from typing import TypeAlias
 
 from compactor_daemon.records import instant_folder
 from timeline.errors import (
-    AttemptDeadError,
-    BarrierError,
+    ClaimedError,
     ConflictError,
     LedgerError,
     MissingFileError,
@@ -90,7 +89,7 @@ def weigh(error: Exception) -> Weight:
     if isinstance(error, LedgerError):
         return Weight.PARK
     counted = isinstance(error, TableChangedError) or not isinstance(error, ConflictError)
-    if isinstance(error, (StoppedError, AttemptDeadError, BarrierError)) or not counted:
+    if isinstance(error, (StoppedError, ClaimedError)) or not counted:
         return Weight.NOTHING
     return Weight.RETRY
 

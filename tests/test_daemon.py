@@ -1,0 +1,392 @@
+"""The daemon's loop over tables that only pretend."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from compactor_daemon.claims import Claim
+from compactor_daemon.compactor import Compacted
+from compactor_daemon.daemon import Daemon, Observer, Summary
+from compactor_daemon.dispatch import Pending, Rules, Stop
+from compactor_daemon.failures import RetryOptions
+from compactor_daemon.limit import Limit
+from compactor_daemon.served_table import Seen
+from compactor_daemon.work_note import WorkNote
+from timeline.errors import ConflictError, SparkError, StorageError, UnknownStateError
+from timeline.schedule import Scheduled
+
+WAIT_S = 20.0
+
+
+def done(instant: str) -> Compacted:
+    return Compacted(
+        instant=instant,
+        attempt=1,
+        file_groups=1,
+        rows=1,
+        rows_read=1,
+        bytes_read=1,
+        bytes_written=1,
+        seconds=0.1,
+        resumed=False,
+    )
+
+
+@dataclass
+class FakeHeld:
+    claims: FakeClaims
+    instant: str
+    lost: bool = False
+
+    def report(self, note: WorkNote) -> None: ...
+
+    def release(self) -> None:
+        self.claims.held.pop(self.instant)
+
+
+@dataclass
+class FakeClaims:
+    available: bool = True
+    others: set[str] = field(default_factory=set)
+    held: dict[str, FakeHeld] = field(default_factory=dict)
+    trouble: int = 0
+
+    def names(self) -> frozenset[str]:
+        return frozenset(self.others | set(self.held))
+
+    def all(self) -> Mapping[str, Claim]:
+        raise NotImplementedError
+
+    def take(self, instant: str) -> FakeHeld | None:
+        if self.trouble:
+            self.trouble -= 1
+            raise UnknownStateError("no answer")
+        if instant in self.others:
+            return None
+        assert instant not in self.held
+        self.held[instant] = FakeHeld(self, instant)
+        return self.held[instant]
+
+
+class FakeTable:
+    """A table whose pending instants vanish as they are executed."""
+
+    def __init__(self, path: str, *instants: str) -> None:
+        self.path = path
+        self.claims = FakeClaims()
+        self.pending = list(instants)
+        self.due = False
+        self.looks = 0
+        self.sweeps = 0
+        self.failures: list[tuple[str, str]] = []
+        self.tried: list[str] = []
+        self.look_error: Exception | None = None
+        self.work: Callable[[str, Limit], None] = lambda instant, limit: None
+
+    def look(self) -> Seen:
+        self.looks += 1
+        if self.look_error is not None:
+            raise self.look_error
+        seen = tuple(Pending(instant=i) for i in self.pending)
+        return Seen(pending=seen, claimed=self.claims.names(), due=self.due, oldest_s=None)
+
+    def request(self) -> Scheduled:
+        self.due = False
+        self.pending.append("900")
+        return Scheduled(instant="900", plan=None, why="due")
+
+    def sweep(self) -> None:
+        self.sweeps += 1
+
+    def execute(self, instant: str, held: object, limit: Limit) -> Compacted | None:
+        self.tried.append(instant)
+        if instant not in self.pending:
+            return None
+        self.work(instant, limit)
+        self.pending.remove(instant)
+        return done(instant)
+
+    def failed(self, instant: str, error: Exception) -> None:
+        self.failures.append((instant, str(error)))
+
+
+def daemon_of(*tables: FakeTable, observer: Observer | None = None, gone: bool = False, **rules: object) -> Daemon:
+    rules = {"poll_s": 0.05, "once": True, **rules}
+    return Daemon(
+        {t.path: t for t in tables},
+        Rules(**rules),  # type: ignore[arg-type]
+        RetryOptions(backoff_s=30.0),
+        observer=observer,
+        spark_is_gone=lambda: gone,
+    )
+
+
+class Running:
+    """A daemon in a thread."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self.summary: Summary | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        self.summary = self.daemon.run()
+
+    def end(self, how: Stop) -> Summary:
+        self.daemon.stop(how)
+        self.thread.join(WAIT_S)
+        assert self.summary is not None, "the daemon did not end"
+        return self.summary
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_everything_is_executed_once_in_order() -> None:
+    one, two = FakeTable("a", "1", "2", "3"), FakeTable("b", "1")
+    summary = daemon_of(one, two).run()
+    assert sorted((t, c.instant) for t, c in summary.done) == [("a", "1"), ("a", "2"), ("a", "3"), ("b", "1")]
+    assert one.tried == ["1", "2", "3"]
+    assert (one.sweeps, two.sweeps) == (1, 1)
+    assert not one.claims.held
+    assert summary.left == {}
+
+
+def test_what_others_hold_is_left_to_them() -> None:
+    table = FakeTable("a", "1", "2")
+    table.claims.others = {"1"}
+    summary = daemon_of(table).run()
+    assert table.tried == ["2"]
+    assert summary.left == {"a": ("1",)}
+
+
+def test_an_instant_that_somebody_completed_meanwhile_is_no_failure() -> None:
+    table = FakeTable("a", "1")
+    table.work = lambda instant, limit: None
+    look = table.look
+    stale = look()
+    table.pending.clear()
+    table.look = lambda: stale  # type: ignore[method-assign]
+    runs = Running(daemon_of(table, once=False))
+    until(lambda: table.tried != [])
+    summary = runs.end(Stop.FINISH)
+    assert not summary.done
+    assert not summary.failed
+    assert not table.failures
+
+
+def test_a_failure_is_kept_and_the_others_go_on() -> None:
+    table = FakeTable("a", "1", "2")
+
+    def work(instant: str, limit: Limit) -> None:
+        if instant == "1":
+            raise StorageError("disk full")
+
+    table.work = work
+    summary = daemon_of(table).run()
+    assert table.tried == ["1", "2"]
+    assert table.failures == [("1", "disk full")]
+    assert [(t, i) for t, i, _ in summary.failed] == [("a", "1")]
+    assert not table.claims.held
+
+
+def test_others_at_work_on_an_instant_are_no_failure_of_it() -> None:
+    table = FakeTable("a", "1")
+
+    def work(instant: str, limit: Limit) -> None:
+        raise ConflictError("a Hudi compactor is at work")
+
+    table.work = work
+    summary = daemon_of(table).run()
+    assert table.tried == ["1"]
+    assert not table.failures
+    assert not summary.failed
+
+
+def test_a_bug_in_one_instant_does_not_end_the_daemon() -> None:
+    table = FakeTable("a", "1", "2")
+
+    def work(instant: str, limit: Limit) -> None:
+        if instant == "1":
+            raise ZeroDivisionError("a bug")
+
+    table.work = work
+    assert [c.instant for _, c in daemon_of(table).run().done] == ["2"]
+    assert table.failures == [("1", "a bug")]
+
+
+def test_a_claim_nobody_answered_is_tried_again_later() -> None:
+    table = FakeTable("a", "1", "2")
+    table.claims.trouble = 1
+    summary = daemon_of(table).run()
+    assert table.tried == ["2"]
+    assert summary.left == {"a": ("1",)}
+
+
+def test_a_table_in_trouble_does_not_stop_the_others() -> None:
+    bad, good = FakeTable("a", "1"), FakeTable("b", "1")
+    bad.look_error = StorageError("stale handle")
+    summary = daemon_of(bad, good).run()
+    assert [t for t, _ in summary.done] == ["b"]
+    assert summary.problems == {"a": "stale handle"}
+
+
+def test_a_due_plan_is_requested_and_executed() -> None:
+    table = FakeTable("a")
+    table.due = True
+    assert [c.instant for _, c in daemon_of(table).run().done] == ["900"]
+
+
+def test_the_doorbell_wakes_an_idle_daemon() -> None:
+    table = FakeTable("a")
+    runs = Running(daemon_of(table, once=False, poll_s=600.0))
+    until(lambda: table.sweeps == 1)
+    table.pending.append("1")
+    runs.daemon.wake("a")
+    until(lambda: not table.pending)
+    assert [c.instant for _, c in runs.end(Stop.FINISH).done] == ["1"]
+
+
+def test_without_a_doorbell_plans_are_found_by_polling() -> None:
+    table = FakeTable("a")
+    runs = Running(daemon_of(table, once=False))
+    until(lambda: table.sweeps == 1)
+    table.pending.append("1")
+    until(lambda: not table.pending)
+    runs.end(Stop.FINISH)
+
+
+def test_an_idle_daemon_looks_once_a_poll() -> None:
+    table = FakeTable("a")
+    runs = Running(daemon_of(table, once=False, poll_s=0.2))
+    time.sleep(1.1)
+    looks = table.looks
+    runs.end(Stop.FINISH)
+    assert 4 <= looks <= 7
+
+
+def test_a_released_claim_of_others_is_noticed() -> None:
+    table = FakeTable("a", "1")
+    table.claims.others = {"1"}
+    runs = Running(daemon_of(table, once=False, poll_s=600.0))
+    until(lambda: table.sweeps == 1)
+    table.claims.others.clear()
+    runs.daemon.claims_changed("a")
+    until(lambda: not table.pending)
+    runs.end(Stop.FINISH)
+
+
+class Slow:
+    """Work that goes on until it is let go, or its limit says stop."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.let_go = threading.Event()
+
+    def __call__(self, instant: str, limit: Limit) -> None:
+        self.begun.set()
+        while not self.let_go.wait(0.01):
+            limit.check()
+
+
+def test_finish_brings_the_work_to_its_end() -> None:
+    table, slow = FakeTable("a", "1", "2"), Slow()
+    table.work = slow
+    runs = Running(daemon_of(table, once=False))
+    assert slow.begun.wait(WAIT_S)
+    runs.daemon.stop(Stop.FINISH)
+    time.sleep(0.1)
+    assert runs.summary is None
+    slow.let_go.set()
+    assert [c.instant for _, c in runs.end(Stop.FINISH).done] == ["1"]
+    assert table.pending == ["2"]
+
+
+def test_hand_over_stops_the_work_and_gives_the_claim_back() -> None:
+    table, slow = FakeTable("a", "1"), Slow()
+    table.work = slow
+    runs = Running(daemon_of(table, once=False))
+    assert slow.begun.wait(WAIT_S)
+    summary = runs.end(Stop.HAND_OVER)
+    assert not summary.done
+    assert not summary.failed
+    assert not table.failures
+    assert not table.claims.held
+
+
+def test_work_under_a_lost_claim_is_stopped() -> None:
+    table, slow = FakeTable("a", "1"), Slow()
+    table.work = slow
+    runs = Running(daemon_of(table, once=False))
+    assert slow.begun.wait(WAIT_S)
+    table.claims.held["1"].lost = True
+    runs.daemon.session_changed()
+    until(lambda: not table.claims.held)
+    assert not runs.end(Stop.FINISH).done
+    assert not table.failures
+
+
+def test_nothing_is_begun_while_claims_are_unavailable() -> None:
+    table = FakeTable("a")
+    runs = Running(daemon_of(table, once=False, poll_s=0.05))
+    until(lambda: table.sweeps == 1)
+    table.claims.available = False
+    runs.daemon.session_changed()
+    table.pending.append("1")
+    looks = table.looks
+    until(lambda: table.looks > looks + 3)
+    assert table.tried == []
+    assert "no connection" in (runs.daemon.trouble or "")
+    table.claims.available = True
+    runs.daemon.session_changed()
+    until(lambda: not table.pending)
+    runs.end(Stop.FINISH)
+
+
+def test_a_daemon_without_its_spark_ends_and_says_so() -> None:
+    table = FakeTable("a", "1", "2")
+
+    def work(instant: str, limit: Limit) -> None:
+        raise SparkError("the JVM is gone")
+
+    table.work = work
+    with pytest.raises(SparkError, match="JVM"):
+        daemon_of(table, once=False, gone=True).run()
+    assert table.tried == ["1"]
+    assert not table.claims.held
+
+
+class Heard(Observer):
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def started(self, table: str, latency_s: float | None) -> None:
+        self.events.append("started")
+
+    def finished(self, table: str, compacted: Compacted | None) -> None:
+        self.events.append("finished" if compacted else "nothing")
+
+    def failed(self, table: str) -> None:
+        self.events.append("failed")
+
+
+def test_the_observer_hears_each_instant_begin_and_end() -> None:
+    table, heard = FakeTable("a", "1", "2"), Heard()
+
+    def work(instant: str, limit: Limit) -> None:
+        if instant == "1":
+            raise StorageError("disk full")
+
+    table.work = work
+    daemon_of(table, observer=heard).run()
+    assert heard.events == ["started", "failed", "nothing", "started", "finished"]
