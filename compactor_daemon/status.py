@@ -6,7 +6,7 @@ The state of a pending compaction is the first of these that holds:
 
     unknown       its records or its plan cannot be read
     decided       its result stands (`go`) and is being, or waits to be, published
-    unscheduled   taken back (`void`), and still on the timeline: `unschedule` again finishes that
+    unscheduled   being taken back (`void`), and still on the timeline: a plan like any other if nobody goes on with it
     running       somebody holds its claim, or keeps a heartbeat of ours fresh
     foreign       an executor of Hudi may be at work on it
     parked        failed too often, or in a way no repetition mends: waits for `release`
@@ -145,7 +145,7 @@ def _state(
     if GO in seen.fates.values():
         return "decided", None if row["work"] else "its result stands: the next run publishes it"
     if seen.fates and seen.fates[max(seen.fates)] == VOID:
-        return "unscheduled", "taken back, and still on the timeline: run unschedule again"
+        return "unscheduled", "an unschedule did not come to its end: run it again; else the next run executes the plan"
     if row["work"]:
         return "running", None
     if row["foreign"] and row["foreign"]["live"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -14,10 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 import compactor_daemon.unschedule
 from compactor_daemon.attempt import open_attempt
-from compactor_daemon.compactor import compact_instant, pending_instants
+from compactor_daemon.cli import app
+from compactor_daemon.compactor import compact_instant, pending_instants, probe
 from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import LocalRunner
 from compactor_daemon.foreign import inflight_path
@@ -43,6 +46,7 @@ from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
 from timeline.rollback_plan import RollbackPlan, encode_rollback_plan
 from timeline.schedule import schedule_compaction
+from timeline.storage import Storage
 from timeline.table import Table
 from timeline.table_config import MergeMode
 from writer_hooks.engine import LocalEngine
@@ -268,6 +272,39 @@ def _unschedules(crew: Crew, instant: str, lock_works: bool, actor: Actor) -> No
     actor.rest(crew.pick.randrange(120))
     with suppress(ConflictError, UsageError):
         unschedule(Table.on(actor.storage), instant, crew if lock_works else ProcessLock(actor.name))
+
+
+def test_a_key_that_is_moved_while_keys_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking at keys takes its time outside the lock: what changed since is looked at again."""
+    path = tmp_path / "trips"
+    instant = planned(path, 9)
+    moves = [lambda: upsert(path, trips((1, 3, 3.0)))]
+
+    def moved_meanwhile(storage: Storage) -> None:
+        probe(storage)
+        if moves:
+            moves.pop()()
+
+    monkeypatch.setattr(compactor_daemon.unschedule, "probe", moved_meanwhile)
+    with pytest.raises(ConflictError, match="written elsewhere"):
+        unschedule(open_table(path), instant, LOCK)
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+def test_the_command(as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    path = tmp_path / "trips"
+    instant = planned(path, 9)
+    command = ["unschedule", str(path), instant]
+    refused = CliRunner().invoke(app, command)
+    assert isinstance(refused.exception, UsageError)
+    assert "one of --lock and --sole-writer" in str(refused.exception)
+    done = CliRunner().invoke(app, [*command, "--sole-writer", *(["--json"] if as_json else [])])
+    assert done.exit_code == 0
+    if as_json:
+        assert json.loads(done.stdout) == {"table": str(path), "instant": instant, "file_groups": 1, "attempts": []}
+    else:
+        assert f"unscheduled compaction {instant}: 1 file group free for the next plan" in done.stdout
 
 
 # --- what must be executed -------------------------------------------------------------------------------------------
