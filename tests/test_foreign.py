@@ -28,14 +28,17 @@ class _BesideHudi:
 
     def __init__(self, path: Path, instant: str) -> None:
         self.path, self.instant = path, instant
-        self.staged = 0
+        self.stopped = False
 
     def __call__(self, storage: Storage, tasks: list[SliceTask], progress: Progress) -> list[SliceDone]:
         def hudi_begins(done: int, total: int) -> None:
-            self.staged = max(self.staged, done)
             if done:
                 storage.put_if_absent(inflight_path(open_table(self.path), self.instant), b"")
-            progress(done, total)
+            try:
+                progress(done, total)
+            except AttemptDeadError:
+                self.stopped = True
+                raise
 
         return LocalRunner(1)(storage, tasks, hudi_begins)
 
@@ -59,7 +62,7 @@ def test_it_is_seen_while_slices_are_staged(name: str, tmp_path: Path) -> None:
             output=OUTPUT,
             options=AttemptOptions(foreign_look_s=0),
         )
-    assert runner.staged
+    assert runner.stopped
     fate = read_fate(table.storage, instant, 1)
     assert fate is not None
     assert fate.kind == DEAD
