@@ -50,6 +50,7 @@ from compactor_daemon.records import reserved_times
 from compactor_daemon.run import run_compactions
 from compactor_daemon.run_cli import run_daemon
 from compactor_daemon.status_cli import claims, release, status
+from compactor_daemon.unschedule_cli import unschedule_command
 from timeline.console import (
     EXIT_FAILED,
     configure_logging,
@@ -205,6 +206,7 @@ app.command("run")(run_daemon)
 app.command()(status)
 app.command()(claims)
 app.command()(release)
+app.command("unschedule")(unschedule_command)
 
 
 @app.command()

@@ -272,6 +272,24 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/stream", "if intent.batch > batch.number:", "if False:", "writer_conflicts"),
     ("writer_hooks/stream", "if intent.instant in timeline.pending_writes:\n        return None", "if intent.instant in timeline.pending_writes:\n        return intent.instant", "writer_conflicts"),
     ("writer_hooks/stream", "return intent.instant if any(", "return None if any(", "writer_conflicts"),
+    # Unscheduling, and executors of Hudi.
+    ("compactor_daemon/unschedule", "        storage.put_if_absent(path, data)\n", "", "unschedule"),
+    ("compactor_daemon/unschedule", "        ended |= _end_attempts(storage, instant, who)\n", "        pass\n", "unschedule"),
+    ("compactor_daemon/unschedule", "if table.layout.slicing is Slicing.BY_BASE_INSTANT and pending:", "if False:", "unschedule"),
+    ("compactor_daemon/unschedule", "    _refuse_files(table, instant, plan)\n", "", "unschedule"),
+    ("compactor_daemon/unschedule", "    refuse_rollback(table, instant)\n", "", "unschedule"),
+    ("compactor_daemon/unschedule", "trace.inflight_ms is not None or trace.is_live", "trace.is_live", "unschedule"),
+    ("compactor_daemon/unschedule", "trace.inflight_ms is not None or trace.is_live(round(time.time() * 1000), options)", "trace.inflight_ms is not None", "unschedule"),
+    ("compactor_daemon/unschedule", "    remove_staged(storage, instant)\n", "", "unschedule"),
+    ("compactor_daemon/unschedule", "if movable_keys(_view(table, instant), instant, deletes) == keys:", "if True:", "unschedule"),
+    ("compactor_daemon/moved_keys", "base.name.instant > instant", "False", "unschedule"),
+    ("compactor_daemon/moved_keys", "if len(gone) and keys.pending:", "if False:", "unschedule"),
+    ("compactor_daemon/moved_keys", "pa.array(~lives)", "pa.array(lives | True)", "unschedule"),
+    ("compactor_daemon/attempt", "    _refuse_unscheduled(table, instant, who)\n", "", "unschedule"),
+    ("compactor_daemon/records", "if fate is None or fate.kind == GO:\n            raise ConflictError(", "if fate is None or fate.kind != DEAD:\n            raise ConflictError(", "unschedule"),
+    ("compactor_daemon/compactor", "                watch.check()\n", "", "foreign"),
+    ("compactor_daemon/decision", "    ForeignWatch(table, instant, attempt.number, attempt.trace).look()\n", "", "foreign"),
+    ("compactor_daemon/foreign", "        if self._clock() >= self._next:", "        if True:", "foreign"),
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -14,13 +15,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 import compactor_daemon.unschedule
 from compactor_daemon.attempt import open_attempt
-from compactor_daemon.compactor import compact_instant, pending_instants
+from compactor_daemon.cli import app
+from compactor_daemon.compactor import compact_instant, pending_instants, probe
 from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import LocalRunner
 from compactor_daemon.foreign import inflight_path
+from compactor_daemon.publish import completed_compaction
 from compactor_daemon.records import (
     VOID,
     attempts,
@@ -42,6 +46,7 @@ from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
 from timeline.rollback_plan import RollbackPlan, encode_rollback_plan
 from timeline.schedule import schedule_compaction
+from timeline.storage import Storage
 from timeline.table import Table
 from timeline.table_config import MergeMode
 from writer_hooks.engine import LocalEngine
@@ -159,13 +164,41 @@ def test_an_attempt_opened_on_a_plan_that_goes_this_moment_is_no_attempt(tmp_pat
 
 
 @VERSIONS
+def test_a_compactor_between_void_and_the_plan_s_end(version: int, tmp_path: Path) -> None:
+    """Only without a working lock. It is ended too; if it decides even then, its plan is put back and it publishes."""
+    for decides in (False, True):
+        path = tmp_path / f"trips{decides}"
+        instant = planned(path, version)
+
+        def hook(call: Call, *, path: Path = path, decides: bool = decides) -> Any:
+            if call.name == "delete" and call.path.endswith("compaction.requested"):
+                attempt, done, schema = staged(open_table(path), call.path.rpartition("/")[2].partition(".")[0])
+                if decides:
+                    decide_go(open_table(path), attempt, done, schema, ProcessLock("another"))
+            return call.do()
+
+        table = open_table(path, HookedStorage(LocalStorage(str(path)), hook))
+        if decides:
+            with pytest.raises(ConflictError, match="decided and will be published"):
+                unschedule(table, instant, LOCK)
+            run_all(open_table(path))
+            assert completed_compaction(open_table(path), instant) is not None
+        else:
+            assert unschedule(table, instant, LOCK).attempts == (2,)
+            assert [f.kind for n in (1, 2) if (f := read_fate(table.storage, instant, n))] == [VOID, "dead"]
+        assert read_rows(path) == BEFORE
+        check_no_strays(path)
+
+
+@VERSIONS
 def test_died_at_every_call_it_can_be_done_again_or_executed(version: int, tmp_path: Path) -> None:
     """Dead before the plan is gone, nothing has happened: compactors and a second try both go on."""
+    origin = tmp_path / "origin"
+    instant = planned(origin, version)
+    staged(open_table(origin), instant)  # something to clean up
     number, ended = 0, False
     while not ended:
-        path = tmp_path / f"trips{number}"
-        instant = planned(path, version)
-        staged(open_table(path), instant)  # something to clean up
+        path = shutil.copytree(origin, tmp_path / f"trips{number}")
         try:
             unschedule(open_table(path, HookedStorage(LocalStorage(str(path)), die_at(number))), instant, LOCK)
             ended = True
@@ -239,6 +272,39 @@ def _unschedules(crew: Crew, instant: str, lock_works: bool, actor: Actor) -> No
     actor.rest(crew.pick.randrange(120))
     with suppress(ConflictError, UsageError):
         unschedule(Table.on(actor.storage), instant, crew if lock_works else ProcessLock(actor.name))
+
+
+def test_a_key_that_is_moved_while_keys_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking at keys takes its time outside the lock: what changed since is looked at again."""
+    path = tmp_path / "trips"
+    instant = planned(path, 9)
+    moves = [lambda: upsert(path, trips((1, 3, 3.0)))]
+
+    def moved_meanwhile(storage: Storage) -> None:
+        probe(storage)
+        if moves:
+            moves.pop()()
+
+    monkeypatch.setattr(compactor_daemon.unschedule, "probe", moved_meanwhile)
+    with pytest.raises(ConflictError, match="written elsewhere"):
+        unschedule(open_table(path), instant, LOCK)
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+def test_the_command(as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    path = tmp_path / "trips"
+    instant = planned(path, 9)
+    command = ["unschedule", str(path), instant]
+    refused = CliRunner().invoke(app, command)
+    assert isinstance(refused.exception, UsageError)
+    assert "one of --lock and --sole-writer" in str(refused.exception)
+    done = CliRunner().invoke(app, [*command, "--sole-writer", *(["--json"] if as_json else [])])
+    assert done.exit_code == 0
+    if as_json:
+        assert json.loads(done.stdout) == {"table": str(path), "instant": instant, "file_groups": 1, "attempts": []}
+    else:
+        assert f"unscheduled compaction {instant}: 1 file group free for the next plan" in done.stdout
 
 
 # --- what must be executed -------------------------------------------------------------------------------------------
