@@ -73,6 +73,10 @@ class Served(Protocol):
         """Finishes what others left behind."""
         ...
 
+    def is_done(self, instant: str) -> bool:
+        """Whether a daemon has completed it since it was found pending; False may be out of date."""
+        ...
+
     def execute(self, instant: str, held: HeldClaim, limit: Limit) -> Compacted | None:
         """Executes a claimed instant; None: it is not pending any more."""
         ...
@@ -114,12 +118,27 @@ class Summary:
     left: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Work:
-    """An instant at work."""
+    """An instant at work; `held` once it is claimed."""
 
-    held: HeldClaim
-    limit: Limit
+    held: HeldClaim | None = None
+    limit: Limit = field(default_factory=Limit)
+
+    def stop(self, why: str) -> None:
+        """Stops it, unless it is past its decision."""
+        self.limit.close(0.0, why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """How it ended: `done`, `claimed` by somebody else, `unknown` who has the claim, or with an error; none of them:
+    nothing was left to do."""
+
+    done: Compacted | None = None
+    claimed: bool = False
+    unknown: bool = False
+    error: Exception | None = None
 
 
 class Daemon:
@@ -230,20 +249,9 @@ class Daemon:
 
     def _take(self, table: str, instant: str, workers: ThreadPoolExecutor) -> None:
         state = self._states[table]
-        try:
-            held = self._served[table].claims.take(instant)
-        except PhantombaseError as error:
-            _log.warning("claim_failed", table=table, instant=instant, error=str(error))
-            self._postpone(table, instant)
-            return
-        if held is None:
-            self._change(table, claimed=state.claimed | {instant})
-            return
         self._takes += 1
-        requested = next((p.requested_ms for p in state.pending if p.instant == instant), None)
-        self._observer.started(table, None if requested is None else max(0, self._clock() - requested) / 1000)
         self._change(table, running=state.running | {instant}, served=self._takes)
-        work = self._work[table, instant] = _Work(held=held, limit=Limit())
+        work = self._work[table, instant] = _Work()
         workers.submit(self._execute, table, instant, work)
 
     # --- in other threads ----------------------------------------------------------------------------------------
@@ -251,16 +259,32 @@ class Daemon:
     def _execute(self, table: str, instant: str, work: _Work) -> None:
         """Never raises: an error of any kind is news for the loop."""
         with structlog.contextvars.bound_contextvars(table=table, instant=instant):
-            done: Compacted | None = None
-            error: Exception | None = None
             try:
-                done = self._served[table].execute(instant, work.held, work.limit)
-            except Exception as caught:
-                error = caught
-            if error is not None:
+                ended = self._claimed_and_executed(table, instant, work)
+            except Exception as error:
                 self._note_failure(table, instant, error)
-            work.held.release()
-        self._news.put(partial(self._ended, table, instant, done, error))
+                ended = _Ended(error=error)
+            self._news.put(partial(self._ended, table, instant, work, ended))
+
+    def _claimed_and_executed(self, table: str, instant: str, work: _Work) -> _Ended:
+        served = self._served[table]
+        if served.is_done(instant):  # since we last looked: no claim is needed to know
+            return _Ended()
+        try:
+            held = served.claims.take(instant)
+        except PhantombaseError as error:  # no failure of the instant
+            _log.warning("claim_failed", error=str(error))
+            return _Ended(unknown=True)
+        if held is None:
+            return _Ended(claimed=True)
+        try:
+            work.held = held
+            if held.lost:
+                work.stop("the loss of its claim")
+            self._news.put(partial(self._begun, table, instant))
+            return _Ended(done=served.execute(instant, held, work.limit))
+        finally:
+            held.release()
 
     def _note_failure(self, table: str, instant: str, error: Exception) -> None:
         weight = weigh(error)
@@ -327,17 +351,27 @@ class Daemon:
         state = self._states[table]
         self._change(table, busy=False, looked=True, look_at=later, sweep_at=max(later, state.sweep_at), pending=())
 
-    def _ended(self, table: str, instant: str, done: Compacted | None, error: Exception | None) -> None:
+    def _begun(self, table: str, instant: str) -> None:
+        found = (p.requested_ms for p in self._states[table].pending if p.instant == instant)
+        requested = next(found, None)
+        self._observer.started(table, None if requested is None else max(0, self._clock() - requested) / 1000)
+
+    def _ended(self, table: str, instant: str, work: _Work, ended: _Ended) -> None:
         del self._work[table, instant]
         state = self._states[table]
         self._change(table, running=state.running - {instant})
-        if error is None:
-            self._change(table, pending=tuple(p for p in state.pending if p.instant != instant))
-            if done is not None:
-                self.summary.done.append((table, done))
+        if ended.claimed:
+            self._change(table, claimed=state.claimed | {instant})
+        elif ended.unknown:
+            self._postpone(table, instant)
+        elif ended.error is not None:
+            self._failed(table, instant, ended.error)
         else:
-            self._failed(table, instant, error)
-        self._observer.finished(table, done)
+            self._change(table, pending=tuple(p for p in state.pending if p.instant != instant))
+        if ended.done is not None:
+            self.summary.done.append((table, ended.done))
+        if work.held is not None:
+            self._observer.finished(table, ended.done)
         if not startable(self._states[table], self._clock()):
             self._look_at(table, 0)
 
@@ -365,9 +399,9 @@ class Daemon:
 
     def _session_changed(self) -> None:
         for (table, instant), work in self._work.items():
-            if work.held.lost and not work.limit.closed:
+            if work.held is not None and work.held.lost and not work.limit.closed:
                 _log.warning("claim_lost", table=table, instant=instant)
-                work.limit.close(0.0, "the loss of its claim")
+                work.stop("the loss of its claim")
         for name, served in self._served.items():
             self._observer.zookeeper(served.claims.available)
             self._change(name, available=served.claims.available)
@@ -379,7 +413,7 @@ class Daemon:
         _log.info("stopping", how=how.value, running=len(self._work))
         if how is Stop.HAND_OVER:
             for work in self._work.values():
-                work.limit.close(0.0, "the end of its daemon")
+                work.stop("the end of its daemon")
 
     @property
     def _poll_ms(self) -> int:

@@ -19,6 +19,7 @@ from timeline.books import audit_path
 from timeline.errors import PhantombaseError
 from timeline.gate import clock_ms
 from timeline.instant import Instant
+from timeline.local_storage import LocalStorage
 from timeline.lock import TableLock
 from timeline.plan import TOTAL_LOG_FILES_SIZE, CompactionPlan
 from timeline.schedule import Scheduled, refuse_metadata_table, schedule_compaction
@@ -124,10 +125,14 @@ class ServedTable:
                 held.release()
         forget_archived(table)
 
+    def is_done(self, instant: str) -> bool:
+        """See `Served`: its books are in the audit log."""
+        return LocalStorage(self.path).find(audit_path(instant)) is not None
+
     def execute(self, instant: str, held: HeldClaim, limit: Limit) -> Compacted | None:
         """Brings a claimed instant to its end; None: somebody else already has. Errors: as `compact_instant`."""
         table = Table.open(self.path)
-        if table.storage.find(audit_path(instant)) is not None or instant not in pending_instants(table):
+        if self.is_done(instant) or instant not in pending_instants(table):
             return None
         refuse_metadata_table(table)
         preflight(table, [instant])

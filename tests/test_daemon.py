@@ -103,6 +103,9 @@ class FakeTable:
     def sweep(self) -> None:
         self.sweeps += 1
 
+    def is_done(self, instant: str) -> bool:
+        return False
+
     def execute(self, instant: str, held: object, limit: Limit) -> Compacted | None:
         self.tried.append(instant)
         if instant not in self.pending:
@@ -231,6 +234,8 @@ def test_a_claim_nobody_answered_is_tried_again_later() -> None:
     summary = daemon_of(table).run()
     assert table.tried == ["2"]
     assert summary.left == {"a": ("1",)}
+    assert not summary.failed
+    assert not table.failures
 
 
 def test_a_table_in_trouble_does_not_stop_the_others() -> None:
