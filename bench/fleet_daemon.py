@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -46,13 +46,17 @@ class DaemonRun:
     problems: tuple[str, ...]
 
 
-class _Begun(Observer):
+class Begun(Observer):
+    """When instants were claimed, and how long after their request."""
+
     def __init__(self) -> None:
         self.moments: list[float] = []
+        self.latencies: list[float] = []
 
     def started(self, table: str, latency_s: float | None) -> None:
         """See `Observer`."""
         self.moments.append(time.time())
+        self.latencies += [latency_s] if latency_s is not None else []
 
 
 class NoOp(ServedTable):
@@ -114,8 +118,13 @@ def _received(receiver: Connection) -> DaemonRun:
 
 def _daemon(path: str, hosts: str, no_op: bool, barrier: Any, sender: Connection) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    begun = _Begun()
-    with _no_op_daemon(path, hosts, begun) if no_op else _real_daemon(path, hosts, begun) as (daemon, table):
+    begun = Begun()
+    with ExitStack() as stack:
+        table = None
+        if no_op:
+            daemon, table = stack.enter_context(_no_op_daemon(path, hosts, begun))
+        else:
+            daemon = stack.enter_context(real_daemon(path, hosts, begun, once=True))
         barrier.wait(_WAIT_S)
         started = time.perf_counter()
         summary = daemon.run()
@@ -139,7 +148,7 @@ def settings() -> Settings:
 
 
 @contextmanager
-def _no_op_daemon(path: str, hosts: str, observer: Observer) -> Iterator[tuple[Daemon, NoOp | None]]:
+def _no_op_daemon(path: str, hosts: str, observer: Observer) -> Iterator[tuple[Daemon, NoOp]]:
     with zookeeper_session(ZooKeeperOptions(hosts=hosts)) as session:
         table = Table.open(path)
         claims = ZooKeeperClaims(session, table_id(table.storage), daemon_name())
@@ -149,13 +158,14 @@ def _no_op_daemon(path: str, hosts: str, observer: Observer) -> Iterator[tuple[D
 
 
 @contextmanager
-def _real_daemon(path: str, hosts: str, observer: Observer) -> Iterator[tuple[Daemon, NoOp | None]]:
+def real_daemon(path: str, hosts: str, observer: Observer, *, once: bool) -> Iterator[Daemon]:
+    """A daemon that compacts."""
     with open_daemon(
         [path],
-        rules=Rules(once=True),
+        rules=Rules(once=once),
         settings=settings(),
         execute=ExecuteOptions(executor=Executor.LOCAL, threads=1),
         zookeeper=ZooKeeperOptions(hosts=hosts),
         observer=observer,
     ) as daemon:
-        yield daemon, None
+        yield daemon
