@@ -18,11 +18,13 @@ Sizes are bytes, times seconds before now, what is unknown or does not apply is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 from compactor_daemon.claims import Claim
+from compactor_daemon.coexistence import Finding
 from compactor_daemon.failures import Failure, Parked, RetryOptions, Waits, standing
 from compactor_daemon.foreign import ForeignTrace
 from compactor_daemon.look import Claimed, InstantLook, TableLook
@@ -61,8 +63,9 @@ def status_report(
     slo_s: float | None = None,
     attempt: AttemptOptions | None = None,
     retry: RetryOptions | None = None,
+    findings: Sequence[Finding] = (),
 ) -> Row:
-    """All of it. `slo_s`: a compaction pending for longer is overdue; None: nothing is."""
+    """All of it. `findings`: of `coexistence`. `slo_s`: a compaction pending for longer is overdue; None: none is."""
     attempt, retry = attempt or AttemptOptions(), retry or RetryOptions()
     pending = [_pending_row(i, one, seen.claims, clock, slo_s, attempt, retry) for i, one in seen.pending.items()]
     unknown = isinstance(seen.claims, PhantombaseError)
@@ -75,6 +78,7 @@ def status_report(
         "pending": pending,
         "writes": [_write_row(i, beat, pending, clock) for i, beat in seen.writes],
         "recent": [_recent_row(i, metadata) for i, metadata in seen.recent],
+        "beside_hudi": [{**asdict(f), "severity": f.severity.name.lower()} for f in findings],
     }
 
 

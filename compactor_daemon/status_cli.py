@@ -10,6 +10,7 @@ import typer
 
 from compactor_daemon import status_render
 from compactor_daemon.claims import Claim, find_table_id
+from compactor_daemon.coexistence import Beside, coexistence, look_beside
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.failures import RetryOptions, release_failures
 from compactor_daemon.look import Claimed, TableLook, look
@@ -56,7 +57,8 @@ def status(
     zookeeper_key: Key = None,
     json: Json = False,
 ) -> None:
-    """Show what pends on a table, who works on it, how far it is, and why the rest waits.
+    """Show what pends on a table, who works on it, how far it is, why the rest waits, and what the table shows of
+    Hudi's writers and compactors beside ours.
 
     Without `--zookeeper` storage alone is asked: heartbeats show who works, as of the last beat (every 30 s). Exit
     code 1 when ZooKeeper was asked and did not tell.
@@ -67,12 +69,14 @@ def status(
     servers = (zookeeper, zookeeper_dir, zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
     opened = Table.open(table)  # what is no table is refused before anybody is asked
     claimed = _claimed(servers, opened)
+    attempt = AttemptOptions(foreign_grace_s=foreign_grace)
     data = status_report(
         _looked(opened, claimed, recent=_RECENT),
         _clock(opened),
         slo_s=slo,
-        attempt=AttemptOptions(foreign_grace_s=foreign_grace),
+        attempt=attempt,
         retry=RetryOptions(retries=retries, backoff_s=backoff),
+        findings=coexistence(_beside(opened), clock_ms(), attempt),
     )
     emit(data, json, status_render.status)
     if data["claims"] == "unknown":
@@ -122,6 +126,10 @@ def release(
     (pending,) = pending_instants(opened, instant)
     forgotten = release_failures(opened.storage, pending)
     emit({"table": table, "instant": pending, "failures": forgotten}, json, status_render.released)
+
+
+def _beside(table: Table) -> Beside:
+    return consistent(lambda: look_beside(table.reload(), table.reload().load_timeline()))
 
 
 def _clock(table: Table) -> Clock:

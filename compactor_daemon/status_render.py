@@ -24,6 +24,7 @@ _STATES = {
     "backing off": "yellow",
     "waiting": "cyan",
 }
+_SEVERITIES = {"danger": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 def status(data: Row) -> Iterator[RenderableType]:
@@ -49,6 +50,13 @@ def status(data: Row) -> Iterator[RenderableType]:
         for row in recent:
             if row["problem"]:
                 yield _said("problem:", "bold red", f"{row['instant']}: {row['problem']}")
+    if data["beside_hudi"]:
+        yield ""
+        yield Text("beside Hudi", "bold")
+        for finding in data["beside_hudi"]:
+            severity = finding["severity"]
+            yield _said(f"{severity}:", _SEVERITIES[severity], f"{finding['what']} ({finding['found']})")
+            yield Text(f"  {finding['todo']}", "dim")
 
 
 def _reasons(pending: list[Row]) -> Iterator[RenderableType]:

@@ -15,6 +15,7 @@ import typer
 
 from compactor_daemon.cli import app as compactor
 from tests.golden_tables import unzip_golden
+from tests.zookeeper import ZooKeeper, wait_until
 from timeline.cli import app as timeline
 from timeline.read import read_table
 from timeline.table import Table
@@ -43,12 +44,34 @@ def run(line: str, table: Path) -> subprocess.CompletedProcess[str]:
 def test_the_shown_commands_run(tmp_path: Path) -> None:
     """Schedule and compact, exactly as shown, through the installed commands and Spark."""
     table = unzip_golden("v9_plain", tmp_path)
-    shown = [c for c in commands() if c.startswith("compactor-daemon")]
+    shown = [c for c in commands() if c.startswith(("compactor-daemon schedule", "compactor-daemon compact"))]
     assert len(shown) == 2
     for line in shown:
         done = run(line, table)
         assert done.returncode == 0, done.stderr
     assert "requested" not in run("timeline show /data/orders --pending", table).stdout
+
+
+def test_the_shown_fleet_runs(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    """A daemon and `status` as shown, but for tables, ZooKeeper's hosts, and Spark."""
+    orders, rides = (unzip_golden(name, tmp_path / name) for name in ("v9_pending", "v6_pending"))
+    daemon, status = (c for c in commands() if c.startswith(("compactor-daemon run", "compactor-daemon status")))
+
+    def words(line: str) -> list[str]:
+        hosts = re.sub(r"zk1:2181[,a-z0-9:]*", zookeeper.hosts, line)
+        command, *rest = shlex.split(hosts.replace("/data/orders", str(orders)).replace("/data/rides", str(rides)))
+        return [str(Path(sys.executable).with_name(command)), *rest]
+
+    process = subprocess.Popen([*words(daemon), "--executor", "local"])
+    try:
+        wait_until(lambda: not any(Table.open(str(t)).load_timeline().pending_compactions for t in (orders, rides)), 60)
+        shown = subprocess.run(words(status), capture_output=True, text=True, timeout=60, check=False)
+        assert shown.returncode == 0, shown.stderr
+        assert "No compaction is pending." in shown.stdout
+        process.terminate()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
 
 
 def test_the_python_example_runs(tmp_path: Path) -> None:
@@ -83,11 +106,19 @@ def test_listed_commands_and_options_exist() -> None:
         found |= {f"{name} {command}": value for command, value in group.commands.items()}  # type: ignore[attr-defined]
     listed = set(re.findall(r"^\| `((?:timeline|compactor-daemon) [a-z]+)", README, re.MULTILINE))
     assert listed == set(found)
-    for command, elsewhere in (("compact", {"--instant", "--json"}), ("schedule", {"--json", "--sole-writer"})):
+    offered = {
+        command: {o for p in found[f"compactor-daemon {command}"].params for o in p.opts if o.startswith("--")}
+        for command in ("compact", "schedule", "run")
+    }
+    for command, elsewhere in (
+        ("compact", {"--instant", "--json"}),
+        ("schedule", {"--json", "--sole-writer"}),
+        ("run", {"--json"} | offered["compact"] | offered["schedule"]),
+    ):
         section = README.partition(f"### Options of `{command}`")[2].partition("\n##")[0]
-        shown = set(re.findall(r"^\| `(--[a-z-]+)", section, re.MULTILINE))
-        offered = {o for p in found[f"compactor-daemon {command}"].params for o in p.opts if o.startswith("--")}
-        assert shown == offered - elsewhere
+        cells = re.findall(r"^\| (`--[^|]+)\|", section, re.MULTILINE)
+        shown = {option for cell in cells for option in re.findall(r"--[a-z-]+", cell)} - {"--sole-writer"}
+        assert shown == offered[command] - elsewhere
 
 
 def test_the_two_commands_exist() -> None:
