@@ -156,6 +156,7 @@ class Fleet:
             "--executor": "local",
             "--threads": 1,
             "--codec": "snappy",
+            "--bloom": "off",
         }
         if self.lock is not None:
             options["--lock"] = self._lock_of(slot)

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from compactor_daemon.failures import release_failures
+from compactor_daemon.options import Bloom, OutputOptions
 from tests.chaos.checks import check_rows, check_whole
 from tests.chaos.crew_child import KEYS, WRITERS, Subject, run_reader, run_writer, write_changes
 from tests.chaos.fleet import Fleet, fleet, forks, new_switches
@@ -87,7 +88,8 @@ def _table(folder: Path, ensemble: Ensemble, lock: str | None, name: str, versio
     (folder / name).mkdir()
     create_table(LocalStorage(str(folder / name)), spec)
     mine = lock.format(hosts=ensemble.hosts, name=name) if lock is not None else None
-    options = WriteOptions(buckets=buckets, slots=1, retries=3, lazy_rollback=True, lock=mine)
+    output = OutputOptions(bloom=Bloom.OFF)
+    options = WriteOptions(output=output, buckets=buckets, slots=1, retries=3, lazy_rollback=True, lock=mine)
     return Subject(path=folder / name, options=options)
 
 
