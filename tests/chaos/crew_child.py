@@ -35,6 +35,7 @@ SCHEMA = pa.schema(
     [("id", pa.string()), ("day", pa.string()), ("ts", pa.int64()), ("fare", pa.float64()), (_MARK, pa.bool_())]
 )
 _LOOK_EVERY = 8
+_READ_EVERY_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +143,7 @@ def run_reader(log: Path, stop: c_bool, subjects: list[Subject], journals: list[
             reads += 1
             if reads % _LOOK_EVERY == 0:
                 look_at_decisions(subject.path)
-        time.sleep(0.05)
+            time.sleep(_READ_EVERY_S)
     print(f"reads {reads}", flush=True)
 
 

@@ -19,6 +19,7 @@ import kazoo.recipe.watchers  # noqa: F401  loaded once, by the server that fork
 from compactor_daemon import compactor, decision, served_table
 from compactor_daemon.cli import main
 from compactor_daemon.records import Go, read_fate
+from compactor_daemon.served_table import ServedTable
 from tests.chaos.switches import Point, Switches
 from timeline import local_storage, lock, table, zookeeper_lock
 from timeline.errors import AttemptDeadError
@@ -133,6 +134,7 @@ def _strike(switches: Switches) -> None:
 def _watch(switches: Switches) -> None:
     """Counts decisions and what becomes of those of dead attempts; looks whether what is published was decided."""
     deciding, compacting, serving = _patched(decision, compactor, served_table)
+    look = ServedTable.look
     decide, publish, compact = deciding.decide, compacting.publish, compacting.compact_instant
 
     def count(name: str, by: int = 1) -> None:
@@ -165,9 +167,14 @@ def _watch(switches: Switches) -> None:
         finally:
             count("busy", -1)
 
+    def looked(table: ServedTable) -> Any:
+        count("looks")
+        return look(table)
+
     deciding.decide = decided
     compacting.publish = published
     serving.compact_instant = compacted
+    serving.ServedTable.look = looked
 
 
 def _shorten_locks() -> None:

@@ -22,6 +22,9 @@ from tests.partition import Link, link
 SESSION_S = 2.5
 """Of daemons with ZooKeeper; whoever is silent for longer loses its claims."""
 _END_S = 30.0
+_LOOKS = 6
+_ENDS = {"exit 0", "exit 1", "exit -9", "exit -15"}
+"""Well, with failures to report (or ZooKeeper away at its start), killed, and told to end before it had begun."""
 _QUIET = ("Traceback", "internal_error")
 """What no log may hold."""
 
@@ -85,6 +88,15 @@ class Fleet:
             if slot.pid is not None:
                 os.kill(slot.pid, number)
 
+    def wait_until_all_look(self) -> None:
+        """Each daemon that has come through goes on; one that was started anew begins."""
+        before = {slot.number: slot.switches.looks for slot in self.slots}
+        until = time.monotonic() + _END_S
+        while still := [slot.number for slot in self.slots if slot.switches.looks - before[slot.number] < _LOOKS]:
+            assert time.monotonic() < until, f"daemons {still} do nothing any more"
+            self.tend()
+            time.sleep(0.2)
+
     def end(self) -> None:
         """SIGTERM to all: each ends by itself, and well."""
         for slot in self.slots:
@@ -94,6 +106,8 @@ class Fleet:
                 slot.process.join(_END_S)
                 assert slot.process.exitcode is not None, f"daemon {slot.number} does not end: {slot.log}"
             self._bury(slot)
+        odd = self.ends.keys() - _ENDS
+        assert not odd, f"daemons ended with {odd}"
 
     def finish(self, log: Path, switches: Switches) -> None:
         """One more daemon, alone and without ZooKeeper, until nothing is left to do."""
@@ -130,7 +144,7 @@ class Fleet:
     def _bury(self, slot: Slot) -> None:
         if slot.process is not None:
             slot.process.join()
-            self.ends["killed" if slot.killed else f"exit {slot.process.exitcode}"] += 1
+            self.ends["exit -9" if slot.killed else f"exit {slot.process.exitcode}"] += 1
             slot.process.close()
             slot.process = None
 

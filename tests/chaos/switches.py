@@ -15,7 +15,7 @@ class Switches(ctypes.Structure):
 
     `point`: number of the `Point` at which `signal` is sent to itself, before the call or `after` it; 0: none. Then
     0 again, and `struck` counts.
-    `busy`: instants at work. `refused`: decisions of attempts that were dead; `decided`: those that stand.
+    `looks`: at tables. `busy`: instants at work. `refused`: decisions of attempts that were dead; `decided`: those that stand.
     `broken`: what must never be: a dead attempt decided, or something undecided published.
     """
 
@@ -27,6 +27,7 @@ class Switches(ctypes.Structure):
         ("signal", ctypes.c_int),
         ("after", ctypes.c_bool),
         ("struck", ctypes.c_long),
+        ("looks", ctypes.c_long),
         ("busy", ctypes.c_long),
         ("decided", ctypes.c_long),
         ("refused", ctypes.c_long),
@@ -40,6 +41,7 @@ class Switches(ctypes.Structure):
     signal: int
     after: bool
     struck: int
+    looks: int
     busy: int
     decided: int
     refused: int

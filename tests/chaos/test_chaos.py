@@ -65,6 +65,7 @@ def play(folder: Path, seed: int, seconds: float) -> dict[str, int]:
                     time.sleep(1.0)
                 trouble.heal()
             _come_to_rest(daemons)
+            daemons.wait_until_all_look()
             for subject in tables:
                 check_rows(subject, model)
             daemons.end()
