@@ -15,8 +15,9 @@ class Switches(ctypes.Structure):
 
     `point`: number of the `Point` at which `signal` is sent to itself, before the call or `after` it; 0: none. Then
     0 again, and `struck` counts.
-    `looks`: at tables. `busy`: instants at work. `refused`: decisions of attempts that were dead; `decided`: those that stand.
-    `broken`: what must never be: a dead attempt decided, or something undecided published.
+    `looks`: at tables. `busy`: instants at work. `decided`: decisions that stand; `refused`: those of dead attempts;
+    `noticed`: attempts that ended because they were dead. `broken`: a dead attempt decided, or something undecided
+    was published, which must never be.
     """
 
     _fields_ = (

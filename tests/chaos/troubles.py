@@ -52,7 +52,7 @@ class Troubles:
             return
         trouble = self._pick.choices(
             (self._kill, self._stop, self._strike, self._cut, self._network, self._clock, self._full, self._slow),
-            (2, 2, 4, 2, 1, 2, 2, 1),
+            (2, 2, 8, 2, 1, 2, 2, 1),
         )[0]
         lasts_s, undo = trouble(slot)
         self._ailing.append(_Ailing(slot, time.monotonic() + lasts_s, undo))
