@@ -1,4 +1,4 @@
-"""A round: a fleet, writers and a reader on a few tables while everything that can go wrong does, then rest and checks."""
+"""A round: a fleet, writers and a reader on a few tables while everything goes wrong that can; then rest and checks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def play(folder: Path, seed: int, seconds: float) -> Played:
     """One round, in an empty folder; AssertionError: something is wrong."""
     pick = random.Random(seed)
     with running_ensemble(folder / "ensemble") as ensemble:
-        lock = pick.choice((None, "zookeeper:{hosts}/locks/{name}"))
+        lock = pick.choice((f"file:{folder}/{{name}}.lock", "zookeeper:{hosts}/locks/{name}"))
         tables = [_table(folder, ensemble, lock, *kind) for kind in _KINDS]
         model = Model(_journals(folder))
         _first_rows(tables, model.journals[0])
@@ -73,11 +73,11 @@ _KINDS: tuple[tuple[str, int, int | None], ...] = (("v9_buckets", 9, 1), ("v9_ke
 """Both table versions, both indexes."""
 
 
-def _table(folder: Path, ensemble: Ensemble, lock: str | None, name: str, version: int, buckets: int | None) -> Subject:
+def _table(folder: Path, ensemble: Ensemble, lock: str, name: str, version: int, buckets: int | None) -> Subject:
     spec = NewTable(name=name, version=version, key_fields=("id",), partition_fields=("day",), ordering_fields=("ts",))
     (folder / name).mkdir()
     create_table(LocalStorage(str(folder / name)), spec)
-    mine = lock.format(hosts=ensemble.hosts, name=name) if lock is not None else None
+    mine = lock.format(hosts=ensemble.hosts, name=name)
     output = OutputOptions(bloom=Bloom.OFF)
     options = WriteOptions(output=output, buckets=buckets, slots=1, retries=3, lazy_rollback=True, lock=mine)
     return Subject(path=folder / name, options=options)

@@ -35,6 +35,7 @@ SCHEMA = pa.schema(
     [("id", pa.string()), ("day", pa.string()), ("ts", pa.int64()), ("fare", pa.float64()), (_MARK, pa.bool_())]
 )
 _LOOK_EVERY = 8
+_GATE_S = 5.0
 _READ_EVERY_S = 0.1
 
 
@@ -98,7 +99,7 @@ class Writer:
 
     def _options(self, subject: Subject) -> WriteOptions:
         plan = ScheduleOptions(
-            strategy=TriggerStrategy.NUM_COMMITS_AFTER_LAST_REQUEST, max_delta_commits=self._pick.choice((2, 3))
+            strategy=TriggerStrategy.NUM_COMMITS_AFTER_LAST_REQUEST, max_delta_commits=2, gate_s=_GATE_S
         )
         return replace(
             subject.options,

@@ -58,12 +58,13 @@ class Slot:
 
 @dataclass
 class Fleet:
-    """`lock`: of all tables, with `{hosts}` for each daemon's own way to ZooKeeper; None: a file in each table."""
+    """`lock`: of a table `{name}`, with `{hosts}` for each process's own way to ZooKeeper. Every other daemon also
+    requests compactions."""
 
     context: ForkServerContext
     subjects: list[Subject]
     slots: list[Slot]
-    lock: str | None
+    lock: str
     ends: Counter[str] = field(default_factory=Counter)
 
     def tend(self) -> None:
@@ -150,7 +151,6 @@ class Fleet:
 
     def _lock_of(self, slot: Slot) -> str:
         """As the command takes it, `{name}` included."""
-        assert self.lock is not None
         return self.lock.format(hosts=slot.network.hosts, name="{name}")
 
     def _process(self, log: Path, switches: Switches, arguments: list[str]) -> ForkServerProcess:
@@ -160,6 +160,7 @@ class Fleet:
 
     def _arguments(self, slot: Slot) -> list[str]:
         options: dict[str, object] = {
+            "--lock": self._lock_of(slot),
             "--zookeeper": slot.network.hosts,
             "--zookeeper-session": SESSION_S,
             "--poll-interval": 1,
@@ -172,15 +173,14 @@ class Fleet:
             "--codec": "snappy",
             "--bloom": "off",
         }
-        if self.lock is not None:
-            options["--lock"] = self._lock_of(slot)
         paths = [str(s.path) for s in self.subjects]
-        return ["run", *paths, "--json", *(str(word) for option in options.items() for word in option)]
+        schedule = ["--schedule", "--max-delta-commits", "3"] if slot.number % 2 else []
+        return ["run", *paths, "--json", *schedule, *(str(word) for option in options.items() for word in option)]
 
 
 @contextmanager
 def fleet(
-    context: ForkServerContext, size: int, subjects: list[Subject], ports: list[int], lock: str | None, folder: Path
+    context: ForkServerContext, size: int, subjects: list[Subject], ports: list[int], lock: str, folder: Path
 ) -> Iterator[Fleet]:
     """A fleet whose daemons reach ZooKeeper's servers at these ports; no process of it outlives the context."""
     with ExitStack() as stack:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from tests.chaos.fleet import SESSION_S, Fleet, Slot
 from tests.chaos.switches import Point
@@ -59,7 +60,8 @@ class Troubles:
 
     def heal(self) -> None:
         """Everything works again."""
-        self._end_those_over(float("inf"))
+        while self._ailing:
+            self._end_those_over(float("inf"))
         for slot in self._fleet.slots:
             slot.network.heal()
             slot.network.delay(0.0)
@@ -101,10 +103,12 @@ class Troubles:
 
         def undo() -> None:
             switches.point = 0
-            self.counts[f"{number.name} at {point.name}"] += switches.struck - before
-            self._fleet.send(slot, signal.SIGCONT)
+            if switches.struck > before:
+                self.counts[f"{number.name} at {point.name}"] += 1
+                cont = partial(self._fleet.send, slot, signal.SIGCONT)
+                self._ailing.append(_Ailing(slot, time.monotonic() + SESSION_S * 1.5, cont))
 
-        return SESSION_S * self._pick.uniform(1.8, 3.0), undo
+        return SESSION_S * self._pick.uniform(1.0, 2.0), undo
 
     def _cut(self, slot: Slot) -> tuple[float, Callable[[], None]]:
         self.counts["cut off"] += 1
