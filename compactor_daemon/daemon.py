@@ -2,6 +2,8 @@
 
 Only the loop's own thread touches the state. Whatever comes from elsewhere (a finished look or instant, a claim that
 changed, the doorbell, a signal) is put into one queue as a change of the state, and wakes the loop.
+
+Its moments are those of a clock that nobody sets: after a jump of the machine's clock it looks when it would have.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from compactor_daemon.compactor import Compacted
 from compactor_daemon.dispatch import (
     Action,
     Look,
+    Pending,
     Request,
     Rules,
     Stop,
@@ -33,7 +36,7 @@ from compactor_daemon.dispatch import (
     decide,
     startable,
 )
-from compactor_daemon.failures import Parked, RetryOptions, Weight, weigh
+from compactor_daemon.failures import Parked, RetryOptions, Waits, Weight, weigh
 from compactor_daemon.limit import Limit
 from compactor_daemon.served_table import Seen
 from timeline.errors import PhantombaseError, SparkError
@@ -141,6 +144,18 @@ class _Ended:
     error: Exception | None = None
 
 
+def _steady_ms() -> int:
+    return round(time.monotonic() * 1000)
+
+
+def _on_clock(pending: Pending, ahead_ms: int) -> Pending:
+    """What waits until a moment of the machine's clock waits until the same moment of one so far ahead of it."""
+    match pending.standing:
+        case Waits(until_ms):
+            return replace(pending, standing=Waits(until_ms + ahead_ms))
+    return pending
+
+
 class Daemon:
     """Serves tables until it is stopped, or with `rules.once` until there is nothing left that can be done now."""
 
@@ -152,7 +167,7 @@ class Daemon:
         *,
         observer: Observer | None = None,
         spark_is_gone: Callable[[], bool] = lambda: False,
-        clock: Callable[[], int] = clock_ms,
+        clock: Callable[[], int] = _steady_ms,
         chance: random.Random | None = None,
     ) -> None:
         self._served = tables
@@ -321,7 +336,7 @@ class Daemon:
         self.summary.problems.pop(table, None)
         self._change(
             table,
-            pending=found.pending,
+            pending=tuple(_on_clock(p, now - clock_ms()) for p in found.pending),
             claimed=found.claimed - state.running,
             postponed={i: t for i, t in state.postponed.items() if i in pending and t > now},
             due=found.due and self._stop is None,
@@ -354,7 +369,7 @@ class Daemon:
     def _begun(self, table: str, instant: str) -> None:
         found = (p.requested_ms for p in self._states[table].pending if p.instant == instant)
         requested = next(found, None)
-        self._observer.started(table, None if requested is None else max(0, self._clock() - requested) / 1000)
+        self._observer.started(table, None if requested is None else max(0, clock_ms() - requested) / 1000)
 
     def _ended(self, table: str, instant: str, work: _Work, ended: _Ended) -> None:
         del self._work[table, instant]

@@ -61,7 +61,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """What the daemon knows of a table. Times in ms since the epoch; `busy`: a look, request or sweep is under way.
+    """What the daemon knows of a table. Times in ms of the loop's clock; `busy`: a look, request or sweep is under way.
 
     `claimed`: by others, as last heard. `running`: ours. `postponed`: not before that time, for reasons of others.
     `served`: the number of the last take on this table, over all tables.

@@ -13,11 +13,12 @@ from compactor_daemon.claims import Claim
 from compactor_daemon.compactor import Compacted
 from compactor_daemon.daemon import Daemon, Observer, Summary
 from compactor_daemon.dispatch import Pending, Rules, Stop
-from compactor_daemon.failures import RetryOptions
+from compactor_daemon.failures import RetryOptions, Waits
 from compactor_daemon.limit import Limit
 from compactor_daemon.served_table import Seen
 from compactor_daemon.work_note import WorkNote
 from timeline.errors import ConflictError, SparkError, StorageError, UnknownStateError
+from timeline.gate import clock_ms
 from timeline.schedule import Scheduled
 
 WAIT_S = 20.0
@@ -369,6 +370,29 @@ def test_a_daemon_without_its_spark_ends_and_says_so() -> None:
         daemon_of(table, once=False, gone=True).run()
     assert table.tried == ["1"]
     assert not table.claims.held
+
+
+@pytest.mark.parametrize("jump_s", [-3600, 3600])
+def test_a_clock_that_jumps_stops_nothing(jump_s: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks go on, and what waits after a failure is tried."""
+    table, real = FakeTable("a", "1"), time.time
+
+    def look() -> Seen:
+        table.looks += 1
+        waits = Waits(clock_ms() + 100 if table.looks == 1 else 0)
+        return Seen(
+            pending=tuple(Pending(instant=i, standing=waits) for i in table.pending),
+            claimed=frozenset(),
+            due=False,
+            oldest_s=None,
+        )
+
+    table.look = look  # type: ignore[method-assign]
+    runs = Running(daemon_of(table, once=False))
+    until(lambda: table.looks == 1)
+    monkeypatch.setattr(time, "time", lambda: real() + jump_s)
+    until(lambda: table.tried == ["1"] and table.looks > 5)
+    runs.end(Stop.FINISH)
 
 
 class Heard(Observer):

@@ -1,0 +1,133 @@
+"""A round: a fleet, writers and a reader on a few tables while everything goes wrong that can; then rest and checks."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import c_bool
+from dataclasses import dataclass
+from pathlib import Path
+
+from compactor_daemon.failures import release_failures
+from compactor_daemon.options import Bloom, OutputOptions
+from tests.chaos.checks import check_rows, check_whole
+from tests.chaos.crew_child import KEYS, WRITERS, Subject, run_reader, run_writer, write_changes
+from tests.chaos.fleet import Fleet, fleet, forks, new_switches
+from tests.chaos.journal import Journal, Model
+from tests.chaos.troubles import troubles
+from tests.ensemble import Ensemble, running_ensemble
+from timeline.local_storage import LocalStorage
+from timeline.table import Table
+from writer_hooks.create_table import create_table
+from writer_hooks.new_table import NewTable
+from writer_hooks.options import WriteOptions
+
+_DAEMONS = 8
+_REST_S = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """A round that went well: its tables, and what happened how often."""
+
+    tables: list[Path]
+    counts: dict[str, int]
+
+
+def play(folder: Path, seed: int, seconds: float) -> Played:
+    """One round, in an empty folder; AssertionError: something is wrong."""
+    pick = random.Random(seed)
+    with running_ensemble(folder / "ensemble") as ensemble:
+        lock = pick.choice((f"file:{folder}/{{name}}.lock", "zookeeper:{hosts}/locks/{name}"))
+        tables = [_table(folder, ensemble, lock, *kind) for kind in _KINDS]
+        model = Model(_journals(folder))
+        _first_rows(tables, model.journals[0])
+        with fleet(forks(), _DAEMONS, tables, list(ensemble.ports.values()), lock, folder) as daemons:
+            with _crew(daemons, folder, seed, ensemble.hosts), troubles(daemons, ensemble, seed) as trouble:
+                end = time.monotonic() + seconds
+                while time.monotonic() < end:
+                    daemons.tend()
+                    trouble.step()
+                    time.sleep(1.0)
+                trouble.heal()
+            _come_to_rest(daemons)
+            daemons.wait_until_all_look()
+            for subject in tables:
+                check_rows(subject, model)
+            daemons.end()
+            daemons.finish(folder / "last.log", new_switches(daemons.context))
+            counts = trouble.counts + daemons.ends
+            for subject in tables:
+                check_rows(subject, model)
+                counts += check_whole(subject)
+            daemons.check_logs(folder)
+    tried = {name: daemons.count(name) for name in ("decided", "refused", "noticed", "broken")}
+    assert tried["broken"] == 0, "a dead attempt decided, or something undecided was published"
+    written = {"written": model.committed, "not written": model.lost}
+    return Played(tables=[subject.path for subject in tables], counts={**counts, **tried, **written})
+
+
+_KINDS: tuple[tuple[str, int, int | None], ...] = (("v9_buckets", 9, 1), ("v9_keys", 9, None), ("v6_buckets", 6, 1))
+"""Both table versions, both indexes."""
+
+
+def _table(folder: Path, ensemble: Ensemble, lock: str, name: str, version: int, buckets: int | None) -> Subject:
+    spec = NewTable(name=name, version=version, key_fields=("id",), partition_fields=("day",), ordering_fields=("ts",))
+    (folder / name).mkdir()
+    create_table(LocalStorage(str(folder / name)), spec)
+    mine = lock.format(hosts=ensemble.hosts, name=name)
+    output = OutputOptions(bloom=Bloom.OFF)
+    options = WriteOptions(output=output, buckets=buckets, slots=1, retries=3, lazy_rollback=True, lock=mine)
+    return Subject(path=folder / name, options=options)
+
+
+def _journals(folder: Path) -> list[Path]:
+    return [folder / "first.journal", *(folder / f"writer{n}.journal" for n in range(WRITERS))]
+
+
+def _first_rows(tables: list[Subject], journal: Path) -> None:
+    """Every key, so that there are base files in all partitions."""
+    with journal.open("a") as file:
+        for subject in tables:
+            write_changes(subject, dict.fromkeys(KEYS, (0, 0.0)), Journal(file), subject.options)
+
+
+@contextmanager
+def _crew(daemons: Fleet, folder: Path, seed: int, hosts: str) -> Iterator[None]:
+    """Writers and a reader, who must have found nothing wrong at the end."""
+    stop = daemons.context.RawValue(c_bool, False)
+    journals = _journals(folder)
+    make = daemons.context.Process
+    processes = {"reader": make(target=run_reader, args=(folder / "reader.log", stop, daemons.subjects, journals))}
+    for n in range(WRITERS):
+        writing = (n, seed, daemons.subjects, journals[1 + n], hosts)
+        processes[f"writer{n}"] = make(target=run_writer, args=(folder / f"writer{n}.log", stop, writing))
+    try:
+        for process in processes.values():
+            process.start()
+        yield
+        stop.value = True
+        for name, process in processes.items():
+            process.join(_REST_S)
+            assert process.exitcode == 0, f"{name}: {(folder / f'{name}.log').read_text()[-3000:]}"
+    finally:
+        for process in processes.values():
+            process.kill()
+
+
+def _come_to_rest(daemons: Fleet) -> None:
+    """The fleet goes on by itself until nothing pends; what waits after failures is released, as an operator would."""
+    until = time.monotonic() + _REST_S
+    while pending := _pending(daemons.subjects):
+        assert time.monotonic() < until, f"still pending: {pending}"
+        daemons.tend()
+        for storage, instant in pending:
+            release_failures(storage, instant)
+        time.sleep(1.0)
+
+
+def _pending(tables: list[Subject]) -> list[tuple[LocalStorage, str]]:
+    storages = [LocalStorage(str(subject.path)) for subject in tables]
+    return [(s, i.requested_time) for s in storages for i in Table.on(s).load_timeline().pending_compactions]

@@ -1,0 +1,55 @@
+"""What must hold of a table once everything has come to rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from compactor_daemon.records import DEAD, GO, attempts, read_fate, recorded_instants
+from tests.chaos.crew_child import Subject, look_at_decisions
+from tests.chaos.journal import Model
+from tests.written import as_rows, check_nothing_left
+from timeline.audit import audit, audited_instants
+from timeline.layout import RECORDS, TEMPORARY
+from timeline.read import read_table
+from timeline.table import Table
+
+_STAY = ("open", "fate", "claim.lock", "table.lock", "table-id")
+
+
+def check_rows(subject: Subject, model: Model) -> None:
+    """The snapshot is the model."""
+    found = as_rows(read_table(Table.open(str(subject.path))))
+    expected = model.rows(subject.name)
+    wrong = {k: (found.get(k), expected.get(k)) for k in {*found, *expected} if found.get(k) != expected.get(k)}
+    assert not wrong, f"{subject.name}, {len(wrong)} keys, found and expected: {dict(sorted(wrong.items())[:5])}"
+
+
+def check_whole(subject: Subject) -> Counter[str]:
+    """Nothing pends or is left over, one file a (file group, instant), every ledger holds; what was done."""
+    table = Table.open(str(subject.path))
+    look_at_decisions(subject.path)
+    check_nothing_left(subject.path)
+    _check_records(subject.path)
+    counts: Counter[str] = Counter()
+    for instant in audited_instants(table):
+        found = audit(table, instant)
+        assert found.good, f"{subject.name}: {found}"
+        assert not found.leftovers, f"{subject.name}: {found.leftovers}"
+        counts["compactions"] += 1
+    for instant in recorded_instants(table.storage):
+        fates = [read_fate(table.storage, instant, number) for number in attempts(table.storage, instant)]
+        kinds = [fate.kind if fate is not None else "open" for fate in fates]
+        assert kinds == [DEAD] * (len(kinds) - 1) + [GO], f"{subject.name} {instant}: {kinds}"
+        counts["attempts declared dead"] += len(kinds) - 1
+    return counts
+
+
+def _check_records(path: Path) -> None:
+    """Of ours only what stays: records, failures, the audit log, and files being written when somebody was killed."""
+    names = [p.name.split("_") for p in path.glob("*/*.parquet")]
+    twice = [pair for pair, count in Counter((n[0], n[2]) for n in names).items() if count > 1]
+    assert not twice, f"{path.name}: two base files of {twice}"
+    left = [p for p in (path / RECORDS).rglob("*") if p.is_file() and p.parent != path / TEMPORARY]
+    odd = [p for p in left if p.name not in _STAY and p.suffix != ".json" and p.parent.name != "failures"]
+    assert not odd, f"left over: {odd}"

@@ -1,0 +1,183 @@
+"""One daemon in a process of its own, with faults that the test switches on and off, and counts of what it tried."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta, tzinfo
+from pathlib import Path
+from typing import IO, Any
+
+import kazoo.client
+import kazoo.recipe.watchers  # noqa: F401  loaded once, by the server that forks the daemons
+
+from compactor_daemon import compactor, decision, served_table
+from compactor_daemon.cli import main
+from compactor_daemon.records import Go, read_fate
+from compactor_daemon.served_table import ServedTable
+from tests.chaos.switches import Point, Switches
+from timeline import local_storage, lock, table, zookeeper_lock
+from timeline.errors import AttemptDeadError
+from timeline.local_storage import LocalStorage
+from timeline.storage import Storage
+
+_METHODS = ("list", "find", "read", "open_input", "open_output", "put_if_absent", "place", "overwrite", "delete")
+_LOCK_SESSION_S = 2.0
+"""So short that a daemon that stands still inside the table lock loses it, where the lock is in ZooKeeper."""
+
+_counting = threading.Lock()
+
+
+def run_child(argv: list[str], log: Path, switches: Switches) -> None:
+    """The `compactor-daemon` command in this process, its output in `log`."""
+    with log.open("ab", buffering=0) as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    switches.busy = 0
+    _shift_clock(switches)
+    _spoil_disk(switches)
+    _spoil_calls(switches)
+    _watch(switches)
+    _shorten_locks()
+    sys.argv = ["compactor-daemon", *argv]
+    main()
+
+
+def _patched(*modules: Any) -> tuple[Any, ...]:
+    """Modules in which names are about to get another meaning, for the type checker."""
+    return modules
+
+
+def _shift_clock(switches: Switches) -> None:
+    real = time.time
+
+    class Shifted(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return datetime.now(tz) + timedelta(seconds=switches.clock_s)
+
+    (clock, tables) = _patched(time, table)
+    clock.time = lambda: real() + switches.clock_s
+    tables.datetime = Shifted
+
+
+class _Disk(io.FileIO):
+    """A new file on a disk that may be full."""
+
+    switches: Switches
+
+    def write(self, data: Any) -> int:
+        _room(self.switches)
+        return super().write(data)
+
+
+def _room(switches: Switches) -> None:
+    if switches.full:
+        raise OSError(28, "No space left on device")
+
+
+def _spoil_disk(switches: Switches) -> None:
+    _Disk.switches = switches
+    link, folders = os.link, os.makedirs
+
+    def spoiled_open(path: str, mode: str) -> IO[bytes]:
+        return io.BufferedWriter(_Disk(path, mode)) if "x" in mode else open(path, mode)
+
+    def spoiled_link(source: str, target: str) -> None:
+        _room(switches)
+        link(source, target)
+
+    def spoiled_folders(path: str, exist_ok: bool = False) -> None:
+        if not os.path.isdir(path):
+            _room(switches)
+        folders(path, exist_ok=exist_ok)
+
+    storage, system = _patched(local_storage, os)
+    storage.open = spoiled_open
+    system.link, system.makedirs = spoiled_link, spoiled_folders
+
+
+def _spoil_calls(switches: Switches) -> None:
+    for name in _METHODS:
+        setattr(LocalStorage, name, _spoiled(name, getattr(LocalStorage, name), switches))
+
+
+def _spoiled(name: str, method: Callable[..., Any], switches: Switches) -> Callable[..., Any]:
+    """The method, slow where the disk is, and perhaps the last thing this process does."""
+
+    def call(storage: LocalStorage, path: str, *rest: Any) -> Any:
+        if switches.slow_s:
+            time.sleep(switches.slow_s)
+        data = (r for r in rest if isinstance(r, bytes))
+        hit = switches.point and list(Point)[switches.point - 1].is_at(name, path, *data)
+        if hit and not switches.after:
+            _strike(switches)
+        result = method(storage, path, *rest)
+        if hit and switches.after:
+            _strike(switches)
+        return result
+
+    return call
+
+
+def _strike(switches: Switches) -> None:
+    switches.point = 0
+    switches.struck += 1
+    os.kill(os.getpid(), switches.signal)
+
+
+def _watch(switches: Switches) -> None:
+    """Counts decisions and what becomes of those of dead attempts; looks whether what is published was decided."""
+    deciding, compacting, serving = _patched(decision, compactor, served_table)
+    look = ServedTable.look
+    decide, publish, compact = deciding.decide, compacting.publish, compacting.compact_instant
+
+    def count(name: str, by: int = 1) -> None:
+        with _counting:
+            setattr(switches, name, getattr(switches, name) + by)
+
+    def decided(storage: Storage, instant: str, attempt: int, record: bytes, nonce: str) -> None:
+        before = read_fate(storage, instant, attempt)
+        try:
+            decide(storage, instant, attempt, record, nonce)
+        except AttemptDeadError:
+            count("refused")
+            raise
+        fate = read_fate(storage, instant, attempt)
+        count("decided" if before is None and fate is not None and fate.nonce == nonce else "broken")
+
+    def published(table: Any, go: Go, *rest: Any) -> None:
+        fate = read_fate(table.storage, go.instant, go.attempt)
+        if fate is None or fate.nonce != go.nonce:
+            count("broken")
+        publish(table, go, *rest)
+
+    def compacted(*args: Any, **options: Any) -> Any:
+        count("busy")
+        try:
+            return compact(*args, **options)
+        except AttemptDeadError:
+            count("noticed")
+            raise
+        finally:
+            count("busy", -1)
+
+    def looked(table: ServedTable) -> Any:
+        count("looks")
+        return look(table)
+
+    deciding.decide = decided
+    compacting.publish = published
+    serving.compact_instant = compacted
+    serving.ServedTable.look = looked
+
+
+def _shorten_locks() -> None:
+    parse = zookeeper_lock.parse_zookeeper_lock
+    (locks,) = _patched(lock)
+    locks.parse_zookeeper_lock = lambda text: replace(parse(text), session_timeout_s=_LOCK_SESSION_S)

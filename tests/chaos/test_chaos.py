@@ -1,0 +1,59 @@
+"""Nothing is lost, doubled or left over, whatever happens to a fleet.
+
+PHANTOMBASE_CHAOS_SECONDS   how long (60): rounds of a minute, each with new tables
+PHANTOMBASE_CHAOS_SEED      of the first round (random)
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+
+import pytest
+
+from tests.chaos.chaos_round import Played, play
+from tests.interop.rows import same
+from tests.judge.fixtures import Judges
+from timeline.read import read_table
+from timeline.table import Table
+
+SECONDS = float(os.environ.get("PHANTOMBASE_CHAOS_SECONDS", "60"))
+SEED = int(os.environ.get("PHANTOMBASE_CHAOS_SEED", "0")) or random.randrange(1, 10**6)
+_ROUND_S = 60.0
+_HUDI = {6: "0.15.0", 9: "1.2.0"}
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """All rounds went well: the last one."""
+    last = None
+    for seed in range(SEED, SEED + max(1, round(SECONDS / _ROUND_S))):
+        folder = tmp_path_factory.mktemp(f"chaos{seed}")
+        try:
+            played = play(folder, seed, min(SECONDS, _ROUND_S))
+        except BaseException as error:
+            error.add_note(f"PHANTOMBASE_CHAOS_SEED={seed}, logs in {folder}")
+            raise
+        print(f"seed {seed}: {played.counts}", flush=True)
+        if last is not None:
+            shutil.rmtree(last.tables[0].parent)
+        last = played
+    assert last is not None
+    return last
+
+
+@pytest.mark.timeout(SECONDS * 5 + 900)
+def test_a_fleet_in_trouble(played: Played) -> None:
+    """Everything was there: work, deaths and troubles. What must hold is checked in each round."""
+    assert min(played.counts[name] for name in ("compactions", "written", "killed", "stopped")) > 0
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("version", [9, 6])
+def test_hudi_reads_the_same(version: int, played: Played, judges: Judges) -> None:
+    """What a fleet in trouble left behind, read by real Hudi."""
+    for path in played.tables:
+        table = Table.open(str(path))
+        if table.config.version == version:
+            same(read_table(table), judges(_HUDI[version]).read(path))
