@@ -16,11 +16,12 @@ import structlog
 
 from compactor_daemon.claims import HeldClaim, table_id
 from compactor_daemon.compactor import Compacted
-from compactor_daemon.daemon import Daemon, Observer
+from compactor_daemon.daemon import Daemon
 from compactor_daemon.dispatch import Order, Rules
 from compactor_daemon.execute import LocalRunner
 from compactor_daemon.failures import RetryOptions
 from compactor_daemon.limit import Limit
+from compactor_daemon.observer import Observer
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, OutputOptions
 from compactor_daemon.serve import daemon_name, open_daemon
 from compactor_daemon.served_table import ServedTable, Settings

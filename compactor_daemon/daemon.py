@@ -17,28 +17,26 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
 import structlog
 
-from compactor_daemon.claims import Claims, HeldClaim
+from compactor_daemon.claims import HeldClaim
 from compactor_daemon.compactor import Compacted
 from compactor_daemon.dispatch import (
     Action,
     Look,
-    Pending,
     Request,
     Rules,
     Stop,
     Sweep,
-    TableState,
     Take,
     decide,
-    startable,
 )
 from compactor_daemon.failures import Parked, RetryOptions, Waits, Weight, weigh
 from compactor_daemon.limit import Limit
-from compactor_daemon.served_table import Seen
+from compactor_daemon.observer import Observer
+from compactor_daemon.served import Seen, Served
+from compactor_daemon.table_state import Pending, TableState
 from timeline.errors import PhantombaseError, SparkError
 from timeline.gate import clock_ms
 from timeline.schedule import Scheduled
@@ -49,63 +47,6 @@ _KEPT = 10_000
 _UPKEEP_THREADS = 8
 _ECHO_S = 0.5
 """How soon a table is looked at again after its claims changed: many daemons at work change them all the time."""
-
-
-class Served(Protocol):
-    """A table as the loop needs it; see `ServedTable`."""
-
-    @property
-    def path(self) -> str:
-        """The table's base path."""
-        ...
-
-    @property
-    def claims(self) -> Claims:
-        """The claims on its instants."""
-        ...
-
-    def look(self) -> Seen:
-        """What is pending."""
-        ...
-
-    def request(self) -> Scheduled:
-        """Requests a compaction."""
-        ...
-
-    def sweep(self) -> None:
-        """Finishes what others left behind."""
-        ...
-
-    def is_done(self, instant: str) -> bool:
-        """Whether a daemon has completed it since it was found pending; False may be out of date."""
-        ...
-
-    def execute(self, instant: str, held: HeldClaim, limit: Limit) -> Compacted | None:
-        """Executes a claimed instant; None: it is not pending any more."""
-        ...
-
-    def failed(self, instant: str, error: Exception) -> None:
-        """Keeps a failure where every daemon sees it."""
-        ...
-
-
-class Observer:
-    """What a daemon tells of its work; by default nobody listens. Tables are named by their path."""
-
-    def looked(self, table: str, pending: int, parked: int, oldest_s: float | None) -> None:
-        """A table was looked at."""
-
-    def started(self, table: str, latency_s: float | None) -> None:
-        """An instant was claimed, so long after it was requested."""
-
-    def finished(self, table: str, compacted: Compacted | None) -> None:
-        """An instant was executed; None: there was nothing to do any more, or the work was stopped."""
-
-    def failed(self, table: str) -> None:
-        """An instant failed (see `weigh`: what is no failure of it is not told)."""
-
-    def zookeeper(self, connected: bool) -> None:
-        """ZooKeeper came or went."""
 
 
 @dataclass(slots=True)
@@ -263,9 +204,8 @@ class Daemon:
                 upkeep.submit(self._upkeep, table, self._served[table].sweep, self._swept)
 
     def _take(self, table: str, instant: str, workers: ThreadPoolExecutor) -> None:
-        state = self._states[table]
         self._takes += 1
-        self._change(table, running=state.running | {instant}, served=self._takes)
+        self._states[table] = self._states[table].begin(instant, self._takes)
         work = self._work[table, instant] = _Work()
         workers.submit(self._execute, table, instant, work)
 
@@ -331,20 +271,11 @@ class Daemon:
 
     def _looked(self, table: str, found: object) -> None:
         assert isinstance(found, Seen)
-        state, now = self._states[table], self._clock()
-        pending = {p.instant for p in found.pending}
+        now = self._clock()
         self.summary.problems.pop(table, None)
-        self._change(
-            table,
-            pending=tuple(_on_clock(p, now - clock_ms()) for p in found.pending),
-            claimed=found.claimed - state.running,
-            postponed={i: t for i, t in state.postponed.items() if i in pending and t > now},
-            due=found.due and self._stop is None,
-            busy=False,
-            looked=True,
-            look_at=now + self._poll_ms,
-            available=self._served[table].claims.available,
-        )
+        pending = tuple(_on_clock(p, now - clock_ms()) for p in found.pending)
+        self._states[table] = self._states[table].after_look(pending, found.claimed, now, self._poll_ms)
+        self._change(table, due=found.due and self._stop is None, available=self._served[table].claims.available)
         parked = sum(isinstance(p.standing, Parked) for p in found.pending)
         self._observer.looked(table, len(found.pending), parked, found.oldest_s)
 
@@ -362,32 +293,28 @@ class Daemon:
         if self.summary.problems.get(table) != str(error):
             _log.warning("table_trouble", table=table, error=str(error))
         self.summary.problems[table] = str(error)
-        later = self._clock() + self._poll_ms
-        state = self._states[table]
-        self._change(table, busy=False, looked=True, look_at=later, sweep_at=max(later, state.sweep_at), pending=())
+        self._states[table] = self._states[table].after_trouble(self._clock() + self._poll_ms)
 
     def _begun(self, table: str, instant: str) -> None:
-        found = (p.requested_ms for p in self._states[table].pending if p.instant == instant)
-        requested = next(found, None)
+        requested = self._states[table].requested_ms(instant)
         self._observer.started(table, None if requested is None else max(0, clock_ms() - requested) / 1000)
 
     def _ended(self, table: str, instant: str, work: _Work, ended: _Ended) -> None:
         del self._work[table, instant]
-        state = self._states[table]
-        self._change(table, running=state.running - {instant})
+        state = self._states[table] = self._states[table].end(instant)
         if ended.claimed:
-            self._change(table, claimed=state.claimed | {instant})
+            self._states[table] = state.claimed_by_others(instant)
         elif ended.unknown:
             self._postpone(table, instant)
         elif ended.error is not None:
             self._failed(table, instant, ended.error)
         else:
-            self._change(table, pending=tuple(p for p in state.pending if p.instant != instant))
+            self._states[table] = state.without(instant)
         if ended.done is not None:
             self.summary.done.append((table, ended.done))
         if work.held is not None:
             self._observer.finished(table, ended.done)
-        if not startable(self._states[table], self._clock()):
+        if not self._states[table].startable(self._clock()):
             self._look_at(table, 0)
 
     def _failed(self, table: str, instant: str, error: Exception) -> None:
@@ -402,14 +329,13 @@ class Daemon:
 
     def _postpone(self, table: str, instant: str) -> None:
         until = self._clock() + round(self._retry.backoff_s * 1000)
-        self._change(table, postponed={**self._states[table].postponed, instant: until})
+        self._states[table] = self._states[table].postpone(instant, until)
 
     def _look_at(self, table: str, moment: int) -> None:
-        self._change(table, look_at=min(self._states[table].look_at, moment))
+        self._states[table] = self._states[table].look_by(moment)
 
     def _echo(self, table: str) -> None:
-        state = self._states[table]
-        if not startable(state, self._clock()):
+        if not self._states[table].startable(self._clock()):
             self._look_at(table, self._clock() + round(_ECHO_S * 1000))
 
     def _session_changed(self) -> None:

@@ -13,10 +13,11 @@ picks among the first few, so that not all of them reach for the same instant.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
-from compactor_daemon.failures import Ready, Standing, Waits
+from compactor_daemon.failures import Waits
+from compactor_daemon.table_state import Pending, TableState
 
 
 class Order(Enum):
@@ -44,40 +45,6 @@ class Rules:
     poll_s: float = 10.0
     sweep_s: float = 300.0
     once: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
-    """A pending instant as last looked at. `log_bytes` is known where the order asks for it.
-
-    `requested_ms`: since the epoch, None for made-up instant times.
-    """
-
-    instant: str
-    requested_ms: int | None = None
-    standing: Standing = field(default_factory=Ready)
-    log_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableState:
-    """What the daemon knows of a table. Times in ms of the loop's clock; `busy`: a look, request or sweep is under way.
-
-    `claimed`: by others, as last heard. `running`: ours. `postponed`: not before that time, for reasons of others.
-    `served`: the number of the last take on this table, over all tables.
-    """
-
-    pending: tuple[Pending, ...] = ()
-    claimed: frozenset[str] = frozenset()
-    running: frozenset[str] = frozenset()
-    postponed: Mapping[str, int] = field(default_factory=dict)
-    available: bool = True
-    due: bool = False
-    busy: bool = False
-    looked: bool = False
-    look_at: int = 0
-    sweep_at: int = 0
-    served: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,18 +102,6 @@ def decide(
     return Decision(actions=(*actions, *takes), wait_s=_wait_s(tables, now_ms, rules))
 
 
-def startable(table: TableState, now_ms: int) -> list[Pending]:
-    """The pending instants that may be claimed now."""
-    return [
-        p
-        for p in table.pending
-        if p.instant not in table.claimed
-        and p.instant not in table.running
-        and table.postponed.get(p.instant, 0) <= now_ms
-        and (isinstance(p.standing, Ready) or (isinstance(p.standing, Waits) and p.standing.until_ms <= now_ms))
-    ]
-
-
 def _upkeep(name: str, table: TableState, now_ms: int) -> Action | None:
     if table.busy:
         return None
@@ -161,7 +116,7 @@ def _takes(
     tables: Mapping[str, TableState], slots: int, now_ms: int, rules: Rules, pick: Callable[[int], int]
 ) -> list[Take]:
     """One instant a free slot; each table once a round, so that a failed claim is known before the next."""
-    ready = {name: startable(t, now_ms) for name, t in tables.items() if t.available}
+    ready = {name: t.startable(now_ms) for name, t in tables.items() if t.available}
     turns = sorted((n for n in ready if ready[n]), key=lambda n: (len(tables[n].running), tables[n].served))
     return [Take(name, _choose(ready[name], tables[name], rules.order, pick)) for name in turns[: max(0, slots)]]
 

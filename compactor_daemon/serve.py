@@ -9,9 +9,10 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from compactor_daemon.claims import Claims, table_id
-from compactor_daemon.daemon import Daemon, Observer
+from compactor_daemon.daemon import Daemon
 from compactor_daemon.dispatch import Rules
 from compactor_daemon.execute import Runner, SparkRunner, open_runner
+from compactor_daemon.observer import Observer
 from compactor_daemon.options import ExecuteOptions
 from compactor_daemon.served_table import ServedTable, Settings
 from compactor_daemon.table_claims import TableClaims

@@ -8,13 +8,15 @@ import structlog
 
 from compactor_daemon.claims import Claims, HeldClaim
 from compactor_daemon.compactor import Compacted, compact_instant, pending_instants, preflight, probe
-from compactor_daemon.dispatch import Order, Pending
+from compactor_daemon.dispatch import Order
 from compactor_daemon.execute import Runner
 from compactor_daemon.failures import RetryOptions, failure_of, read_failures, record_failure, standing
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.records import recorded_instants, reserved_times
 from compactor_daemon.retire import finish, forget_archived, littered_instants
+from compactor_daemon.served import Seen
+from compactor_daemon.table_state import Pending
 from timeline.books import audit_path
 from timeline.errors import PhantombaseError
 from timeline.gate import clock_ms
@@ -27,19 +29,6 @@ from timeline.table import Table
 from timeline.triggers import ScheduleOptions, triggered
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What a look found: pending instants, earliest first; the instants others have claimed; whether a plan is due.
-
-    `oldest_s`: age of the oldest pending instant in seconds, None where nothing pends.
-    """
-
-    pending: tuple[Pending, ...]
-    claimed: frozenset[str]
-    due: bool
-    oldest_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

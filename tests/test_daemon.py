@@ -11,11 +11,13 @@ import pytest
 
 from compactor_daemon.claims import Claim
 from compactor_daemon.compactor import Compacted
-from compactor_daemon.daemon import Daemon, Observer, Summary
-from compactor_daemon.dispatch import Pending, Rules, Stop
+from compactor_daemon.daemon import Daemon, Summary
+from compactor_daemon.dispatch import Rules, Stop
 from compactor_daemon.failures import RetryOptions, Waits
 from compactor_daemon.limit import Limit
-from compactor_daemon.served_table import Seen
+from compactor_daemon.observer import Observer
+from compactor_daemon.served import Seen
+from compactor_daemon.table_state import Pending
 from compactor_daemon.work_note import WorkNote
 from timeline.errors import ConflictError, SparkError, StorageError, UnknownStateError
 from timeline.gate import clock_ms

@@ -19,7 +19,7 @@ PURE = (
     "timeline/record_positions.py", "timeline/report.py", "timeline/table_support.py",
     "timeline/triggers.py", "timeline/view.py",
     "compactor_daemon/commit_record.py", "compactor_daemon/hudi_conf.py", "compactor_daemon/status.py",
-    "compactor_daemon/work_note.py",
+    "compactor_daemon/dispatch.py", "compactor_daemon/table_state.py", "compactor_daemon/work_note.py",
     "writer_hooks/bucket.py", "writer_hooks/column_types.py", "writer_hooks/incoming.py",
     "writer_hooks/key_generator.py", "writer_hooks/new_table.py", "writer_hooks/partition_times.py",
     "writer_hooks/table_conf.py", "writer_hooks/table_schema.py",

@@ -12,17 +12,15 @@ from compactor_daemon.dispatch import (
     Decision,
     Look,
     Order,
-    Pending,
     Request,
     Rules,
     Stop,
     Sweep,
-    TableState,
     Take,
     decide,
-    startable,
 )
 from compactor_daemon.failures import Parked, Ready, Waits
+from compactor_daemon.table_state import Pending, TableState
 
 NOW = 1_000_000
 SEEN = TableState(looked=True, look_at=NOW + 10_000, sweep_at=NOW + 300_000)
@@ -108,7 +106,7 @@ def test_where_others_claim_the_choice_is_spread_over_the_first_few() -> None:
     ],
 )
 def test_what_may_be_claimed(state: TableState, expected: list[str]) -> None:
-    assert [p.instant for p in startable(state, NOW)] == expected
+    assert [p.instant for p in state.startable(NOW)] == expected
 
 
 def test_stopping_takes_nothing_and_ends_with_the_work() -> None:

@@ -1,0 +1,102 @@
+"""What a daemon knows of a table, and how news change it (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from compactor_daemon.failures import Ready, Standing, Waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """A pending instant as last looked at. `log_bytes` is known where the order asks for it.
+
+    `requested_ms`: since the epoch, None for made-up instant times.
+    """
+
+    instant: str
+    requested_ms: int | None = None
+    standing: Standing = field(default_factory=Ready)
+    log_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableState:
+    """What the daemon knows of a table. Times in ms of the loop's clock; `busy`: a look, request or sweep is under way.
+
+    `claimed`: by others, as last heard. `running`: ours. `postponed`: not before that time, for reasons of others.
+    `served`: the number of the last take on this table, over all tables.
+    """
+
+    pending: tuple[Pending, ...] = ()
+    claimed: frozenset[str] = frozenset()
+    running: frozenset[str] = frozenset()
+    postponed: Mapping[str, int] = field(default_factory=dict)
+    available: bool = True
+    due: bool = False
+    busy: bool = False
+    looked: bool = False
+    look_at: int = 0
+    sweep_at: int = 0
+    served: int = 0
+
+    def startable(self, now_ms: int) -> list[Pending]:
+        """The pending instants that may be claimed now."""
+        return [
+            p
+            for p in self.pending
+            if p.instant not in self.claimed
+            and p.instant not in self.running
+            and self.postponed.get(p.instant, 0) <= now_ms
+            and (isinstance(p.standing, Ready) or (isinstance(p.standing, Waits) and p.standing.until_ms <= now_ms))
+        ]
+
+    def after_look(
+        self, pending: tuple[Pending, ...], claimed: frozenset[str], now_ms: int, poll_ms: int
+    ) -> TableState:
+        """What was found is all that counts from now on."""
+        there = {p.instant for p in pending}
+        return replace(
+            self,
+            pending=pending,
+            claimed=claimed - self.running,
+            postponed={i: t for i, t in self.postponed.items() if i in there and t > now_ms},
+            busy=False,
+            looked=True,
+            look_at=now_ms + poll_ms,
+        )
+
+    def after_trouble(self, later_ms: int) -> TableState:
+        """Nothing is known of the table: nothing is begun there before it was looked at again."""
+        return replace(
+            self, pending=(), busy=False, looked=True, look_at=later_ms, sweep_at=max(later_ms, self.sweep_at)
+        )
+
+    def look_by(self, moment_ms: int) -> TableState:
+        """It is looked at then at the latest."""
+        return replace(self, look_at=min(self.look_at, moment_ms))
+
+    def begin(self, instant: str, served: int) -> TableState:
+        """An instant is at work here."""
+        return replace(self, running=self.running | {instant}, served=served)
+
+    def end(self, instant: str) -> TableState:
+        """It is at work no more."""
+        return replace(self, running=self.running - {instant})
+
+    def without(self, instant: str) -> TableState:
+        """It is not pending any more."""
+        return replace(self, pending=tuple(p for p in self.pending if p.instant != instant))
+
+    def claimed_by_others(self, instant: str) -> TableState:
+        """Somebody else holds it."""
+        return replace(self, claimed=self.claimed | {instant})
+
+    def postpone(self, instant: str, until_ms: int) -> TableState:
+        """It is not tried before then."""
+        return replace(self, postponed={**self.postponed, instant: until_ms})
+
+    def requested_ms(self, instant: str) -> int | None:
+        """When it was requested, since the epoch."""
+        return next((p.requested_ms for p in self.pending if p.instant == instant), None)
