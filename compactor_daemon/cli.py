@@ -45,12 +45,14 @@ from compactor_daemon.cli_options import (
 )
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.demo import current_rows, same_rows, unpack_demo_table
+from compactor_daemon.doorbell import ring
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
 from compactor_daemon.records import reserved_times
 from compactor_daemon.run import run_compactions
 from compactor_daemon.run_cli import run_daemon
 from compactor_daemon.status_cli import claims, release, status
 from compactor_daemon.unschedule_cli import unschedule_command
+from compactor_daemon.zookeeper_cli import Ca, Cert, DigestFile, Folder, Hosts, Key, zookeeper_options
 from timeline.console import (
     EXIT_FAILED,
     configure_logging,
@@ -97,11 +99,18 @@ def schedule(
     max_delta_seconds: MaxDeltaSeconds = PLAN_NOW.max_delta_seconds,
     max_pending: MaxPending = None,
     target_io: TargetIo = None,
+    zookeeper: Hosts = None,
+    zookeeper_dir: Folder = None,
+    zookeeper_digest_file: DigestFile = None,
+    zookeeper_ca: Ca = None,
+    zookeeper_cert: Cert = None,
+    zookeeper_key: Key = None,
     json: Json = False,
 ) -> None:
     """Request a compaction of every file group that has log files.
 
-    With `--trigger` only when one is due, by Hudi's rules; a skipped one says why.
+    With `--trigger` only when one is due, by Hudi's rules; a skipped one says why. With `--zookeeper` an idle daemon of
+    the fleet is told at once; without it daemons find the plan at their next poll.
 
     The plan must not race with writers, so say who else writes: `--lock` when all writers and schedulers
     share that lock, `--sole-writer` when nobody else does.
@@ -116,12 +125,16 @@ def schedule(
             found="both" if sole_writer else "neither",
             todo="A plan made while an unseen write is running would lose that write's rows.",
         )
+    files = (zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
+    fleet = zookeeper_options(zookeeper, zookeeper_dir, *files)
     held: TableLock = parse_lock(lock) if lock is not None else ProcessLock(os.path.abspath(table))
     opened = Table.open(table)
     if drop_metadata_table_:
         opened = drop_metadata_table(opened, held)
     options = schedule_options(trigger, max_delta_commits, max_delta_seconds, max_pending, target_io)
     done = schedule_compaction(opened, held, reserved_times, options)
+    if fleet is not None and done.instant is not None:
+        ring(opened, done.instant, fleet)
     operations = done.plan.operations if done.plan else ()
     data = {"table": table, "instant": done.instant, "file_groups": len(operations), "why": done.why}
     emit(data, json, _render_scheduled)

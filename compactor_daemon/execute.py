@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import Any, Protocol
 
 from compactor_daemon.options import ExecuteOptions, Executor
@@ -68,7 +69,8 @@ class LocalRunner:
     def __call__(self, storage: Storage, tasks: list[SliceTask], progress: Progress) -> list[SliceDone]:
         """See `Runner`."""
         with ThreadPoolExecutor(self._threads) as pool:
-            futures = [pool.submit(compact_slice, storage, task) for task in tasks]
+            # Each with a context of its own: what the caller bound for its logs goes with it.
+            futures = [pool.submit(copy_context().run, compact_slice, storage, task) for task in tasks]
             waiting = set(futures)
             try:
                 while waiting:

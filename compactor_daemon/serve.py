@@ -20,6 +20,7 @@ from compactor_daemon.zookeeper import ZooKeeperOptions, ZooKeeperSession, zooke
 from compactor_daemon.zookeeper_claims import ZooKeeperClaims
 from timeline.errors import UsageError
 from timeline.lock import TableLock, table_lock
+from timeline.schedule import refuse_metadata_table
 from timeline.table import Table
 
 
@@ -48,6 +49,8 @@ def open_daemon(
     if len({os.path.realpath(p) for p in paths}) < len(paths):
         raise UsageError("a table is named twice", found=" ".join(paths))
     tables = {path: Table.open(path) for path in paths}
+    for table in tables.values():
+        refuse_metadata_table(table)
     daemons: list[Daemon] = []
 
     def tell(what: Callable[[Daemon], None]) -> None:

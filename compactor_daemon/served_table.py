@@ -56,10 +56,8 @@ class ServedTable:
         self._refused: tuple[Instant, ...] = ()
 
     def open(self) -> None:
-        """Refuses what cannot be served, then tries the storage's promises; errors of the tree."""
-        table = Table.open(self.path)
-        refuse_metadata_table(table)
-        probe(table.storage)
+        """Tries the storage's promises; StorageError."""
+        probe(LocalStorage(self.path))
 
     def look(self) -> Seen:
         """One listing of the timeline; of the records too while something pends. Errors of the tree."""

@@ -12,6 +12,8 @@ import uuid
 from dataclasses import dataclass
 
 import pyarrow.parquet as pq
+import structlog
+from structlog.contextvars import bound_contextvars
 
 from compactor_daemon.base_file import write_base_file
 from compactor_daemon.options import OutputOptions
@@ -26,6 +28,8 @@ from timeline.slice_stream import SliceStream, base_tables
 from timeline.staged import staged_output
 from timeline.storage import Storage
 from timeline.view import FileSlice
+
+_log = structlog.get_logger()
 
 _TOKEN_STAGE = 990_000_000
 """Third part of our write tokens. Spark's are task attempt numbers, which stay far below."""
@@ -74,6 +78,13 @@ def compact_slice(storage: Storage, task: SliceTask) -> SliceDone:
 
     LedgerError: the books do not balance, and there is no `.ok`. Other errors of the tree: unreadable inputs.
     """
+    with bound_contextvars(instant=task.instant, attempt=task.attempt, file_group=task.slice.file_id):
+        done = _compacted(storage, task)
+        _log.debug("slice_compacted", rows=done.ledger.rows_out, bytes=done.size, seconds=done.seconds)
+        return done
+
+
+def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
     started = time.monotonic()
     stream = SliceStream(storage, task.slice, task.rules)
     folder = attempt_folder(task.instant, task.attempt)
