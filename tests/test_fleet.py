@@ -329,6 +329,7 @@ def test_a_table_upgraded_under_a_claim_is_compacted_by_the_next_attempt(tmp_pat
         properties = {**opened.config.properties, "hoodie.table.metadata.partitions": "files"}
         save_table_config(opened.storage, type(opened.config)(properties=properties))
         held.let_go.set()
+        wait_until(lambda: not daemon._work, WAIT_S)
         wait_until(lambda: "metadata table" in (daemon.trouble or ""), WAIT_S)
         assert pending(table) == [instant]
         save_table_config(opened.storage, opened.config)
