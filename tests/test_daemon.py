@@ -58,6 +58,7 @@ class FakeClaims:
     others: set[str] = field(default_factory=set)
     held: dict[str, FakeHeld] = field(default_factory=dict)
     trouble: int = 0
+    lost: bool = False
 
     def names(self) -> frozenset[str]:
         return frozenset(self.others | set(self.held))
@@ -72,7 +73,7 @@ class FakeClaims:
         if instant in self.others:
             return None
         assert instant not in self.held
-        self.held[instant] = FakeHeld(self, instant)
+        self.held[instant] = FakeHeld(self, instant, self.lost)
         return self.held[instant]
 
 
@@ -342,6 +343,15 @@ def test_work_under_a_lost_claim_is_stopped() -> None:
     until(lambda: not table.claims.held)
     assert not runs.end(Stop.FINISH).done
     assert not table.failures
+
+
+def test_a_claim_that_is_lost_as_it_is_taken_is_no_claim() -> None:
+    """The news of the loss came before anything was at work under it."""
+    table, slow = FakeTable("a", "1"), Slow()
+    table.work, table.claims.lost = slow, True
+    runs = Running(daemon_of(table, once=False))
+    until(lambda: table.tried != [] and not table.claims.held)
+    assert not runs.end(Stop.FINISH).done
 
 
 def test_nothing_is_begun_while_claims_are_unavailable() -> None:
