@@ -25,7 +25,10 @@ from tests.containers.engine import install, run_limited
 
 ROOT = Path(__file__).parents[2]
 LABEL = "phantombase.tests"
-"""On everything the tests make."""
+"""On every container of these tests."""
+
+PROJECT = "phantombase-tests-"
+"""How the Compose projects of these tests begin."""
 
 _PYTHON = "python:3.11-slim-bookworm"
 _ZOOKEEPER = "zookeeper:3.9"
@@ -85,7 +88,6 @@ def _build(host: str, folder: Path, dockerfile: str, name: str, arguments: dict[
         dockerfile=dockerfile,
         tag=name,
         buildargs=arguments,
-        labels={LABEL: "1"},
         network_mode="host",
         rm=True,
     )
@@ -128,3 +130,13 @@ def _mirror() -> list[str]:
     )
     found = [line.partition(" ")[2] for line in targets.splitlines() if line.startswith(f"{_SUITE} ")]
     return found[:1]
+
+
+def remove_leftovers(host: str) -> None:
+    """Removes containers and networks of these tests, also those of a run that was killed."""
+    client = docker.DockerClient(base_url=host, timeout=_ASK_MAX_S)
+    for container in client.containers.list(all=True, filters={"label": LABEL}):
+        container.remove(force=True, v=True)
+    for network in client.networks.list():
+        if network.name.startswith(PROJECT):
+            network.remove()

@@ -1,0 +1,57 @@
+"""An engine, the images and the fleet of `deploy/compose.yaml`, for the tests of this folder."""
+
+from __future__ import annotations
+
+import os
+
+# testcontainers reads it when it is imported; its cleaner is an image that cannot be pulled everywhere.
+os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.containers.compose import Compose, compose_command
+from tests.containers.engine import NoContainersError, running_engine
+from tests.containers.images import Images, make_images, remove_leftovers
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[str]:
+    """The address of an engine; `DOCKER_HOST` says it too."""
+    patch = pytest.MonkeyPatch()
+    running = running_engine()
+    try:
+        host = running.__enter__()
+    except NoContainersError as error:
+        pytest.skip(f"no containers here: {error}")
+    try:
+        patch.setenv("DOCKER_HOST", host)
+        remove_leftovers(host)
+        yield host
+    finally:
+        remove_leftovers(host)
+        patch.undo()
+        running.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def images(engine: str) -> Images:
+    """The images, made from this tree."""
+    try:
+        return make_images(engine)
+    except NoContainersError as error:
+        pytest.skip(f"no images here: {error}")
+
+
+@pytest.fixture
+def compose(engine: str, images: Images, tmp_path: Path) -> Iterator[Compose]:
+    """`deploy/compose.yaml` with ZooKeeper's three servers running, and tables in `compose.tables`."""
+    try:
+        command = compose_command()
+    except NoContainersError as error:
+        pytest.skip(f"no Compose here: {error}")
+    with Compose(command, engine, images, tmp_path) as project:
+        project.start_zookeeper()
+        yield project
