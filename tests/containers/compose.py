@@ -16,8 +16,8 @@ from typing import Any
 import docker
 import yaml
 
-from tests.containers.engine import NoContainersError, install
-from tests.containers.images import LABEL, PROJECT, ROOT, Images
+from tests.containers.engine import install
+from tests.containers.images import IMAGE_USER, LABEL, PROJECT, ROOT, Images
 
 FILE = ROOT / "deploy/compose.yaml"
 ZOOKEEPERS = ("zoo1", "zoo2", "zoo3")
@@ -25,7 +25,6 @@ HOSTS = "zoo1:2181,zoo2:2181,zoo3:2181/fleet"
 HEALTHY_MAX_S = 90.0
 
 _COMMAND_MAX_S = 120.0
-_IMAGE_USER = 10001
 _HELD = Path(__file__).with_name("held")
 
 
@@ -56,7 +55,7 @@ class Compose:
         self._client = docker.DockerClient(base_url=host, timeout=60)
         self._images = images
         self._project = f"{PROJECT}{uuid.uuid4().hex[:8]}"
-        self._user = os.getuid() or _IMAGE_USER
+        self._user = os.getuid() or IMAGE_USER
         self._override = folder / "override.yaml"
 
     def __enter__(self) -> Compose:

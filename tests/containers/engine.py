@@ -1,7 +1,7 @@
 """A Docker engine for tests: the one that runs here, else one of our own, which is stopped at the end.
 
-Our own needs root on Debian or Ubuntu: their `docker.io` is installed where `dockerd` is missing. Its images, networks and
-socket lie in a folder of their own, so it meddles with no other engine, and images stay for the next run:
+Our own needs root on Debian or Ubuntu: their `docker.io` is installed where `dockerd` is missing. Its images, networks
+and socket lie in a folder of their own, so it meddles with no other engine, and images stay for the next run:
 
     $XDG_CACHE_HOME/phantombase/docker, or ~/.cache/phantombase/docker
       lock          held by the run that uses the engine

@@ -30,6 +30,9 @@ LABEL = "phantombase.tests"
 PROJECT = "phantombase-tests-"
 """How the Compose projects of these tests begin."""
 
+IMAGE_USER = 10001
+"""Who runs in the daemons' image (deploy/Dockerfile)."""
+
 _PYTHON = "python:3.11-slim-bookworm"
 _ZOOKEEPER = "zookeeper:3.9"
 _SUITE = "bookworm"

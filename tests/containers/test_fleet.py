@@ -1,4 +1,4 @@
-"""A fleet in containers, as `deploy/compose.yaml` describes it: three ZooKeeper servers, three daemons, shared tables."""
+"""The fleet of `deploy/compose.yaml` in containers: three ZooKeeper servers, three daemons, shared tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.records import GO, attempts, read_fate
@@ -105,7 +104,8 @@ def test_what_a_killed_daemon_had_claimed_is_taken_over(compose: Compose) -> Non
     stop(survivors)
     assert tables.check() == [2]
     assert not logged([victim], "compacted")
-    assert [entry["adopted"] > 0 for entry in logged(survivors, "staging")] == [True]
+    finished_again = sum(entry["slices"] for entry in logged(survivors, "staging"))
+    assert finished_again < logged([victim], "staging")[0]["slices"]
 
 
 def test_the_fleet_goes_on_without_zookeepers_leader(compose: Compose) -> None:
