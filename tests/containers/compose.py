@@ -23,6 +23,7 @@ FILE = ROOT / "deploy/compose.yaml"
 ZOOKEEPERS = ("zoo1", "zoo2", "zoo3")
 HOSTS = "zoo1:2181,zoo2:2181,zoo3:2181/fleet"
 HEALTHY_MAX_S = 90.0
+METRICS_PORT = 9464
 
 _COMMAND_MAX_S = 120.0
 _HELD = Path(__file__).with_name("held")
@@ -142,3 +143,14 @@ def is_healthy(container: Any) -> bool:
     """What the engine's health check says now."""
     container.reload()
     return bool(container.attrs["State"]["Health"]["Status"] == "healthy")
+
+
+def ask(daemon: Any, path: str) -> str:
+    """What a daemon answers to an HTTP request from inside its container, errors too; empty when it does not."""
+    code = (
+        "import sys, urllib.request as u, urllib.error as e\n"
+        f"try: sys.stdout.write(u.urlopen('http://127.0.0.1:{METRICS_PORT}/{path}', timeout=5).read().decode())\n"
+        "except e.HTTPError as error: sys.stdout.write(error.read().decode())\n"
+    )
+    _, (answer, _) = daemon.exec_run(["python3", "-c", code], demux=True)
+    return (answer or b"").decode()

@@ -8,6 +8,7 @@ import os
 os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -20,20 +21,15 @@ from tests.containers.images import Images, make_images, remove_leftovers
 @pytest.fixture(scope="session")
 def engine() -> Iterator[str]:
     """The address of an engine; `DOCKER_HOST` says it too."""
-    patch = pytest.MonkeyPatch()
-    running = running_engine()
-    try:
-        host = running.__enter__()
-    except NoContainersError as error:
-        pytest.skip(f"no containers here: {error}")
-    try:
-        patch.setenv("DOCKER_HOST", host)
+    with ExitStack() as stack:
+        try:
+            host = stack.enter_context(running_engine())
+        except NoContainersError as error:
+            pytest.skip(f"no containers here: {error}")
+        stack.enter_context(pytest.MonkeyPatch.context()).setenv("DOCKER_HOST", host)
         remove_leftovers(host)
+        stack.callback(remove_leftovers, host)
         yield host
-    finally:
-        remove_leftovers(host)
-        patch.undo()
-        running.__exit__(None, None, None)
 
 
 @pytest.fixture(scope="session")

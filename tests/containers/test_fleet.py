@@ -13,7 +13,7 @@ from compactor_daemon.compactor import pending_instants
 from compactor_daemon.records import GO, attempts, read_fate
 from tests.attempts import check_no_strays, open_table
 from tests.compare import assert_same_rows
-from tests.containers.compose import ZOOKEEPERS, Compose, is_healthy, wait_until
+from tests.containers.compose import ZOOKEEPERS, Compose, ask, is_healthy, wait_until
 from tests.golden_tables import unzip_golden
 from timeline.local_storage import LocalStorage
 from timeline.read import read_table
@@ -34,9 +34,13 @@ class Tables:
         self._before = {path: read_table(open_table(path)) for path in self.paths}
         self._plans = {path: pending_instants(open_table(path)) for path in self.paths}
 
+    def pending(self) -> int:
+        """How many plans are not executed yet."""
+        return sum(len(pending_instants(open_table(path))) for path in self.paths)
+
     def done(self) -> bool:
-        """Whether nothing is pending any more."""
-        return not any(pending_instants(open_table(path)) for path in self.paths)
+        """Whether all are."""
+        return self.pending() == 0
 
     def check(self) -> list[int]:
         """Every plan has one winner, no row changed, nothing is left lying about; the attempts each plan took."""
@@ -124,6 +128,29 @@ def test_the_fleet_goes_on_without_zookeepers_leader(compose: Compose) -> None:
     assert tables.check() == [1] * 4
 
 
+def test_without_zookeeper_nothing_new_is_claimed(compose: Compose) -> None:
+    """All servers gone: daemons live but are not ready, and finish what they have claimed; back: the rest is done."""
+    tables = Tables(("v6_two_pending", "v9_two_pending"), compose.tables)
+    compose.hold.touch()
+    daemons = compose.start_daemons(tables.paths, "--json")
+    wait_until("all daemons are at work", lambda: holders(compose, daemons, tables) == set(daemons), _CLAIMED_MAX_S)
+    servers = [server for name in ZOOKEEPERS for server in compose.containers(name)]
+    for server in servers:
+        server.stop(timeout=1)
+    wait_until("all notice", lambda: all("no connection" in ask(d, "readyz") for d in daemons), _CLAIMED_MAX_S)
+    assert [ask(daemon, "healthz") for daemon in daemons] == ["ok\n"] * 3
+    compose.hold.unlink()
+    wait_until("what was claimed is done", lambda: tables.pending() == 1, _DONE_MAX_S)
+    wait_until("the loss shows", lambda: all(_connected(d) == "0.0" for d in daemons), _CLAIMED_MAX_S)
+    assert tables.pending() == 1
+    for server in servers:
+        server.start()
+    wait_until("the rest is executed", tables.done, _DONE_MAX_S)
+    wait_until("all are connected", lambda: all(_connected(d) == "1.0" for d in daemons), _CLAIMED_MAX_S)
+    stop(daemons)
+    assert tables.check() == [1] * 4
+
+
 def holders(compose: Compose, daemons: list[Any], tables: Tables) -> set[Any]:
     """The containers of the daemons that hold claims."""
     by_name = {daemon.attrs["Config"]["Hostname"]: daemon for daemon in daemons}
@@ -140,3 +167,9 @@ def _mode(server: Any) -> str:
     asked = ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/2181; printf srvr >&3; cat <&3"]
     _, answer = server.exec_run(asked)
     return next((line.split()[1] for line in answer.decode().splitlines() if line.startswith("Mode:")), "none")
+
+
+def _connected(daemon: Any) -> str:
+    """What a daemon's metrics say of ZooKeeper."""
+    lines = ask(daemon, "metrics").splitlines()
+    return next((line.split()[1] for line in lines if line.startswith("phantombase_zookeeper_connected ")), "none")
