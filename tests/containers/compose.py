@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import docker
@@ -50,8 +49,7 @@ class Compose:
     """A project of its own; its containers are removed at the end. `tables` is `/tables` in the containers."""
 
     def __init__(self, command: list[str], host: str, images: Images, folder: Path) -> None:
-        self.tables = folder / "tables"
-        self.tables.mkdir()
+        self.tables = folder
         self._command = command
         self._client = docker.DockerClient(base_url=host, timeout=60)
         self._images = images
@@ -62,15 +60,9 @@ class Compose:
     def __enter__(self) -> Compose:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if error is not None or kind is not None:
-                print(self.run("logs", "--no-color"))
-        finally:
-            self.run("down", "--volumes", "--timeout", "5")
-            self._client.close()
+    def __exit__(self, *_: object) -> None:
+        self.run("down", "--volumes", "--timeout", "5")
+        self._client.close()
 
     def run(self, *arguments: str, tables: str = "/tables/rides") -> str:
         """The output of a Compose command. `tables`: what follows `compactor-daemon run`."""
@@ -94,7 +86,7 @@ class Compose:
         return done.stdout
 
     def start_zookeeper(self) -> None:
-        """Three servers with a quorum."""
+        """Three servers with a quorum, unless they run."""
         self.run("up", "-d", "--no-deps", *ZOOKEEPERS)
         servers = [self.containers(name)[0] for name in ZOOKEEPERS]
         wait_until("ZooKeeper is healthy", lambda: all(map(is_healthy, servers)), HEALTHY_MAX_S)
@@ -106,6 +98,12 @@ class Compose:
         served = " ".join([*(self.inside(table) for table in tables), "--executor local", *options])
         self.run("up", "-d", "--no-deps", "daemon", tables=served)
         return self.containers("daemon")
+
+    def remove_daemons(self) -> None:
+        """Stops what still runs; all logs are printed, which pytest shows when a test has failed."""
+        self.hold.unlink(missing_ok=True)
+        print(self.run("logs", "--no-color", "--tail", "200"))
+        self.run("rm", "--stop", "--force", "daemon")
 
     @property
     def hold(self) -> Path:

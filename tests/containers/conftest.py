@@ -41,13 +41,21 @@ def images(engine: str) -> Images:
         pytest.skip(f"no images here: {error}")
 
 
-@pytest.fixture
-def compose(engine: str, images: Images, tmp_path: Path) -> Iterator[Compose]:
-    """`deploy/compose.yaml` with ZooKeeper's three servers running, and tables in `compose.tables`."""
+@pytest.fixture(scope="session")
+def project(engine: str, images: Images, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compose]:
+    """`deploy/compose.yaml`, nothing started."""
     try:
         command = compose_command()
     except NoContainersError as error:
         pytest.skip(f"no Compose here: {error}")
-    with Compose(command, engine, images, tmp_path) as project:
-        project.start_zookeeper()
-        yield project
+    with Compose(command, engine, images, tmp_path_factory.mktemp("compose")) as started:
+        yield started
+
+
+@pytest.fixture
+def compose(project: Compose, tmp_path: Path) -> Iterator[Compose]:
+    """`deploy/compose.yaml` with ZooKeeper's three servers running, and room for tables in `compose.tables`."""
+    project.tables = tmp_path
+    project.start_zookeeper()
+    yield project
+    project.remove_daemons()
