@@ -111,6 +111,8 @@ def _own_engine(folder: Path) -> Iterator[str]:
         yield host
     finally:
         _stop(int((run / "docker.pid").read_text()))
+        # dockerd leaves this mount behind, and a folder with a mount cannot be removed.
+        subprocess.run(["umount", str(run / "exec/netns/default")], capture_output=True, timeout=_STOP_MAX_S)
 
 
 def _start(folder: Path, host: str) -> None:
