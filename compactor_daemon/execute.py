@@ -123,18 +123,27 @@ class SparkRunner:
                 try:
                     done = _completed(context, group)
                 except Exception as error:  # in the words of a socket when the JVM is gone
-                    raise _job_failed(tasks[0].instant, error) from error
+                    raise self._job_failed(tasks[0].instant, error) from error
                 progress(done, len(tasks))
         except BaseException:
             _cancel(context, group, thread)
             raise
         if failure:
-            raise _job_failed(tasks[0].instant, failure[0]) from failure[0]
+            raise self._job_failed(tasks[0].instant, failure[0]) from failure[0]
         for outcome in outcomes:
             if isinstance(outcome, PhantombaseError):
                 raise outcome
         progress(len(tasks), len(tasks))
         return [o for o in outcomes if isinstance(o, SliceDone)]
+
+    def _job_failed(self, instant: str, error: BaseException) -> SparkError:
+        words = spark_words(error)
+        return SparkError(
+            "a Spark job of the compaction failed",
+            instant=instant,
+            found=f"Spark has ended: {words}" if self.is_gone else words,
+            todo="Nothing was published. Run again; finished file slices are adopted.",
+        )
 
 
 class _Compact:
@@ -154,15 +163,6 @@ def spark_words(error: BaseException) -> str:
     """What went wrong in a Spark job, without its traces."""
     lines = [line.strip() for line in str(error).splitlines() if "Error" in line or "Exception" in line]
     return lines[-1] if lines else f"{type(error).__name__}: {error}"
-
-
-def _job_failed(instant: str, error: BaseException) -> SparkError:
-    return SparkError(
-        "a Spark job of the compaction failed",
-        instant=instant,
-        found=spark_words(error),
-        todo="Nothing was published. Run again; finished file slices are adopted.",
-    )
 
 
 def _cancel(context: Any, group: str, thread: threading.Thread) -> None:
