@@ -1,0 +1,154 @@
+"""Who works on a simulated table: writers, a scheduler, compactors, and Hudi's own compactor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from compactor_daemon.compactor import compact_instant, pending_instants
+from compactor_daemon.options import AttemptOptions, OutputOptions
+from compactor_daemon.records import reserved_times
+from compactor_daemon.retire import finish_completed
+from tests.simulation import rows
+from tests.simulation.hudi import compact_as_hudi
+from tests.simulation.rows import PARTITION, log_bytes, metadata, stat
+from tests.simulation.world import World, WorldLock
+from timeline.dead_writers import roll_back_dead_writers
+from timeline.errors import ConflictError, MissingFileError
+from timeline.file_name import LogFileName, parse_data_file
+from timeline.markers import Marker, log_marker_kind, make_marker
+from timeline.schedule import schedule_compaction
+from timeline.table import Table
+from writer_hooks.conflict import Footprint
+from writer_hooks.transaction import Transaction, transaction
+
+OUTPUT = OutputOptions()
+_REST_S = 0.04
+
+
+@dataclass
+class Cast:
+    """One table's people and what is known of them: `outcomes` counts what happened."""
+
+    world: World
+    lock: WorldLock
+    attempt: AttemptOptions
+    outcomes: Counter[str] = field(default_factory=Counter)
+    written: int = 0
+
+    def rest(self) -> None:
+        """Lets others work."""
+        self.world.wait(None, _REST_S)
+
+    def table(self) -> Table:
+        """The table as a process opens it."""
+        return Table.on(self.world.storage)
+
+    # --- writers -----------------------------------------------------------------------------------------------------
+
+    def writer(self, writes: int, groups: Callable[[], int]) -> None:
+        """Writes a row into a file group, some times; rolls dead writers back before each."""
+        for _ in range(writes):
+            self.written += 1
+            row = f"row-{self.written}"
+            try:
+                self.write(row, f"g{groups()}")
+                self.outcomes["written"] += 1
+            except (ConflictError, MissingFileError) as error:
+                self.outcomes[f"write: {error.what}"] += 1
+
+    def write(self, row: str, file_id: str) -> None:
+        """One delta commit of one row, by the rules for writers."""
+        table = self.table()
+        self.roll_back(table)
+        with transaction(table, self.lock, 30.0) as begun:
+            path, data = self._place_log(begun, row, file_id)
+            mine = Footprint(
+                appended=frozenset({(PARTITION, file_id)}),
+                rewritten=frozenset(),
+                buckets=frozenset(),
+                inserts=frozenset(),
+                looked_up=False,
+            )
+            begun.complete(mine, metadata([stat(file_id, path, len(data))], row=row))
+
+    def roll_back(self, table: Table) -> None:
+        """Rolls dead writers back."""
+        roll_back_dead_writers(
+            table, self.lock, lazy=False, now_ms=self.world.now_ms, expiry_s=120.0, reserved=reserved_times
+        )
+
+    def _place_log(self, begun: Transaction, row: str, file_id: str) -> tuple[str, bytes]:
+        table, instant = begun.table, begun.instant
+        version = 1
+        named = instant
+        if not table.layout.has_completion_times:
+            (group,) = [
+                g for g in table.partition_groups(PARTITION, begun.timeline, begun.facts) if g.file_id == file_id
+            ]
+            named = group.pending_compaction or group.slices[-1].base_instant
+            logs = [parse_data_file(e.name) for e in table.storage.list(PARTITION)]
+            mine = [n for n in logs if isinstance(n, LogFileName) and (n.file_id, n.instant) == (file_id, named)]
+            version += max((n.version for n in mine), default=0)
+        name = str(LogFileName(file_id=file_id, instant=named, version=version, token=f"0-0-{instant}"))
+        make_marker(
+            table.storage, instant, Marker(partition=PARTITION, file=name, kind=log_marker_kind(table.layout))
+        )
+        data = log_bytes(instant, row)
+        table.storage.put_if_absent(f"{PARTITION}/{name}", data)
+        return f"{PARTITION}/{name}", data
+
+    # --- schedulers and compactors -------------------------------------------------------------------------------------
+
+    def scheduler(self, times: int) -> None:
+        """Requests compactions."""
+        for _ in range(times):
+            self.rest()
+            try:
+                done = schedule_compaction(self.table(), self.lock, reserved_times)
+                self.outcomes["scheduled" if done.instant else "nothing to schedule"] += 1
+            except (ConflictError, MissingFileError) as error:
+                self.outcomes[f"schedule: {error.what}"] += 1
+
+    def compactor(self, rounds: int) -> None:
+        """What `compactor-daemon compact` does, some times, without a claim."""
+        for _ in range(rounds):
+            self.rest()
+            try:
+                table = self.table()
+                finish_completed(table, OUTPUT)
+                pending = pending_instants(table)
+            except (ConflictError, MissingFileError) as error:
+                self.outcomes[f"compact: {error.what}"] += 1
+                continue
+            for instant in pending:
+                self.compact(instant)
+
+    def compact(self, instant: str) -> None:
+        """One instant."""
+        try:
+            compact_instant(
+                self.table(),
+                instant,
+                lock=self.lock,
+                runner=rows.run_tasks,
+                progress=lambda done, total: None,
+                output=OUTPUT,
+                options=self.attempt,
+            )
+            self.outcomes["compacted"] += 1
+        except (ConflictError, MissingFileError) as error:
+            self.outcomes[f"compact: {error.what}"] += 1
+
+    def hudi(self, rounds: int) -> None:
+        """Hudi's compactor, some times."""
+        for _ in range(rounds):
+            self.rest()
+            host = self.world.me.host
+            host.names_made += 1
+            try:
+                done = compact_as_hudi(self.world.storage, f"0-{host.number}-{host.names_made}")
+                self.outcomes["Hudi compacted"] += done is not None
+            except (ConflictError, MissingFileError) as error:
+                self.outcomes[error.what] += 1

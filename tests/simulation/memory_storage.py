@@ -1,0 +1,148 @@
+"""A `Storage` in memory, whose files carry the times of a simulated clock."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO, TypeAlias
+
+import pyarrow as pa
+
+from timeline.errors import MissingFileError, StorageError
+from timeline.storage import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """An object: what is in it, and when it was put there (ms since the epoch)."""
+
+    data: bytes
+    modified_ms: int
+
+
+Folder: TypeAlias = "dict[str, File | Folder]"
+
+
+class MemoryStorage:
+    """Folders as on a disk: made with what is put in them, there until somebody removes them.
+
+    `clock`: milliseconds since the epoch. Calls of several threads are atomic.
+    """
+
+    def __init__(self, clock: Callable[[], int] = lambda: round(time.time() * 1000)) -> None:
+        self._clock = clock
+        self._root: Folder = {}
+        self._lock = threading.Lock()
+
+    @property
+    def base_path(self) -> str:
+        """See `Storage`."""
+        return "/memory"
+
+    def list(self, folder: str) -> list[Entry]:
+        """See `Storage`."""
+        node = self._node(folder)
+        if not isinstance(node, dict):
+            raise MissingFileError("no such folder", path=folder)
+        with self._lock:
+            return [_entry(name, node[name]) for name in sorted(node)]
+
+    def find(self, path: str) -> Entry | None:
+        """See `Storage`."""
+        node = self._node(path)
+        return None if node is None else _entry(path.rpartition("/")[2], node)
+
+    def read(self, path: str) -> bytes:
+        """See `Storage`."""
+        return self._file(path).data
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """See `Storage`."""
+        return pa.BufferReader(self._file(path).data)
+
+    def open_output(self, path: str) -> IO[bytes]:
+        """See `Storage`. The object grows with what is written: another sees it half, as on a disk."""
+        if not self._put(path, b""):
+            raise StorageError("the name is taken", path=path)
+        return _Output(lambda data: self.overwrite(path, data))
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """See `Storage`."""
+        return self._put(path, bytes(data))
+
+    def make_folder(self, folder: str) -> None:
+        """See `Storage`."""
+        with self._lock:
+            self._made(folder)
+
+    def place(self, source: str, target: str) -> bool:
+        """See `Storage`."""
+        return self._put(target, self._file(source).data)
+
+    def overwrite(self, path: str, data: bytes) -> None:
+        """See `Storage`."""
+        with self._lock:
+            folder, name = self._made(path.rpartition("/")[0]), path.rpartition("/")[2]
+            folder[name] = File(bytes(data), self._clock())
+
+    def delete(self, path: str) -> None:
+        """See `Storage`."""
+        with self._lock:
+            above = self._node(path.rpartition("/")[0])
+            if isinstance(above, dict):
+                above.pop(path.rpartition("/")[2], None)
+
+    def delete_folder(self, folder: str) -> None:
+        """See `Storage`."""
+        self.delete(folder)
+
+    def _put(self, path: str, data: bytes) -> bool:
+        with self._lock:
+            folder, name = self._made(path.rpartition("/")[0]), path.rpartition("/")[2]
+            if name in folder:
+                return False
+            folder[name] = File(data, self._clock())
+            return True
+
+    def _node(self, path: str) -> File | Folder | None:
+        node: File | Folder | None = self._root
+        for part in path.split("/") if path else ():
+            node = node.get(part) if isinstance(node, dict) else None
+        return node
+
+    def _file(self, path: str) -> File:
+        node = self._node(path)
+        if node is None:
+            raise MissingFileError("no such file", path=path)
+        if not isinstance(node, File):
+            raise StorageError("storage failed", path=path, found="a folder")
+        return node
+
+    def _made(self, path: str) -> Folder:
+        node = self._root
+        for part in path.split("/") if path else ():
+            below = node.setdefault(part, {})
+            if not isinstance(below, dict):
+                raise StorageError("storage failed", path=path, found=f"{part} is a file")
+            node = below
+        return node
+
+
+class _Output(io.BytesIO):
+    def __init__(self, flushed: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._flushed = flushed
+
+    def close(self) -> None:
+        if not self.closed:
+            self._flushed(self.getvalue())
+        super().close()
+
+
+def _entry(name: str, node: File | Folder) -> Entry:
+    if isinstance(node, File):
+        return Entry(name=name, is_folder=False, size=len(node.data), modified_ms=node.modified_ms)
+    return Entry(name=name, is_folder=True)

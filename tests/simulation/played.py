@@ -1,0 +1,114 @@
+"""Puts a simulated world in the place of clocks, processes, threads and random names of the real code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cache, lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog
+
+from tests.interleave import serial_pools
+from tests.simulation import rows
+from tests.simulation.world import World
+from timeline.heartbeat import Process
+from timeline.layout import Layout
+from timeline.table import Table
+from timeline.table_config import TableConfig
+
+_PACKAGES = ("timeline.", "compactor_daemon.", "writer_hooks.")
+
+
+class Stage:
+    """Holds the world that is played at the moment."""
+
+    def __init__(self) -> None:
+        self.world: World | None = None
+
+    @property
+    def on(self) -> World:
+        """The world; there is one while it runs."""
+        assert self.world is not None
+        return self.world
+
+    @contextmanager
+    def play(self, world: World) -> Iterator[World]:
+        """This world from now on."""
+        self.world = world
+        try:
+            yield world
+        finally:
+            world.close()
+            self.world = None
+
+
+class _Event:
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._is_set or self._stage.on.wait(self.is_set, timeout)
+
+
+class _Thread:
+    def __init__(self, stage: Stage, target: Callable[[], None], name: str = "", **_: Any) -> None:
+        self._stage, self._target, self._name = stage, target, name
+
+    def start(self) -> None:
+        self._actor = self._stage.on.spawn(self._name, self._stage.on.me.host, self._target)
+
+    def join(self) -> None:
+        if not self._actor.done:
+            self._stage.on.wait(lambda: self._actor.done, None)
+
+
+def simulated(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """The stage on which worlds are played from now on."""
+    stage = Stage()
+    clock = SimpleNamespace(
+        time=lambda: stage.on.now_ms / 1000,
+        monotonic=lambda: stage.on.now_ms / 1000,
+        sleep=lambda seconds: stage.on.wait(None, seconds),
+    )
+    threads = SimpleNamespace(
+        Event=lambda: _Event(stage), Thread=lambda target, **more: _Thread(stage, target, **more)
+    )
+    replaced = {"time": clock, "uuid": SimpleNamespace(uuid4=lambda: _name(stage.on))}
+    for module_name, module in list(sys.modules.items()):
+        if module_name.startswith(_PACKAGES) or module is rows:
+            for name, double in replaced.items():
+                if getattr(module, name, None) is sys.modules[name]:
+                    monkeypatch.setattr(module, name, double)
+    monkeypatch.setattr("timeline.heartbeat.threading", threads)
+    monkeypatch.setattr(Process, "current", staticmethod(lambda: _process(stage.on)))
+    monkeypatch.setattr(Process, "is_gone", lambda process: stage.on.hosts[process.pid].dead)
+    monkeypatch.setattr(Table, "now", lambda _: datetime.fromtimestamp(stage.on.now_ms / 1000, UTC).replace(tzinfo=None))
+    monkeypatch.setattr("compactor_daemon.restore.compact_slice", rows.merge_slice)
+    monkeypatch.setattr(TableConfig, "parse", staticmethod(cache(TableConfig.parse)))
+    monkeypatch.setattr(Layout, "parse", lru_cache(1 << 16)(Layout.parse))
+    serial_pools(monkeypatch)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    return stage
+
+
+def _process(world: World) -> Process:
+    return Process(host="world", boot="", pid=world.me.host.number, started=0)
+
+
+def _name(world: World) -> SimpleNamespace:
+    """A name that only this process makes, and makes in every run."""
+    host = world.me.host
+    host.names_made += 1
+    return SimpleNamespace(hex=f"{host.number:08x}{host.names_made:024x}")

@@ -1,0 +1,188 @@
+"""One seeded run: everybody at once, with deaths and pauses; then a healthy rest of the world; then who was paused."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from compactor_daemon.options import AttemptOptions
+from tests.simulation import rows
+from tests.simulation.cast import Cast
+from tests.simulation.played import Stage
+from tests.simulation.rules import OUR_TOKEN, Rules
+from tests.simulation.world import Actor, Host, World, WorldLock
+from timeline.layout import HOODIE, RECORDS
+from timeline.storage import files_below
+from timeline.table import Table
+
+ATTEMPT = AttemptOptions(foreign_grace_s=0.3, barrier_s=0.6, barrier_poll_s=0.03)
+_LONG_MS = 4 * 3_600_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """What a run is about.
+
+    `locked`: writers, schedulers and compactors share a lock. `hudi`: a Hudi compactor works beside ours. `deaths`,
+    `pauses`: how many processes are killed, and how many stop and go on when all others are done.
+    """
+
+    version: int
+    groups: int
+    writers: int
+    compactors: int
+    locked: bool
+    hudi: bool
+    deaths: int
+    pauses: int
+
+    @staticmethod
+    def of(pick: random.Random) -> Plot:
+        """One of all."""
+        hudi = pick.random() < 0.3
+        locked = hudi or pick.random() < 0.7
+        return Plot(
+            version=pick.choice((6, 9)),
+            groups=pick.choice((1, 2)),
+            writers=pick.choice((1, 2)) if locked else 1,
+            compactors=pick.choice((1, 2, 3)),
+            locked=locked,
+            hudi=hudi,
+            deaths=pick.choice((0, 0, 1, 2, 4)),
+            pauses=pick.choice((0, 0, 1, 2)),
+        )
+
+
+class RandomChooser:
+    """Goes on with the same one mostly, and now and then with another; and lets somebody die or pause."""
+
+    def __init__(self, pick: random.Random) -> None:
+        self._pick = pick
+        self._stay = pick.choice((0.0, 0.7, 0.9, 0.98))
+        self.trouble: Callable[[], None] = lambda: None
+
+    def choose(self, world: World, able: list[Actor]) -> Actor:
+        """See `Chooser`."""
+        self.trouble()
+        if world.running in able and self._pick.random() < self._stay:
+            return world.running
+        return self._pick.choice(able)
+
+
+class Story:
+    """One run."""
+
+    def __init__(self, seed: int, *, trace: bool = False, plot: Plot | None = None) -> None:
+        self.pick = random.Random(seed)
+        self.plot = plot or Plot.of(self.pick)
+        self.chooser = RandomChooser(self.pick)
+        self.world = World(self.chooser, lambda actor, call: self.rules.watch(self.world, actor, call))
+        first = rows.new_table(self.world.disk, self.plot.version, self.plot.groups)
+        self.rules = Rules(first, foreign=self.plot.hudi)
+        self.rules.trace = [str(self.plot)] if trace else None
+        self.cast = Cast(self.world, WorldLock(self.world, holds=self.plot.locked), ATTEMPT)
+        self._roles: dict[Host, tuple[str, Callable[[], None]]] = {}
+        self._deaths, self._pauses = self.plot.deaths, self.plot.pauses
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """What happened, how often."""
+        return self.cast.outcomes
+
+    def play(self, stage: Stage) -> None:
+        """All of it."""
+        with stage.play(self.world):
+            self._everybody()
+            self._finish()
+            frozen = [h for h in self.world.hosts if h.frozen]
+            for host in frozen:
+                host.frozen = False
+            if frozen:
+                self.world.run()
+                self._finish()
+            self._check_clean()
+
+    def _everybody(self) -> None:
+        plot, cast = self.plot, self.cast
+        for number in range(plot.writers):
+            self._begin(f"writer {number}", lambda: cast.writer(4, lambda: self.pick.randrange(plot.groups)))
+        self._begin("scheduler", lambda: cast.scheduler(5))
+        for number in range(plot.compactors):
+            self._begin(f"compactor {number}", lambda: cast.compactor(4))
+        if plot.hudi:
+            self._begin("hudi", lambda: cast.hudi(3))
+        self.chooser.trouble = self._trouble
+        self.world.run()
+        self.chooser.trouble = lambda: None
+
+    def _begin(self, name: str, work: Callable[[], None]) -> None:
+        self._roles[self.world.start(name, work)] = (name, work)
+
+    def _trouble(self) -> None:
+        if not (self._deaths or self._pauses) or self.pick.random() > 1 / 60:
+            return
+        living = [h for h in self._roles if not (h.dead or h.frozen or self.world.is_over(h))]
+        if not living:
+            return
+        host = self.pick.choice(living)
+        if self._deaths and (not self._pauses or self.pick.random() < 0.5):
+            self._deaths -= 1
+            self.outcomes["killed"] += 1
+            self._note(f"{host.name} is killed")
+            self.world.kill(host)
+            self._begin(*self._roles[host])
+        elif not self.plot.hudi or host.name.startswith("compactor"):
+            self._pauses -= 1
+            self.outcomes["paused"] += 1
+            self._note(f"{host.name} is paused")
+            host.frozen = True
+
+    def _note(self, text: str) -> None:
+        if self.rules.trace is not None:
+            self.rules.trace.append(f"-------- {text}")
+
+    def _finish(self) -> None:
+        """Much later: dead writers are rolled back, Hudi ends what it began, and what pends is compacted."""
+        world, cast = self.world, self.cast
+        world.now_ms += _LONG_MS
+        self._note("much later")
+        if self.plot.hudi:
+            world.start("last hudi", lambda: cast.hudi(2))
+            world.run()
+            world.now_ms += _LONG_MS
+        world.start("last", self._last)
+        world.run()
+        self.rules.check_rows(world)
+
+    def _last(self) -> None:
+        cast = self.cast
+        cast.roll_back(cast.table())
+        cast.compactor(2)
+        cast.scheduler(1)
+        cast.compactor(1)
+        pending = Table.on(self.world.disk).load_timeline().pending_compactions
+        assert not pending or self.rules.doubled, f"still pending: {pending}"
+
+    def _check_clean(self) -> None:
+        """Only records that are to stay are left of us, and one base file a (file group, instant)."""
+        disk = self.world.disk
+        table = Table.on(disk)
+        stray = [i for i in table.load_timeline().instants if not i.completed]
+        assert not stray, f"left pending: {stray}"
+        if self.rules.doubled:
+            return
+        left = [p for p, _ in files_below(disk, RECORDS) if p.rpartition("/")[2] not in ("open", "fate")]
+        assert all(p.startswith("audit/") for p in left), f"left in our folder: {left}"
+        beats = [p for p, _ in files_below(disk, f"{HOODIE}/.heartbeat")]
+        assert not beats, f"heartbeats are left: {beats}"
+        named = {
+            s.path
+            for i in table.load_timeline().completed_writes.values()
+            for stats in table.commit_metadata(i).partition_to_write_stats.values()
+            for s in stats
+        }
+        bases = [f"{rows.PARTITION}/{e.name}" for e in disk.list(rows.PARTITION) if e.name.endswith(".parquet")]
+        strays = [b for b in bases if b not in named and OUR_TOKEN in b]
+        assert not strays, f"base files nobody names: {strays}"

@@ -1,0 +1,296 @@
+"""Processes of one simulated world: threads of which one runs at a time, and which hand over at storage calls only.
+
+    step        one storage call; before each one the chooser says who goes on, and who is killed or paused
+    clock       milliseconds; it goes on by one with each step, and jumps when everybody waits
+    process     one or more actors (a compactor and its heartbeat), killed and paused together
+
+Nothing depends on anything but the chooser: the same choices give the same run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tests.simulation.memory_storage import MemoryStorage
+
+START_MS = 1_767_225_600_000
+"""2026-01-01."""
+
+_STEPS_MAX = 60_000
+
+SILENT = frozenset({"base_path"})
+UNCHANGED = (".hoodie/hoodie.properties", ".hoodie/.bucket_index")
+"""Paths nobody writes: calls on them are no steps."""
+
+
+class Died(BaseException):
+    """Stands for kill -9: nothing catches it."""
+
+
+class Stuck(AssertionError):
+    """Everybody waits for ever, or a run does not end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One storage call and, once it was made, its result or error."""
+
+    name: str
+    path: str
+    args: tuple[Any, ...] = ()
+    result: Any = None
+
+
+@dataclass(eq=False)
+class Host:
+    """A simulated process. `frozen`: it does nothing until somebody wakes it, and others go on without it."""
+
+    name: str
+    number: int
+    dead: bool = False
+    frozen: bool = False
+    names_made: int = 0
+
+
+def _taken() -> threading.Lock:
+    """A lock as a gate of one: who releases it lets its one waiter through."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+@dataclass(eq=False)
+class Actor:
+    """A thread of a process."""
+
+    name: str
+    host: Host
+    work: Callable[[], None]
+    turn: threading.Lock = field(default_factory=_taken)
+    next: Call | None = None
+    done: bool = False
+    ready: Callable[[], bool] | None = None
+    wake_ms: int | None = None
+    thread: threading.Thread | None = None
+
+    def can_go_on(self, now_ms: int) -> bool:
+        """Whether it waits for nothing."""
+        if self.ready is None and self.wake_ms is None:
+            return True
+        return (self.ready is not None and self.ready()) or (self.wake_ms is not None and self.wake_ms <= now_ms)
+
+
+class Chooser(Protocol):
+    """Who goes on."""
+
+    def choose(self, world: World, able: list[Actor]) -> Actor:
+        """One of those that can; `world.running` is the one that ran so far, which may not be among them."""
+        ...
+
+
+class World:
+    """A table and the processes that work on it.
+
+    `observe` is told of every storage call right after it was made, by whom.
+    """
+
+    def __init__(self, chooser: Chooser, observe: Callable[[Actor, Call], None] = lambda actor, call: None) -> None:
+        self.chooser = chooser
+        self.observe = observe
+        self.now_ms = START_MS
+        self.disk = MemoryStorage(lambda: self.now_ms)
+        self.storage = SteppedStorage(self)
+        self.hosts: list[Host] = []
+        self.actors: list[Actor] = []
+        self.running: Actor | None = None
+        self.failure: BaseException | None = None
+        self.steps = 0
+        self._over = _taken()
+        self._closing = False
+
+    # --- processes -------------------------------------------------------------------------------------------------
+
+    def start(self, name: str, work: Callable[[], None]) -> Host:
+        """One more process."""
+        host = Host(name, len(self.hosts))
+        self.hosts.append(host)
+        self.spawn(name, host, work)
+        return host
+
+    def spawn(self, name: str, host: Host, work: Callable[[], None]) -> Actor:
+        """One more thread of a process."""
+        actor = Actor(name, host, work)
+        self.actors.append(actor)
+        actor.thread = threading.Thread(target=self._live, args=(actor,), name=name, daemon=True)
+        actor.thread.start()
+        return actor
+
+    def kill(self, host: Host) -> None:
+        """It makes no further call."""
+        host.dead, host.frozen = True, False
+
+    def is_over(self, host: Host) -> bool:
+        """Whether nothing of it runs any more."""
+        return all(a.done for a in self.actors if a.host is host)
+
+    @property
+    def me(self) -> Actor:
+        """Whose turn it is."""
+        assert self.running is not None
+        return self.running
+
+    # --- turns -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until everybody is done or frozen for ever; what failed in one of them is raised."""
+        first = self._choose()
+        if first is not None:
+            self._give(first)
+            self._over.acquire()
+        if self.failure is not None:
+            raise self.failure
+
+    def close(self) -> None:
+        """Ends what still waits."""
+        self._closing = True
+        for actor in self.actors:
+            if not actor.done:
+                actor.host.dead = True
+                self.running = actor
+                actor.turn.release()
+                assert actor.thread is not None
+                actor.thread.join()
+
+    def wait(self, ready: Callable[[], bool] | None, timeout_s: float | None) -> bool:
+        """The running actor waits until something holds, or for a time; whether it holds then."""
+        me = self.me
+        me.ready = ready
+        me.wake_ms = None if timeout_s is None else self.now_ms + max(0, round(timeout_s * 1000))
+        me.next = None
+        try:
+            self._hand_over(me)
+        finally:
+            me.ready = me.wake_ms = None
+        return ready() if ready is not None else False
+
+    def call(self, name: str, *args: Any) -> Any:
+        """The running actor makes a storage call, when it is its turn again."""
+        me, path = self.me, args[0]
+        if me.host.dead:
+            raise Died
+        do = getattr(self.disk, name)
+        if path.startswith(UNCHANGED):
+            return do(*args)
+        me.next = Call(name, path, args)
+        self._hand_over(me)
+        self.now_ms += 1
+        self.steps += 1
+        if self.steps > _STEPS_MAX:
+            raise Stuck(f"more than {_STEPS_MAX} steps")
+        try:
+            result = do(*args)
+        except Exception as error:
+            self.observe(me, Call(name, path, args, error))
+            raise
+        self.observe(me, Call(name, path, args, result))
+        return result
+
+    def _hand_over(self, me: Actor) -> None:
+        if not me.host.dead and not self._closing:
+            chosen = self._choose()
+            if chosen is None:
+                self._over.release()
+                me.turn.acquire()
+            elif chosen is not me:
+                self._give(chosen)
+                me.turn.acquire()
+        if me.host.dead:
+            raise Died
+
+    def _give(self, actor: Actor) -> None:
+        self.running = actor
+        actor.turn.release()
+
+    def _choose(self) -> Actor | None:
+        if self._closing or self.failure is not None:
+            return None
+        while True:
+            living = [a for a in self.actors if not (a.done or a.host.frozen)]
+            for actor in living:
+                if actor.host.dead:
+                    return actor  # it ends at once
+            able = [a for a in living if a.can_go_on(self.now_ms)]
+            if able:
+                chosen = self.chooser.choose(self, able)
+                if chosen.host.dead or chosen.host.frozen:
+                    continue
+                return chosen
+            times = [a.wake_ms for a in living if a.wake_ms is not None]
+            if not times:
+                return None
+            self.now_ms = max(self.now_ms, min(times))
+
+    def _live(self, actor: Actor) -> None:
+        actor.turn.acquire()
+        try:
+            if not actor.host.dead:
+                actor.work()
+        except Died:
+            pass
+        except BaseException as error:
+            self.failure = self.failure or error
+        finally:
+            actor.done = True
+            if not self._closing:
+                chosen = self._choose()
+                if chosen is None:
+                    self._over.release()
+                else:
+                    self._give(chosen)
+
+
+class SteppedStorage:
+    """The world's disk as its processes see it: each call is a step."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    @property
+    def base_path(self) -> str:
+        """See `Storage`."""
+        return self._world.disk.base_path
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *args: self._world.call(name, *args)
+
+
+class WorldLock:
+    """The table lock. That of a dead or frozen process is free: its session has expired.
+
+    `holds`: without it nobody is kept out, as among writers that take no lock.
+    """
+
+    def __init__(self, world: World, *, holds: bool = True) -> None:
+        self._world = world
+        self._holds = holds
+        self._holder: Actor | None = None
+
+    @contextmanager
+    def hold(self, purpose: str) -> Iterator[None]:
+        """See `TableLock`."""
+        me = self._world.me
+        if self._holds and not self._is_free():
+            self._world.wait(self._is_free, None)
+        self._holder = me
+        try:
+            yield
+        finally:
+            if self._holder is me:
+                self._holder = None
+
+    def _is_free(self) -> bool:
+        return self._holder is None or self._holder.host.dead or self._holder.host.frozen
