@@ -224,7 +224,7 @@ def facts_of(*, pending: str | None = None, replaced: str | None = None, compact
     return ViewFacts(
         pending_plans={GROUP: pending} if pending else {},
         replaced={GROUP: replaced} if replaced else {},
-        compacted={GROUP: (compacted, f"f_0-0-0_{compacted}.parquet")} if compacted else {},
+        compacted={GROUP: {compacted: f"f_0-0-0_{compacted}.parquet"}} if compacted else {},
     )
 
 

@@ -116,7 +116,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("ledger", "if self.superseded < 0:", "if False:", "merge"),
     # File slices.
     ("view", "if not timeline.is_committed(instant):\n            continue", "pass", "view"),
-    ("view", "if instant == compacted_at and str(base.name) != compacted_name:", "if False:", "view"),
+    ("view", "if compacted.get(instant, str(base.name)) != str(base.name):", "if False:", "view"),
     ("view", "if instant in visible:", "if False:", "view"),
     ("view", "if compacted_at and replaced_at is None and", "if False and", "view"),
     ("view", "compacted_at and replaced_at is None and", "compacted_at and", "view"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -244,7 +245,7 @@ class Table:
         """Pending plans, replaced file groups and compacted base files, from the instants' own files."""
         plans = self.pending_plans(timeline)
         replaced: dict[GroupKey, str] = {}
-        compacted: dict[GroupKey, tuple[str, str]] = {}
+        compacted: defaultdict[GroupKey, dict[str, str]] = defaultdict(dict)
         for requested, instant in timeline.completed_writes.items():
             if instant.family == "replacecommit":
                 for part, file_ids in (self.commit_metadata(instant).partition_to_replace_file_ids or {}).items():
@@ -253,7 +254,7 @@ class Table:
                 for part, stats in self.commit_metadata(instant).partition_to_write_stats.items():
                     for stat in stats:
                         if stat.file_id and stat.path:
-                            compacted[part, stat.file_id] = (requested, stat.path.rpartition("/")[2])
+                            compacted[part, stat.file_id][requested] = stat.path.rpartition("/")[2]
         return ViewFacts(pending_plans=plans, replaced=replaced, compacted=compacted)
 
     def pending_plans(self, timeline: Timeline) -> dict[GroupKey, str]:

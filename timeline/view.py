@@ -96,12 +96,16 @@ class ViewFacts:
 
     `pending_plans`: file group -> instant of the pending compaction plan it is in.
     `replaced`: file group -> instant of the completed replace commit that replaced it.
-    `compacted`: file group -> (instant, base file name) its newest completed compaction wrote.
+    `compacted`: file group -> instant -> base file name, of every completed compaction.
     """
 
     pending_plans: Mapping[GroupKey, str]
     replaced: Mapping[GroupKey, str]
-    compacted: Mapping[GroupKey, tuple[str, str]]
+    compacted: Mapping[GroupKey, Mapping[str, str]]
+
+    def last_compaction(self, key: GroupKey) -> tuple[str, str]:
+        """(instant, base file name) of a file group's newest completed compaction; two empty texts without one."""
+        return max(self.compacted.get(key, {}).items(), default=("", ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +157,10 @@ def check_partitions(facts: ViewFacts, listed: Collection[str]) -> None:
                 expected="a folder with .hoodie_partition_metadata in it",
                 todo="Restore the folder or its metadata file: without it the partition's rows are not seen.",
             )
-    for (partition, file_id), (instant, name) in facts.compacted.items():
-        if partition not in listed and (partition, file_id) not in facts.replaced:
-            raise _lost_base(f"{partition}/{name}", instant)
+    for key in facts.compacted:
+        if key[0] not in listed and key not in facts.replaced:
+            instant, name = facts.last_compaction(key)
+            raise _lost_base(f"{key[0]}/{name}", instant)
 
 
 def _lost_base(path: str, instant: str) -> MissingFileError:
@@ -193,13 +198,13 @@ def _file_group(
 
 def _visible_bases(key: GroupKey, bases: list[BaseFile], timeline: Timeline, facts: ViewFacts) -> dict[str, BaseFile]:
     """Base files of committed instants, by instant. A base file of a pending compaction is never visible."""
-    compacted_at, compacted_name = facts.compacted.get(key, ("", ""))
+    compacted = facts.compacted.get(key, {})
     visible: dict[str, BaseFile] = {}
     for base in bases:
         instant = base.name.instant
         if not timeline.is_committed(instant):
             continue
-        if instant == compacted_at and str(base.name) != compacted_name:
+        if compacted.get(instant, str(base.name)) != str(base.name):
             continue  # a stray of another attempt: the commit names the one that counts
         if instant in visible:
             raise MalformedError(
@@ -212,6 +217,7 @@ def _visible_bases(key: GroupKey, bases: list[BaseFile], timeline: Timeline, fac
             )
         visible[instant] = base
     replaced_at = facts.replaced.get(key)
+    compacted_at, compacted_name = facts.last_compaction(key)
     if compacted_at and replaced_at is None and max(visible, default="") < compacted_at:
         raise _lost_base(f"{key[0]}/{compacted_name}", compacted_at)
     return visible

@@ -29,12 +29,13 @@ _REST_S = 0.04
 
 @dataclass
 class Cast:
-    """One table's people and what is known of them: `outcomes` counts what happened."""
+    """One table's people. `outcomes`: what happened, how often; `parked`: what kept an instant from its end last."""
 
     world: World
     lock: WorldLock
     attempt: AttemptOptions
     outcomes: Counter[str] = field(default_factory=Counter)
+    parked: dict[str, str] = field(default_factory=dict)
     written: int = 0
 
     def rest(self) -> None:
@@ -138,7 +139,9 @@ class Cast:
                 options=self.attempt,
             )
             self.outcomes["compacted"] += 1
+            self.parked.pop(instant, None)
         except (ConflictError, MissingFileError) as error:
+            self.parked[instant] = error.what
             self.outcomes[f"compact: {error.what}"] += 1
 
     def hudi(self, rounds: int) -> None:

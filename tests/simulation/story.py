@@ -133,11 +133,24 @@ class Story:
             self._note(f"{host.name} is killed")
             self.world.kill(host)
             self._begin(*self._roles[host])
-        elif not self.plot.hudi or host.name.startswith("compactor"):
+        elif self._may_pause(host):
             self._pauses -= 1
-            self.outcomes["paused"] += 1
-            self._note(f"{host.name} is paused")
+            naps = self.pick.random() < 0.5 or not self._may_oversleep(host)
+            host.thaw_at = self.world.steps + self.pick.randrange(1, 300) if naps else None
+            self.outcomes["napped" if naps else "paused"] += 1
+            self._note(f"{host.name} {'naps' if naps else 'is paused'}")
             host.frozen = True
+
+    def _may_pause(self, host: Host) -> bool:
+        """A Hudi compactor merges the plan's files only: beside it nobody's lock may be lost inside a section."""
+        return not self.plot.hudi or host.name.startswith("compactor")
+
+    def _may_oversleep(self, host: Host) -> bool:
+        """A writer that lets its heartbeat lapse between its last look and its completed file is rolled back unseen.
+
+        Nothing but the length of that moment guards it, here as in Hudi.
+        """
+        return not (host.name.startswith("writer") and self.cast.lock.is_inside(host))
 
     def _note(self, text: str) -> None:
         if self.rules.trace is not None:
@@ -163,13 +176,23 @@ class Story:
         cast.scheduler(1)
         cast.compactor(1)
         pending = Table.on(self.world.disk).load_timeline().pending_compactions
-        assert not pending or self.rules.doubled, f"still pending: {pending}"
+        parked = {i.requested_time: cast.parked.get(i.requested_time) for i in pending}
+        assert set(parked.values()) <= self._legitimate(), f"still pending: {parked}"
+
+    def _legitimate(self) -> set[str | None]:
+        """What may keep an instant pending for ever.
+
+        A scheduler whose lock was lost inside its section may make a plan of slices that are no more.
+        """
+        stale = not self.plot.locked or self.outcomes["napped"] + self.outcomes["paused"]
+        why: set[str | None] = {"the compaction plan names a file that is not there"} if stale else set()
+        return why | ({"two completed commits of one compaction"} if self.rules.doubled else set())
 
     def _check_clean(self) -> None:
         """Only records that are to stay are left of us, and one base file a (file group, instant)."""
         disk = self.world.disk
         table = Table.on(disk)
-        stray = [i for i in table.load_timeline().instants if not i.completed]
+        stray = [i for i in table.load_timeline().instants if not i.completed and i.requested_time not in self.cast.parked]
         assert not stray, f"left pending: {stray}"
         if self.rules.doubled:
             return

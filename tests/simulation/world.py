@@ -47,12 +47,13 @@ class Call:
 
 @dataclass(eq=False)
 class Host:
-    """A simulated process. `frozen`: it does nothing until somebody wakes it, and others go on without it."""
+    """A simulated process. `frozen`: it does nothing until somebody wakes it, or until so many steps were made."""
 
     name: str
     number: int
     dead: bool = False
     frozen: bool = False
+    thaw_at: int | None = None
     names_made: int = 0
 
 
@@ -219,6 +220,9 @@ class World:
         if self._closing or self.failure is not None:
             return None
         while True:
+            for host in self.hosts:
+                if host.thaw_at is not None and self.steps >= host.thaw_at:
+                    host.frozen, host.thaw_at = False, None
             living = [a for a in self.actors if not (a.done or a.host.frozen)]
             for actor in living:
                 if actor.host.dead:
@@ -230,9 +234,13 @@ class World:
                     continue
                 return chosen
             times = [a.wake_ms for a in living if a.wake_ms is not None]
-            if not times:
+            naps = [h.thaw_at for h in self.hosts if h.thaw_at is not None]
+            if naps:
+                self.steps = max(self.steps, min(naps))
+            elif times:
+                self.now_ms = max(self.now_ms, min(times))
+            else:
                 return None
-            self.now_ms = max(self.now_ms, min(times))
 
     def _live(self, actor: Actor) -> None:
         actor.turn.acquire()
@@ -278,6 +286,11 @@ class WorldLock:
         self._world = world
         self._holds = holds
         self._holder: Actor | None = None
+        self._inside: set[Host] = set()
+
+    def is_inside(self, host: Host) -> bool:
+        """Whether a process is in a section."""
+        return host in self._inside
 
     @contextmanager
     def hold(self, purpose: str) -> Iterator[None]:
@@ -286,9 +299,11 @@ class WorldLock:
         if self._holds and not self._is_free():
             self._world.wait(self._is_free, None)
         self._holder = me
+        self._inside.add(me.host)
         try:
             yield
         finally:
+            self._inside.discard(me.host)
             if self._holder is me:
                 self._holder = None
 

@@ -329,6 +329,14 @@ def test_stray_base_file_of_a_compaction() -> None:
         assert str(base.name) == "f_0-0-0_20.parquet"
 
 
+def test_stray_base_file_of_an_older_compaction() -> None:
+    """So does the commit of t20 when t30 was compacted since: a Hudi compactor that woke up late left the stray."""
+    compacted = {GROUP: {t: f"f_0-0-0_{t}.parquet" for t in ("20", "30")}}
+    for files in ("b10 b20 b20x b30", "b10 b20x b20 b30"):
+        group = group_v6("10.deltacommit 20.commit 30.commit", files, replace(NO_FACTS, compacted=compacted))
+        assert [str(s.base.name) for s in group.slices[1:] if s.base] == ["f_0-0-0_20.parquet", "f_0-0-0_30.parquet"]
+
+
 def test_two_base_files_of_one_instant() -> None:
     """No commit says which of two is valid: that is an error naming both, not a choice."""
     with pytest.raises(MalformedError, match="two base files") as failure:
@@ -363,7 +371,7 @@ def test_a_compacted_base_file_of_a_replaced_group_may_be_cleaned() -> None:
 
 def test_compactions_of_other_partitions_are_not_missed_here() -> None:
     """A commit names a file of partition q: its absence from p is right."""
-    facts = replace(NO_FACTS, compacted={("q", "f"): ("20", "f_0-0-0_20.parquet")})
+    facts = replace(NO_FACTS, compacted={("q", "f"): {"20": "f_0-0-0_20.parquet"}})
     assert file_groups("p", [], timeline_of(LAYOUT_1, "20.commit"), facts) == ()
 
 
