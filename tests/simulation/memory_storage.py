@@ -17,10 +17,10 @@ from timeline.storage import Entry
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """An object: what is in it, and when it was put there (ms since the epoch)."""
+    """An object: what is in it, and what a listing says of it."""
 
     data: bytes
-    modified_ms: int
+    entry: Entry
 
 
 Folder: TypeAlias = "dict[str, File | Folder]"
@@ -86,7 +86,7 @@ class MemoryStorage:
         """See `Storage`."""
         with self._lock:
             folder, name = self._made(path.rpartition("/")[0]), path.rpartition("/")[2]
-            folder[name] = File(bytes(data), self._clock())
+            folder[name] = self._new(name, bytes(data))
 
     def delete(self, path: str) -> None:
         """See `Storage`."""
@@ -104,8 +104,11 @@ class MemoryStorage:
             folder, name = self._made(path.rpartition("/")[0]), path.rpartition("/")[2]
             if name in folder:
                 return False
-            folder[name] = File(data, self._clock())
+            folder[name] = self._new(name, data)
             return True
+
+    def _new(self, name: str, data: bytes) -> File:
+        return File(data, Entry(name=name, is_folder=False, size=len(data), modified_ms=self._clock()))
 
     def _node(self, path: str) -> File | Folder | None:
         node: File | Folder | None = self._root
@@ -143,6 +146,4 @@ class _Output(io.BytesIO):
 
 
 def _entry(name: str, node: File | Folder) -> Entry:
-    if isinstance(node, File):
-        return Entry(name=name, is_folder=False, size=len(node.data), modified_ms=node.modified_ms)
-    return Entry(name=name, is_folder=True)
+    return node.entry if isinstance(node, File) else Entry(name=name, is_folder=True)

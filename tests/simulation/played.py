@@ -16,8 +16,11 @@ import structlog
 from tests.interleave import serial_pools
 from tests.simulation import rows
 from tests.simulation.world import World
+from timeline.commit_metadata import decode as decode_commit
 from timeline.heartbeat import Process
+from timeline.instant import Instant
 from timeline.layout import Layout
+from timeline.plan import decode_plan
 from timeline.table import Table
 from timeline.table_config import TableConfig
 
@@ -97,10 +100,25 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr(Table, "now", lambda _: datetime.fromtimestamp(stage.on.now_ms / 1000, UTC).replace(tzinfo=None))
     monkeypatch.setattr("compactor_daemon.restore.compact_slice", rows.merge_slice)
     monkeypatch.setattr(TableConfig, "parse", staticmethod(cache(TableConfig.parse)))
-    monkeypatch.setattr(Layout, "parse", lru_cache(1 << 16)(Layout.parse))
+    monkeypatch.setattr(Layout, "parse", _remembered(Layout.parse))
+    monkeypatch.setattr("timeline.table.decode_commit", lru_cache(1 << 12)(decode_commit))
+    monkeypatch.setattr("timeline.table.decode_plan", lru_cache(1 << 12)(decode_plan))
     serial_pools(monkeypatch)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     return stage
+
+
+def _remembered(parse: Callable[[Layout, str], Instant | None]) -> Callable[[Layout, str], Instant | None]:
+    """Pure functions are asked the same again and again; a layout's own hash would take longer than they do."""
+    known: dict[tuple[bool, str], Instant | None] = {}
+
+    def remembered(layout: Layout, name: str) -> Instant | None:
+        key = layout.has_completion_times, name
+        if key not in known:
+            known[key] = parse(layout, name)
+        return known[key]
+
+    return remembered
 
 
 def _process(world: World) -> Process:
