@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from compactor_daemon.compactor import compact_instant, pending_instants
+from compactor_daemon.daemon import Daemon
+from compactor_daemon.dispatch import Order, Rules
+from compactor_daemon.failures import RetryOptions
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.records import reserved_times
 from compactor_daemon.retire import finish_completed
+from compactor_daemon.served_table import ServedTable, Settings
+from compactor_daemon.unschedule import unschedule
 from tests.simulation import rows
+from tests.simulation.fleet import WorldClaims, ZooKeeper
 from tests.simulation.hudi import compact_as_hudi
 from tests.simulation.rows import PARTITION, log_bytes, metadata, stat
 from tests.simulation.world import World, WorldLock
 from timeline.dead_writers import roll_back_dead_writers
-from timeline.errors import ConflictError, MissingFileError
+from timeline.errors import ConflictError, MissingFileError, UsageError
 from timeline.file_name import LogFileName, parse_data_file
 from timeline.markers import Marker, log_marker_kind, make_marker
 from timeline.schedule import schedule_compaction
@@ -24,6 +31,8 @@ from writer_hooks.conflict import Footprint
 from writer_hooks.transaction import Transaction, transaction
 
 OUTPUT = OutputOptions()
+RULES = Rules(max_concurrent=2, poll_s=0.1, sweep_s=0.2, once=True)
+RETRY = RetryOptions(retries=1000, backoff_s=0.05, backoff_max_s=0.1)
 _REST_S = 0.04
 
 
@@ -35,8 +44,16 @@ class Cast:
     lock: WorldLock
     attempt: AttemptOptions
     outcomes: Counter[str] = field(default_factory=Counter)
+    chance: random.Random = field(default_factory=random.Random)
     parked: dict[str, str] = field(default_factory=dict)
     written: int = 0
+
+    def __post_init__(self) -> None:
+        self.zookeeper = ZooKeeper(self.world)
+
+    def doubt(self) -> bool:
+        """Whether an answer of ZooKeeper gets lost."""
+        return self.chance.random() < 0.02
 
     def rest(self) -> None:
         """Lets others work."""
@@ -143,6 +160,44 @@ class Cast:
         except (ConflictError, MissingFileError) as error:
             self.parked[instant] = error.what
             self.outcomes[f"compact: {error.what}"] += 1
+
+    def daemon(self, rounds: int) -> None:
+        """`compactor-daemon run`, some times until nothing is left to do; the fleet shares one ZooKeeper."""
+        world = self.world
+        for _ in range(rounds):
+            self.rest()
+            table = ServedTable("t", WorldClaims(self.zookeeper, self.doubt), self.lock, rows.run_tasks, self._settings())
+            daemon = Daemon({"t": table}, RULES, RETRY, chance=self.chance)
+            world.me.host.woken = daemon.session_changed
+            try:
+                done = daemon.run()
+            finally:
+                world.me.host.woken = lambda: None
+            self.outcomes["compacted by a fleet"] += len(done.done)
+            for _, _, what in done.failed:
+                self.outcomes[f"daemon: {what.partition(';')[0]}"] += 1
+            for what in done.problems.values():
+                self.outcomes[f"daemon's table: {what.partition(';')[0]}"] += 1
+
+    def _settings(self) -> Settings:
+        return Settings(who="", output=OUTPUT, attempt=self.attempt, retry=RETRY, order=Order.EARLIEST)
+
+    def unscheduler(self, times: int) -> None:
+        """Takes plans back."""
+        for _ in range(times):
+            self.rest()
+            pending = pending_instants(self.table())
+            if pending:
+                self.unschedule(self.chance.choice(pending))
+
+    def unschedule(self, instant: str) -> None:
+        """One plan."""
+        try:
+            unschedule(self.table(), instant, self.lock, self.attempt)
+            self.outcomes["unscheduled"] += 1
+            self.parked.pop(instant, None)
+        except (ConflictError, MissingFileError, UsageError) as error:
+            self.outcomes[f"unschedule: {error.what}"] += 1
 
     def hudi(self, rounds: int) -> None:
         """Hudi's compactor, some times."""

@@ -15,6 +15,7 @@ import structlog
 
 from tests.interleave import serial_pools
 from tests.simulation import rows
+from tests.simulation.fleet import WorldPool, WorldQueue
 from tests.simulation.world import World
 from timeline.commit_metadata import decode as decode_commit
 from timeline.heartbeat import Process
@@ -95,6 +96,10 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Stage:
                 if getattr(module, name, None) is sys.modules[name]:
                     monkeypatch.setattr(module, name, double)
     monkeypatch.setattr("timeline.heartbeat.threading", threads)
+    serial_pools(monkeypatch)
+    monkeypatch.setattr("compactor_daemon.daemon.ThreadPoolExecutor", lambda n, name: WorldPool(stage.on, n, name))
+    monkeypatch.setattr("compactor_daemon.daemon.SimpleQueue", lambda: WorldQueue(stage.on))
+    monkeypatch.setattr(Table, "open", staticmethod(lambda path: Table.on(stage.on.storage)))
     monkeypatch.setattr(Process, "current", staticmethod(lambda: _process(stage.on)))
     monkeypatch.setattr(Process, "is_gone", lambda process: stage.on.hosts[process.pid].dead)
     monkeypatch.setattr(Table, "now", lambda _: datetime.fromtimestamp(stage.on.now_ms / 1000, UTC).replace(tzinfo=None))
@@ -103,7 +108,6 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr(Layout, "parse", _remembered(Layout.parse))
     monkeypatch.setattr("timeline.table.decode_commit", lru_cache(1 << 12)(decode_commit))
     monkeypatch.setattr("timeline.table.decode_plan", lru_cache(1 << 12)(decode_plan))
-    serial_pools(monkeypatch)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     return stage
 

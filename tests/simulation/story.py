@@ -17,7 +17,7 @@ from timeline.layout import HOODIE, RECORDS
 from timeline.storage import files_below
 from timeline.table import Table
 
-ATTEMPT = AttemptOptions(foreign_grace_s=0.3, barrier_s=0.6, barrier_poll_s=0.03)
+ATTEMPT = AttemptOptions(foreign_grace_s=0.3, foreign_look_s=0.0, barrier_s=0.6, barrier_poll_s=0.03)
 _LONG_MS = 4 * 3_600_000
 
 
@@ -33,6 +33,8 @@ class Plot:
     groups: int
     writers: int
     compactors: int
+    daemons: int
+    unschedules: bool
     locked: bool
     hudi: bool
     deaths: int
@@ -47,7 +49,9 @@ class Plot:
             version=pick.choice((6, 9)),
             groups=pick.choice((1, 2)),
             writers=pick.choice((1, 2)) if locked else 1,
-            compactors=pick.choice((1, 2, 3)),
+            compactors=pick.choice((0, 1, 1, 2)),
+            daemons=pick.choice((0, 0, 1, 2)),
+            unschedules=pick.random() < 0.3,
             locked=locked,
             hudi=hudi,
             deaths=pick.choice((0, 0, 1, 2, 4)),
@@ -82,7 +86,7 @@ class Story:
         first = rows.new_table(self.world.disk, self.plot.version, self.plot.groups)
         self.rules = Rules(first, foreign=self.plot.hudi)
         self.rules.trace = [str(self.plot)] if trace else None
-        self.cast = Cast(self.world, WorldLock(self.world, holds=self.plot.locked), ATTEMPT)
+        self.cast = Cast(self.world, WorldLock(self.world, holds=self.plot.locked), ATTEMPT, chance=self.pick)
         self._roles: dict[Host, tuple[str, Callable[[], None]]] = {}
         self._deaths, self._pauses = self.plot.deaths, self.plot.pauses
 
@@ -98,7 +102,7 @@ class Story:
             self._finish()
             frozen = [h for h in self.world.hosts if h.frozen]
             for host in frozen:
-                host.frozen = False
+                self.world.wake(host)
             if frozen:
                 self.world.run()
                 self._finish()
@@ -111,6 +115,10 @@ class Story:
         self._begin("scheduler", lambda: cast.scheduler(5))
         for number in range(plot.compactors):
             self._begin(f"compactor {number}", lambda: cast.compactor(4))
+        for number in range(plot.daemons):
+            self._begin(f"daemon {number}", lambda: cast.daemon(3))
+        if plot.unschedules:
+            self._begin("unscheduler", lambda: cast.unscheduler(3))
         if plot.hudi:
             self._begin("hudi", lambda: cast.hudi(3))
         self.chooser.trouble = self._trouble
@@ -143,7 +151,7 @@ class Story:
 
     def _may_pause(self, host: Host) -> bool:
         """A Hudi compactor merges the plan's files only: beside it nobody's lock may be lost inside a section."""
-        return not self.plot.hudi or host.name.startswith("compactor")
+        return not self.plot.hudi or host.name.startswith(("compactor", "daemon"))
 
     def _may_oversleep(self, host: Host) -> bool:
         """A writer that lets its heartbeat lapse between its last look and its completed file is rolled back unseen.
@@ -175,6 +183,9 @@ class Story:
         cast.compactor(2)
         cast.scheduler(1)
         cast.compactor(1)
+        for instant, why in sorted(cast.parked.items()):
+            if why in self._legitimate():
+                cast.unschedule(instant)
         pending = Table.on(self.world.disk).load_timeline().pending_compactions
         parked = {i.requested_time: cast.parked.get(i.requested_time) for i in pending}
         assert set(parked.values()) <= self._legitimate(), f"still pending: {parked}"

@@ -22,7 +22,6 @@ START_MS = 1_767_225_600_000
 
 _STEPS_MAX = 60_000
 
-SILENT = frozenset({"base_path"})
 UNCHANGED = (".hoodie/hoodie.properties", ".hoodie/.bucket_index")
 """Paths nobody writes: calls on them are no steps."""
 
@@ -47,13 +46,18 @@ class Call:
 
 @dataclass(eq=False)
 class Host:
-    """A simulated process. `frozen`: it does nothing until somebody wakes it, or until so many steps were made."""
+    """A simulated process. `frozen`: it does nothing until somebody wakes it, or until `thaw_at` steps were made.
+
+    `session`: number of its session with ZooKeeper; `woken` is told when it has a new one.
+    """
 
     name: str
     number: int
     dead: bool = False
     frozen: bool = False
     thaw_at: int | None = None
+    session: int = 0
+    woken: Callable[[], None] = lambda: None
     names_made: int = 0
 
 
@@ -134,6 +138,12 @@ class World:
         """It makes no further call."""
         host.dead, host.frozen = True, False
 
+    def wake(self, host: Host) -> None:
+        """It goes on where it was; its sessions have expired meanwhile."""
+        host.frozen, host.thaw_at = False, None
+        host.session += 1
+        host.woken()
+
     def is_over(self, host: Host) -> bool:
         """Whether nothing of it runs any more."""
         return all(a.done for a in self.actors if a.host is host)
@@ -180,12 +190,16 @@ class World:
 
     def call(self, name: str, *args: Any) -> Any:
         """The running actor makes a storage call, when it is its turn again."""
-        me, path = self.me, args[0]
+        path, do = args[0], getattr(self.disk, name)
+        if path.startswith(UNCHANGED) and not self.me.host.dead:
+            return do(*args)
+        return self.step(name, path, args, lambda: do(*args))
+
+    def step(self, name: str, path: str, args: tuple[Any, ...], do: Callable[[], Any]) -> Any:
+        """The running actor does something that others see, when it is its turn again."""
+        me = self.me
         if me.host.dead:
             raise Died
-        do = getattr(self.disk, name)
-        if path.startswith(UNCHANGED):
-            return do(*args)
         me.next = Call(name, path, args)
         self._hand_over(me)
         self.now_ms += 1
@@ -193,7 +207,7 @@ class World:
         if self.steps > _STEPS_MAX:
             raise Stuck(f"more than {_STEPS_MAX} steps")
         try:
-            result = do(*args)
+            result = do()
         except Exception as error:
             self.observe(me, Call(name, path, args, error))
             raise
@@ -222,7 +236,7 @@ class World:
         while True:
             for host in self.hosts:
                 if host.thaw_at is not None and self.steps >= host.thaw_at:
-                    host.frozen, host.thaw_at = False, None
+                    self.wake(host)
             living = [a for a in self.actors if not (a.done or a.host.frozen)]
             for actor in living:
                 if actor.host.dead:
