@@ -110,14 +110,12 @@ class Cast:
             mine = [n for n in logs if isinstance(n, LogFileName) and (n.file_id, n.instant) == (file_id, named)]
             version += max((n.version for n in mine), default=0)
         name = str(LogFileName(file_id=file_id, instant=named, version=version, token=f"0-0-{instant}"))
-        make_marker(
-            table.storage, instant, Marker(partition=PARTITION, file=name, kind=log_marker_kind(table.layout))
-        )
+        make_marker(table.storage, instant, Marker(partition=PARTITION, file=name, kind=log_marker_kind(table.layout)))
         data = log_bytes(instant, row)
         table.storage.put_if_absent(f"{PARTITION}/{name}", data)
         return f"{PARTITION}/{name}", data
 
-    # --- schedulers and compactors -------------------------------------------------------------------------------------
+    # --- schedulers and compactors -----------------------------------------------------------------------------------
 
     def scheduler(self, times: int) -> None:
         """Requests compactions."""
@@ -166,7 +164,9 @@ class Cast:
         world = self.world
         for _ in range(rounds):
             self.rest()
-            table = ServedTable("t", WorldClaims(self.zookeeper, self.doubt), self.lock, rows.run_tasks, self._settings())
+            table = ServedTable(
+                "t", WorldClaims(self.zookeeper, self.doubt), self.lock, rows.run_tasks, self._settings()
+            )
             daemon = Daemon({"t": table}, RULES, RETRY, chance=self.chance)
             world.me.host.woken = daemon.session_changed
             try:

@@ -78,17 +78,15 @@ class _Thread:
             self._stage.on.wait(lambda: self._actor.done, None)
 
 
-def simulated(monkeypatch: pytest.MonkeyPatch) -> Stage:
-    """The stage on which worlds are played from now on."""
+def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """The stage on which worlds are played; for a fixture."""
     stage = Stage()
     clock = SimpleNamespace(
         time=lambda: stage.on.now_ms / 1000,
         monotonic=lambda: stage.on.now_ms / 1000,
         sleep=lambda seconds: stage.on.wait(None, seconds),
     )
-    threads = SimpleNamespace(
-        Event=lambda: _Event(stage), Thread=lambda target, **more: _Thread(stage, target, **more)
-    )
+    threads = SimpleNamespace(Event=lambda: _Event(stage), Thread=lambda target, **more: _Thread(stage, target, **more))
     replaced = {"time": clock, "uuid": SimpleNamespace(uuid4=lambda: _name(stage.on))}
     for module_name, module in list(sys.modules.items()):
         if module_name.startswith(_PACKAGES) or module is rows:
@@ -102,14 +100,20 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr(Table, "open", staticmethod(lambda path: Table.on(stage.on.storage)))
     monkeypatch.setattr(Process, "current", staticmethod(lambda: _process(stage.on)))
     monkeypatch.setattr(Process, "is_gone", lambda process: stage.on.hosts[process.pid].dead)
-    monkeypatch.setattr(Table, "now", lambda _: datetime.fromtimestamp(stage.on.now_ms / 1000, UTC).replace(tzinfo=None))
+    monkeypatch.setattr(
+        Table, "now", lambda _: datetime.fromtimestamp(stage.on.now_ms / 1000, UTC).replace(tzinfo=None)
+    )
     monkeypatch.setattr("compactor_daemon.restore.compact_slice", rows.merge_slice)
     monkeypatch.setattr(TableConfig, "parse", staticmethod(cache(TableConfig.parse)))
     monkeypatch.setattr(Layout, "parse", _remembered(Layout.parse))
     monkeypatch.setattr("timeline.table.decode_commit", lru_cache(1 << 12)(decode_commit))
     monkeypatch.setattr("timeline.table.decode_plan", lru_cache(1 << 12)(decode_plan))
+    before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    return stage
+    try:
+        yield stage
+    finally:
+        structlog.configure(**before)
 
 
 def _remembered(parse: Callable[[Layout, str], Instant | None]) -> Callable[[Layout, str], Instant | None]:

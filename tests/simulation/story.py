@@ -203,12 +203,14 @@ class Story:
         """Only records that are to stay are left of us, and one base file a (file group, instant)."""
         disk = self.world.disk
         table = Table.on(disk)
-        stray = [i for i in table.load_timeline().instants if not i.completed and i.requested_time not in self.cast.parked]
+        stray = [
+            i for i in table.load_timeline().instants if not i.completed and i.requested_time not in self.cast.parked
+        ]
         assert not stray, f"left pending: {stray}"
         if self.rules.doubled:
             return
-        left = [p for p, _ in files_below(disk, RECORDS) if p.rpartition("/")[2] not in ("open", "fate")]
-        assert all(p.startswith("audit/") for p in left), f"left in our folder: {left}"
+        ours = [p for p, _ in files_below(disk, RECORDS) if p.rpartition("/")[2] not in ("open", "fate")]
+        assert all(p.startswith("audit/") for p in ours), f"left in our folder: {ours}"
         beats = [p for p, _ in files_below(disk, f"{HOODIE}/.heartbeat")]
         assert not beats, f"heartbeats are left: {beats}"
         named = {
