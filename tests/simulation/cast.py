@@ -22,7 +22,7 @@ from tests.simulation.hudi import compact_as_hudi
 from tests.simulation.rows import PARTITION, log_bytes, metadata, stat
 from tests.simulation.world import World, WorldLock
 from timeline.dead_writers import roll_back_dead_writers
-from timeline.errors import ConflictError, MissingFileError, UsageError
+from timeline.errors import PhantombaseError
 from timeline.file_name import LogFileName, parse_data_file
 from timeline.markers import Marker, log_marker_kind, make_marker
 from timeline.schedule import schedule_compaction
@@ -73,7 +73,7 @@ class Cast:
             try:
                 self.write(row, f"g{groups()}")
                 self.outcomes["written"] += 1
-            except (ConflictError, MissingFileError) as error:
+            except PhantombaseError as error:
                 self.outcomes[f"write: {error.what}"] += 1
 
     def write(self, row: str, file_id: str) -> None:
@@ -124,7 +124,7 @@ class Cast:
             try:
                 done = schedule_compaction(self.table(), self.lock, reserved_times)
                 self.outcomes["scheduled" if done.instant else "nothing to schedule"] += 1
-            except (ConflictError, MissingFileError) as error:
+            except PhantombaseError as error:
                 self.outcomes[f"schedule: {error.what}"] += 1
 
     def compactor(self, rounds: int) -> None:
@@ -135,7 +135,7 @@ class Cast:
                 table = self.table()
                 finish_completed(table, OUTPUT)
                 pending = pending_instants(table)
-            except (ConflictError, MissingFileError) as error:
+            except PhantombaseError as error:
                 self.outcomes[f"compact: {error.what}"] += 1
                 continue
             for instant in pending:
@@ -155,7 +155,7 @@ class Cast:
             )
             self.outcomes["compacted"] += 1
             self.parked.pop(instant, None)
-        except (ConflictError, MissingFileError) as error:
+        except PhantombaseError as error:
             self.parked[instant] = error.what
             self.outcomes[f"compact: {error.what}"] += 1
 
@@ -186,18 +186,18 @@ class Cast:
         """Takes plans back."""
         for _ in range(times):
             self.rest()
-            pending = pending_instants(self.table())
-            if pending:
-                self.unschedule(self.chance.choice(pending))
+            try:
+                pending = pending_instants(self.table())
+                if pending:
+                    self.unschedule(self.chance.choice(pending))
+            except PhantombaseError as error:
+                self.outcomes[f"unschedule: {error.what}"] += 1
 
     def unschedule(self, instant: str) -> None:
         """One plan."""
-        try:
-            unschedule(self.table(), instant, self.lock, self.attempt)
-            self.outcomes["unscheduled"] += 1
-            self.parked.pop(instant, None)
-        except (ConflictError, MissingFileError, UsageError) as error:
-            self.outcomes[f"unschedule: {error.what}"] += 1
+        unschedule(self.table(), instant, self.lock, self.attempt)
+        self.outcomes["unscheduled"] += 1
+        self.parked.pop(instant, None)
 
     def hudi(self, rounds: int) -> None:
         """Hudi's compactor, some times."""
@@ -208,5 +208,5 @@ class Cast:
             try:
                 done = compact_as_hudi(self.world.storage, f"0-{host.number}-{host.names_made}")
                 self.outcomes["Hudi compacted"] += done is not None
-            except (ConflictError, MissingFileError) as error:
+            except PhantombaseError as error:
                 self.outcomes[error.what] += 1

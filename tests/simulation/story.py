@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from compactor_daemon.options import AttemptOptions
@@ -12,7 +13,8 @@ from tests.simulation import rows
 from tests.simulation.cast import Cast
 from tests.simulation.played import Stage
 from tests.simulation.rules import OUR_TOKEN, Rules
-from tests.simulation.world import Actor, Host, World, WorldLock
+from tests.simulation.world import Actor, Fault, Host, World, WorldLock
+from timeline.errors import PhantombaseError
 from timeline.layout import HOODIE, RECORDS
 from timeline.storage import files_below
 from timeline.table import Table
@@ -26,7 +28,8 @@ class Plot:
     """What a run is about.
 
     `locked`: writers, schedulers and compactors share a lock. `hudi`: a Hudi compactor works beside ours. `deaths`,
-    `pauses`: how many processes are killed, and how many stop and go on when all others are done.
+    `pauses`: how many processes are killed, and how many stop for a while, or until all others are done. `faults`: how
+    many storage calls fail.
     """
 
     version: int
@@ -39,6 +42,7 @@ class Plot:
     hudi: bool
     deaths: int
     pauses: int
+    faults: int
 
     @staticmethod
     def of(pick: random.Random) -> Plot:
@@ -56,6 +60,7 @@ class Plot:
             hudi=hudi,
             deaths=pick.choice((0, 0, 1, 2, 4)),
             pauses=pick.choice((0, 0, 1, 2)),
+            faults=pick.choice((0, 0, 0, 1, 3)),
         )
 
 
@@ -88,7 +93,7 @@ class Story:
         self.rules.trace = [str(self.plot)] if trace else None
         self.cast = Cast(self.world, WorldLock(self.world, holds=self.plot.locked), ATTEMPT, chance=self.pick)
         self._roles: dict[Host, tuple[str, Callable[[], None]]] = {}
-        self._deaths, self._pauses = self.plot.deaths, self.plot.pauses
+        self._deaths, self._pauses, self._faults = self.plot.deaths, self.plot.pauses, self.plot.faults
 
     @property
     def outcomes(self) -> Counter[str]:
@@ -121,9 +126,9 @@ class Story:
             self._begin("unscheduler", lambda: cast.unscheduler(3))
         if plot.hudi:
             self._begin("hudi", lambda: cast.hudi(3))
-        self.chooser.trouble = self._trouble
+        self.chooser.trouble, self.world.fault = self._trouble, self._fault
         self.world.run()
-        self.chooser.trouble = lambda: None
+        self.chooser.trouble, self.world.fault = lambda: None, lambda actor, name: None
 
     def _begin(self, name: str, work: Callable[[], None]) -> None:
         self._roles[self.world.start(name, work)] = (name, work)
@@ -148,6 +153,13 @@ class Story:
             self.outcomes["napped" if naps else "paused"] += 1
             self._note(f"{host.name} {'naps' if naps else 'is paused'}")
             host.frozen = True
+
+    def _fault(self, actor: Actor, name: str) -> Fault | None:
+        if not self._faults or self.pick.random() > 1 / 60:
+            return None
+        self._faults -= 1
+        self.outcomes["failed calls"] += 1
+        return self.pick.choice((Fault.BEFORE, Fault.AFTER))
 
     def _may_pause(self, host: Host) -> bool:
         """A Hudi compactor merges the plan's files only: beside it nobody's lock may be lost inside a section."""
@@ -185,7 +197,8 @@ class Story:
         cast.compactor(1)
         for instant, why in sorted(cast.parked.items()):
             if why in self._legitimate():
-                cast.unschedule(instant)
+                with suppress(PhantombaseError):
+                    cast.unschedule(instant)
         pending = Table.on(self.world.disk).load_timeline().pending_compactions
         parked = {i.requested_time: cast.parked.get(i.requested_time) for i in pending}
         assert set(parked.values()) <= self._legitimate(), f"still pending: {parked}"
@@ -210,7 +223,7 @@ class Story:
         if self.rules.doubled:
             return
         ours = [p for p, _ in files_below(disk, RECORDS) if p.rpartition("/")[2] not in ("open", "fate")]
-        assert all(p.startswith("audit/") for p in ours), f"left in our folder: {ours}"
+        assert all(p.startswith("audit/") or "/failures/" in p for p in ours), f"left in our folder: {ours}"
         beats = [p for p, _ in files_below(disk, f"{HOODIE}/.heartbeat")]
         assert not beats, f"heartbeats are left: {beats}"
         named = {

@@ -13,9 +13,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Protocol
 
 from tests.simulation.memory_storage import MemoryStorage
+from timeline.errors import StorageError
 
 START_MS = 1_767_225_600_000
 """2026-01-01."""
@@ -32,6 +34,13 @@ class Died(BaseException):
 
 class Stuck(AssertionError):
     """Everybody waits for ever, or a run does not end."""
+
+
+class Fault(Enum):
+    """A storage call that fails, and whether it has had its effect."""
+
+    BEFORE = "before"
+    AFTER = "after"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +109,7 @@ class Chooser(Protocol):
 class World:
     """A table and the processes that work on it.
 
-    `observe` is told of every storage call right after it was made, by whom.
+    `observe` is told of every storage call right after it was made, by whom. `fault` is asked whether one fails.
     """
 
     def __init__(self, chooser: Chooser, observe: Callable[[Actor, Call], None] = lambda actor, call: None) -> None:
@@ -109,6 +118,7 @@ class World:
         self.now_ms = START_MS
         self.disk = MemoryStorage(lambda: self.now_ms)
         self.storage = SteppedStorage(self)
+        self.fault: Callable[[Actor, str], Fault | None] = lambda actor, name: None
         self.hosts: list[Host] = []
         self.actors: list[Actor] = []
         self.running: Actor | None = None
@@ -206,12 +216,17 @@ class World:
         self.steps += 1
         if self.steps > _STEPS_MAX:
             raise Stuck(f"more than {_STEPS_MAX} steps")
+        fault = self.fault(me, name)
         try:
+            if fault is Fault.BEFORE:
+                raise StorageError("injected: it had no effect", path=path)
             result = do()
         except Exception as error:
             self.observe(me, Call(name, path, args, error))
             raise
         self.observe(me, Call(name, path, args, result))
+        if fault is Fault.AFTER:
+            raise StorageError("injected: it had its effect", path=path)
         return result
 
     def _hand_over(self, me: Actor) -> None:
