@@ -1,8 +1,8 @@
 """Hudi's own compactor, as its single writers run it: takes no lock, asks nobody, and rolls back what is inflight.
 
-    C inflight   R.rollback.requested (what markers name), inflight; the files, C.inflight and the markers go; R done
-    then         C.inflight; for each operation a marker and the base file, named at once, of the plan's files only
-    at last      C.inflight must be there; the completed file; the markers go
+C inflight   R.rollback.requested (what markers name), inflight; the files, C.inflight and the markers go; R done
+then         C.inflight; for each operation a marker and the base file, named at once, of the plan's files only
+at last      C.inflight must be there; the completed file; the markers go
 """
 
 from __future__ import annotations

@@ -44,6 +44,11 @@ class Rules:
         elif path.startswith(".hoodie/") and not path.startswith((".hoodie/.temp", ".hoodie/.heartbeat")):
             self._timeline_file(world, actor, call, path)
 
+    def note(self, text: str) -> None:
+        """Something that happened beside the calls, for the trace."""
+        if self.trace is not None:
+            self.trace.append(f"-------- {text}")
+
     def check_rows(self, world: World) -> None:
         """A reader sees each row of each completed write, once."""
         found = snapshot(world.disk)

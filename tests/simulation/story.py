@@ -5,22 +5,17 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from compactor_daemon.options import AttemptOptions
 from tests.simulation import rows
 from tests.simulation.cast import Cast
+from tests.simulation.ending import Ending
 from tests.simulation.played import Stage
-from tests.simulation.rules import OUR_TOKEN, Rules
+from tests.simulation.rules import Rules
 from tests.simulation.world import Actor, Fault, Host, World, WorldLock
-from timeline.errors import PhantombaseError
-from timeline.layout import HOODIE, RECORDS
-from timeline.storage import files_below
-from timeline.table import Table
 
 ATTEMPT = AttemptOptions(foreign_grace_s=0.3, foreign_look_s=0.0, barrier_s=0.6, barrier_poll_s=0.03)
-_LONG_MS = 4 * 3_600_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +51,7 @@ class Plot:
             writers=pick.choice((1, 2)) if locked else 1,
             compactors=pick.choice((0, 1, 1, 2)),
             daemons=pick.choice((0, 0, 1, 2)),
-            unschedules=pick.random() < 0.3 and (locked or version == 9),
+            unschedules=pick.random() < 0.3 and not hudi and (locked or version == 9),
             locked=locked,
             hudi=hudi,
             deaths=pick.choice((0, 0, 1, 2, 4)),
@@ -105,14 +100,8 @@ class Story:
         """All of it."""
         with stage.play(self.world):
             self._everybody()
-            self._finish()
-            frozen = [h for h in self.world.hosts if h.frozen]
-            for host in frozen:
-                self.world.wake(host)
-            if frozen:
-                self.world.run()
-                self._finish()
-            self._check_clean()
+            stale = not self.plot.locked or self.outcomes["napped"] + self.outcomes["paused"] > 0
+            Ending(self.cast, self.rules, hudi=self.plot.hudi, stale=stale).play()
 
     def _everybody(self) -> None:
         plot, cast = self.plot, self.cast
@@ -144,7 +133,7 @@ class Story:
         if self._deaths and (not self._pauses or self.pick.random() < 0.5):
             self._deaths -= 1
             self.outcomes["killed"] += 1
-            self._note(f"{host.name} is killed")
+            self.rules.note(f"{host.name} is killed")
             self.world.kill(host)
             self._begin(*self._roles[host])
         elif self._may_pause(host):
@@ -152,7 +141,7 @@ class Story:
             naps = self.pick.random() < 0.5 or not self._may_oversleep(host)
             host.thaw_at = self.world.steps + self.pick.randrange(1, 300) if naps else None
             self.outcomes["napped" if naps else "paused"] += 1
-            self._note(f"{host.name} {'naps' if naps else 'is paused'}")
+            self.rules.note(f"{host.name} {'naps' if naps else 'is paused'}")
             host.frozen = True
 
     def _fault(self, actor: Actor, name: str) -> Fault | None:
@@ -178,67 +167,3 @@ class Story:
         Nothing but the length of that moment guards it, here as in Hudi.
         """
         return not (host.name.startswith("writer") and self.cast.lock.is_inside(host))
-
-    def _note(self, text: str) -> None:
-        if self.rules.trace is not None:
-            self.rules.trace.append(f"-------- {text}")
-
-    def _finish(self) -> None:
-        """Much later: dead writers are rolled back, Hudi ends what it began, and what pends is compacted."""
-        world, cast = self.world, self.cast
-        world.now_ms += _LONG_MS
-        self._note("much later")
-        if self.plot.hudi:
-            world.start("last hudi", lambda: cast.hudi(2))
-            world.run()
-            world.now_ms += _LONG_MS
-        world.start("last", self._last)
-        world.run()
-        self.rules.check_rows(world)
-
-    def _last(self) -> None:
-        cast = self.cast
-        cast.roll_back(cast.table())
-        cast.compactor(2)
-        cast.scheduler(1)
-        cast.compactor(1)
-        for instant, why in sorted(cast.parked.items()):
-            if why in self._legitimate():
-                with suppress(PhantombaseError):
-                    cast.unschedule(instant)
-        pending = Table.on(self.world.disk).load_timeline().pending_compactions
-        parked = {i.requested_time: cast.parked.get(i.requested_time) for i in pending}
-        assert set(parked.values()) <= self._legitimate(), f"still pending: {parked}"
-
-    def _legitimate(self) -> set[str | None]:
-        """What may keep an instant pending for ever.
-
-        A scheduler whose lock was lost inside its section may make a plan of slices that are no more.
-        """
-        stale = not self.plot.locked or self.outcomes["napped"] + self.outcomes["paused"]
-        why: set[str | None] = {"the compaction plan names a file that is not there"} if stale else set()
-        return why | ({"two completed commits of one compaction"} if self.rules.doubled else set())
-
-    def _check_clean(self) -> None:
-        """Only records that are to stay are left of us, and one base file a (file group, instant)."""
-        disk = self.world.disk
-        table = Table.on(disk)
-        stray = [
-            i for i in table.load_timeline().instants if not i.completed and i.requested_time not in self.cast.parked
-        ]
-        assert not stray, f"left pending: {stray}"
-        if self.rules.doubled:
-            return
-        ours = [p for p, _ in files_below(disk, RECORDS) if p.rpartition("/")[2] not in ("open", "fate")]
-        assert all(p.startswith("audit/") or "/failures/" in p for p in ours), f"left in our folder: {ours}"
-        beats = [p for p, _ in files_below(disk, f"{HOODIE}/.heartbeat")]
-        assert not beats, f"heartbeats are left: {beats}"
-        named = {
-            s.path
-            for i in table.load_timeline().completed_writes.values()
-            for stats in table.commit_metadata(i).partition_to_write_stats.values()
-            for s in stats
-        }
-        bases = [f"{rows.PARTITION}/{e.name}" for e in disk.list(rows.PARTITION) if e.name.endswith(".parquet")]
-        strays = [b for b in bases if b not in named and OUR_TOKEN in b]
-        assert not strays, f"base files nobody names: {strays}"

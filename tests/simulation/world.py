@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from tests.simulation.memory_storage import MemoryStorage
 from timeline.errors import StorageError
@@ -98,6 +98,13 @@ class Actor:
         return (self.ready is not None and self.ready()) or (self.wake_ms is not None and self.wake_ms <= now_ms)
 
 
+Faults: TypeAlias = Callable[[Actor, str], Fault | None]
+
+
+def _no_fault(actor: Actor, name: str) -> Fault | None:
+    return None
+
+
 class Chooser(Protocol):
     """Who goes on."""
 
@@ -118,7 +125,7 @@ class World:
         self.now_ms = START_MS
         self.disk = MemoryStorage(lambda: self.now_ms)
         self.storage = SteppedStorage(self)
-        self.fault: Callable[[Actor, str], Fault | None] = lambda actor, name: None
+        self.fault: Faults = _no_fault
         self.hosts: list[Host] = []
         self.actors: list[Actor] = []
         self.running: Actor | None = None
@@ -203,9 +210,11 @@ class World:
         path, do = args[0], getattr(self.disk, name)
         if path.startswith(UNCHANGED) and not self.me.host.dead:
             return do(*args)
-        return self.step(name, path, args, lambda: do(*args))
+        return self.step(name, path, args, lambda: do(*args), self.fault)
 
-    def step(self, name: str, path: str, args: tuple[Any, ...], do: Callable[[], Any]) -> Any:
+    def step(
+        self, name: str, path: str, args: tuple[Any, ...], do: Callable[[], Any], faults: Faults = _no_fault
+    ) -> Any:
         """The running actor does something that others see, when it is its turn again."""
         me = self.me
         if me.host.dead:
@@ -216,7 +225,7 @@ class World:
         self.steps += 1
         if self.steps > _STEPS_MAX:
             raise Stuck(f"more than {_STEPS_MAX} steps")
-        fault = self.fault(me, name)
+        fault = faults(me, name)
         try:
             if fault is Fault.BEFORE:
                 raise StorageError("injected: it had no effect", path=path)

@@ -1,0 +1,93 @@
+"""How every simulated run ends: a healthy rest of the world, then whoever slept, and then all must be whole."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from tests.simulation import rows
+from tests.simulation.cast import Cast
+from tests.simulation.rules import OUR_TOKEN, Rules
+from timeline.errors import PhantombaseError
+from timeline.layout import HOODIE, RECORDS
+from timeline.storage import files_below
+from timeline.table import Table
+
+_LONG_MS = 4 * 3_600_000
+
+
+class Ending:
+    """`hudi`: a Hudi compactor worked on the table. `stale`: somebody planned without a lock, or lost it meanwhile."""
+
+    def __init__(self, cast: Cast, rules: Rules, *, hudi: bool, stale: bool) -> None:
+        self.cast, self.world, self.rules = cast, cast.world, rules
+        self._hudi, self._stale = hudi, stale
+
+    def play(self) -> None:
+        """Everybody who is awake is done by now. AssertionError: something is lost, doubled, pending or lies around."""
+        self._finish()
+        frozen = [h for h in self.world.hosts if h.frozen]
+        for host in frozen:
+            self.world.wake(host)
+        if frozen:
+            self.world.run()
+            self._finish()
+        self._check_clean()
+
+    def _finish(self) -> None:
+        """Much later: dead writers are rolled back, Hudi ends what it began, and what pends is compacted."""
+        world, cast = self.world, self.cast
+        world.now_ms += _LONG_MS
+        self.rules.note("much later")
+        if self._hudi:
+            world.start("last hudi", lambda: cast.hudi(2))
+            world.run()
+            world.now_ms += _LONG_MS
+        world.start("last", self._last)
+        world.run()
+        self.rules.check_rows(world)
+
+    def _last(self) -> None:
+        cast = self.cast
+        cast.roll_back(cast.table())
+        cast.compactor(2)
+        cast.scheduler(1)
+        cast.compactor(1)
+        for instant, why in sorted(cast.parked.items()):
+            if why in self._legitimate():
+                with suppress(PhantombaseError):
+                    cast.unschedule(instant)
+        pending = Table.on(self.world.disk).load_timeline().pending_compactions
+        parked = {i.requested_time: cast.parked.get(i.requested_time) for i in pending}
+        assert set(parked.values()) <= self._legitimate(), f"still pending: {parked}"
+
+    def _legitimate(self) -> set[str | None]:
+        """What may keep an instant pending for ever.
+
+        A scheduler whose lock was lost inside its section may make a plan of slices that are no more.
+        """
+        why: set[str | None] = {"the compaction plan names a file that is not there"} if self._stale else set()
+        return why | ({"two completed commits of one compaction"} if self.rules.doubled else set())
+
+    def _check_clean(self) -> None:
+        """Only records that are to stay are left of us, and one base file a (file group, instant)."""
+        disk = self.world.disk
+        table = Table.on(disk)
+        stray = [
+            i for i in table.load_timeline().instants if not i.completed and i.requested_time not in self.cast.parked
+        ]
+        assert not stray, f"left pending: {stray}"
+        if self.rules.doubled:
+            return
+        ours = [p for p, _ in files_below(disk, RECORDS) if p.rpartition("/")[2] not in ("open", "fate")]
+        assert all(p.startswith("audit/") or "/failures/" in p for p in ours), f"left in our folder: {ours}"
+        beats = [p for p, _ in files_below(disk, f"{HOODIE}/.heartbeat")]
+        assert not beats, f"heartbeats are left: {beats}"
+        named = {
+            s.path
+            for i in table.load_timeline().completed_writes.values()
+            for stats in table.commit_metadata(i).partition_to_write_stats.values()
+            for s in stats
+        }
+        bases = [f"{rows.PARTITION}/{e.name}" for e in disk.list(rows.PARTITION) if e.name.endswith(".parquet")]
+        strays = [b for b in bases if b not in named and OUR_TOKEN in b]
+        assert not strays, f"base files nobody names: {strays}"
