@@ -29,13 +29,15 @@ Folder: TypeAlias = "dict[str, File | Folder]"
 class MemoryStorage:
     """Folders as on a disk: made with what is put in them, there until somebody removes them.
 
-    `clock`: milliseconds since the epoch. Calls of several threads are atomic.
+    `clock`: milliseconds since the epoch. Calls of several threads are atomic. `fingerprint`: of all files, but for their
+    times and for empty folders.
     """
 
     def __init__(self, clock: Callable[[], int] = lambda: round(time.time() * 1000)) -> None:
         self._clock = clock
         self._root: Folder = {}
         self._lock = threading.Lock()
+        self.fingerprint = 0
 
     @property
     def base_path(self) -> str:
@@ -86,14 +88,16 @@ class MemoryStorage:
         """See `Storage`."""
         with self._lock:
             folder, name = self._made(path.rpartition("/")[0]), path.rpartition("/")[2]
+            self._mix(path, folder.get(name))
             folder[name] = self._new(name, bytes(data))
+            self._mix(path, folder[name])
 
     def delete(self, path: str) -> None:
         """See `Storage`."""
         with self._lock:
             above = self._node(path.rpartition("/")[0])
             if isinstance(above, dict):
-                above.pop(path.rpartition("/")[2], None)
+                self._mix(path, above.pop(path.rpartition("/")[2], None))
 
     def delete_folder(self, folder: str) -> None:
         """See `Storage`."""
@@ -105,10 +109,19 @@ class MemoryStorage:
             if name in folder:
                 return False
             folder[name] = self._new(name, data)
+            self._mix(path, folder[name])
             return True
 
     def _new(self, name: str, data: bytes) -> File:
         return File(data, Entry(name=name, is_folder=False, size=len(data), modified_ms=self._clock()))
+
+    def _mix(self, path: str, node: File | Folder | None) -> None:
+        """Takes a file, or all files of a folder, into the fingerprint, or out of it."""
+        if isinstance(node, File):
+            self.fingerprint ^= hash((path, node.data))
+        elif node is not None:
+            for name, below in node.items():
+                self._mix(f"{path}/{name}", below)
 
     def _node(self, path: str) -> File | Folder | None:
         node: File | Folder | None = self._root

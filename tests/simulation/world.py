@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeAlias
 
 from tests.simulation.memory_storage import MemoryStorage
 from timeline.errors import StorageError
+from timeline.storage import Entry
 
 START_MS = 1_767_225_600_000
 """2026-01-01."""
@@ -79,7 +80,7 @@ def _taken() -> threading.Lock:
 
 @dataclass(eq=False)
 class Actor:
-    """A thread of a process."""
+    """A thread of a process. `next`: the call it waits to make; `seen`: digest of all results it has got."""
 
     name: str
     host: Host
@@ -89,6 +90,7 @@ class Actor:
     done: bool = False
     ready: Callable[[], bool] | None = None
     wake_ms: int | None = None
+    seen: int = 0
     thread: threading.Thread | None = None
 
     def can_go_on(self, now_ms: int) -> bool:
@@ -116,13 +118,14 @@ class Chooser(Protocol):
 class World:
     """A table and the processes that work on it.
 
-    `observe` is told of every storage call right after it was made, by whom. `fault` is asked whether one fails.
+    `tick_ms`: how far a step moves the clock. `observe` is told of every storage call right after it was made, by whom. `fault` is asked whether one fails.
     """
 
-    def __init__(self, chooser: Chooser, observe: Callable[[Actor, Call], None] = lambda actor, call: None) -> None:
+    def __init__(self, chooser: Chooser, observe: Callable[[Actor, Call], None], tick_ms: int = 1) -> None:
         self.chooser = chooser
         self.observe = observe
         self.now_ms = START_MS
+        self._tick_ms = tick_ms
         self.disk = MemoryStorage(lambda: self.now_ms)
         self.storage = SteppedStorage(self)
         self.fault: Faults = _no_fault
@@ -203,7 +206,9 @@ class World:
             self._hand_over(me)
         finally:
             me.ready = me.wake_ms = None
-        return ready() if ready is not None else False
+        holds = ready() if ready is not None else False
+        me.seen = hash((me.seen, holds))
+        return holds
 
     def call(self, name: str, *args: Any) -> Any:
         """The running actor makes a storage call, when it is its turn again."""
@@ -221,7 +226,7 @@ class World:
             raise Died
         me.next = Call(name, path, args)
         self._hand_over(me)
-        self.now_ms += 1
+        self.now_ms += self._tick_ms
         self.steps += 1
         if self.steps > _STEPS_MAX:
             raise Stuck(f"more than {_STEPS_MAX} steps")
@@ -231,8 +236,10 @@ class World:
                 raise StorageError("injected: it had no effect", path=path)
             result = do()
         except Exception as error:
+            me.seen = hash((me.seen, name, path, str(error)))
             self.observe(me, Call(name, path, args, error))
             raise
+        me.seen = hash((me.seen, name, path, _seen(result)))
         self.observe(me, Call(name, path, args, result))
         if fault is Fault.AFTER:
             raise StorageError("injected: it had its effect", path=path)
@@ -299,6 +306,15 @@ class World:
                     self._give(chosen)
 
 
+def _seen(result: Any) -> Any:
+    """What of a result matters: not the times of files."""
+    if isinstance(result, Entry):
+        return result.name, result.size
+    if isinstance(result, list):
+        return tuple(_seen(one) for one in result)
+    return result if isinstance(result, (bytes, bool, str)) else None
+
+
 class SteppedStorage:
     """The world's disk as its processes see it: each call is a step."""
 
@@ -325,6 +341,11 @@ class WorldLock:
         self._holds = holds
         self._holder: Actor | None = None
         self._inside: set[Host] = set()
+
+    @property
+    def holder(self) -> Host | None:
+        """The process in a section, if it lives."""
+        return self._holder.host if self._holder is not None and not self._is_free() else None
 
     def is_inside(self, host: Host) -> bool:
         """Whether a process is in a section."""

@@ -1,0 +1,175 @@
+"""All runs of a small instance that differ from a plain one in at most so many places.
+
+A plain run lets each process work until it ends or waits, one after the other. At every step something else may be
+done instead: another process goes on, or the one that runs is killed, or it sleeps until all others have ended, its
+session lost. A state that was met before, with as much left to be done, is not gone through again: processes that have
+seen the same, on the same disk, do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from compactor_daemon.options import AttemptOptions
+from tests.simulation import rows
+from tests.simulation.cast import Cast
+from tests.simulation.ending import Ending
+from tests.simulation.played import Stage
+from tests.simulation.rules import Rules
+from tests.simulation.world import Actor, World, WorldLock
+
+ATTEMPT = AttemptOptions(foreign_look_s=0.0, barrier_s=0.0, barrier_poll_s=0.01)
+
+
+class Twist(Enum):
+    """What may happen at a step instead of the running process going on."""
+
+    SWITCH = "goes on"
+    KILL = "is killed"
+    SLEEP = "falls asleep"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """At step `at`: another process goes on, or the running one is killed or put to sleep."""
+
+    at: int
+    twist: Twist
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """A table with a pending plan and a log above it, and who works on it."""
+
+    version: int
+    locked: bool
+    people: tuple[str, ...]
+
+
+@dataclass
+class Explorer:
+    """Goes through all runs with at most `depth` turns; counts runs and states."""
+
+    instance: Instance
+    depth: int
+    stage: Stage
+    runs: int = 0
+    states: int = 0
+    _met: dict[int, int] = field(default_factory=dict)
+
+    def explore(self) -> None:
+        """AssertionError, with the turns in a note: one of the runs breaks a rule."""
+        todo: list[tuple[Turn, ...]] = [()]
+        while todo:
+            turns = todo.pop()
+            self.runs += 1
+            found = self._run(turns)
+            if len(turns) < self.depth:
+                todo += [(*turns, turn) for turn in found]
+
+    def _run(self, turns: tuple[Turn, ...], trace: bool = False) -> list[Turn]:
+        run = Run(self.instance, turns, self._is_new, trace=trace)
+        try:
+            run.play(self.stage)
+        except BaseException as error:
+            if not trace:
+                self._run(turns, trace=True)
+            print("\n".join(run.rules.trace or ()))
+            error.add_note(f"{self.instance}, {turns}")
+            raise
+        return run.open
+
+    def _is_new(self, state: int, used: int) -> bool:
+        left = self.depth - used
+        if self._met.get(state, -1) >= left:
+            return False
+        self.states += state not in self._met
+        self._met[state] = left
+        return True
+
+
+class Run:
+    """One run: a plain one up to the first turn, and between and behind the turns. `open`: the turns it could take next."""
+
+    def __init__(
+        self, instance: Instance, turns: tuple[Turn, ...], is_new: Callable[[int, int], bool], *, trace: bool
+    ) -> None:
+        self._instance, self._turns, self._is_new = instance, turns, is_new
+        self.open: list[Turn] = []
+        self._at = 0
+        self._exploring = False
+        self._dull = False
+        self.world = World(self, lambda actor, call: self.rules.watch(self.world, actor, call), tick_ms=0)
+        self.rules = Rules(rows.new_table(self.world.disk, instance.version, 1), foreign=False)
+        self.rules.trace = [str(turns)] if trace else None
+        self._lock = WorldLock(self.world, holds=instance.locked)
+        self._cast = Cast(self.world, self._lock, ATTEMPT)
+
+    def play(self, stage: Stage) -> None:
+        """All of it."""
+        cast, world = self._cast, self.world
+        with stage.play(world):
+            world.start("before", self._before)
+            world.run()
+            for name in self._instance.people:
+                world.start(name, _WORK[name.rstrip("0123456789")](cast))
+            self._exploring = True
+            world.run()
+            self._exploring = False
+            stale = not self._instance.locked or any(t.twist is Twist.SLEEP for t in self._turns)
+            Ending(cast, self.rules, hudi=False, stale=stale).play()
+
+    def _before(self) -> None:
+        self._cast.write("row-a", "g0")
+        self._cast.scheduler(1)
+        self._cast.write("row-b", "g0")
+
+    def choose(self, world: World, able: list[Actor]) -> Actor:
+        """See `Chooser`."""
+        running = world.running if world.running in able else None
+        if not self._exploring or running is None:
+            return running or able[0]
+        at, self._at = self._at, self._at + 1
+        done = sum(t.at < at for t in self._turns)
+        if done < len(self._turns) and self._turns[done].at == at:
+            return self._twisted(world, self._turns[done], able, running)
+        if done == len(self._turns) and not self._dull:
+            if self._is_new(self._state(running), done):
+                self.open += self._possible(at, able, running)
+            else:
+                self._dull = True
+        return running
+
+    def _possible(self, at: int, able: list[Actor], running: Actor) -> Iterator[Turn]:
+        others = {a.host.name for a in able if a.host is not running.host}
+        yield from (Turn(at, Twist.SWITCH, name) for name in sorted(others))
+        yield Turn(at, Twist.KILL, running.host.name)
+        if others:
+            yield Turn(at, Twist.SLEEP, running.host.name)
+
+    def _twisted(self, world: World, turn: Turn, able: list[Actor], running: Actor) -> Actor:
+        self.rules.note(f"{turn.name} {turn.twist.value}")
+        if turn.twist is Twist.SWITCH:
+            return next(a for a in able if a.host.name == turn.name)
+        if turn.twist is Twist.KILL:
+            world.kill(running.host)
+        else:
+            running.host.frozen = True
+        return running
+
+    def _state(self, running: Actor) -> int:
+        world = self.world
+        actors = tuple((a.name, a.seen, a.done, a.wake_ms, a.host.dead, a.host.frozen) for a in world.actors)
+        holder = self._lock.holder
+        return hash((world.disk.fingerprint, actors, running.name, holder and holder.name, world.now_ms))
+
+
+_WORK: dict[str, Callable[[Cast], Callable[[], None]]] = {
+    "compactor": lambda cast: lambda: cast.compactor(1),
+    "unscheduler": lambda cast: lambda: cast.unscheduler(1),
+    "writer": lambda cast: lambda: cast.writer(1, lambda: 0),
+    "scheduler": lambda cast: lambda: cast.scheduler(1),
+}
