@@ -8,6 +8,7 @@ seen the same, on the same disk, do the same.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -106,7 +107,7 @@ class Run:
         self.rules = Rules(rows.new_table(self.world.disk, instance.version, 1), foreign=False)
         self.rules.trace = [str(turns)] if trace else None
         self._lock = WorldLock(self.world, holds=instance.locked)
-        self._cast = Cast(self.world, self._lock, ATTEMPT)
+        self._cast = Cast(self.world, self._lock, ATTEMPT, chance=random.Random(0))
 
     def play(self, stage: Stage) -> None:
         """All of it."""
@@ -147,7 +148,7 @@ class Run:
         others = {a.host.name for a in able if a.host is not running.host}
         yield from (Turn(at, Twist.SWITCH, name) for name in sorted(others))
         yield Turn(at, Twist.KILL, running.host.name)
-        if others:
+        if others and self._cast.may_oversleep(running.host, self._instance.version):
             yield Turn(at, Twist.SLEEP, running.host.name)
 
     def _twisted(self, world: World, turn: Turn, able: list[Actor], running: Actor) -> Actor:

@@ -138,7 +138,7 @@ class Story:
             self._begin(*self._roles[host])
         elif self._may_pause(host):
             self._pauses -= 1
-            naps = self.pick.random() < 0.5 or not self._may_oversleep(host)
+            naps = self.pick.random() < 0.5 or not self.cast.may_oversleep(host, self.plot.version)
             host.thaw_at = self.world.steps + self.pick.randrange(1, 300) if naps else None
             self.outcomes["napped" if naps else "paused"] += 1
             self.rules.note(f"{host.name} {'naps' if naps else 'is paused'}")
@@ -152,18 +152,7 @@ class Story:
         return self.pick.choice((Fault.BEFORE, Fault.AFTER))
 
     def _may_pause(self, host: Host) -> bool:
-        """Where a lock may be lost inside a section.
-
-        Not beside a Hudi compactor, which merges the plan's files only. Not by who unschedules on version 6: a writer
-        that saw the plan may write a log on it before the plan is gone.
-        """
-        if host.name == "unscheduler" and self.plot.version == 6 and self.cast.lock.is_inside(host):
+        """Beside a Hudi compactor, which merges the plan's files only, nobody else may lose its lock inside a section."""
+        if self.plot.version == 6 and host.name == "unscheduler" and self.cast.lock.is_inside(host):
             return False
         return not self.plot.hudi or host.name.startswith(("compactor", "daemon"))
-
-    def _may_oversleep(self, host: Host) -> bool:
-        """A writer that lets its heartbeat lapse between its last look and its completed file is rolled back unseen.
-
-        Nothing but the length of that moment guards it, here as in Hudi.
-        """
-        return not (host.name.startswith("writer") and self.cast.lock.is_inside(host))

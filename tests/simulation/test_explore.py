@@ -1,0 +1,39 @@
+"""Small instances, exhaustively: at every step of everybody another goes on, or the one at work dies or sleeps.
+
+`PHANTOMBASE_TURNS=n`: runs with up to so many such turns (default 1; 2 take hours).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.explore import Explorer, Instance
+from tests.simulation.played import Stage, simulated
+
+TURNS = int(os.environ.get("PHANTOMBASE_TURNS", "1"))
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """Where worlds are played."""
+    yield from simulated(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("locked", "people"),
+    [
+        (True, "compactor1 compactor2 unscheduler writer"),
+        (True, "unscheduler writer compactor1"),
+        (False, "writer compactor1 compactor2"),
+    ],
+)
+@pytest.mark.parametrize("version", [6, 9])
+def test_every_turn(version: int, locked: bool, people: str, stage: Stage) -> None:
+    """No run breaks a rule; how many there were is printed."""
+    explorer = Explorer(Instance(version=version, locked=locked, people=tuple(people.split())), TURNS, stage)
+    explorer.explore()
+    print(f"{explorer.runs} runs, {explorer.states} states")
+    assert explorer.runs > 100
