@@ -33,7 +33,6 @@ from writer_hooks.transaction import Transaction, transaction
 OUTPUT = OutputOptions()
 RULES = Rules(max_concurrent=2, poll_s=0.1, sweep_s=0.2, once=True)
 RETRY = RetryOptions(retries=1000, backoff_s=1.0, backoff_max_s=1.0)
-_REST_S = 0.04
 
 
 @dataclass
@@ -43,6 +42,7 @@ class Cast:
     world: World
     lock: WorldLock
     attempt: AttemptOptions
+    rest_s: float = 0.04
     outcomes: Counter[str] = field(default_factory=Counter)
     chance: random.Random = field(default_factory=random.Random)
     parked: dict[str, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Cast:
 
     def rest(self) -> None:
         """Lets others work."""
-        self.world.wait(None, _REST_S)
+        self.world.wait(None, self.rest_s)
 
     def table(self) -> Table:
         """The table as a process opens it."""
@@ -136,6 +136,11 @@ class Cast:
                 self.outcomes["scheduled" if done.instant else "nothing to schedule"] += 1
             except PhantombaseError as error:
                 self.outcomes[f"schedule: {error.what}"] += 1
+
+    def service(self) -> None:
+        """Requests a compaction and executes it."""
+        self.scheduler(1)
+        self.compactor(1)
 
     def compactor(self, rounds: int) -> None:
         """What `compactor-daemon compact` does, some times, without a claim."""

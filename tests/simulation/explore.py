@@ -43,11 +43,12 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """A table with a pending plan and a log above it, and who works on it."""
+    """A table, what happened to it before, and who works on it, in that order unless something else happens."""
 
     version: int
     locked: bool
     people: tuple[str, ...]
+    before: tuple[str, ...] = ("write", "schedule", "write")
 
 
 @dataclass
@@ -93,7 +94,7 @@ class Explorer:
 
 
 class Run:
-    """One run: a plain one up to the first turn, and between and behind the turns. `open`: the turns it could take next."""
+    """One run: a plain one but for its turns. `open`: the turns that could come next."""
 
     def __init__(
         self, instance: Instance, turns: tuple[Turn, ...], is_new: Callable[[int, int], bool], *, trace: bool
@@ -103,11 +104,12 @@ class Run:
         self._at = 0
         self._exploring = False
         self._dull = False
-        self.world = World(self, lambda actor, call: self.rules.watch(self.world, actor, call), tick_ms=0)
+        tick = 0 if instance.locked else 1  # without a lock two who look at a clock that stands choose the same time
+        self.world = World(self, lambda actor, call: self.rules.watch(self.world, actor, call), tick)
         self.rules = Rules(rows.new_table(self.world.disk, instance.version, 1), foreign=False)
         self.rules.trace = [str(turns)] if trace else None
         self._lock = WorldLock(self.world, holds=instance.locked)
-        self._cast = Cast(self.world, self._lock, ATTEMPT, chance=random.Random(0))
+        self._cast = Cast(self.world, self._lock, ATTEMPT, chance=random.Random(0), rest_s=0.0)
 
     def play(self, stage: Stage) -> None:
         """All of it."""
@@ -124,9 +126,8 @@ class Run:
             Ending(cast, self.rules, hudi=False, stale=stale).play()
 
     def _before(self) -> None:
-        self._cast.write("row-a", "g0")
-        self._cast.scheduler(1)
-        self._cast.write("row-b", "g0")
+        for what in self._instance.before:
+            self._cast.scheduler(1) if what == "schedule" else self._cast.writer(1, lambda: 0)
 
     def choose(self, world: World, able: list[Actor]) -> Actor:
         """See `Chooser`."""
@@ -173,4 +174,5 @@ _WORK: dict[str, Callable[[Cast], Callable[[], None]]] = {
     "unscheduler": lambda cast: lambda: cast.unscheduler(1),
     "writer": lambda cast: lambda: cast.writer(1, lambda: 0),
     "scheduler": lambda cast: lambda: cast.scheduler(1),
+    "service": lambda cast: cast.service,
 }

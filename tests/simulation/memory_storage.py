@@ -29,8 +29,8 @@ Folder: TypeAlias = "dict[str, File | Folder]"
 class MemoryStorage:
     """Folders as on a disk: made with what is put in them, there until somebody removes them.
 
-    `clock`: milliseconds since the epoch. Calls of several threads are atomic. `fingerprint`: of all files, but for their
-    times and for empty folders.
+    `clock`: milliseconds since the epoch. Calls of several threads are atomic. `fingerprint`: of all files, but for
+    their times and for empty folders.
     """
 
     def __init__(self, clock: Callable[[], int] = lambda: round(time.time() * 1000)) -> None:

@@ -152,7 +152,7 @@ class Story:
         return self.pick.choice((Fault.BEFORE, Fault.AFTER))
 
     def _may_pause(self, host: Host) -> bool:
-        """Beside a Hudi compactor, which merges the plan's files only, nobody else may lose its lock inside a section."""
+        """Beside a Hudi compactor, which merges the plan's files only, nobody else may lose its lock in a section."""
         if self.plot.version == 6 and host.name == "unscheduler" and self.cast.lock.is_inside(host):
             return False
         return not self.plot.hudi or host.name.startswith(("compactor", "daemon"))

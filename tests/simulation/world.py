@@ -118,7 +118,8 @@ class Chooser(Protocol):
 class World:
     """A table and the processes that work on it.
 
-    `tick_ms`: how far a step moves the clock. `observe` is told of every storage call right after it was made, by whom. `fault` is asked whether one fails.
+    `tick_ms`: how far a step moves the clock. `observe` is told of every storage call right after it was made, by whom.
+    `fault` is asked whether one fails.
     """
 
     def __init__(self, chooser: Chooser, observe: Callable[[Actor, Call], None], tick_ms: int = 1) -> None:
@@ -237,13 +238,21 @@ class World:
             result = do()
         except Exception as error:
             me.seen = hash((me.seen, name, path, str(error)))
-            self.observe(me, Call(name, path, args, error))
+            self._show(me, Call(name, path, args, error))
             raise
         me.seen = hash((me.seen, name, path, _seen(result)))
-        self.observe(me, Call(name, path, args, result))
+        self._show(me, Call(name, path, args, result))
         if fault is Fault.AFTER:
             raise StorageError("injected: it had its effect", path=path)
         return result
+
+    def _show(self, me: Actor, call: Call) -> None:
+        """What `observe` raises ends the run: nobody in it may catch that."""
+        try:
+            self.observe(me, call)
+        except Exception as error:
+            self.failure = self.failure or error
+            raise Died from error
 
     def _hand_over(self, me: Actor) -> None:
         if not me.host.dead and not self._closing:
