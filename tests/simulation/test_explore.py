@@ -23,14 +23,14 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize(
-    ("locked", "people"),
+    ("version", "locked", "people"),
     [
-        (True, "compactor1 compactor2 unscheduler writer"),
-        (True, "unscheduler writer compactor1"),
-        (False, "writer compactor1 compactor2"),
+        (6, True, "compactor1 compactor2 unscheduler writer"),
+        (9, True, "compactor1 compactor2 unscheduler writer"),
+        (6, True, "unscheduler writer compactor1"),
+        (9, False, "writer compactor1 compactor2"),
     ],
 )
-@pytest.mark.parametrize("version", [6, 9])
 def test_every_turn(version: int, locked: bool, people: str, stage: Stage) -> None:
     """No run breaks a rule; how many there were is printed."""
     explorer = Explorer(Instance(version=version, locked=locked, people=tuple(people.split())), TURNS, stage)
