@@ -3,7 +3,8 @@
     end        every attempt without a fate is declared dead
     void       a new attempt is opened with the fate `void`: the tombstone, so that the instant is never used again
     remove     the plan; from here on the instant is unscheduled
-    look back  attempts opened meanwhile (nobody takes the lock to open one) are ended too
+    look back  attempts opened meanwhile (nobody takes the lock to open one) are ended too; where somebody who takes no
+               lock, or an expired one, has touched the instant after all, the plan is put back
 
 A crash before the plan is gone has changed nothing: readers and writers still see it, compactors may open further
 attempts behind the `void`, and unscheduling is done anew, with all its checks. After it nothing can be decided: whoever
@@ -81,6 +82,7 @@ def unschedule(table: Table, instant: str, lock: TableLock, options: AttemptOpti
     an executor of Hudi was or is at work on it, or a rollback names it. Nothing was changed then.
     """
     pending_instants(table, instant)
+    options = options or AttemptOptions()
     deletes = cache(partial(may_delete, table.storage))
     for _ in range(_TRIES):
         table = table.reload()
@@ -90,9 +92,9 @@ def unschedule(table: Table, instant: str, lock: TableLock, options: AttemptOpti
         probe(table.storage)
         with lock.hold("unschedule a compaction"):
             table = table.reload()
-            plan = _refuse(table, instant, options or AttemptOptions())
+            plan = _refuse(table, instant, options)
             if movable_keys(_view(table, instant), instant, deletes) == keys:
-                return _remove(table, instant, plan)
+                return _remove(table, instant, plan, options)
     raise ConflictError(
         "writes under this plan kept completing while their keys were looked at",
         path=table.storage.base_path,
@@ -112,6 +114,13 @@ def _refuse(table: Table, instant: str, options: AttemptOptions) -> CompactionPl
     storage, plan = table.storage, table.compaction_plan(instant)
     if find_go(storage, instant) is not None:
         raise _decided(instant)
+    _refuse_touched(table, instant, plan, options)
+    return plan
+
+
+def _refuse_touched(table: Table, instant: str, plan: CompactionPlan, options: AttemptOptions) -> None:
+    """Where others have begun, or may be about to, what rests on the plan."""
+    storage = table.storage
     trace = foreign_trace(table, instant, ())
     if trace.inflight_ms is not None or trace.is_live(round(time.time() * 1000), options):
         raise ConflictError(
@@ -133,7 +142,6 @@ def _refuse(table: Table, instant: str, options: AttemptOptions) -> CompactionPl
             todo="Let it complete, or be rolled back, then run again.",
         )
     _refuse_files(table, instant, plan)
-    return plan
 
 
 def _refuse_files(table: Table, instant: str, plan: CompactionPlan) -> None:
@@ -149,7 +157,7 @@ def _refuse_files(table: Table, instant: str, plan: CompactionPlan) -> None:
                 )
 
 
-def _remove(table: Table, instant: str, plan: CompactionPlan) -> Unscheduled:
+def _remove(table: Table, instant: str, plan: CompactionPlan, options: AttemptOptions) -> Unscheduled:
     """In the lock, after all checks."""
     storage, who, nonce = table.storage, f"unscheduled by {socket.gethostname()}:{os.getpid()}", uuid.uuid4().hex
     ended = _end_attempts(storage, instant, who)
@@ -159,6 +167,7 @@ def _remove(table: Table, instant: str, plan: CompactionPlan) -> Unscheduled:
     storage.delete(path)
     try:
         ended |= _end_attempts(storage, instant, who)
+        _refuse_touched(table, instant, plan, options)
     except ConflictError:
         storage.put_if_absent(path, data)
         raise

@@ -145,6 +145,24 @@ def test_a_decision_stands(tmp_path: Path) -> None:
     assert read_rows(path) == BEFORE
 
 
+@VERSIONS
+def test_touched_by_who_takes_no_lock_the_plan_comes_back(version: int, tmp_path: Path) -> None:
+    """A Hudi compactor puts its inflight file right before the plan is gone: nobody could read the table without it."""
+    path = tmp_path / "trips"
+    instant = planned(path, version)
+
+    def hook(call: Call) -> Any:
+        if call.name == "delete" and call.path.endswith(".compaction.requested"):
+            table = open_table(path)
+            table.storage.put_if_absent(inflight_path(table, instant), b"")
+        return call.do()
+
+    with pytest.raises(ConflictError, match="Hudi compactor is or was at work"):
+        unschedule(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), instant, LOCK)
+    assert pending_instants(open_table(path)) == (instant,)
+    assert read_rows(path) == BEFORE
+
+
 def test_an_attempt_opened_on_a_plan_that_goes_this_moment_is_no_attempt(tmp_path: Path) -> None:
     """It read the plan before, and opens after everything was ended."""
     path = tmp_path / "trips"
