@@ -45,6 +45,7 @@ _log = structlog.get_logger()
 
 _KEPT = 10_000
 _UPKEEP_THREADS = 8
+_NEVER_MS = 1 << 62
 _ECHO_S = 0.5
 """How soon a table is looked at again after its claims changed: many daemons at work change them all the time."""
 
@@ -329,7 +330,8 @@ class Daemon:
             self._stopped(Stop.HAND_OVER)
 
     def _postpone(self, table: str, instant: str) -> None:
-        until = self._clock() + round(self._retry.backoff_s * 1000)
+        """Not before a while has passed; not again by a daemon that runs once, which would never end else."""
+        until = _NEVER_MS if self._rules.once else self._clock() + round(self._retry.backoff_s * 1000)
         self._states[table] = self._states[table].postpone(instant, until)
 
     def _look_at(self, table: str, moment: int) -> None:

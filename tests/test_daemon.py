@@ -125,12 +125,14 @@ class FakeTable:
         self.failures.append((instant, str(error)))
 
 
-def daemon_of(*tables: FakeTable, observer: Observer | None = None, gone: bool = False, **rules: object) -> Daemon:
+def daemon_of(
+    *tables: FakeTable, observer: Observer | None = None, gone: bool = False, backoff_s: float = 30.0, **rules: object
+) -> Daemon:
     rules = {"poll_s": 0.05, "once": True, **rules}
     return Daemon(
         {t.path: t for t in tables},
         Rules(**rules),  # type: ignore[arg-type]
-        RetryOptions(backoff_s=30.0),
+        RetryOptions(backoff_s=backoff_s),
         observer=observer,
         spark_is_gone=lambda: gone,
     )
@@ -228,6 +230,19 @@ def test_others_at_work_on_an_instant_are_no_failure_of_it() -> None:
     assert table.tried == ["1"]
     assert not table.failures
     assert not summary.failed
+
+
+def test_a_daemon_that_runs_once_waits_for_nobody_twice() -> None:
+    """Two instants that each wait for others would take turns for ever."""
+    table = FakeTable("a", "1", "2")
+
+    def work(instant: str, limit: Limit) -> None:
+        time.sleep(0.05)
+        raise ConflictError("a write is pending")
+
+    table.work = work
+    assert daemon_of(table, backoff_s=0.01).run().left == {"a": ("1", "2")}
+    assert table.tried == ["1", "2"]
 
 
 def test_a_bug_in_one_instant_does_not_end_the_daemon() -> None:
