@@ -44,6 +44,9 @@ ExecutorOption = Annotated[Executor, option(ExecuteOptions, "executor")]
 Master = Annotated[str, option(ExecuteOptions, "master")]
 Threads = Annotated[int, option(ExecuteOptions, "threads", min=1)]
 DriverMemory = Annotated[str, option(ExecuteOptions, "driver_memory")]
+ExecutorMemory = Annotated[str | None, option(ExecuteOptions, "executor_memory", metavar="SIZE")]
+MaxExecutors = Annotated[int | None, option(ExecuteOptions, "max_executors", min=1)]
+SparkConf = Annotated[list[str] | None, option(ExecuteOptions, "spark_conf", metavar="NAME=VALUE")]
 CodecOption = Annotated[Codec | None, option(OutputOptions, "codec", show_default=OUTPUT.codec.value)]
 BloomOption = Annotated[Bloom | None, option(OutputOptions, "bloom", show_default=OUTPUT.bloom.value)]
 RowGroupRows = Annotated[int, option(OutputOptions, "row_group_rows", min=1)]
@@ -60,6 +63,28 @@ MaxDeltaCommits = Annotated[int, option(ScheduleOptions, "max_delta_commits")]
 MaxDeltaSeconds = Annotated[int, option(ScheduleOptions, "max_delta_seconds")]
 MaxPending = Annotated[int | None, option(ScheduleOptions, "max_pending")]
 TargetIo = Annotated[str | None, option(ScheduleOptions, "target_io_bytes", metavar="SIZE")]
+
+
+def execute_options(
+    executor: Executor,
+    master: str,
+    threads: int,
+    driver_memory: str,
+    executor_memory: str | None,
+    max_executors: int | None,
+    spark_conf: list[str] | None,
+) -> ExecuteOptions:
+    """Where slices are compacted; UsageError: settings that contradict each other."""
+    pairs = (pair.partition("=") for pair in spark_conf or ())
+    return ExecuteOptions(
+        executor=executor,
+        master=master,
+        threads=threads,
+        driver_memory=driver_memory,
+        executor_memory=executor_memory,
+        max_executors=max_executors,
+        spark_conf=tuple((name, value) for name, _, value in pairs),
+    )
 
 
 def output_options(

@@ -310,6 +310,7 @@ class Daemon:
             self._failed(table, instant, ended.error)
         else:
             self._states[table] = state.without(instant)
+            self._postpone(table, instant)  # should a restore have made it pending again, nobody spins over it
         if ended.done is not None:
             self.summary.done.append((table, ended.done))
         if work.held is not None:

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from typing import Any, Protocol
 
@@ -120,22 +120,30 @@ class SparkRunner:
         try:
             while thread.is_alive():
                 thread.join(_POLL_S)
-                progress(_completed(context, group), len(tasks))
+                try:
+                    done = _completed(context, group)
+                except Exception as error:  # in the words of a socket when the JVM is gone
+                    raise self._job_failed(tasks[0].instant, error) from error
+                progress(done, len(tasks))
         except BaseException:
             _cancel(context, group, thread)
             raise
         if failure:
-            raise SparkError(
-                "a Spark job of the compaction failed",
-                instant=tasks[0].instant,
-                found=spark_words(failure[0]),
-                todo="Nothing was published. Run again; finished file slices are adopted.",
-            ) from failure[0]
+            raise self._job_failed(tasks[0].instant, failure[0]) from failure[0]
         for outcome in outcomes:
             if isinstance(outcome, PhantombaseError):
                 raise outcome
         progress(len(tasks), len(tasks))
         return [o for o in outcomes if isinstance(o, SliceDone)]
+
+    def _job_failed(self, instant: str, error: BaseException) -> SparkError:
+        words = spark_words(error)
+        return SparkError(
+            "a Spark job of the compaction failed",
+            instant=instant,
+            found=f"Spark has ended: {words}" if self.is_gone else words,
+            todo="Nothing was published. Run again; finished file slices are adopted.",
+        )
 
 
 class _Compact:
@@ -161,7 +169,8 @@ def _cancel(context: Any, group: str, thread: threading.Thread) -> None:
     """Ends the jobs of a group, also those that are only about to begin; waits for their thread for a while only."""
     deadline = time.monotonic() + _CANCEL_S
     while thread.is_alive() and time.monotonic() < deadline:
-        context.cancelJobGroup(group)
+        with suppress(Exception):  # a JVM that is gone has no job left
+            context.cancelJobGroup(group)
         thread.join(_POLL_S)
 
 

@@ -76,6 +76,41 @@ class ExecuteOptions:
     master: str = _option("local[*]", "Spark master")
     threads: int = _option(os.cpu_count() or 1, "slices at a time with --executor local")
     driver_memory: str = _option("1g", "memory of the Spark driver JVM")
+    executor_memory: str | None = _option(None, "memory of a Spark executor JVM on a cluster; default: Spark's")
+    max_executors: int | None = _option(
+        None, "on a cluster: one executor for each file slice that waits, at most so many, and none while idle"
+    )
+    spark_conf: tuple[tuple[str, str], ...] = _option((), "a setting of Spark, which wins over what is set here")
+
+    def __post_init__(self) -> None:
+        for name, value in self.spark_conf:
+            if not name.startswith("spark."):
+                raise UsageError("not a setting of Spark", expected="spark.NAME=VALUE", found=f"{name}={value}")
+            if name in _SPARK_NAMES:
+                raise UsageError(f"{name} has an option of its own", todo=f"Use --{_SPARK_NAMES[name]}.")
+        if self.on_cluster:
+            return
+        for name in ("executor_memory", "max_executors"):
+            if getattr(self, name) is not None:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} means nothing here",
+                    expected="--executor spark with the --master of a cluster",
+                    found=f"--executor {self.executor.value} --master {self.master}",
+                )
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether slices are compacted by executors of a cluster, in processes of their own."""
+        return self.executor is Executor.SPARK and re.fullmatch(r"local(\[.*\])?", self.master) is None
+
+
+_SPARK_NAMES = {
+    "spark.master": "master",
+    "spark.driver.memory": "driver-memory",
+    "spark.executor.memory": "executor-memory",
+    "spark.dynamicAllocation.maxExecutors": "max-executors",
+}
+"""Each option has one home."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

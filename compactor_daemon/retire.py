@@ -7,7 +7,7 @@ zombies that old.
 from __future__ import annotations
 
 import json
-import time
+import uuid
 from collections.abc import Iterable
 
 from compactor_daemon.options import OutputOptions
@@ -31,7 +31,7 @@ from compactor_daemon.records import (
 )
 from timeline.books import LEDGER, audit_path
 from timeline.commit_metadata import decode as decode_commit
-from timeline.errors import MissingFileError
+from timeline.errors import MissingFileError, StorageError
 from timeline.file_name import BaseFileName, parse_data_file
 from timeline.heartbeat import heartbeat_path
 from timeline.instant import Instant
@@ -139,10 +139,25 @@ def finish(table: Table, instant: str, output: OutputOptions) -> None:
 
 
 def _remove_abandoned(storage: Storage) -> None:
+    """Ages are taken by the storage's clock: ours may be hours ahead, and files just being written would go."""
     entries = storage.list(TEMPORARY) if storage.find(TEMPORARY) is not None else []
+    if not entries:
+        return
+    now_ms = _storage_ms(storage)
     for entry in entries:
-        if time.time() * 1000 - entry.modified_ms > _ABANDONED_MS:
+        if now_ms - entry.modified_ms > _ABANDONED_MS:
             storage.delete(f"{TEMPORARY}/{entry.name}")
+
+
+def _storage_ms(storage: Storage) -> int:
+    """The storage's clock: the time it gives a new file."""
+    path = f"{TEMPORARY}/{uuid.uuid4().hex}"
+    storage.put_if_absent(path, b"")
+    entry = storage.find(path)
+    storage.delete(path)
+    if entry is None:
+        raise StorageError("a file that was just put is not there", path=path)
+    return entry.modified_ms
 
 
 def _is_littered(storage: Storage, instant: str) -> bool:

@@ -24,6 +24,7 @@ from compactor_daemon.cli_options import (
     CodecOption,
     Conf,
     DriverMemory,
+    ExecutorMemory,
     ExecutorOption,
     ForeignGrace,
     Json,
@@ -31,13 +32,16 @@ from compactor_daemon.cli_options import (
     Master,
     MaxDeltaCommits,
     MaxDeltaSeconds,
+    MaxExecutors,
     MaxPending,
     MemoryLimit,
     RowGroupRows,
+    SparkConf,
     SpillDir,
     TargetIo,
     Threads,
     Trigger,
+    execute_options,
     output_options,
     schedule_options,
 )
@@ -46,7 +50,7 @@ from compactor_daemon.dispatch import Order, Rules, Stop
 from compactor_daemon.failures import RetryOptions
 from compactor_daemon.health import Health, serve
 from compactor_daemon.metrics import Metrics
-from compactor_daemon.options import AttemptOptions, ExecuteOptions
+from compactor_daemon.options import AttemptOptions
 from compactor_daemon.serve import daemon_name, open_daemon
 from compactor_daemon.served_table import Settings
 from compactor_daemon.zookeeper_cli import (
@@ -114,6 +118,9 @@ def run_daemon(
     master: Master = EXECUTE.master,
     threads: Threads = EXECUTE.threads,
     driver_memory: DriverMemory = EXECUTE.driver_memory,
+    executor_memory: ExecutorMemory = None,
+    max_executors: MaxExecutors = None,
+    spark_conf: SparkConf = None,
     codec: CodecOption = None,
     bloom: BloomOption = None,
     row_group_rows: RowGroupRows = OUTPUT.row_group_rows,
@@ -168,7 +175,9 @@ def run_daemon(
                 [os.path.abspath(t) for t in tables],
                 rules=rules,
                 settings=settings,
-                execute=ExecuteOptions(executor=executor, master=master, driver_memory=driver_memory, threads=threads),
+                execute=execute_options(
+                    executor, master, threads, driver_memory, executor_memory, max_executors, spark_conf
+                ),
                 zookeeper=servers,
                 lock=lock,
                 observer=metrics,

@@ -7,10 +7,11 @@ import sys
 import tempfile
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from compactor_daemon.class_archive import NO_ARCHIVE, class_archive
+from compactor_daemon.class_archive import class_archive
 from compactor_daemon.options import ExecuteOptions
 from timeline.errors import SparkError
 
@@ -60,7 +61,8 @@ class StartingSpark:
 
     def _stop(self) -> None:
         if self._context.exception() is None and (context := self._context.result()) is not None:
-            context.stop()
+            with suppress(Exception):  # its JVM is gone, in whatever words
+                context.stop()
 
     def _start(self) -> None:
         if _stopping is not None:
@@ -83,27 +85,25 @@ class StartingSpark:
         from pyspark import SparkConf, SparkContext  # imported late: `--executor local` needs no JVM
         from pyspark.java_gateway import launch_gateway
 
+        chosen, archive = chosen_settings(self._options), class_archive()
         # Executors run the driver's own interpreter: workers would take the first `python3` of PATH otherwise.
-        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ["PYSPARK_PYTHON"] = chosen.get("spark.pyspark.python", sys.executable)
+        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LAUNCHER_OPTS", _LEAN_JVM)
-        archive, java_options = NO_ARCHIVE, None
-        settings = {
+        defaults = {
+            "spark.app.name": "phantombase-compaction",
             "spark.driver.memory": self._options.driver_memory,
+            "spark.driver.extraJavaOptions": f"{_LEAN_JVM} {archive.java_options}".strip(),
+            "spark.executor.extraJavaOptions": _LEAN_JVM,
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.log.level": "ERROR",
         }
-        if self._options.master.startswith("local"):
+        if not self._options.on_cluster:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            archive = class_archive()
-            java_options = f"{_LEAN_JVM} {archive.java_options}".strip()
-            settings |= {
-                "spark.driver.host": "127.0.0.1",
-                "spark.driver.bindAddress": "127.0.0.1",
-                "spark.driver.extraJavaOptions": java_options,
-            }
-        conf = SparkConf().setMaster(self._options.master).setAppName("phantombase-compaction")
-        for key, value in settings.items():
+            defaults |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        conf = SparkConf().setMaster(self._options.master).setAll(list(chosen.items()))
+        for key, value in defaults.items():
             conf.setIfMissing(key, value)
         gateway = None
         if SparkContext._gateway is None:  # the process's first context
@@ -115,6 +115,24 @@ class StartingSpark:
                 gateway.proc.wait()
                 return None
         return SparkContext(gateway=gateway, conf=conf)
+
+
+def chosen_settings(options: ExecuteOptions) -> dict[str, str]:
+    """The settings of Spark that the options ask for (pure).
+
+    The executors asked for follow the file slices that wait: Spark's own rule, one after a second, then two, four, ...
+    They are given back when idle. Nothing of them is needed afterwards: our jobs have no shuffle.
+    """
+    settings: dict[str, str] = {}
+    if options.executor_memory is not None:
+        settings["spark.executor.memory"] = options.executor_memory
+    if options.max_executors is not None:
+        settings |= {
+            "spark.dynamicAllocation.enabled": "true",
+            "spark.dynamicAllocation.shuffleTracking.enabled": "true",  # no shuffle service is needed
+            "spark.dynamicAllocation.maxExecutors": str(options.max_executors),
+        }
+    return settings | dict(options.spark_conf)
 
 
 def _last_words(log: IO[bytes]) -> str:

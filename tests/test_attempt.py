@@ -208,6 +208,19 @@ def test_a_lost_file_with_a_lost_input_is_an_error(tmp_path: Path) -> None:
     assert not (path / go.placements[0].final).exists()
 
 
+def test_files_of_killed_writers_go_by_the_age_storage_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that is hours ahead takes no file away that somebody is writing."""
+    path = unzip_golden("v9_pending", tmp_path)
+    folder, real = path / TEMPORARY, time.time
+    folder.mkdir(parents=True)
+    for name, age_s in (("written now", 0.0), ("left behind", 7200.0)):
+        (folder / name).write_bytes(b"x")
+        os.utime(folder / name, (real() - age_s, real() - age_s))
+    monkeypatch.setattr(time, "time", lambda: real() + 7200)
+    finish_completed(open_table(path), OUTPUT)
+    assert [p.name for p in folder.iterdir()] == ["written now"]
+
+
 def test_a_run_killed_while_cleaning_up_is_finished_with_nothing_pending(tmp_path: Path) -> None:
     """The instant is completed, so no plan pends any more; the command cleans up all the same."""
     path = unzip_golden("v9_pending", tmp_path)

@@ -88,6 +88,7 @@ class FakeTable:
         self.looks = 0
         self.sweeps = 0
         self.failures: list[tuple[str, str]] = []
+        self.done: set[str] = set()
         self.tried: list[str] = []
         self.look_error: Exception | None = None
         self.work: Callable[[str, Limit], None] = lambda instant, limit: None
@@ -108,7 +109,9 @@ class FakeTable:
         self.sweeps += 1
 
     def is_done(self, instant: str) -> bool:
-        return False
+        if instant in self.done:
+            self.pending.remove(instant)  # as the next listing shows
+        return instant in self.done
 
     def execute(self, instant: str, held: object, limit: Limit) -> Compacted | None:
         self.tried.append(instant)
@@ -190,6 +193,13 @@ def test_an_instant_that_somebody_completed_meanwhile_is_no_failure() -> None:
     assert not summary.done
     assert not summary.failed
     assert not table.failures
+
+
+def test_what_the_fleet_has_completed_is_not_even_claimed() -> None:
+    table = FakeTable("a", "1", "2")
+    table.done = {"1"}
+    daemon_of(table, once=True).run()
+    assert table.tried == ["2"]
 
 
 def test_a_failure_is_kept_and_the_others_go_on() -> None:

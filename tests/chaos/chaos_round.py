@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import c_bool
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from compactor_daemon.failures import release_failures
@@ -45,9 +46,13 @@ def play(folder: Path, seed: int, seconds: float) -> Played:
         model = Model(_journals(folder))
         _first_rows(tables, model.journals[0])
         with fleet(forks(), _DAEMONS, tables, list(ensemble.ports.values()), lock, folder) as daemons:
-            with _crew(daemons, folder, seed, ensemble.hosts), troubles(daemons, ensemble, seed) as trouble:
+            with (
+                _crew(daemons, folder, seed, ensemble.hosts) as crew_is_well,
+                troubles(daemons, ensemble, seed) as trouble,
+            ):
                 end = time.monotonic() + seconds
                 while time.monotonic() < end:
+                    crew_is_well()
                     daemons.tend()
                     trouble.step()
                     time.sleep(1.0)
@@ -95,8 +100,8 @@ def _first_rows(tables: list[Subject], journal: Path) -> None:
 
 
 @contextmanager
-def _crew(daemons: Fleet, folder: Path, seed: int, hosts: str) -> Iterator[None]:
-    """Writers and a reader, who must have found nothing wrong at the end."""
+def _crew(daemons: Fleet, folder: Path, seed: int, hosts: str) -> Iterator[Callable[[], None]]:
+    """Writers and a reader; at any time and at the end they must have found nothing wrong."""
     stop = daemons.context.RawValue(c_bool, False)
     journals = _journals(folder)
     make = daemons.context.Process
@@ -104,14 +109,19 @@ def _crew(daemons: Fleet, folder: Path, seed: int, hosts: str) -> Iterator[None]
     for n in range(WRITERS):
         writing = (n, seed, daemons.subjects, journals[1 + n], hosts)
         processes[f"writer{n}"] = make(target=run_writer, args=(folder / f"writer{n}.log", stop, writing))
+
+    def check(*codes: int | None) -> None:
+        for name, process in processes.items():
+            assert process.exitcode in codes, f"{name}: {(folder / f'{name}.log').read_text()[-3000:]}"
+
     try:
         for process in processes.values():
             process.start()
-        yield
+        yield partial(check, None)
         stop.value = True
-        for name, process in processes.items():
+        for process in processes.values():
             process.join(_REST_S)
-            assert process.exitcode == 0, f"{name}: {(folder / f'{name}.log').read_text()[-3000:]}"
+        check(0)
     finally:
         for process in processes.values():
             process.kill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from compactor_daemon.records import GO, attempts, read_fate, recorded_instants
 from compactor_daemon.zookeeper import ZooKeeperOptions
+from tests.chaos.child import begin
 from tests.chaos.journal import Changes, Journal, Model
 from tests.written import as_rows
 from timeline.errors import ConflictError, LockError
@@ -129,13 +129,13 @@ def write_changes(
 
 def run_writer(log: Path, stop: c_bool, writer: tuple[Any, ...]) -> None:
     """A process."""
-    _log_to(log)
+    begin(log)
     Writer(*writer).run(stop)
 
 
 def run_reader(log: Path, stop: c_bool, subjects: list[Subject], journals: list[Path]) -> None:
     """A process that reads until it is stopped, and ends with an error when a read is wrong."""
-    _log_to(log)
+    begin(log)
     model, reads = Model(journals), 0
     while not stop.value:
         for subject in subjects:
@@ -158,9 +158,3 @@ def look_at_decisions(path: Path) -> None:
         fates = [read_fate(table.storage, instant, number) for number in attempts(table.storage, instant)]
         kinds = [fate.kind for fate in fates if fate is not None]
         assert kinds.count(GO) <= 1, f"{path.name} {instant}: {kinds}"
-
-
-def _log_to(log: Path) -> None:
-    with log.open("ab", buffering=0) as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)

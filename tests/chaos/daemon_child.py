@@ -20,6 +20,7 @@ from compactor_daemon import compactor, decision, served_table
 from compactor_daemon.cli import main
 from compactor_daemon.records import Go, read_fate
 from compactor_daemon.served_table import ServedTable
+from tests.chaos.child import begin
 from tests.chaos.switches import Point, Switches
 from timeline import local_storage, lock, table, zookeeper_lock
 from timeline.errors import AttemptDeadError
@@ -35,9 +36,7 @@ _counting = threading.Lock()
 
 def run_child(argv: list[str], log: Path, switches: Switches) -> None:
     """The `compactor-daemon` command in this process, its output in `log`."""
-    with log.open("ab", buffering=0) as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    begin(log)
     switches.busy = 0
     _shift_clock(switches)
     _spoil_disk(switches)

@@ -113,11 +113,8 @@ class Fleet:
     def finish(self, log: Path, switches: Switches) -> None:
         """One more daemon, alone and without ZooKeeper, until nothing is left to do."""
         paths = [str(s.path) for s in self.subjects]
-        locks = (
-            [] if self.lock is None else ["--lock", self.lock.format(hosts=self.slots[0].network.hosts, name="{name}")]
-        )
-        once = ["run", *paths, "--once", "--executor", "local", "--threads", "2", "--json", *locks]
-        process = self._process(log, switches, once)
+        options = ["--lock", self._lock_of(self.slots[0]), "--executor", "local", "--json"]
+        process = self._process(log, switches, ["run", *paths, "--once", *options])
         process.join(120)
         code = process.exitcode
         process.kill()

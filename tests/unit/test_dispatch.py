@@ -132,6 +132,24 @@ def test_it_waits_for_the_next_moment_something_can_happen() -> None:
     assert decided({"a": replace(SEEN, postponed={"1": NOW + 500})}).wait_s == 0.5
 
 
+def test_our_own_claims_are_not_those_of_others() -> None:
+    working = replace(SEEN, running=frozenset({"1"}))
+    seen = working.after_look(pending("1", "2"), frozenset({"1", "2"}), NOW, 10_000)
+    assert seen.claimed == {"2"}
+    assert [p.instant for p in seen.end("1").startable(NOW)] == ["1"]
+
+
+def test_a_look_forgets_what_is_over() -> None:
+    state = replace(SEEN, busy=True, postponed={"1": NOW + 5, "2": NOW, "3": NOW + 5})
+    seen = state.after_look(pending("1", "2"), frozenset(), NOW, 10_000)
+    assert (seen.busy, seen.look_at, dict(seen.postponed)) == (False, NOW + 10_000, {"1": NOW + 5})
+
+
+def test_of_a_table_in_trouble_nothing_is_taken() -> None:
+    state = replace(SEEN, pending=pending("1"), busy=True, sweep_at=0).after_trouble(NOW + 10_000)
+    assert decided({"a": state}).actions == ()
+
+
 _instants = st.sets(st.sampled_from("123456"), max_size=6)
 _states = st.builds(
     TableState,

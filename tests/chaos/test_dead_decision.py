@@ -1,0 +1,72 @@
+"""A daemon stands still right before it decides, is taken for dead, and goes on."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compactor_daemon.compactor import pending_instants
+from compactor_daemon.records import DEAD, GO, attempts, read_fate
+from tests.attempts import open_table
+from tests.chaos.checks import check_whole
+from tests.chaos.crew_child import Subject
+from tests.chaos.fleet import fleet, forks
+from tests.chaos.switches import Point
+from tests.test_writer import rows
+from tests.written import read_rows, written_table
+from tests.zookeeper import ZooKeeper
+from timeline.lock import ProcessLock
+from timeline.schedule import schedule_compaction
+from writer_hooks.engine import LocalEngine
+from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.write import write
+
+_WAIT_S = 60.0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Waits for it."""
+    deadline = time.monotonic() + _WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    "lock", ["file:{folder}/lock", "zookeeper:{{hosts}}/locks/{{name}}"], ids=["file", "zookeeper"]
+)
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_decision_of_the_dead_is_refused(version: int, lock: str, zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    """Another daemon completes the instant, in ZooKeeper's lock while the first still stands in it; once."""
+    path, options = tmp_path / "trips", WriteOptions(buckets=1, slots=1)
+    written_table(path, version, rows((1, 1, 1.0), (2, 1, 1.0)), options)
+    write(open_table(path), LocalEngine(rows((1, 2, 2.0)), slots=1), Operation.UPSERT, options)
+    expected = read_rows(path)
+    instant = schedule_compaction(open_table(path), ProcessLock("dead decision")).instant
+    assert instant is not None
+    storage, subject = open_table(path).storage, Subject(path=path, options=options)
+    named = lock.format(folder=tmp_path)
+    with fleet(forks(), 2, [subject], [zookeeper.port], named, tmp_path) as daemons:
+        first, second = daemons.slots
+        first.switches.point, first.switches.signal = Point.GO.number, signal.SIGSTOP
+        second.due = time.monotonic() + 10 * _WAIT_S
+        daemons.tend()
+        until(lambda: first.switches.struck == 1)
+        second.due = 0.0
+        daemons.tend()
+        until(lambda: len(attempts(storage, instant)) == 2)
+        if lock.startswith("zookeeper"):
+            until(lambda: pending_instants(open_table(path)) == ())
+        daemons.send(first, signal.SIGCONT)
+        until(lambda: first.switches.refused == 1 and pending_instants(open_table(path)) == ())
+        daemons.end()
+        assert [daemons.count(name) for name in ("decided", "refused", "broken")] == [1, 1, 0]
+        daemons.check_logs(tmp_path)
+    fates = [read_fate(storage, instant, number) for number in attempts(storage, instant)]
+    assert [fate and fate.kind for fate in fates] == [DEAD, GO]
+    assert read_rows(path) == expected
+    check_whole(subject)

@@ -1,0 +1,135 @@
+"""What stands in `deploy/` is what Compose, Kubernetes, Prometheus and systemd understand; no engine needed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import promql_parser
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from compactor_daemon.cli import app
+from tests.containers.images import ROOT
+
+DEPLOY = ROOT / "deploy"
+KUBERNETES = "1.32"
+METRICS = {
+    "phantombase_pending", "phantombase_running", "phantombase_parked", "phantombase_oldest_pending_seconds",
+    "phantombase_completed_total", "phantombase_failed_total", "phantombase_claim_latency_seconds_bucket",
+    "phantombase_zookeeper_connected", "up",
+}  # fmt: skip
+MANIFESTS = sorted(p for p in (DEPLOY / "kubernetes").glob("*.yaml") if p.name != "kustomization.yaml")
+
+
+def load(path: Path) -> Any:
+    """A YAML document."""
+    return yaml.safe_load(path.read_text())
+
+
+def manifest(name: str) -> Any:
+    """One of the Kubernetes manifests."""
+    return load(DEPLOY / f"kubernetes/{name}.yaml")
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+def test_kubernetes_knows_every_field(path: Path) -> None:
+    """Strictly against Kubernetes' own schema."""
+    kubernetes_validate.validate(load(path), KUBERNETES, strict=True)
+
+
+def test_the_kustomization_names_every_manifest() -> None:
+    """Nothing is left behind by `kubectl apply -k`."""
+    assert sorted(manifest("kustomization")["resources"]) == [p.name for p in MANIFESTS]
+
+
+def test_what_the_pods_refer_to_is_there() -> None:
+    """Volumes, config map, claim, ports of the probes, and the labels by which pods are found."""
+    spec = manifest("daemon")["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert {m["name"] for m in container["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
+    claim = next(v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"] if "persistentVolumeClaim" in v)
+    assert claim == manifest("tables")["metadata"]["name"]
+    assert manifest("tables")["spec"]["accessModes"] == ["ReadWriteMany"]
+    reference = container["env"][0]["valueFrom"]["configMapKeyRef"]
+    assert reference["name"] == manifest("configmap")["metadata"]["name"]
+    assert reference["key"] in manifest("configmap")["data"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"] == manifest("disruption")["spec"]["selector"]["matchLabels"] == labels
+    paths = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
+    assert {kind: probe["path"] for kind, probe in paths.items()} == {
+        "startup": "/healthz",
+        "liveness": "/healthz",
+        "readiness": "/readyz",
+    }
+    assert {probe["port"] for probe in paths.values()} == {port["name"] for port in container["ports"]}
+
+
+def commands() -> list[object]:
+    """The command lines of daemons in compose.yaml, the unit and the manifest, defaults filled in."""
+    compose = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", load(DEPLOY / "compose.yaml")["services"]["daemon"]["command"])
+    unit = next(x for x in (DEPLOY / "phantombase.service").read_text().splitlines() if x.startswith("ExecStart="))
+    (container,) = manifest("daemon")["spec"]["template"]["spec"]["containers"]
+    return [
+        pytest.param(compose.split(), id="compose"),
+        pytest.param(unit.split()[1:], id="systemd"),
+        pytest.param(container["args"], id="kubernetes"),
+    ]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_daemons_are_started_with_options_that_exist(command: list[str]) -> None:
+    """And with the port that the image's health check and the probes ask."""
+    known = set(re.findall(r"--[a-z-]+", CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "250"}).output))
+    given = {argument.partition("=")[0] for argument in command if argument.startswith("--")}
+    assert command[0] == "run"
+    assert given <= known
+    assert "--metrics-port 9464" in " ".join(command).replace("--metrics-port=", "--metrics-port ")
+
+
+def test_alerts_ask_for_metrics_that_exist_and_have_their_section() -> None:
+    """Every expression parses, names known metrics only, and its runbook is a heading of docs/operations.md."""
+    headings = {h.lower() for h in re.findall(r"^### (\w+)$", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)}
+    rules = [rule for group in load(DEPLOY / "alerts.yaml")["groups"] for rule in group["rules"]]
+    for rule in rules:
+        promql_parser.parse(rule["expr"])
+        names = set(re.findall(r"phantombase_\w+|\bup\b", rule["expr"].replace('job="phantombase"', "")))
+        assert names, rule["alert"]
+        assert names <= METRICS, rule["alert"]
+        page, _, anchor = rule["annotations"]["runbook"].partition("#")
+        assert (page, anchor) == ("docs/operations.md", rule["alert"].lower())
+        assert anchor in headings
+    assert len(rules) == len(headings)
+
+
+def test_compose_reads_its_file() -> None:
+    """`docker compose config`, or that of the older command, with its defaults."""
+    candidates = (["docker", "compose"], ["docker-compose"])
+    found = [c for c in candidates if shutil.which(c[0]) and run([*c, "version"]).returncode == 0]
+    if not found:
+        pytest.skip("neither `docker compose` nor `docker-compose` is installed")
+    done = run([*found[0], "-f", str(DEPLOY / "compose.yaml"), "config"])
+    assert done.returncode == 0, done.stderr
+    services = yaml.safe_load(done.stdout)["services"]
+    assert {"zoo1", "zoo2", "zoo3", "spark-master", "spark-worker", "writer", "daemon"} <= set(services)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
+def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+    """No unknown setting; the program it starts need not be installed for that."""
+    text = (DEPLOY / "phantombase.service").read_text()
+    unit = tmp_path / "phantombase.service"
+    unit.write_text(text.replace("/opt/phantombase/bin/compactor-daemon", "/bin/true"))
+    done = run(["systemd-analyze", "verify", "--man=no", str(unit)])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """A command and what it says."""
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
