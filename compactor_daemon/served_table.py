@@ -136,8 +136,10 @@ class ServedTable:
         )
 
     def failed(self, instant: str, error: Exception) -> None:
-        """Keeps a failure in the table."""
-        record_failure(Table.open(self.path).storage, instant, failure_of(error, self._settings.who, clock_ms()))
+        """Keeps a failure in the table; none of an instant that is gone: it was unscheduled or completed meanwhile."""
+        table = Table.open(self.path)
+        if instant in pending_instants(table):
+            record_failure(table.storage, instant, failure_of(error, self._settings.who, clock_ms()))
 
     def _log_bytes(self, table: Table, instant: str) -> int:
         """The bytes a compaction folds away: those of its planned logs (0 where Hudi's plan does not tell)."""

@@ -22,6 +22,7 @@ from compactor_daemon.records import DEAD, GO, SliceDone, attempts, done_slices,
 from compactor_daemon.serve import open_daemon
 from compactor_daemon.served_table import Settings
 from compactor_daemon.slice_task import SliceTask
+from compactor_daemon.unschedule import unschedule
 from compactor_daemon.zookeeper import ZooKeeperOptions
 from tests.attempts import check_no_strays, open_table
 from tests.compare import assert_same_rows
@@ -29,6 +30,7 @@ from tests.golden_tables import unzip_golden
 from tests.zookeeper import ZooKeeper, wait_until
 from timeline.errors import LedgerError, StorageError, UnsupportedError, UsageError
 from timeline.layout import RECORDS
+from timeline.lock import table_lock
 from timeline.read import read_table
 from timeline.storage import Storage
 from timeline.table_config import save_table_config
@@ -282,6 +284,18 @@ def test_failures_back_off_then_park_until_released(tmp_path: Path, zookeeper: Z
     assert CliRunner().invoke(app, ["release", str(table), bad]).exit_code == 0
     with daemon_on(table, zookeeper=zookeeper) as other:
         assert [c.instant for _, c in other.run().done] == [bad]
+
+
+def test_a_plan_that_is_unscheduled_under_a_daemon_is_no_failure(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    table, held = buckets_table(tmp_path / "table"), HeldUp()
+    (instant,) = pending(table)
+    with daemon_on(table, zookeeper=zookeeper, runner=held, once=False) as daemon, at_work(daemon) as done:
+        assert held.reached.wait(WAIT_S)
+        unschedule(open_table(table), instant, table_lock(str(table), None))
+        held.let_go.set()
+        wait_until(lambda: not daemon._work, WAIT_S)
+    assert not done[0].done
+    assert not read_failures(open_table(table).storage, instant)
 
 
 def test_books_that_do_not_balance_park_at_once(tmp_path: Path, zookeeper: ZooKeeper) -> None:
