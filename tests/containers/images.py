@@ -39,7 +39,7 @@ _SUITE = "bookworm"
 _BASE_PACKAGES = ("python3", "python3-venv", "ca-certificates")
 _ASK_MAX_S = 20
 _PULL_MAX_S = 300
-_DEBOOTSTRAP_MAX_S = 300.0
+_DEBOOTSTRAP_MAX_S = 600.0
 _BUILD_MAX_S = 600
 _CERTIFICATES = Path("etc/ssl/certs/ca-certificates.crt")
 _TAKEN_OVER = (_CERTIFICATES, Path("etc/pip.conf"))
@@ -118,7 +118,9 @@ def _debian(host: str) -> str:
         run_limited(made, _DEBOOTSTRAP_MAX_S)
         for path, source in taken:
             shutil.copyfile(source, root / path)
-        shutil.rmtree(root / "var/cache/apt/archives")
+        for downloaded in ("var/cache/apt/archives", "var/lib/apt/lists"):
+            shutil.rmtree(root / downloaded)
+            (root / downloaded).mkdir()
         run_limited(["tar", "-C", str(root), "--numeric-owner", "-cf", str(archive), "."], _DEBOOTSTRAP_MAX_S)
         client.api.import_image_from_file(str(archive), repository="phantombase-tests-base", tag=tag)
     return name
