@@ -4,4 +4,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" dev
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
-exec .venv/bin/python -m pytest "$@"
+# Two at a time: most tests keep one core busy.
+exec .venv/bin/python -m pytest -n 2 --dist loadgroup "$@"
