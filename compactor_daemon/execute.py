@@ -139,13 +139,11 @@ class SparkRunner:
         return [o for o in outcomes if isinstance(o, SliceDone)]
 
     def _job_failed(self, instant: str, error: BaseException) -> SparkError:
-        words = spark_words(error)
-        return SparkError(
-            "a Spark job of the compaction failed",
-            instant=instant,
-            found=f"Spark has ended: {words}" if self.is_gone else words,
-            todo="Nothing was published. Run again; finished file slices are adopted.",
-        )
+        what = "a Spark job of the compaction failed"
+        if self.is_gone:
+            what = "Spark has ended: its JVM was killed, or its master is gone or cannot be reached"
+        todo = "Nothing was published. Run again; finished file slices are adopted."
+        return SparkError(what, instant=instant, found=spark_words(error), todo=todo)
 
 
 class _Compact:
@@ -163,7 +161,7 @@ class _Compact:
 
 def spark_words(error: BaseException) -> str:
     """What went wrong in a Spark job: the last causes, without their traces."""
-    lines = [line.strip().removeprefix("Caused by: ") for line in str(error).splitlines()]
+    lines = [line.strip().lstrip(": ").removeprefix("Caused by: ") for line in str(error).splitlines()]
     causes = [line for line in lines if re.match(r"[\w.$]+(Error|Exception)\b", line) and "Traceback" not in line]
     return " | ".join(causes[-_CAUSES:]) or f"{type(error).__name__}: {error}"
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from compactor_daemon.execute import spark_words
 from compactor_daemon.options import ExecuteOptions, Executor
 from compactor_daemon.spark_start import StartingSpark, chosen_settings
 from tests.golden_tables import unzip_golden
@@ -140,3 +141,19 @@ def test_what_is_asked_of_spark() -> None:
 def test_impossible_options_are_refused(options: dict[str, Any], what: str) -> None:
     with pytest.raises(UsageError, match=what):
         ExecuteOptions(**options)
+
+
+def test_the_cause_of_a_failed_job_is_told_without_its_trace() -> None:
+    said = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+        : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times
+        \tat org.apache.spark.util.SparkErrorUtils.tryWithSafeFinally(SparkErrorUtils.scala:83)
+        Caused by: java.io.IOException: Cannot run program "/nowhere/python3": error=2, No such file or directory
+        \t... 16 more
+        Caused by: java.io.IOException: error=2, No such file or directory
+        \tat java.base/java.lang.ProcessImpl.forkAndExec(Native Method)"""
+    causes = spark_words(RuntimeError(said)).split(" | ")
+    assert causes == [
+        'java.io.IOException: Cannot run program "/nowhere/python3": error=2, No such file or directory',
+        "java.io.IOException: error=2, No such file or directory",
+    ]
+    assert spark_words(ValueError("no")) == "ValueError: no"
