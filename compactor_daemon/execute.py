@@ -5,6 +5,7 @@ Spark is used through plain RDD tasks: no shuffle, no DataFrame, and only counts
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import uuid
@@ -26,6 +27,7 @@ Progress = Callable[[int, int], None]
 
 _POLL_S = 0.2
 _CANCEL_S = 10.0
+_CAUSES = 2
 
 
 class Runner(Protocol):
@@ -137,13 +139,11 @@ class SparkRunner:
         return [o for o in outcomes if isinstance(o, SliceDone)]
 
     def _job_failed(self, instant: str, error: BaseException) -> SparkError:
-        words = spark_words(error)
-        return SparkError(
-            "a Spark job of the compaction failed",
-            instant=instant,
-            found=f"Spark has ended: {words}" if self.is_gone else words,
-            todo="Nothing was published. Run again; finished file slices are adopted.",
-        )
+        what = "a Spark job of the compaction failed"
+        if self.is_gone:
+            what = "Spark has ended: its JVM was killed, or its master is gone or cannot be reached"
+        todo = "Nothing was published. Run again; finished file slices are adopted."
+        return SparkError(what, instant=instant, found=spark_words(error), todo=todo)
 
 
 class _Compact:
@@ -160,9 +160,10 @@ class _Compact:
 
 
 def spark_words(error: BaseException) -> str:
-    """What went wrong in a Spark job, without its traces."""
-    lines = [line.strip() for line in str(error).splitlines() if "Error" in line or "Exception" in line]
-    return lines[-1] if lines else f"{type(error).__name__}: {error}"
+    """What went wrong in a Spark job: the last causes, without their traces."""
+    lines = [line.strip().lstrip(": ").removeprefix("Caused by: ") for line in str(error).splitlines()]
+    causes = [line for line in lines if re.match(r"[\w.$]+(Error|Exception)\b", line) and "Traceback" not in line]
+    return " | ".join(causes[-_CAUSES:]) or f"{type(error).__name__}: {error}"
 
 
 def _cancel(context: Any, group: str, thread: threading.Thread) -> None:

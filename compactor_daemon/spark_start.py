@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from compactor_daemon.class_archive import class_archive
+from compactor_daemon.class_archive import NO_ARCHIVE, class_archive
 from compactor_daemon.options import ExecuteOptions
 from timeline.errors import SparkError
 
@@ -85,7 +85,7 @@ class StartingSpark:
         from pyspark import SparkConf, SparkContext  # imported late: `--executor local` needs no JVM
         from pyspark.java_gateway import launch_gateway
 
-        chosen, archive = chosen_settings(self._options), class_archive()
+        chosen, archive = chosen_settings(self._options), NO_ARCHIVE
         # Executors run the driver's own interpreter: workers would take the first `python3` of PATH otherwise.
         os.environ["PYSPARK_PYTHON"] = chosen.get("spark.pyspark.python", sys.executable)
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -93,15 +93,19 @@ class StartingSpark:
         defaults = {
             "spark.app.name": "phantombase-compaction",
             "spark.driver.memory": self._options.driver_memory,
-            "spark.driver.extraJavaOptions": f"{_LEAN_JVM} {archive.java_options}".strip(),
-            "spark.executor.extraJavaOptions": _LEAN_JVM,
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.log.level": "ERROR",
         }
         if not self._options.on_cluster:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            defaults |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+            archive = class_archive()
+            defaults |= {
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.driver.extraJavaOptions": f"{_LEAN_JVM} {archive.java_options}".strip(),
+            }
+        # On a cluster little is set here: what is, wins over the cluster's own spark-defaults.conf.
         conf = SparkConf().setMaster(self._options.master).setAll(list(chosen.items()))
         for key, value in defaults.items():
             conf.setIfMissing(key, value)

@@ -102,6 +102,8 @@ def command(gate: Gate, *arguments: object) -> Iterator[subprocess.Popen[str]]:
 
 def on(cluster: SparkCluster, **settings: object) -> list[str]:
     """Options: the cluster, and settings of Spark, `_` for `.`."""
+    lean = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    settings = {"driver_extraJavaOptions": lean, "executor_extraJavaOptions": lean} | settings
     conf = [part for k, v in settings.items() for part in ("--spark-conf", f"spark.{k.replace('_', '.')}={v}")]
     return ["--master", cluster.master, "--executor-memory", "512m", "--driver-memory", "512m", *conf]
 

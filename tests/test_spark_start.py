@@ -8,13 +8,16 @@ import sys
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from compactor_daemon.options import ExecuteOptions
-from compactor_daemon.spark_start import StartingSpark
+from compactor_daemon.execute import spark_words
+from compactor_daemon.options import ExecuteOptions, Executor
+from compactor_daemon.spark_start import StartingSpark, chosen_settings
 from tests.golden_tables import unzip_golden
 from tests.test_refusals import lose_planned_log
+from timeline.errors import UsageError
 
 _LINGERS_S = 30.0
 
@@ -43,8 +46,9 @@ def test_spark_that_cannot_start_is_told_to_who_waits(tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_one_context_after_the_other() -> None:
     for number in range(2):
-        spark = StartingSpark(ExecuteOptions(master="local[1]"))
+        spark = StartingSpark(ExecuteOptions(master="local[1]", spark_conf=(("spark.app.name", f"no. {number}"),)))
         assert spark.context().parallelize([number]).map(str).collect() == [str(number)]
+        assert spark.context().appName == f"no. {number}"
         spark.stop()
 
 
@@ -108,3 +112,48 @@ def _processes(mark: str) -> list[str]:
         except OSError:
             continue  # ended meanwhile
     return found
+
+
+def test_what_is_asked_of_spark() -> None:
+    conf = (("spark.executor.cores", "2"), ("spark.dynamicAllocation.executorIdleTimeout", "5s"))
+    options = ExecuteOptions(master="spark://m:7077", executor_memory="2g", max_executors=8, spark_conf=conf)
+    assert chosen_settings(options) == {
+        "spark.executor.memory": "2g",
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.maxExecutors": "8",
+        **dict(conf),
+    }
+    assert chosen_settings(ExecuteOptions()) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"max_executors": 2}, "--max-executors means nothing here"),
+        ({"max_executors": 2, "master": "local[4]"}, "--max-executors means nothing here"),
+        ({"executor_memory": "1g", "master": "yarn", "executor": Executor.LOCAL}, "--executor-memory means nothing"),
+        ({"spark_conf": (("hoodie.x", "1"),)}, "not a setting of Spark"),
+        ({"spark_conf": (("spark.master", "yarn"),)}, "Use --master"),
+        ({"spark_conf": (("spark.driver.memory", "1g"),)}, "Use --driver-memory"),
+    ],
+)
+def test_impossible_options_are_refused(options: dict[str, Any], what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        ExecuteOptions(**options)
+
+
+def test_the_cause_of_a_failed_job_is_told_without_its_trace() -> None:
+    said = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+        : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times
+        \tat org.apache.spark.util.SparkErrorUtils.tryWithSafeFinally(SparkErrorUtils.scala:83)
+        Caused by: java.io.IOException: Cannot run program "/nowhere/python3": error=2, No such file or directory
+        \t... 16 more
+        Caused by: java.io.IOException: error=2, No such file or directory
+        \tat java.base/java.lang.ProcessImpl.forkAndExec(Native Method)"""
+    causes = spark_words(RuntimeError(said)).split(" | ")
+    assert causes == [
+        'java.io.IOException: Cannot run program "/nowhere/python3": error=2, No such file or directory',
+        "java.io.IOException: error=2, No such file or directory",
+    ]
+    assert spark_words(ValueError("no")) == "ValueError: no"
