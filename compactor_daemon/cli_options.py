@@ -14,10 +14,10 @@ from compactor_daemon.options import (
     ExecuteOptions,
     Executor,
     OutputOptions,
-    help_of,
     parse_bytes,
 )
 from timeline.errors import UsageError
+from timeline.option import help_of
 from timeline.triggers import ScheduleOptions, TriggerStrategy
 
 OUTPUT, EXECUTE, ATTEMPT = OutputOptions(), ExecuteOptions(), AttemptOptions()

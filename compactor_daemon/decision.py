@@ -11,7 +11,7 @@ from compactor_daemon.publish import check_unchanged, completed_compaction, refu
 from compactor_daemon.records import Go, Placement, SliceDone, decide, reserved_times
 from timeline.commit_metadata import encode as encode_commit
 from timeline.errors import ConflictError, MissingFileError
-from timeline.instant import Instant, State, next_time
+from timeline.instant import Instant, State
 from timeline.layout import Layout
 from timeline.lock import TableLock
 from timeline.table import Table, TableSchema
@@ -22,10 +22,9 @@ def decide_go(table: Table, attempt: Attempt, done: list[SliceDone], schema: Tab
     with lock.hold("decide a compaction"):
         check_unchanged(table, attempt.table_version, attempt.metadata_partitions, attempt.instant)
         _check_undisturbed(table, attempt)
-        timeline = table.load_timeline()
         completion = None
         if table.layout.has_completion_times:
-            completion = next_time(table.now(), [*timeline.used_times(), *reserved_times(table.storage)])
+            completion = table.next_time(table.load_timeline(), reserved_times(table.storage))
         go = build_go(table.layout, attempt, done, schema, completion, table.config.timeline_folder)
         decide(table.storage, attempt.instant, attempt.number, go.to_json(), go.nonce)
         return go

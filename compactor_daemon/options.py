@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from timeline.errors import UsageError
+from timeline.heartbeat import EXPIRY_S
+from timeline.option import check_least, option
 
 
 class Executor(Enum):
@@ -39,28 +40,21 @@ class Bloom(Enum):
     OFF = "off"
 
 
-def _option(default: Any, help_text: str) -> Any:
-    return field(default=default, metadata={"help": help_text})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
     """How slices are merged and base files written (stages: merge, write)."""
 
-    codec: Codec = _option(Codec.ZSTD, "compression of written base files")
-    row_group_rows: int = _option(500_000, "rows of a Parquet row group")
-    bloom: Bloom = _option(Bloom.ON, "key filter in the footer, for Hudi's BLOOM index")
-    batch_rows: int = _option(65_536, "rows of a base file merged at a time")
-    memory_limit: int = _option(1 << 30, "memory of one slice's merge, like 512m; log data beyond it is spilled")
-    spill_dir: str | None = _option(
+    codec: Codec = option(Codec.ZSTD, "compression of written base files")
+    row_group_rows: int = option(500_000, "rows of a Parquet row group")
+    bloom: Bloom = option(Bloom.ON, "key filter in the footer, for Hudi's BLOOM index")
+    batch_rows: int = option(65_536, "rows of a base file merged at a time")
+    memory_limit: int = option(1 << 30, "memory of one slice's merge, like 512m; log data beyond it is spilled")
+    spill_dir: str | None = option(
         None, "folder for log data beyond the memory limit; default: the system's for temporary files"
     )
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            if getattr(self, name) < least:
-                found = str(getattr(self, name))
-                raise UsageError(f"{name.replace('_', '-')} must be at least {least}", found=found)
+        check_least(self, _LEAST)
         if self.spill_dir is not None and not os.path.isdir(self.spill_dir):
             raise UsageError("spill-dir is not a directory", path=self.spill_dir)
 
@@ -72,15 +66,15 @@ _LEAST = {"row_group_rows": 1, "batch_rows": 1, "memory_limit": 32 << 20}
 class ExecuteOptions:
     """Where and how wide file slices are compacted (stage: execute)."""
 
-    executor: Executor = _option(Executor.SPARK, "where file slices are compacted")
-    master: str = _option("local[*]", "Spark master")
-    threads: int = _option(os.cpu_count() or 1, "slices at a time with --executor local")
-    driver_memory: str = _option("1g", "memory of the Spark driver JVM")
-    executor_memory: str | None = _option(None, "memory of a Spark executor JVM on a cluster; default: Spark's")
-    max_executors: int | None = _option(
+    executor: Executor = option(Executor.SPARK, "where file slices are compacted")
+    master: str = option("local[*]", "Spark master")
+    threads: int = option(os.cpu_count() or 1, "slices at a time with --executor local")
+    driver_memory: str = option("1g", "memory of the Spark driver JVM")
+    executor_memory: str | None = option(None, "memory of a Spark executor JVM on a cluster; default: Spark's")
+    max_executors: int | None = option(
         None, "on a cluster: one executor for each file slice that waits, at most so many, and none while idle"
     )
-    spark_conf: tuple[tuple[str, str], ...] = _option((), "a setting of Spark, which wins over what is set here")
+    spark_conf: tuple[tuple[str, str], ...] = option((), "a setting of Spark, which wins over what is set here")
 
     def __post_init__(self) -> None:
         for name, value in self.spark_conf:
@@ -117,14 +111,14 @@ _SPARK_NAMES = {
 class AttemptOptions:
     """Patience of one attempt (stages: claim, open, decide); seconds but for the last."""
 
-    foreign_grace_s: float = _option(3600.0, "a Hudi compactor without sign of life for so long counts as dead")
-    foreign_look_s: float = _option(3.0, "how often we look for a Hudi compactor while file slices are staged")
-    heartbeat_s: float = _option(30.0, "how often our heartbeat, which Hudi 1.2+ respects, is refreshed")
-    heartbeat_expiry_s: float = _option(120.0, "a heartbeat of Hudi older than this is no sign of life")
-    barrier_s: float = _option(300.0, "how long to wait for writes that began before the compaction")
-    barrier_poll_s: float = _option(1.0, "how often the barrier looks")
-    claim_wait_s: float = _option(0.0, "how long to wait for another phantombase compactor on the table")
-    redo_max: int = _option(5, "rounds of staging when inputs keep changing")
+    foreign_grace_s: float = option(3600.0, "a Hudi compactor without sign of life for so long counts as dead")
+    foreign_look_s: float = option(3.0, "how often we look for a Hudi compactor while file slices are staged")
+    heartbeat_s: float = option(30.0, "how often our heartbeat, which Hudi 1.2+ respects, is refreshed")
+    heartbeat_expiry_s: float = option(EXPIRY_S, "a heartbeat of Hudi older than this is no sign of life")
+    barrier_s: float = option(300.0, "how long to wait for writes that began before the compaction")
+    barrier_poll_s: float = option(1.0, "how often the barrier looks")
+    claim_wait_s: float = option(0.0, "how long to wait for another phantombase compactor on the table")
+    redo_max: int = option(5, "rounds of staging when inputs keep changing")
 
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -136,8 +130,3 @@ def parse_bytes(text: str) -> int:
     if match is None:
         raise UsageError("not a size", expected="like 512m or 2g", found=text)
     return int(float(match[1]) * _UNITS[match[2]])
-
-
-def help_of(options: type, name: str) -> str:
-    """The help of one option."""
-    return str(next(f for f in fields(options) if f.name == name).metadata["help"])

@@ -18,11 +18,11 @@ from tests.attempts import check_whole, open_table, run_all, visible_files
 from tests.compare import assert_same_rows
 from tests.faults import Failure, Hook, HookedStorage, ProcessDied, die_at, fail_at, pause_at
 from tests.golden_tables import unzip_golden
+from tests.seed import SEED
 from timeline.errors import ConflictError, PhantombaseError
 from timeline.local_storage import LocalStorage
 from timeline.read import read_table
 
-SEED = int(os.environ.get("PHANTOMBASE_SEED", "0")) or random.randrange(1, 10**9)
 CHAOS = int(os.environ.get("PHANTOMBASE_CHAOS", "8"))
 """How many random cases; from 100 on every call is disturbed, also those that only read."""
 

@@ -22,6 +22,7 @@ from compactor_daemon.retire import finish_completed
 from tests.attempts import open_table, run_all
 from tests.faults import Call
 from tests.interleave import Actor, Crew
+from tests.seed import SEED
 from tests.test_writer import rows
 from tests.written import Rows, as_rows, check_nothing_left, read_rows, seed_note, written_table
 from timeline.audit import audit, audited_instants
@@ -34,7 +35,6 @@ from writer_hooks.engine import LocalEngine
 from writer_hooks.options import Operation, WriteOptions
 from writer_hooks.write import write
 
-SEED = int(os.environ.get("PHANTOMBASE_SEED", "0")) or random.randrange(1, 10**9)
 CHAOS = int(os.environ.get("PHANTOMBASE_CHAOS", "8"))
 """How many runs for each table version, index and kind of trouble."""
 

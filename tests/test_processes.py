@@ -22,11 +22,11 @@ from compactor_daemon.run import run_compactions
 from tests.attempts import check_whole, open_table, visible_files
 from tests.compare import assert_same_rows
 from tests.golden_tables import unzip_golden
+from tests.seed import SEED
 from timeline.layout import RECORDS
 from timeline.local_storage import LocalStorage
 from timeline.read import read_table
 
-SEED = int(os.environ.get("PHANTOMBASE_SEED", "0")) or random.randrange(1, 10**9)
 CHAOS = int(os.environ.get("PHANTOMBASE_CHAOS", "6"))
 RUN_S = 1.3
 """About what a whole slow run takes from `ready` on; a signal may also come after its end."""

@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.seed import SEED
 from timeline.read import read_table
 from timeline.table import Table
 from writer_hooks.stream import CHECKPOINT
 
 BATCHES = int(os.environ.get("PHANTOMBASE_STREAM_BATCHES", "10"))
 VERSIONS = (6, 9) if "PHANTOMBASE_STREAM_BATCHES" in os.environ else (9,)
-SEED = int(os.environ.get("PHANTOMBASE_SEED", str(random.randrange(10**6))))
 KEYS = 50
 ROUND_MAX_S = 600
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 from collections import Counter
 from contextlib import suppress
@@ -38,6 +37,7 @@ from compactor_daemon.unschedule import unschedule
 from tests.attempts import OPTIONS, OUTPUT, check_no_strays, decided, open_table, run_all, run_one, staged
 from tests.faults import Call, HookedStorage, ProcessDied, die_at
 from tests.interleave import Actor, Crew
+from tests.seed import SEED
 from tests.test_writer import SCHEMA
 from tests.written import Rows, read_rows, seed_note, written_table
 from timeline.errors import BarrierError, ConflictError, MissingFileError, UsageError
@@ -54,7 +54,6 @@ from writer_hooks.options import Operation, WriteOptions
 from writer_hooks.transaction import transaction
 from writer_hooks.write import write
 
-SEED = int(os.environ.get("PHANTOMBASE_SEED", "0")) or random.randrange(1, 10**9)
 CHAOS = 3 * int(os.environ.get("PHANTOMBASE_CHAOS", "8"))
 LOCK = ProcessLock("unschedule")
 KEYED = WriteOptions(slots=1, small_file_bytes=0)

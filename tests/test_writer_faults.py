@@ -18,6 +18,7 @@ import pytest
 from tests.attempts import open_table
 from tests.faults import Failure, HookedStorage, ProcessDied, die_at, fail_at, pause_at
 from tests.interleave import serial_pools
+from tests.seed import SEED
 from tests.test_writer import rows
 from tests.written import Rows, check_nothing_left, read_rows, seed_note, written_table
 from timeline.errors import ConflictError, LockError, PhantombaseError
@@ -28,7 +29,6 @@ from writer_hooks.engine import LocalEngine
 from writer_hooks.options import Operation, WriteOptions
 from writer_hooks.write import Written, write
 
-SEED = int(os.environ.get("PHANTOMBASE_SEED", "0")) or random.randrange(1, 10**9)
 CHAOS = int(os.environ.get("PHANTOMBASE_CHAOS", "8"))
 """How many cases a test; from 100 on every call is disturbed in every way."""
 

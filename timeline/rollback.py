@@ -20,11 +20,10 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from timeline.active import Timeline
 from timeline.errors import ConflictError, MalformedError, TableChangedError, UsageError
 from timeline.file_name import LogFileName, parse_data_file
 from timeline.heartbeat import heartbeat, heartbeat_path
-from timeline.instant import SERVICES, Instant, State, next_time
+from timeline.instant import SERVICES, Instant, State
 from timeline.layout import staged_folder
 from timeline.lock import TableLock
 from timeline.log_block import BlockKind, HeaderKey, scan_blocks
@@ -126,7 +125,7 @@ def _request(table: Table, instant: Instant, lock: TableLock, reserved: Reserved
         current = timeline.find(target, instant.family)
         if current is None or current.completed:
             return None
-        rollback = PendingRollback(instant=_next_time(table, timeline, reserved), plan=plan)
+        rollback = PendingRollback(instant=table.next_time(timeline, reserved(table.storage)), plan=plan)
         path = table.instant_path(rollback.at(State.REQUESTED))
         if not table.storage.put_if_absent(path, encode_rollback_plan(plan, table.storage.base_path)):
             raise ConflictError(
@@ -236,13 +235,9 @@ def _complete(table: Table, rollback: PendingRollback, content: bytes, lock: Tab
             raise _not_pending(table, plan.target)
         for state in (State.INFLIGHT, State.REQUESTED):
             table.storage.delete(table.instant_path(plan.instant.at(state)))
-        completion = _next_time(table, timeline, reserved) if table.layout.has_completion_times else None
+        completion = table.next_time(timeline, reserved(table.storage)) if table.layout.has_completion_times else None
         done = replace(rollback.at(State.COMPLETED), completion_time=completion)
         table.storage.put_if_absent(table.instant_path(done), content)
-
-
-def _next_time(table: Table, timeline: Timeline, reserved: Reserved) -> str:
-    return next_time(table.now(), [*timeline.used_times(), *reserved(table.storage)])
 
 
 def _check_unchanged(table: Table) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from timeline.active import Timeline
 from timeline.errors import ConflictError, UnsupportedError
 from timeline.gate import clock_ms, put_wanted, remove_wanted
-from timeline.instant import Instant, State, next_time
+from timeline.instant import Instant, State
 from timeline.layout import HOODIE
 from timeline.lock import TableLock
 from timeline.plan import CompactionPlan, decode_plan, encode_plan, pending_clustering_file_groups
@@ -60,9 +60,7 @@ def schedule_compaction(
             put_wanted(table.storage, options.gate_s, clock_ms())
         if planned.plan is None:
             return Scheduled(instant=None, plan=None, why=planned.why)
-        # Archived instants are older than active ones, unless nothing is active any more.
-        timeline = view.timeline if view.timeline.instants else table.with_archive(view.timeline)
-        time = next_time(table.now(), [*timeline.used_times(), *reserved(table.storage)])
+        time = table.next_time(view.timeline, reserved(table.storage))
         instant = Instant(requested_time=time, action="compaction", state=State.REQUESTED)
         path = table.instant_path(instant)
         if not table.storage.put_if_absent(path, encode_plan(planned.plan)):

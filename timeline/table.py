@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ from timeline.errors import (
     UsageError,
 )
 from timeline.history import load_history
-from timeline.instant import Instant, State, format_time, highest_states, parse_time
+from timeline.instant import Instant, State, format_time, highest_states, next_time, parse_time
 from timeline.layout import HOODIE, Layout
 from timeline.local_storage import LocalStorage
 from timeline.plan import CompactionPlan, decode_plan
@@ -95,6 +95,15 @@ class Table:
     def now(self) -> datetime:
         """The clock in the zone the table's instants are generated in (naive, as instants are)."""
         return datetime.now(UTC).replace(tzinfo=None) if self.config.utc_timezone else datetime.now()
+
+    def next_time(self, timeline: Timeline, reserved: Iterable[str] = ()) -> str:
+        """A time greater than the clock, every time of the timeline and those `reserved`: nobody has used it yet.
+
+        `timeline` is loaded under the table lock; where it is empty the archive is asked.
+        """
+        # Archived instants are older than active ones, unless nothing is active any more.
+        known = timeline if timeline.instants else self.with_archive(timeline)
+        return next_time(self.now(), [*known.used_times(), *reserved])
 
     def age_s(self, time: str) -> float | None:
         """Seconds since an instant time; None for made-up ones such as `00000000000001`."""

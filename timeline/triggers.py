@@ -14,14 +14,14 @@ Where no compaction is completed yet (nor requested), all delta commits count, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any
 
 from timeline.active import Timeline
 from timeline.errors import UsageError
 from timeline.instant import Instant, parse_time
+from timeline.option import check_least, option
 
 GATE_S_MAX = 300.0
 """Longest time writers may be asked to wait."""
@@ -38,10 +38,6 @@ class TriggerStrategy(Enum):
     NUM_OR_TIME = "num-or-time"
 
 
-def _option(default: Any, help_text: str) -> Any:
-    return field(default=default, metadata={"help": help_text})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleOptions:
     """When a compaction is requested and how much one plan holds (stages: trigger, plan, gate); sizes in bytes.
@@ -51,22 +47,19 @@ class ScheduleOptions:
     always admitted. `gate_s` is no matter of ALWAYS: whoever asks once does not come back to use the gate.
     """
 
-    strategy: TriggerStrategy = _option(
+    strategy: TriggerStrategy = option(
         TriggerStrategy.NUM_COMMITS_AFTER_LAST_REQUEST, "what must have happened since the last compaction"
     )
-    max_delta_commits: int = _option(5, "delta commits that make a compaction due")
-    max_delta_seconds: int = _option(3600, "seconds that make a compaction due")
-    max_pending: int | None = _option(None, "request none while so many compactions are pending; default: no limit")
-    target_io_bytes: int | None = _option(
+    max_delta_commits: int = option(5, "delta commits that make a compaction due")
+    max_delta_seconds: int = option(3600, "seconds that make a compaction due")
+    max_pending: int | None = option(None, "request none while so many compactions are pending; default: no limit")
+    target_io_bytes: int | None = option(
         None, "close the plan once it reads and writes so much, like 500g; default: every file group with logs"
     )
-    gate_s: float = _option(30.0, "seconds that writers wait for a due plan on version 6; 0: they never wait")
+    gate_s: float = option(30.0, "seconds that writers wait for a due plan on version 6; 0: they never wait")
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"{name.replace('_', '-')} must be at least {least}", found=str(value))
+        check_least(self, _LEAST)
         if not 0 <= self.gate_s <= GATE_S_MAX:
             raise UsageError("gate-s is out of range", expected=f"0 to {GATE_S_MAX:g} seconds", found=str(self.gate_s))
 

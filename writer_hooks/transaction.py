@@ -24,7 +24,7 @@ from timeline.commit_metadata import CommitMetadata
 from timeline.commit_metadata import encode as encode_commit
 from timeline.errors import ConflictError, PhantombaseError, StorageError, TableChangedError
 from timeline.heartbeat import EXPIRY_S, Pulse, heartbeat
-from timeline.instant import Instant, State, next_time
+from timeline.instant import Instant, State
 from timeline.layout import staged_folder
 from timeline.lock import TableLock
 from timeline.markers import delete_markers
@@ -95,7 +95,7 @@ class Transaction:
             self.check_conflicts(mine, metadata.extra_metadata["schema"])
             completion = None
             if table.layout.has_completion_times:
-                completion = next_time(table.now(), [*table.load_timeline().used_times(), *reserved_times(storage)])
+                completion = table.next_time(table.load_timeline(), reserved_times(storage))
             done = Instant(
                 requested_time=self.instant, action=ACTION, state=State.COMPLETED, completion_time=completion
             )
@@ -162,9 +162,7 @@ def transaction(table: Table, lock: TableLock, heartbeat_s: float) -> Iterator[T
             table = table.reload()
             refuse_metadata_table(table)
             storage, timeline = table.storage, table.load_timeline()
-            # Archived instants are older than active ones, unless nothing is active any more.
-            known = timeline if timeline.instants else table.with_archive(timeline)
-            time = next_time(table.now(), [*known.used_times(), *reserved_times(storage)])
+            time = table.next_time(timeline, reserved_times(storage))
             pulse = stack.enter_context(heartbeat(storage, time, heartbeat_s, keep_on_error=True))
             stack.enter_context(_rolled_back_on_failure(table, lock, time))
             for state in (State.REQUESTED, State.INFLIGHT):

@@ -7,7 +7,6 @@ PHANTOMBASE_CHAOS_SEED      of the first round (random)
 from __future__ import annotations
 
 import os
-import random
 import shutil
 
 import pytest
@@ -15,11 +14,12 @@ import pytest
 from tests.chaos.chaos_round import Played, play
 from tests.interop.rows import same
 from tests.judge.fixtures import Judges
+from tests.seed import drawn
 from timeline.read import read_table
 from timeline.table import Table
 
 SECONDS = float(os.environ.get("PHANTOMBASE_CHAOS_SECONDS", "60"))
-SEED = int(os.environ.get("PHANTOMBASE_CHAOS_SEED", "0")) or random.randrange(1, 10**6)
+SEED = drawn("PHANTOMBASE_CHAOS_SEED", 10**6)
 _ROUND_S = 60.0
 _HUDI = {6: "0.15.0", 9: "1.2.0"}
 
