@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +23,7 @@ from compactor_daemon.execute import LocalRunner, Progress, Runner
 from compactor_daemon.failures import RetryOptions, read_failures
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, OutputOptions
 from compactor_daemon.records import DEAD, GO, SliceDone, attempts, done_slices, read_fate
+from compactor_daemon.run_cli import _signals
 from compactor_daemon.serve import open_daemon
 from compactor_daemon.served_table import Settings
 from compactor_daemon.slice_task import SliceTask
@@ -30,9 +35,10 @@ from tests.golden_tables import unzip_golden
 from tests.zookeeper import ZooKeeper, wait_until
 from timeline.errors import LedgerError, StorageError, UnsupportedError, UsageError
 from timeline.layout import RECORDS
+from timeline.local_storage import LocalStorage
 from timeline.lock import table_lock
 from timeline.read import read_table
-from timeline.storage import Storage
+from timeline.storage import Entry, Storage
 from timeline.table_config import save_table_config
 from timeline.triggers import ScheduleOptions, TriggerStrategy
 from writer_hooks import writer
@@ -349,6 +355,59 @@ def test_a_table_upgraded_under_a_claim_is_compacted_by_the_next_attempt(tmp_pat
         save_table_config(opened.storage, opened.config)
         wait_until(lambda: not pending(table), WAIT_S)
     assert done[0].done[0][1].attempt == 2
+
+
+def test_an_idle_look_costs_one_listing(tmp_path: Path, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = unzip_golden("v9_plain", tmp_path)
+    listed: list[str] = []
+    list_ = LocalStorage.list
+
+    def counted(self: LocalStorage, folder: str) -> list[Entry]:
+        listed.append(folder)
+        return list_(self, folder)
+
+    with daemon_on(table, zookeeper=zookeeper) as daemon:
+        served = daemon._served[str(table)]
+        served.look()
+        monkeypatch.setattr(LocalStorage, "list", counted)
+        for _ in range(3):
+            assert served.look().pending == ()
+    assert listed == [".hoodie/timeline"] * 3
+
+
+def test_logs_say_table_instant_attempt_and_file_group(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    """Each as JSON, from a daemon as users start it."""
+    table = unzip_golden("v9_pending", tmp_path)
+    command = [str(Path(sys.executable).with_name("compactor-daemon")), "run", str(table), "--once", "--json"]
+    options = ["--executor", "local", "--zookeeper", zookeeper.hosts]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120, check=True)
+    logs = [json.loads(line) for line in done.stderr.splitlines()]
+    (staging,) = [line for line in logs if line["event"] == "staging"]
+    assert (staging["table"], staging["instant"], staging["attempt"]) == (str(table), staging["instant"], 1)
+    slices = [line for line in logs if line["event"] == "slice_compacted"]
+    assert len({line["file_group"] for line in slices}) == len(slices) == 2
+    assert {(line["table"], line["attempt"]) for line in slices} == {(str(table), 1)}
+    assert json.loads(done.stdout)["compacted"][0]["instant"] == staging["instant"]
+
+
+def test_the_first_signal_stops_gracefully_the_second_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[Stop] = []
+
+    def exit_(code: int) -> None:
+        raise SystemExit(code)
+
+    class Stopped:
+        def stop(self, how: Stop) -> None:
+            stopped.append(how)
+
+    monkeypatch.setattr(os, "_exit", exit_)
+    with _signals(Stopped(), Stop.HAND_OVER):  # type: ignore[arg-type]
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stopped == [Stop.HAND_OVER]
+        with pytest.raises(SystemExit) as ended:
+            os.kill(os.getpid(), signal.SIGINT)
+    assert ended.value.code == 128 + signal.SIGINT
+    assert stopped == [Stop.HAND_OVER]
 
 
 def test_what_cannot_be_served_is_refused_before_anything_starts(tmp_path: Path, zookeeper: ZooKeeper) -> None:
