@@ -14,7 +14,7 @@ from compactor_daemon.records import DEAD, GO, attempts, read_fate
 from tests.attempts import open_table
 from tests.chaos.checks import check_whole
 from tests.chaos.crew_child import Subject
-from tests.chaos.fleet import fleet, forks
+from tests.chaos.fleet import Fleet, fleet, forks
 from tests.chaos.switches import Point
 from tests.test_writer import rows
 from tests.written import read_rows, written_table
@@ -28,11 +28,13 @@ from writer_hooks.write import write
 _WAIT_S = 60.0
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for it."""
+def wait_until(condition: Callable[[], bool], daemons: Fleet) -> None:
+    """Waits for it; a daemon that could not start meanwhile is started again."""
     deadline = time.monotonic() + _WAIT_S
     while not condition():
-        assert time.monotonic() < deadline
+        logs = [slot.log.read_text()[-3000:] for slot in daemons.slots if slot.log.exists()]
+        assert time.monotonic() < deadline, "\n\n".join(logs)
+        daemons.tend()
         time.sleep(0.05)
 
 
@@ -54,15 +56,13 @@ def test_a_decision_of_the_dead_is_refused(version: int, lock: str, zookeeper: Z
         first, second = daemons.slots
         first.switches.point, first.switches.signal = Point.GO.number, signal.SIGSTOP
         second.due = time.monotonic() + 10 * _WAIT_S
-        daemons.tend()
-        until(lambda: first.switches.struck == 1)
+        wait_until(lambda: first.switches.struck == 1, daemons)
         second.due = 0.0
-        daemons.tend()
-        until(lambda: len(attempts(storage, instant)) == 2)
+        wait_until(lambda: len(attempts(storage, instant)) == 2, daemons)
         if lock.startswith("zookeeper"):
-            until(lambda: pending_instants(open_table(path)) == ())
+            wait_until(lambda: pending_instants(open_table(path)) == (), daemons)
         daemons.send(first, signal.SIGCONT)
-        until(lambda: first.switches.refused == 1 and pending_instants(open_table(path)) == ())
+        wait_until(lambda: first.switches.refused == 1 and pending_instants(open_table(path)) == (), daemons)
         daemons.end()
         assert [daemons.count(name) for name in ("decided", "refused", "broken")] == [1, 1, 0]
         daemons.check_logs(tmp_path)
