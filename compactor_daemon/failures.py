@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
@@ -147,6 +147,7 @@ def _numbers(storage: Storage, instant: str) -> list[int]:
 
 def _failure(storage: Storage, path: str) -> Failure:
     try:
-        return Failure(**json.loads(storage.read(path)))
+        found = Failure(**json.loads(storage.read(path)))
+        return replace(found, at_ms=int(found.at_ms), error=str(found.error), what=str(found.what), who=str(found.who))
     except (ValueError, TypeError) as error:
         return Failure(at_ms=0, error="MalformedError", what=f"unreadable record {path}: {error}", who="", park=True)

@@ -9,6 +9,7 @@ UnknownStateError, to be settled by looking (see `zookeeper_claims`).
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -101,6 +102,7 @@ class ZooKeeperSession:
             default_acl=self._acl,
             auth_data=[("digest", options.digest)] if options.digest else None,
             connection_retry=dict(_RECONNECT),
+            logger=_kazoo_log(),
             use_ssl=any((options.ca, options.certfile)),
             ca=options.ca,
             certfile=options.certfile,
@@ -166,6 +168,13 @@ class ZooKeeperSession:
             self._state = state
         _log.info("zookeeper", state=state.lower(), servers=self.options.servers)
         self._on_change()
+
+
+def _kazoo_log() -> logging.Logger:
+    """Without a warning for each try to reconnect: what comes of it is logged once, by us."""
+    log = logging.getLogger("kazoo.client.phantombase")
+    log.setLevel(logging.ERROR)
+    return log
 
 
 @contextmanager

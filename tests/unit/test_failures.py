@@ -101,9 +101,10 @@ def test_failures_are_kept_in_order_and_released(tmp_path: Path) -> None:
     assert release_failures(storage, "001") == 0
 
 
-def test_an_unreadable_failure_parks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [b"{", b"[]", b'{"at_ms": "soon", "error": "E", "what": "w", "who": "h"}'])
+def test_an_unreadable_failure_parks(tmp_path: Path, data: bytes) -> None:
     storage = LocalStorage(str(tmp_path))
-    storage.put_if_absent(".hoodie/.phantombase/001/failures/1", b"{")
+    storage.put_if_absent(".hoodie/.phantombase/001/failures/1", data)
     assert isinstance(standing(read_failures(storage, "001"), 10**12, OPTIONS), Parked)
 
 
