@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import structlog
 
 from compactor_daemon.claims import find_table_id
@@ -12,6 +14,9 @@ from timeline.table import Table
 
 _log = structlog.get_logger()
 
+_CONNECT_S = 3.0
+"""A writer does not wait longer for daemons that find its plan by themselves."""
+
 
 def ring(table: Table, instant: str, zookeeper: ZooKeeperOptions) -> None:
     """Wakes the daemons of a table. Never raises: the plan stands, and a poll finds it too.
@@ -21,7 +26,8 @@ def ring(table: Table, instant: str, zookeeper: ZooKeeperOptions) -> None:
     try:
         name = find_table_id(table.storage)
         if name is not None:
-            with claims_of(zookeeper, name) as claims:
+            soon = replace(zookeeper, connect_timeout_s=min(zookeeper.connect_timeout_s, _CONNECT_S))
+            with claims_of(soon, name) as claims:
                 claims.ring(instant)
     except PhantombaseError as error:
         _log.warning("fleet_not_woken", table=table.storage.base_path, instant=instant, error=str(error))

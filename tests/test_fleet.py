@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -247,6 +248,17 @@ def test_plans_of_others_are_found_by_polling(tmp_path: Path, zookeeper: ZooKeep
         wait_until(lambda: not pending(table), WAIT_S)
         ask_for_plan(table, 1, None)
         wait_until(lambda: not pending(table), 30.0)
+
+
+def test_a_writer_does_not_wait_for_a_zookeeper_that_is_gone(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    table = buckets_table(tmp_path / "table")
+    with daemon_on(table, zookeeper=zookeeper) as daemon:
+        daemon.run()
+    rows = pa.table({"id": ["1"], "ts": [9], "fare": [2.0]})
+    started = time.monotonic()
+    ask = writer(rows).buckets(3).schedule(strategy=TriggerStrategy.ALWAYS, fleet="127.0.0.1:1")
+    assert ask.upsert(str(table)).after.scheduled is not None
+    assert time.monotonic() - started < 20.0
 
 
 def test_the_schedule_command_wakes_the_fleet(tmp_path: Path, zookeeper: ZooKeeper) -> None:
