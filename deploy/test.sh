@@ -5,4 +5,4 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" dev
 .venv/bin/ruff format --check .
 .venv/bin/mypy
 # Two at a time: most tests keep one core busy.
-exec .venv/bin/python -m pytest -n 2 --dist loadgroup "$@"
+exec .venv/bin/python -m pytest -n 2 "$@"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 pytest_plugins = ["tests.judge.fixtures", "tests.zookeeper", "tests.ensemble", "tests.spark_cluster"]
 
@@ -12,13 +15,13 @@ settings.register_profile("phantombase", deadline=None, print_blob=True)
 settings.load_profile("phantombase")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers (`-n 2 --dist loadgroup`): a file is one worker's, and all that needs real Hudi one's."""
-    with_hudi = {item.path for item in items if _needs_hudi(item)}
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("hudi" if item.path in with_hudi else str(item.path)))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """With several workers (`-n 2`): a file is one worker's; the containers have one engine, so they are one's too."""
+    return _ByFile(config, log)
 
 
-def _needs_hudi(item: pytest.Item) -> bool:
-    """Real Hudi is a JVM of some GiB: there is one."""
-    return item.get_closest_marker("interop") is not None or "judges" in getattr(item, "fixturenames", ())
+class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return "containers" if path.startswith("tests/containers/") else path
