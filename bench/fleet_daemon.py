@@ -64,10 +64,11 @@ class NoOp(ServedTable):
     """Completes a claimed instant without any work: an empty commit, made once, or counted as a duplicate."""
 
     duplicates = 0
+    opened: Table
 
     def execute(self, instant: str, held: HeldClaim, limit: Limit) -> Compacted | None:
         """See `ServedTable`: what somebody has completed is not done again."""
-        table = Table.open(self.path)
+        table = self.opened
         if self.is_done(instant):
             return None
         done = Instant(
@@ -155,6 +156,7 @@ def _no_op_daemon(path: str, hosts: str, observer: Observer) -> Iterator[tuple[D
         claims = ZooKeeperClaims(session, table_id(table.storage), daemon_name())
         served = NoOp(path, claims, table_lock(path, None), LocalRunner(1), settings())
         served.open()
+        served.opened = table
         yield Daemon({path: served}, Rules(once=True), RetryOptions(), observer=observer), served
 
 

@@ -178,7 +178,7 @@ class Daemon:
                     self._act(action, workers, upkeep)
                 if decision.ended:
                     break
-                self._take_in(0.0 if any(isinstance(a, Take) for a in decision.actions) else decision.wait_s)
+                self._take_in(decision.wait_s)
         if self._fatal is not None:
             raise self._fatal
         self.summary.left = {n: tuple(p.instant for p in t.pending) for n, t in self._states.items() if t.pending}
@@ -316,7 +316,7 @@ class Daemon:
             self.summary.done.append((table, ended.done))
         if work.held is not None:
             self._observer.finished(table, ended.done)
-        if not self._states[table].startable(self._clock()):
+        if not self._states[table].is_startable(self._clock()):
             self._look_at(table, 0)
 
     def _failed(self, table: str, instant: str, error: Exception) -> None:
@@ -338,7 +338,7 @@ class Daemon:
         self._states[table] = self._states[table].look_by(moment)
 
     def _echo(self, table: str) -> None:
-        if not self._states[table].startable(self._clock()):
+        if not self._states[table].is_startable(self._clock()):
             self._look_at(table, self._clock() + round(_ECHO_S * 1000))
 
     def _session_changed(self) -> None:

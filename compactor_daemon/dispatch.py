@@ -12,9 +12,10 @@ picks among the first few, so that not all of them reach for the same instant.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 
 from compactor_daemon.failures import Waits
 from compactor_daemon.table_state import Pending, TableState
@@ -99,7 +100,7 @@ def decide(
     takes = _takes(tables, rules.max_concurrent - running, now_ms, rules, pick)
     if rules.once and not actions and not takes and running == 0 and _at_rest(tables):
         return Decision(ended=True)
-    return Decision(actions=(*actions, *takes), wait_s=_wait_s(tables, now_ms, rules))
+    return Decision(actions=(*actions, *takes), wait_s=0.0 if takes else _wait_s(tables, now_ms, rules))
 
 
 def _upkeep(name: str, table: TableState, now_ms: int) -> Action | None:
@@ -116,15 +117,18 @@ def _takes(
     tables: Mapping[str, TableState], slots: int, now_ms: int, rules: Rules, pick: Callable[[int], int]
 ) -> list[Take]:
     """One instant a free slot; each table once a round, so that a failed claim is known before the next."""
-    ready = {name: t.startable(now_ms) for name, t in tables.items() if t.available}
-    turns = sorted((n for n in ready if ready[n]), key=lambda n: (len(tables[n].running), tables[n].served))
-    return [Take(name, _choose(ready[name], tables[name], rules.order, pick)) for name in turns[: max(0, slots)]]
+    ready = [name for name, t in tables.items() if t.available and t.is_startable(now_ms)]
+    turns = sorted(ready, key=lambda n: (len(tables[n].running), tables[n].served))
+    return [Take(name, _choose(tables[name], now_ms, rules.order, pick)) for name in turns[: max(0, slots)]]
 
 
-def _choose(ready: Sequence[Pending], table: TableState, order: Order, pick: Callable[[int], int]) -> str:
+def _choose(table: TableState, now_ms: int, order: Order, pick: Callable[[int], int]) -> str:
     """The first by the order; where others are at work, one of as many more as there are claims."""
-    ranked = ready if order is Order.EARLIEST else sorted(ready, key=lambda p: (-p.log_bytes, p.instant))
-    return ranked[pick(min(len(ranked), 1 + 2 * len(table.claimed)))].instant
+    ranked: Iterable[Pending] = table.startable(now_ms)
+    if order is Order.LARGEST:
+        ranked = sorted(ranked, key=lambda p: (-p.log_bytes, p.instant))
+    first = list(islice(ranked, 1 + 2 * len(table.claimed)))
+    return first[pick(len(first))].instant
 
 
 def _at_rest(tables: Mapping[str, TableState]) -> bool:

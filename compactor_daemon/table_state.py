@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from compactor_daemon.failures import Ready, Standing, Waits
@@ -41,16 +41,20 @@ class TableState:
     sweep_at: int = 0
     served: int = 0
 
-    def startable(self, now_ms: int) -> list[Pending]:
-        """The pending instants that may be claimed now."""
-        return [
+    def startable(self, now_ms: int) -> Iterator[Pending]:
+        """The pending instants that may be claimed now, one by one: of thousands, the first few are asked for."""
+        return (
             p
             for p in self.pending
             if p.instant not in self.claimed
             and p.instant not in self.running
             and self.postponed.get(p.instant, 0) <= now_ms
             and (isinstance(p.standing, Ready) or (isinstance(p.standing, Waits) and p.standing.until_ms <= now_ms))
-        ]
+        )
+
+    def is_startable(self, now_ms: int) -> bool:
+        """Whether any may be claimed now."""
+        return next(self.startable(now_ms), None) is not None
 
     def after_look(
         self, pending: tuple[Pending, ...], claimed: frozenset[str], now_ms: int, poll_ms: int

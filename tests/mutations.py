@@ -297,7 +297,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/dispatch", "(len(tables[n].running), tables[n].served)", "tables[n].served", "dispatch"),
     ("compactor_daemon/dispatch", "(len(tables[n].running), tables[n].served)", "len(tables[n].running)", "dispatch"),
     ("compactor_daemon/dispatch", " and table.available else None", " else None", "dispatch"),
-    ("compactor_daemon/dispatch", "tables.items() if t.available}", "tables.items()}", "dispatch"),
+    ("compactor_daemon/dispatch", "if t.available and t.is_startable(now_ms)]", "if t.is_startable(now_ms)]", "dispatch"),
     ("compactor_daemon/dispatch", "1 + 2 * len(table.claimed)", "1", "dispatch"),
     ("compactor_daemon/dispatch", "key=lambda p: (-p.log_bytes, p.instant)", "key=lambda p: (p.log_bytes, p.instant)", "dispatch"),
     ("compactor_daemon/dispatch", " and running == 0 and _at_rest(tables)", " and _at_rest(tables)", "dispatch"),
