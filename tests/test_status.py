@@ -405,8 +405,9 @@ def test_an_instant_completed_under_the_look_is_left_out(table: Table, monkeypat
 
 
 @pytest.fixture
-def call() -> Callable[..., tuple[int, str]]:
-    """A command: exit code and stdout."""
+def call(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
+    """A command: exit code and stdout, as a pipe sees it."""
+    monkeypatch.delenv("COLUMNS", raising=False)  # workers of a test run have it
 
     def run(*args: str) -> tuple[int, str]:
         result = CliRunner().invoke(app, args)
