@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from queue import Empty, SimpleQueue
 
 import structlog
@@ -46,6 +47,7 @@ _log = structlog.get_logger()
 _KEPT = 10_000
 _UPKEEP_THREADS = 8
 _NEVER_MS = 1 << 62
+_NEAR = 64
 _ECHO_S = 0.5
 """How soon a table is looked at again after its claims changed: many daemons at work change them all the time."""
 
@@ -65,8 +67,9 @@ class Summary:
 
 @dataclass(slots=True)
 class _Work:
-    """An instant at work; `held` once it is claimed."""
+    """An instant at work; `held` once it is claimed. `near`: those that would be taken around it."""
 
+    near: tuple[str, ...] = ()
     held: HeldClaim | None = None
     limit: Limit = field(default_factory=Limit)
 
@@ -78,9 +81,10 @@ class _Work:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ended:
     """How it ended: `done`, `claimed` by somebody else, `unknown` who has the claim, or with an error; none of them:
-    nothing was left to do."""
+    nothing was left to do, nor for the instants `gone` with it."""
 
     done: Compacted | None = None
+    gone: frozenset[str] = frozenset()
     claimed: bool = False
     unknown: bool = False
     error: Exception | None = None
@@ -206,8 +210,10 @@ class Daemon:
 
     def _take(self, table: str, instant: str, workers: ThreadPoolExecutor) -> None:
         self._takes += 1
-        self._states[table] = self._states[table].begin(instant, self._takes)
-        work = self._work[table, instant] = _Work()
+        state = self._states[table]
+        near = tuple(p.instant for p in islice(state.startable(self._clock()), _NEAR))
+        self._states[table] = state.begin(instant, self._takes)
+        work = self._work[table, instant] = _Work(near=near)
         workers.submit(self._execute, table, instant, work)
 
     # --- in other threads ----------------------------------------------------------------------------------------
@@ -224,8 +230,8 @@ class Daemon:
 
     def _claimed_and_executed(self, table: str, instant: str, work: _Work) -> _Ended:
         served = self._served[table]
-        if served.is_done(instant):  # since we last looked: no claim is needed to know
-            return _Ended()
+        if served.is_done(instant):  # since we last looked: no claim is needed to know, and others may be done as well
+            return _Ended(gone=frozenset(i for i in work.near if i != instant and served.is_done(i)))
         try:
             held = served.claims.take(instant)
         except PhantombaseError as error:  # no failure of the instant
@@ -310,7 +316,7 @@ class Daemon:
         elif ended.error is not None:
             self._failed(table, instant, ended.error)
         else:
-            self._states[table] = state.without(instant)
+            self._states[table] = state.without(ended.gone | {instant})
             self._postpone(table, instant)  # should a restore have made it pending again, nobody spins over it
         if ended.done is not None:
             self.summary.done.append((table, ended.done))

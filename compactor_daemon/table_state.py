@@ -89,9 +89,9 @@ class TableState:
         """It is at work no more."""
         return replace(self, running=self.running - {instant})
 
-    def without(self, instant: str) -> TableState:
-        """It is not pending any more."""
-        return replace(self, pending=tuple(p for p in self.pending if p.instant != instant))
+    def without(self, instants: frozenset[str]) -> TableState:
+        """They are not pending any more."""
+        return replace(self, pending=tuple(p for p in self.pending if p.instant not in instants))
 
     def claimed_by_others(self, instant: str) -> TableState:
         """Somebody else holds it."""
