@@ -23,11 +23,12 @@ from compactor_daemon.failures import RetryOptions
 from compactor_daemon.limit import Limit
 from compactor_daemon.observer import Observer
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, OutputOptions
-from compactor_daemon.serve import daemon_name, open_daemon
+from compactor_daemon.serve import open_daemon
 from compactor_daemon.served_table import ServedTable, Settings
 from compactor_daemon.zookeeper import ZooKeeperOptions, zookeeper_session
 from compactor_daemon.zookeeper_claims import ZooKeeperClaims
 from timeline.books import audit_path
+from timeline.heartbeat import process_name
 from timeline.instant import Instant, State, format_time
 from timeline.lock import table_lock
 from timeline.table import Table
@@ -145,7 +146,7 @@ def _daemon(path: str, hosts: str, no_op: bool, barrier: Any, sender: Connection
 def settings() -> Settings:
     """One slice at a time, on this process's core."""
     return Settings(
-        who=daemon_name(), output=OutputOptions(), attempt=AttemptOptions(), retry=RetryOptions(), order=Order.EARLIEST
+        who=process_name(), output=OutputOptions(), attempt=AttemptOptions(), retry=RetryOptions(), order=Order.EARLIEST
     )
 
 
@@ -153,7 +154,7 @@ def settings() -> Settings:
 def _no_op_daemon(path: str, hosts: str, observer: Observer) -> Iterator[tuple[Daemon, NoOp]]:
     with zookeeper_session(ZooKeeperOptions(hosts=hosts)) as session:
         table = Table.open(path)
-        claims = ZooKeeperClaims(session, table_id(table.storage), daemon_name())
+        claims = ZooKeeperClaims(session, table_id(table.storage), process_name())
         served = NoOp(path, claims, table_lock(path, None), LocalRunner(1), settings())
         served.open()
         served.opened = table

@@ -10,8 +10,6 @@ declares it dead and opens its own) or a `go` (the next holder publishes it).
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -31,6 +29,7 @@ from compactor_daemon.records import (
 )
 from compactor_daemon.slice_task import SliceTask, input_names
 from timeline.errors import BarrierError, ConflictError, MissingFileError
+from timeline.heartbeat import process_name
 from timeline.instant import Instant
 from timeline.plan import CompactionOperation, CompactionPlan
 from timeline.read import slice_rules
@@ -69,7 +68,7 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
     plan = table.compaction_plan(instant)
     trace = foreign_trace(table, instant, {o.partition_path for o in plan.operations})
     refuse_live(trace, table, instant, round(time.time() * 1000), options)
-    who = f"{socket.gethostname()}:{os.getpid()}"
+    who = process_name()
     for number in declare_dead(storage, instant, who):
         _log.info("attempt_declared_dead", instant=instant, attempt=number)
     number = open_next(storage, instant, who)

@@ -36,12 +36,14 @@ from compactor_daemon.cli_options import (
     MaxPending,
     MemoryLimit,
     RowGroupRows,
+    SoleWriter,
     SparkConf,
     SpillDir,
     TablePath,
     TargetIo,
     Threads,
     Trigger,
+    check_writers_known,
     execute_options,
     option,
     output_options,
@@ -66,7 +68,6 @@ from timeline.console import (
     plural,
     run,
 )
-from timeline.errors import UsageError
 from timeline.lock import ProcessLock, TableLock, parse_lock
 from timeline.read import Query, ReadOptions, read_table
 from timeline.schedule import drop_metadata_table, schedule_compaction
@@ -94,9 +95,7 @@ DropMetadata = Annotated[
 def schedule(
     table: TablePath,
     lock: Lock = None,
-    sole_writer: Annotated[
-        bool, typer.Option(help="no other process writes to the table or schedules on it while this runs")
-    ] = False,
+    sole_writer: SoleWriter = False,
     drop_metadata_table_: Annotated[bool, typer.Option("--drop-metadata-table", help="see `compact --help`")] = False,
     trigger: Trigger = PLAN_NOW.strategy,
     max_delta_commits: MaxDeltaCommits = PLAN_NOW.max_delta_commits,
@@ -122,13 +121,12 @@ def schedule(
     Example: `compactor-daemon schedule /data/orders --sole-writer`
     """
     configure_logging(json, verbose=False)
-    if (lock is None) == (not sole_writer):
-        raise UsageError(
-            "scheduling needs to know who else writes to the table",
-            expected="one of --lock and --sole-writer",
-            found="both" if sole_writer else "neither",
-            todo="A plan made while an unseen write is running would lose that write's rows.",
-        )
+    check_writers_known(
+        lock,
+        sole_writer,
+        "scheduling needs to know who else writes to the table",
+        "A plan made while an unseen write is running would lose that write's rows.",
+    )
     files = (zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
     fleet = zookeeper_options(zookeeper, zookeeper_dir, *files)
     held: TableLock = parse_lock(lock) if lock is not None else ProcessLock(os.path.abspath(table))

@@ -38,6 +38,9 @@ Lock = Annotated[
         "zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY, as Hudi's ZookeeperBasedLockProvider",
     ),
 ]
+SoleWriter = Annotated[
+    bool, typer.Option(help="no other process writes to the table or schedules on it while this runs")
+]
 
 # --- where and how slices are compacted ---
 ExecutorOption = Annotated[Executor, option(ExecuteOptions, "executor")]
@@ -85,6 +88,17 @@ def execute_options(
         max_executors=max_executors,
         spark_conf=tuple((name, value) for name, _, value in pairs),
     )
+
+
+def check_writers_known(lock: str | None, sole_writer: bool, what: str, todo: str) -> None:
+    """UsageError unless it is said who else writes: those who share a lock, or nobody. `what` needs to know it."""
+    if (lock is None) == (not sole_writer):
+        raise UsageError(
+            what,
+            expected="one of --lock and --sole-writer",
+            found="both" if sole_writer else "neither",
+            todo=todo,
+        )
 
 
 def output_options(

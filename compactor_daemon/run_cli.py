@@ -41,6 +41,7 @@ from compactor_daemon.cli_options import (
     TargetIo,
     Threads,
     Trigger,
+    check_writers_known,
     execute_options,
     output_options,
     schedule_options,
@@ -51,7 +52,7 @@ from compactor_daemon.failures import RetryOptions
 from compactor_daemon.health import Health, serve
 from compactor_daemon.metrics import Metrics
 from compactor_daemon.options import AttemptOptions
-from compactor_daemon.serve import daemon_name, open_daemon
+from compactor_daemon.serve import open_daemon
 from compactor_daemon.served_table import Settings
 from compactor_daemon.zookeeper_cli import (
     SESSION_S,
@@ -65,7 +66,7 @@ from compactor_daemon.zookeeper_cli import (
     zookeeper_options,
 )
 from timeline.console import EXIT_FAILED, configure_logging, emit, plural
-from timeline.errors import UsageError
+from timeline.heartbeat import process_name
 from timeline.triggers import ScheduleOptions
 
 _RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
@@ -147,17 +148,17 @@ def run_daemon(
     Example: `compactor-daemon run /data/orders /data/rides --zookeeper zk1:2181,zk2:2181,zk3:2181`
     """
     configure_logging(json, verbose=False, quiet=False)
-    if schedule and (lock is None) == (not sole_writer):
-        raise UsageError(
+    if schedule:
+        check_writers_known(
+            lock,
+            sole_writer,
             "scheduling needs to know who else writes to the tables",
-            expected="one of --lock and --sole-writer",
-            found="both" if sole_writer else "neither",
-            todo="A plan made while an unseen write is running would lose that write's rows.",
+            "A plan made while an unseen write is running would lose that write's rows.",
         )
     requests = schedule_options(trigger, max_delta_commits, max_delta_seconds, max_pending, target_io)
     retry = RetryOptions(retries=retries, backoff_s=backoff)
     settings = Settings(
-        who=daemon_name(),
+        who=process_name(),
         output=output_options(codec, bloom, row_group_rows, batch_rows, memory_limit, spill_dir, conf),
         attempt=AttemptOptions(foreign_grace_s=foreign_grace, barrier_s=barrier),
         retry=retry,

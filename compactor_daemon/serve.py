@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -22,11 +21,6 @@ from timeline.errors import UsageError
 from timeline.lock import TableLock, table_lock
 from timeline.schedule import refuse_metadata_table
 from timeline.table import Table
-
-
-def daemon_name() -> str:
-    """How this process is called in claims and records."""
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import typer
 
 from compactor_daemon import status_render
 from compactor_daemon.claims import Claim, find_table_id
+from compactor_daemon.cli_options import TablePath
 from compactor_daemon.coexistence import Beside, coexistence, look_beside
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.failures import RetryOptions, release_failures
@@ -29,7 +30,6 @@ _LOOKER = "status"
 RETRY, ATTEMPT = RetryOptions(), AttemptOptions()
 """The defaults: each option's home is its dataclass."""
 
-TablePath = Annotated[str, typer.Argument(metavar="TABLE", help="base path of the table (the folder with .hoodie)")]
 TablePaths = Annotated[list[str], typer.Argument(metavar="TABLE...", help="base paths of tables")]
 Servers: TypeAlias = tuple[str | None, Path | None, Path | None, Path | None, Path | None, Path | None]
 """What `zookeeper_options` takes."""

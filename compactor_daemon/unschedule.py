@@ -24,8 +24,6 @@ were some; 1.x removes the plan without a look at logs. Neither leaves a tombsto
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 import uuid
 from contextlib import suppress
@@ -52,6 +50,7 @@ from compactor_daemon.records import (
 from compactor_daemon.retire import remove_staged
 from timeline.errors import AttemptDeadError, BarrierError, ConflictError
 from timeline.file_name import parse_data_file
+from timeline.heartbeat import process_name
 from timeline.instant import Instant, State
 from timeline.layout import Slicing
 from timeline.lock import TableLock
@@ -159,7 +158,7 @@ def _refuse_files(table: Table, instant: str, plan: CompactionPlan) -> None:
 
 def _remove(table: Table, instant: str, plan: CompactionPlan, options: AttemptOptions) -> Unscheduled:
     """In the lock, after all checks."""
-    storage, who, nonce = table.storage, f"unscheduled by {socket.gethostname()}:{os.getpid()}", uuid.uuid4().hex
+    storage, who, nonce = table.storage, f"unscheduled by {process_name()}", uuid.uuid4().hex
     ended = _end_attempts(storage, instant, who)
     decide(storage, instant, open_next(storage, instant, who), void_record(nonce, who), nonce)
     path = table.instant_path(Instant(requested_time=instant, action="compaction", state=State.REQUESTED))

@@ -11,23 +11,19 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from compactor_daemon.cli_options import Json, Lock, SoleWriter, TablePath, check_writers_known
 from compactor_daemon.unschedule import unschedule
 from timeline.console import configure_logging, emit, plural
-from timeline.errors import UsageError
 from timeline.lock import ProcessLock, TableLock, parse_lock
 from timeline.table import Table
 
 
 def unschedule_command(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="base path of the table (the folder with .hoodie)")],
+    table: TablePath,
     instant: Annotated[str, typer.Argument(metavar="INSTANT", help="the pending compaction")],
-    lock: Annotated[
-        str | None, typer.Option(metavar="LOCK", help="table lock shared with every writer and scheduler of the table")
-    ] = None,
-    sole_writer: Annotated[
-        bool, typer.Option(help="no other process writes to the table or schedules on it while this runs")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
+    lock: Lock = None,
+    sole_writer: SoleWriter = False,
+    json: Json = False,
 ) -> None:
     """Take a requested compaction back.
 
@@ -37,13 +33,12 @@ def unschedule_command(
     Example: `compactor-daemon unschedule /data/orders 20260101120000000 --sole-writer`
     """
     configure_logging(json, verbose=False)
-    if (lock is None) == (not sole_writer):
-        raise UsageError(
-            "unscheduling needs to know who else writes to the table",
-            expected="one of --lock and --sole-writer",
-            found="both" if sole_writer else "neither",
-            todo="An unseen write may be about to write logs on the plan: without it they would be lost.",
-        )
+    check_writers_known(
+        lock,
+        sole_writer,
+        "unscheduling needs to know who else writes to the table",
+        "An unseen write may be about to write logs on the plan: without it they would be lost.",
+    )
     held: TableLock = parse_lock(lock) if lock is not None else ProcessLock(os.path.abspath(table))
     emit({"table": table, **asdict(unschedule(Table.open(table), instant, held))}, json, _render)
 

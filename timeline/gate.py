@@ -16,13 +16,12 @@ a record that is lost, unreadable, or comes from another clock costs a plan some
 from __future__ import annotations
 
 import json
-import os
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from timeline.errors import MissingFileError
+from timeline.heartbeat import process_name
 from timeline.layout import RECORDS
 from timeline.storage import Storage
 from timeline.triggers import GATE_S_MAX
@@ -107,7 +106,7 @@ def read_wanted(storage: Storage, now_ms: int) -> Wanted | None:
 def put_wanted(storage: Storage, length_s: float, now_ms: int) -> None:
     """Asks writers to wait, unless they are asked already or were a moment ago (the caller holds the table lock)."""
     if length_s > 0 and read_wanted(storage, now_ms) is None:
-        who = f"{socket.gethostname()}:{os.getpid()}"
+        who = process_name()
         storage.put_if_absent(WANTED, Wanted(since=now_ms, until=now_ms + round(length_s * 1000), who=who).to_json())
 
 

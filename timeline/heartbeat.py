@@ -71,6 +71,11 @@ class Process:
         return started is not None and started != self.started
 
 
+def process_name() -> str:
+    """How this process is called in records and claims."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
 def _boot() -> str:
     """Linux only: elsewhere nobody is declared dead by its number."""
     try:
