@@ -175,3 +175,25 @@ def test_two_writers_bring_one_new_key(
     else:
         with pytest.raises(AssertionError, match="doubled rows"):
             read_rows(path)
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_base_file_is_not_written_anew_behind_a_later_one(version: int, tmp_path: Path) -> None:
+    """A later instant completes between the moment ours is visible and our load: ours would be the older file."""
+    path = tmp_path / "trips"
+    written_table(path, version, rows((0, 1, 1.0)), WriteOptions(slots=1))
+    begun: list[str] = []
+
+    def hook(call: Call) -> Any:
+        if call.name == "list" and len(begun) == 1:
+            begun.append("the other one")
+            upsert(LocalStorage(str(path)), rows((3, 1, 1.0)), None)
+        if call.name == "put_if_absent" and call.path.endswith(".inflight"):
+            begun.append(call.path)
+        return call.do()
+
+    with pytest.raises(ConflictError, match="file group"):
+        upsert(HookedStorage(LocalStorage(str(path)), hook), rows((6, 1, 1.0)), None)
+    assert read_rows(path) == {"k0000": (1, 1.0), "k0003": (1, 1.0)}
+    upsert(LocalStorage(str(path)), rows((6, 1, 1.0)), None)
+    assert len(read_rows(path)) == 3

@@ -71,7 +71,8 @@ class Transaction:
         by_name = not self.table.layout.has_completion_times
         known = {i.requested_time for i in self.timeline.pending_compactions}
         for requested, instant in now.completed_writes.items():
-            if requested in self.timeline.completed_writes or requested == self.instant:
+            # One with a later instant may have completed before we loaded: what we write anew would be older than it.
+            if requested == self.instant or (requested < self.instant and requested in self.timeline.completed_writes):
                 continue
             metadata = self.table.commit_metadata(instant)
             if not metadata.compacted:
