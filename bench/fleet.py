@@ -30,8 +30,9 @@ from compactor_daemon.embedded_zookeeper import embedded_zookeeper
 from compactor_daemon.records import reserved_times
 from timeline.lock import table_lock
 from timeline.schedule import schedule_compaction
+from timeline.schedule_options import ScheduleOptions
 from timeline.table import Table
-from timeline.triggers import ScheduleOptions, TriggerStrategy
+from timeline.triggers import TriggerStrategy
 from writer_hooks import writer
 
 _GROUPS = 8

@@ -71,9 +71,9 @@ from timeline.console import (
 from timeline.lock import ProcessLock, TableLock, parse_lock
 from timeline.read import Query, ReadOptions, read_table
 from timeline.schedule import drop_metadata_table, schedule_compaction
+from timeline.schedule_options import PLAN_NOW
 from timeline.table import Table
 from timeline.terminal_table import Column, RowsTable
-from timeline.triggers import PLAN_NOW
 
 app = typer.Typer(
     name="compactor-daemon",

@@ -18,7 +18,8 @@ from compactor_daemon.options import (
 )
 from timeline.errors import UsageError
 from timeline.option import help_of
-from timeline.triggers import ScheduleOptions, TriggerStrategy
+from timeline.schedule_options import ScheduleOptions
+from timeline.triggers import TriggerStrategy
 
 OUTPUT, EXECUTE, ATTEMPT = OutputOptions(), ExecuteOptions(), AttemptOptions()
 

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from compactor_daemon.options import Bloom, Codec
 from timeline.errors import UsageError
+from timeline.strategies import STRATEGY_CONF, Strategy
 from timeline.triggers import TriggerStrategy
 
 
@@ -39,7 +40,7 @@ SCHEDULE_CONF: _Known = {
     "hoodie.compact.inline.trigger.strategy": ("strategy", _strategy),
     "hoodie.compact.inline.max.delta.commits": ("max_delta_commits", int),
     "hoodie.compact.inline.max.delta.seconds": ("max_delta_seconds", int),
-    "hoodie.compaction.target.io": ("target_io_bytes", lambda megabytes: int(megabytes) << 20),
+    **STRATEGY_CONF,
 }
 
 HUDI_NAMES = frozenset(_KNOWN)
@@ -53,7 +54,10 @@ def parse_hudi_conf(pairs: Iterable[str]) -> dict[str, Any]:
 
 def parse_schedule_conf(pairs: Iterable[str]) -> dict[str, Any]:
     """`name=value` pairs as fields of ScheduleOptions; UsageError for names without a meaning here."""
-    return _parsed(pairs, SCHEDULE_CONF)
+    found = _parsed(pairs, SCHEDULE_CONF)
+    if "strategies" not in found and any(field in found for field, _ in STRATEGY_CONF.values()):
+        found["strategies"] = (Strategy.LOG_FILE_SIZE,)  # Hudi's default, whose settings these are
+    return found
 
 
 def _parsed(pairs: Iterable[str], known: _Known) -> dict[str, Any]:

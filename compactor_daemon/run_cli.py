@@ -67,7 +67,7 @@ from compactor_daemon.zookeeper_cli import (
 )
 from timeline.console import EXIT_FAILED, configure_logging, emit, plural
 from timeline.heartbeat import process_name
-from timeline.triggers import ScheduleOptions
+from timeline.schedule_options import ScheduleOptions
 
 _RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
 _KILLED = 128

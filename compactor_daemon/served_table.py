@@ -25,8 +25,9 @@ from timeline.local_storage import LocalStorage
 from timeline.lock import TableLock
 from timeline.plan import TOTAL_LOG_FILES_SIZE, CompactionPlan
 from timeline.schedule import Scheduled, refuse_metadata_table, schedule_compaction
+from timeline.schedule_options import ScheduleOptions
+from timeline.schedule_options import due as due_now
 from timeline.table import Table
-from timeline.triggers import ScheduleOptions, triggered
 
 _log = structlog.get_logger()
 
@@ -70,7 +71,7 @@ class ServedTable:
         due = (
             settings.schedule is not None
             and timeline.instants != self._refused
-            and triggered(timeline, table.now(), settings.schedule).fired
+            and bool(due_now(timeline, table.now(), settings.schedule))
         )
         self._plans = {i: p for i, p in self._plans.items() if i in instants}
         pending = [

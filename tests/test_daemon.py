@@ -21,7 +21,8 @@ from compactor_daemon.table_state import Pending
 from compactor_daemon.work_note import WorkNote
 from timeline.errors import ConflictError, SparkError, StorageError, UnknownStateError
 from timeline.gate import clock_ms
-from timeline.schedule import Scheduled
+from timeline.plan import CompactionPlan
+from timeline.schedule import Requested, Scheduled
 
 WAIT_S = 20.0
 
@@ -103,7 +104,9 @@ class FakeTable:
     def request(self) -> Scheduled:
         self.due = False
         self.pending.append("900")
-        return Scheduled(instant="900", plan=None, why="due")
+        return Scheduled(
+            requested=(Requested(instant="900", action="compaction", plan=CompactionPlan(operations=())),), why="due"
+        )
 
     def sweep(self) -> None:
         self.sweeps += 1

@@ -39,9 +39,10 @@ from timeline.layout import RECORDS
 from timeline.local_storage import LocalStorage
 from timeline.lock import table_lock
 from timeline.read import read_table
+from timeline.schedule_options import ScheduleOptions
 from timeline.storage import Entry, Storage
 from timeline.table_config import save_table_config
-from timeline.triggers import ScheduleOptions, TriggerStrategy
+from timeline.triggers import TriggerStrategy
 from writer_hooks import writer
 
 WAIT_S = 60.0

@@ -29,8 +29,8 @@ from timeline.layout import RECORDS
 from timeline.local_storage import LocalStorage
 from timeline.lock import FileLock, ProcessLock
 from timeline.schedule import schedule_compaction
+from timeline.schedule_options import PLAN_NOW
 from timeline.storage import Storage
-from timeline.triggers import PLAN_NOW
 
 NEVER_S = 60.0
 """Longer than any test waits: a slice that takes so long is one that does not end by itself."""

@@ -123,6 +123,11 @@ def next_time(now: datetime, used: Iterable[str]) -> str:
     return candidate if candidate > floor else format_time(parse_time(floor) + timedelta(milliseconds=1))
 
 
+def later(time: str, milliseconds: int) -> str:
+    """An instant time so much later."""
+    return format_time(parse_time(time) + timedelta(milliseconds=milliseconds)) if milliseconds else time
+
+
 _AS_OF_FORMATS = ("%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d")
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from timeline.errors import UsageError
 
 
-def option(default: Any, help_text: str) -> Any:
-    """A dataclass field with the help that commands show."""
-    return field(default=default, metadata={"help": help_text})
+def option(default: Any, help_text: str, flag: str | None = None) -> Any:
+    """A dataclass field with the help that commands show. `flag`: its name there, where it is another one."""
+    return field(default=default, metadata={"help": help_text, "flag": flag})
 
 
 def help_of(options: type, name: str) -> str:

@@ -1,119 +1,225 @@
-"""What to compact: a pure function of the view and of what is already under way."""
+"""What to compact, how and how much: a pure function of what is seen, of the options, the clock and the work under way.
+
+Partitions come one by one, listed as they are asked for, so that a limited plan costs what is in it:
+
+    group     is anything in the way? (no log files, replaced, in a pending table service)
+    due       by the trigger, or by its partition's urgency
+    pick      minor, major or not yet, by the runs of its slice
+    order     Hudi's strategies; without one: least recently compacted first under limits, largest logs first else
+    bounds    plans are filled until their limits close them
+
+Least recently compacted first means that no file group starves: once compacted, it is the last in its partition.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
 
+from timeline.active import Timeline
+from timeline.bounds import Cost, fill
+from timeline.candidate import Candidate, SliceStats, candidate_of
 from timeline.instant import Instant
-from timeline.plan import (
-    TOTAL_IO_MB,
-    TOTAL_IO_READ_MB,
-    TOTAL_IO_WRITE_MB,
-    TOTAL_LOG_FILES,
-    TOTAL_LOG_FILES_SIZE,
-    CompactionOperation,
-    CompactionPlan,
-)
-from timeline.view import FileGroup, FileSlice, GroupKey, TableView, is_replaced
+from timeline.picker import Kind
+from timeline.plan_notes import LeftOut, PlanNotes, Rule
+from timeline.plan_walk import Waiting
+from timeline.schedule_options import ScheduleOptions
+from timeline.slice_io import read_bytes, write_bytes
+from timeline.strategies import keep_partitions, keep_slices
+from timeline.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced
 
-_MB = 1 << 20
-_NEW_FILE_BYTES = 120 * _MB
-"""Hudi's target size of a base file (`hoodie.parquet.max.file.size`), its guess for a slice without one."""
+Measure = Callable[[Iterable[FileSlice]], Iterator[tuple[FileSlice, SliceStats]]]
+"""Looks sizes and row counts up, in order, as they are asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """The file groups of one partition; of those, `waiting.since` tells which count."""
+
+    waiting: Waiting
+    groups: tuple[FileGroup, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What is known beside the partitions. `now`: the table's clock. `busy`: file groups in pending table services that
+    are no compaction, with what they are in. `all_due`: the trigger has fired; else only what is urgent is due."""
+
+    timeline: Timeline
+    facts: ViewFacts
+    now: datetime
+    busy: Mapping[GroupKey, str] = field(default_factory=dict)
+    all_due: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan, or None with the reason in `why`.
+    """What each plan holds, in order; none, with the reason in `why`.
 
-    `waits_for`: the pending write without which there would be a plan.
+    `waits_for`: the pending write without which there would be plans. `again`: partitions with something left out.
+    `closed_in`: where the last plan closed; what lies behind was not looked at.
     """
 
-    plan: CompactionPlan | None
+    plans: tuple[tuple[Candidate, ...], ...]
     why: str
+    notes: PlanNotes
     waits_for: Instant | None = None
+    again: tuple[str, ...] = ()
+    closed_in: Waiting | None = None
 
 
-def pending_writer(view: TableView) -> Instant | None:
+def pending_writer(timeline: Timeline) -> Instant | None:
     """The earliest pending delta commit that could still add logs under a plan made now; None when there is none.
 
     On version 6 a delta commit names its log files by the base instant it saw when it began: a plan made while
     it runs would not hold them, and nobody would ever merge them. From version 8 on a log belongs to the slice
     its completion time says, so a pending delta commit is no obstacle.
     """
-    if view.timeline.layout.has_completion_times:
+    if timeline.layout.has_completion_times:
         return None
-    return min(view.timeline.pending_delta_commits, key=lambda i: i.requested_time, default=None)
+    return min(timeline.pending_delta_commits, key=lambda i: i.requested_time, default=None)
 
 
-def plan_compaction(view: TableView, busy: Collection[GroupKey], target_io_bytes: int | None = None) -> Planned:
-    """A plan of the file groups that have log files and are not `busy` (in a pending table service).
-
-    Largest log first, as Hudi's default strategy orders them, until what they read and write reaches
-    `target_io_bytes`; None: all of them.
-    """
-    slices = [s for g in view.groups if (s := _candidate(g, view, busy)) is not None]
-    if not slices:
-        return Planned(plan=None, why="no file group has log files that are not already in a plan")
-    writer = pending_writer(view)
+def plan_compaction(looks: Iterable[Look], situation: Situation, options: ScheduleOptions, measure: Measure) -> Planned:
+    """The plans to request now. Only as many of the looks are taken as the plans have room for."""
+    planner = _Planner(situation, options, measure)
+    filled = fill(planner.ordered(looks), _cost, options)
+    for candidate, why in filled.left:
+        planner.leave(candidate.slice, Rule.LIMIT, why)
+    notes = planner.notes(filled.plans)
+    count = sum(len(plan) for plan in filled.plans)
+    again = tuple(dict.fromkeys(o.partition for o in planner.left if o.rule.comes_back))
+    if not count:
+        return Planned(plans=(), why=_nothing(planner.left), notes=notes)
+    writer = pending_writer(situation.timeline)
     if writer is not None:
         return Planned(
-            plan=None,
+            plans=(),
             why=f"{writer.action} {writer.requested_time} is pending: version 6 is planned only while no write pends",
+            notes=notes,
             waits_for=writer,
         )
-    slices.sort(key=lambda s: -s.log_bytes)
-    chosen = slices[: _within(slices, target_io_bytes)]
-    # Hudi 1.2 looks for logs only in partitions written since the last compaction, and in those its plan left out.
-    left_out = sorted({s.partition for s in slices[len(chosen) :]})
-    plan = CompactionPlan(
-        operations=tuple(_operation(s) for s in chosen),
-        extra_metadata={},
-        missing_schedule_partitions=tuple(left_out) if view.timeline.layout.has_completion_times else None,
+    beyond = f", the rest is beyond {filled.closed}" if filled.closed else ""
+    return Planned(
+        plans=filled.plans,
+        why=f"{count} file groups with log files{beyond}",
+        notes=notes,
+        again=again,
+        closed_in=planner.here if filled.closed else None,
     )
-    others = f", {len(slices) - len(chosen)} more are beyond the target of a plan" if left_out else ""
-    return Planned(plan=plan, why=f"{len(chosen)} file groups with log files{others}")
 
 
-def _within(slices: Sequence[FileSlice], target_io_bytes: int | None) -> int:
-    """How many of them a plan takes: the one that reaches the target is the last."""
-    if target_io_bytes is None:
-        return len(slices)
-    io_bytes = accumulate(_read_bytes(s) + _write_bytes(s) for s in slices)
-    return next((count for count, total in enumerate(io_bytes, 1) if total >= target_io_bytes), len(slices))
+def _nothing(left: Iterable[LeftOut]) -> str:
+    """Why a plan is empty: the first thing that is not simply a file group without log files."""
+    told = [o for o in left if o.rule is not Rule.NO_LOGS]
+    if not told:
+        return "no file group has log files that are not already in a plan"
+    first = told[0]
+    more = f" ({len(told)} file groups are left out)" if len(told) > 1 else ""
+    return f"nothing to plan: {first.path}: {first.why}{more}"
 
 
-def _read_bytes(slice_: FileSlice) -> int:
-    return slice_.base_bytes + slice_.log_bytes
+def _cost(candidate: Candidate) -> Cost:
+    if candidate.kind is Kind.MINOR:
+        merged = sum(log.size for log in candidate.logs)
+        return Cost(slices=1, source_bytes=merged, io_bytes=2 * merged, rows=candidate.stats.log_rows or 0)
+    slice_ = candidate.slice
+    read = read_bytes(slice_)
+    return Cost(slices=1, source_bytes=read, io_bytes=read + write_bytes(slice_), rows=candidate.stats.rows)
 
 
-def _write_bytes(slice_: FileSlice) -> int:
-    return slice_.base_bytes or _NEW_FILE_BYTES
+class _Planner:
+    """One planning: what was seen and left out, as the partitions come by."""
 
+    def __init__(self, situation: Situation, options: ScheduleOptions, measure: Measure) -> None:
+        self._in, self._options, self._measure = situation, options, measure
+        self.left: list[LeftOut] = []
+        self.here: Waiting | None = None
+        self._seen: set[GroupKey] = set()
+        self._partitions = 0
+        self._runs = self._groups = 0
 
-def _candidate(group: FileGroup, view: TableView, busy: Collection[GroupKey]) -> FileSlice | None:
-    if group.key in busy or group.pending_compaction is not None or is_replaced(group, view.facts):
+    def leave(self, of: FileSlice | FileGroup, rule: Rule, why: str) -> None:
+        self.left.append(LeftOut(partition=of.partition, file_id=of.file_id, rule=rule, why=why))
+
+    def ordered(self, looks: Iterable[Look]) -> Iterator[Candidate]:
+        if self._options.strategies:
+            yield from self._by_strategy(looks)
+        elif self._options.limited:
+            for look in looks:
+                yield from self._candidates(look)
+        else:
+            found = [c for look in looks for c in self._candidates(look)]
+            yield from sorted(found, key=lambda c: -c.slice.log_bytes)
+
+    def _by_strategy(self, looks: Iterable[Look]) -> Iterator[Candidate]:
+        """Hudi's choice among all there is: its strategies need to see everything."""
+        today: date = self._in.now.date()
+        seen: dict[str, list[Candidate]] = {}
+        for look in looks:
+            given = seen.setdefault(look.waiting.folder, [])
+            given += self._candidates(look)
+        partitions = keep_partitions(tuple(seen), self._options, today)
+        for partition, why in partitions.left:
+            for candidate in seen[partition]:
+                self.leave(candidate.slice, Rule.STRATEGY, why)
+        found = {c.slice.key: c for partition in partitions.kept for c in seen[partition]}
+        chosen = keep_slices([c.slice for c in found.values()], self._options, today)
+        for slice_, why in chosen.left:
+            self.leave(slice_, Rule.STRATEGY, why)
+        yield from (found[s.key] for s in chosen.kept)
+
+    def _candidates(self, look: Look) -> Iterator[Candidate]:
+        """Of one partition, least recently compacted first, then by log bytes."""
+        self.here = look.waiting
+        self._partitions += 1
+        slices = [s for g in look.groups if (s := self._slice(g, look.waiting)) is not None]
+        slices.sort(key=lambda s: (s.base_instant, -s.log_bytes, s.file_id))
+        for slice_, stats in self._measure(slices):
+            found = candidate_of(slice_, stats, self._in.timeline, self._in.now, self._options)
+            if not self._in.all_due and not self._options.is_due(slice_.partition, found.waited_s):
+                self.leave(slice_, Rule.NOT_DUE, "the trigger has not fired, and it is not urgent")
+            elif found.kind is Kind.NONE:
+                self.leave(slice_, Rule.NOT_PICKED, found.why)
+            else:
+                yield found
+
+    def _slice(self, group: FileGroup, waiting: Waiting) -> FileSlice | None:
+        """What of a group may be planned; None: it is left out."""
+        last = group.slices[-1] if group.slices else None
+        if last is None or is_replaced(group, self._in.facts):
+            return None
+        if waiting.since is not None:  # the partition may come again, for what was written since
+            if last.base_instant >= waiting.since:
+                return None
+            self._seen.add(group.key)
+        elif group.key in self._seen:
+            return None
+        self._groups += 1
+        self._runs += len(last.logs) + (last.base is not None)
+        busy = self._in.busy.get(group.key)
+        if group.pending_compaction is not None:
+            self.leave(group, Rule.BUSY, f"in the pending compaction {group.pending_compaction}")
+        elif busy is not None:
+            self.leave(group, Rule.BUSY, busy)
+        elif not last.logs:
+            self.leave(group, Rule.NO_LOGS, "it has no log files")
+        else:
+            return last
         return None
-    last = group.slices[-1] if group.slices else None
-    return last if last is not None and last.logs else None
 
-
-def _operation(slice_: FileSlice) -> CompactionOperation:
-    """One operation, with the metrics Hudi 0.15 and 1.2 write (FileSliceMetricUtils): whole megabytes, floored."""
-    base = slice_.base
-    read_mb, write_mb = _read_bytes(slice_) // _MB, _write_bytes(slice_) // _MB
-    return CompactionOperation(
-        base_instant_time=base.name.instant if base else slice_.logs[0].name.instant,
-        delta_file_paths=tuple(str(log.name) for log in slice_.logs),
-        data_file_path=str(base.name) if base else None,
-        file_id=slice_.file_id,
-        partition_path=slice_.partition,
-        metrics={
-            TOTAL_LOG_FILES: float(len(slice_.logs)),
-            TOTAL_LOG_FILES_SIZE: float(slice_.log_bytes),
-            TOTAL_IO_READ_MB: float(read_mb),
-            TOTAL_IO_WRITE_MB: float(write_mb),
-            TOTAL_IO_MB: float(read_mb + write_mb),
-        },
-    )
+    def notes(self, plans: Iterable[tuple[Candidate, ...]]) -> PlanNotes:
+        """The books of this planning."""
+        chosen = [c for plan in plans for c in plan]
+        costs = [_cost(c) for c in chosen]
+        merged = sum(len(c.logs) + (c.kind is Kind.MAJOR and c.slice.base is not None) - 1 for c in chosen)
+        return PlanNotes(
+            partitions=self._partitions,
+            file_groups=self._groups,
+            read_bytes=sum(c.source_bytes for c in costs),
+            write_bytes=sum(c.io_bytes - c.source_bytes for c in costs),
+            runs_before=self._runs,
+            runs_after=self._runs - merged,
+            left=tuple(self.left),
+        )

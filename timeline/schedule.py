@@ -12,25 +12,51 @@ from dataclasses import dataclass
 from timeline.active import Timeline
 from timeline.errors import ConflictError, UnsupportedError
 from timeline.gate import clock_ms, put_wanted, remove_wanted
-from timeline.instant import Instant, State
+from timeline.instant import Instant, State, later
 from timeline.layout import HOODIE
 from timeline.lock import TableLock
 from timeline.plan import CompactionPlan, decode_plan, encode_plan, pending_clustering_file_groups
-from timeline.planner import plan_compaction
+from timeline.plan_draft import drafts
+from timeline.plan_notes import PlanNotes
+from timeline.planner import Situation, plan_compaction
+from timeline.schedule_options import PLAN_NOW, ScheduleOptions, due
 from timeline.storage import Storage
+from timeline.survey import Survey
 from timeline.table import Table
 from timeline.table_config import save_table_config
-from timeline.triggers import PLAN_NOW, ScheduleOptions, TriggerStrategy, triggered
+from timeline.triggers import TriggerStrategy
 from timeline.view import GroupKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduled:
-    """A requested compaction, or None for `instant` with the reason in `why`."""
+class Requested:
+    """A plan that was made visible; `action`: compaction or logcompaction."""
 
-    instant: str | None
-    plan: CompactionPlan | None
+    instant: str
+    action: str
+    plan: CompactionPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduled:
+    """What was requested, or would be in a dry run (with the instants it would take); none, with the reason in `why`.
+
+    `notes` None: the trigger has not fired, nothing was looked at.
+    """
+
+    requested: tuple[Requested, ...]
     why: str
+    notes: PlanNotes | None = None
+
+    @property
+    def instant(self) -> str | None:
+        """The first instant requested."""
+        return self.requested[0].instant if self.requested else None
+
+    @property
+    def plan(self) -> CompactionPlan | None:
+        """The first plan requested."""
+        return self.requested[0].plan if self.requested else None
 
 
 def schedule_compaction(
@@ -38,48 +64,72 @@ def schedule_compaction(
     lock: TableLock,
     reserved: Callable[[Storage], Iterable[str]] = lambda _: (),
     options: ScheduleOptions = PLAN_NOW,
+    *,
+    dry_run: bool = False,
 ) -> Scheduled:
-    """Plans the file groups with log files, if the trigger has fired, and makes the plan visible.
+    """Plans what is due, and makes the plans visible, each of them whole.
 
     `reserved`: times that are taken though no timeline file shows them (records of attempts), asked under the
-    lock. Where only a pending write is in the way of a due plan, writers are asked to wait (see `gate`).
+    lock. Where only a pending write is in the way of a due plan, writers are asked to wait (see `gate`). `dry_run`:
+    nothing is changed.
 
     UnsupportedError: the metadata table is on. LockError, UnknownStateError: nothing was changed.
     """
     with lock.hold("schedule a compaction"):
         table = table.reload()
         refuse_metadata_table(table)
-        trigger = triggered(table.load_timeline(), table.now(), options)
-        if not trigger.fired:
-            return Scheduled(instant=None, plan=None, why=f"not due: {trigger.why}")
-        view = table.load_view()
-        planned = plan_compaction(view, set(busy_file_groups(table, view.timeline)), options.target_io_bytes)
-        if planned.waits_for is None:
+        timeline = table.load_timeline()
+        asked = due(timeline, table.now(), options)
+        if not asked:
+            return Scheduled(requested=(), why=f"not due: {asked.why}")
+        facts = table.load_facts(timeline)
+        survey = Survey(table, timeline, facts, options)
+        situation = Situation(
+            timeline=timeline,
+            facts=facts,
+            now=table.now(),
+            busy=dict(busy_file_groups(table, timeline)),
+            all_due=asked.everything,
+        )
+        planned = plan_compaction(survey.looks(), situation, options, survey.measure)
+        table.check_unchanged()
+        if not dry_run and planned.waits_for is None:
             remove_wanted(table.storage)
-        elif options.strategy is not TriggerStrategy.ALWAYS:
+        elif not dry_run and options.strategy is not TriggerStrategy.ALWAYS:
             put_wanted(table.storage, options.gate_s, clock_ms())
-        if planned.plan is None:
-            return Scheduled(instant=None, plan=None, why=planned.why)
-        time = table.next_time(view.timeline, reserved(table.storage))
-        instant = Instant(requested_time=time, action="compaction", state=State.REQUESTED)
-        path = table.instant_path(instant)
-        if not table.storage.put_if_absent(path, encode_plan(planned.plan)):
-            raise ConflictError(
-                "somebody else requested a compaction at the same instant",
-                path=path,
-                instant=time,
-                todo="All writers and schedulers of a table must share one lock. Run again.",
-            )
-        return Scheduled(instant=time, plan=planned.plan, why=f"{planned.why}; {trigger.why}")
+        if not planned.plans:
+            return Scheduled(requested=(), why=planned.why, notes=planned.notes)
+        time = table.next_time(timeline, reserved(table.storage))
+        plans = drafts(planned, survey.waiting(planned), table.layout)
+        requested = [
+            Requested(instant=later(time, number), action=action, plan=plan)
+            for number, (action, plan) in enumerate(plans)
+        ]
+        for one in requested if not dry_run else ():
+            _make_visible(table, one)
+        return Scheduled(requested=tuple(requested), why=f"{planned.why}; {asked.why}", notes=planned.notes)
 
 
-def busy_file_groups(table: Table, timeline: Timeline) -> Iterable[GroupKey]:
-    """File groups in pending log compactions and clusterings: not planned before those are done."""
-    yield from clustered_file_groups(table, timeline)
+def _make_visible(table: Table, one: Requested) -> None:
+    instant = Instant(requested_time=one.instant, action=one.action, state=State.REQUESTED)
+    path = table.instant_path(instant)
+    if not table.storage.put_if_absent(path, encode_plan(one.plan)):
+        raise ConflictError(
+            "somebody else requested a compaction at the same instant",
+            path=path,
+            instant=one.instant,
+            todo="All writers and schedulers of a table must share one lock. Run again.",
+        )
+
+
+def busy_file_groups(table: Table, timeline: Timeline) -> Iterable[tuple[GroupKey, str]]:
+    """File groups in pending log compactions and clusterings, and which: not planned before those are done."""
+    yield from ((key, "in a pending clustering") for key in clustered_file_groups(table, timeline))
     for instant in timeline.pending("logcompaction"):
         requested = _requested_path(table, instant)
         plan = decode_plan(table.storage.read(requested), requested)
-        yield from ((o.partition_path, o.file_id) for o in plan.operations)
+        why = f"in the pending log compaction {instant.requested_time}"
+        yield from (((o.partition_path, o.file_id), why) for o in plan.operations)
 
 
 def clustered_file_groups(table: Table, timeline: Timeline) -> Iterable[GroupKey]:

@@ -88,7 +88,7 @@ class StrategyOptions:
     """What the strategies go by; defaults are Hudi's. UsageError: what none of the chosen strategies would look at."""
 
     strategies: tuple[Strategy, ...] = option(
-        (Strategy.LOG_FILE_SIZE,), "which file groups a plan prefers; several run in order"
+        (), "Hudi's strategies, which prefer some file groups; several run in order", flag="strategy"
     )
     strategy_io_mb: int = option(
         512_000, "megabytes that a plan reads and writes; the slice that reaches it is the last"
@@ -101,8 +101,6 @@ class StrategyOptions:
     partition_regex: str | None = option(None, "found in the paths of the partitions that are compacted")
 
     def __post_init__(self) -> None:
-        if not self.strategies:
-            raise UsageError("no compaction strategy is named", expected=", ".join(s.value for s in Strategy))
         check_least(self, dict.fromkeys(("strategy_io_mb", "log_size_threshold", "log_num_threshold"), 0))
         check_least(self, {"target_partitions": 0})
         for field in fields(self):
@@ -111,7 +109,7 @@ class StrategyOptions:
                 raise UsageError(
                     f"{field.name.replace('_', '-')} is set, and no chosen strategy looks at it",
                     expected="one of " + ", ".join(s.value for s in Strategy if s in users),
-                    found=", ".join(s.value for s in self.strategies),
+                    found=", ".join(s.value for s in self.strategies) or "no strategy",
                 )
         if self.partition_regex is not None:
             _compiled(self.partition_regex)

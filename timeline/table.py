@@ -35,6 +35,7 @@ from timeline.instant import Instant, State, format_time, highest_states, next_t
 from timeline.layout import HOODIE, Layout
 from timeline.local_storage import LocalStorage
 from timeline.plan import CompactionPlan, decode_plan
+from timeline.plan_walk import is_partition, subfolders
 from timeline.storage import Entry, Storage
 from timeline.table_config import TableConfig, load_table_config
 from timeline.view import FileGroup, GroupKey, TableView, ViewFacts, check_partitions, file_groups, log_instants
@@ -42,7 +43,6 @@ from timeline.view import FileGroup, GroupKey, TableView, ViewFacts, check_parti
 T = TypeVar("T")
 
 _CONSISTENT_HASHING = f"{HOODIE}/.bucket_index/consistent_hashing_metadata"
-_PARTITION_MARK = ".hoodie_partition_metadata"
 _SERVICE_OPERATIONS = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER", "INDEX"})
 _TORN_PAUSES_S = (0.02, 0.1, 0.5)
 _READ_AGAIN_MAX = 5
@@ -189,14 +189,10 @@ class Table:
             while level:
                 below: list[str] = []
                 for folder, entries in zip(level, pool.map(self.storage.list, level), strict=True):
-                    if any(e.name.startswith(_PARTITION_MARK) and not e.is_folder for e in entries):
+                    if is_partition(entries):
                         yield folder, entries
-                        continue
-                    below += [
-                        f"{folder}/{e.name}" if folder else e.name
-                        for e in entries
-                        if e.is_folder and not e.name.startswith(".")
-                    ]
+                    else:
+                        below += subfolders(folder, entries)
                 level = below
 
     def load_view(
@@ -223,14 +219,20 @@ class Table:
         if any(timeline.needs_archive(t) for _, entries in listings for t in log_instants(entries)):
             timeline = self.with_archive(timeline)
         groups = tuple(g for part, entries in listings for g in file_groups(part, entries, timeline, facts))
+        self.check_unchanged()
+        return TableView(timeline=timeline, facts=facts, groups=groups)
+
+    def check_unchanged(self) -> None:
+        """TableChangedError when the settings are others by now.
+
+        An upgrade renames the whole timeline: what was listed may be half of it.
+        """
         if load_table_config(self.storage) != self.config:
-            # An upgrade renames the whole timeline: what was listed may be half of it.
             raise TableChangedError(
                 "the table's settings changed while it was looked at",
                 path=self.storage.base_path,
                 todo="Open it again.",
             )
-        return TableView(timeline=timeline, facts=facts, groups=groups)
 
     def partition_groups(self, partition: str, timeline: Timeline, facts: ViewFacts) -> tuple[FileGroup, ...]:
         """The file groups of one partition under a timeline and facts loaded before; () without such a folder."""

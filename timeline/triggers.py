@@ -38,24 +38,22 @@ class TriggerStrategy(Enum):
     NUM_OR_TIME = "num-or-time"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleOptions:
-    """When a compaction is requested and how much one plan holds (stages: trigger, plan, gate); sizes in bytes.
+@dataclass(frozen=True, kw_only=True)
+class TriggerOptions:
+    """When a compaction is requested (stages: trigger, gate).
 
-    The default strategy is not Hudi's: NUM_COMMITS fires at every commit while a plan pends. `target_io_bytes` is what
-    a plan reads and writes, counted as Hudi counts it: the file group that reaches it is the last one, so the first is
-    always admitted. `gate_s` is no matter of ALWAYS: whoever asks once does not come back to use the gate.
+    The default strategy is not Hudi's: NUM_COMMITS fires at every commit while a plan pends. `gate_s` is no matter of
+    ALWAYS: whoever asks once does not come back to use the gate.
     """
 
     strategy: TriggerStrategy = option(
-        TriggerStrategy.NUM_COMMITS_AFTER_LAST_REQUEST, "what must have happened since the last compaction"
+        TriggerStrategy.NUM_COMMITS_AFTER_LAST_REQUEST,
+        "what must have happened since the last compaction",
+        flag="trigger",
     )
     max_delta_commits: int = option(5, "delta commits that make a compaction due")
     max_delta_seconds: int = option(3600, "seconds that make a compaction due")
     max_pending: int | None = option(None, "request none while so many compactions are pending; default: no limit")
-    target_io_bytes: int | None = option(
-        None, "close the plan once it reads and writes so much, like 500g; default: every file group with logs"
-    )
     gate_s: float = option(30.0, "seconds that writers wait for a due plan on version 6; 0: they never wait")
 
     def __post_init__(self) -> None:
@@ -64,18 +62,16 @@ class ScheduleOptions:
             raise UsageError("gate-s is out of range", expected=f"0 to {GATE_S_MAX:g} seconds", found=str(self.gate_s))
 
 
-_LEAST = {"max_delta_commits": 1, "max_delta_seconds": 0, "max_pending": 1, "target_io_bytes": 1}
-
-PLAN_NOW = ScheduleOptions(strategy=TriggerStrategy.ALWAYS)
-"""Every file group with logs, now."""
+_LEAST = {"max_delta_commits": 1, "max_delta_seconds": 0, "max_pending": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """Whether a compaction is due, and why or why not."""
+    """Whether a compaction is due, and why or why not. `held`: none may be requested now, however urgent."""
 
     fired: bool
     why: str
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +87,12 @@ class _Since:
         return round((now.replace(microsecond=0) - past).total_seconds())
 
 
-def triggered(timeline: Timeline, now: datetime, options: ScheduleOptions) -> Trigger:
+def triggered(timeline: Timeline, now: datetime, options: TriggerOptions) -> Trigger:
     """Whether a compaction is due. `now`: the clock in the table's zone (`Table.now`)."""
     pending = len(timeline.pending_compactions)
     if options.max_pending is not None and pending >= options.max_pending:
-        return Trigger(fired=False, why=f"{pending} compactions are pending, the limit is {options.max_pending}")
+        why = f"{pending} compactions are pending, the limit is {options.max_pending}"
+        return Trigger(fired=False, why=why, held=True)
     if options.strategy is TriggerStrategy.ALWAYS:
         return Trigger(fired=True, why="asked for")
     after_request = options.strategy is TriggerStrategy.NUM_COMMITS_AFTER_LAST_REQUEST
@@ -116,6 +113,23 @@ def triggered(timeline: Timeline, now: datetime, options: ScheduleOptions) -> Tr
         case _:
             fired, said = enough, commits_said
     return Trigger(fired=fired, why=f"{said} since {since.instant}")
+
+
+def unplanned(timeline: Timeline, now: datetime) -> tuple[int, float | None]:
+    """Delta commits since the last request, and seconds since the first of them, or since that where there is none.
+
+    None: nothing was ever written, or an instant's time is a made-up one.
+    """
+    since = _since_request(timeline)
+    if since is None:
+        return 0, None
+    first = next(
+        (d.requested_time for d in _delta_commits(timeline) if d.requested_time > since.instant), since.instant
+    )
+    try:
+        return since.commits, (now - parse_time(first)).total_seconds()
+    except UsageError:
+        return since.commits, None
 
 
 def _since_request(timeline: Timeline) -> _Since | None:

@@ -22,8 +22,8 @@ from compactor_daemon.zookeeper import ZooKeeperOptions
 from timeline.errors import PhantombaseError
 from timeline.lock import TableLock
 from timeline.schedule import schedule_compaction
+from timeline.schedule_options import ScheduleOptions
 from timeline.table import Table
-from timeline.triggers import ScheduleOptions
 
 _log = structlog.get_logger()
 

@@ -19,9 +19,9 @@ import pyarrow as pa
 from compactor_daemon.zookeeper import ZooKeeperOptions
 from timeline.errors import NotATableError, UnsupportedError, UsageError
 from timeline.local_storage import LocalStorage
+from timeline.schedule_options import ScheduleOptions
 from timeline.table import Table
 from timeline.table_config import MergeMode
-from timeline.triggers import ScheduleOptions
 from writer_hooks.after_commit import CompactionOptions, Mode
 from writer_hooks.create_table import create_table
 from writer_hooks.engine import Engine, LocalEngine

@@ -20,8 +20,9 @@ from tests.chaos.journal import Changes, Journal, Model
 from tests.written import as_rows
 from timeline.errors import ConflictError, LockError
 from timeline.read import read_table
+from timeline.schedule_options import ScheduleOptions
 from timeline.table import Table
-from timeline.triggers import ScheduleOptions, TriggerStrategy
+from timeline.triggers import TriggerStrategy
 from writer_hooks.after_commit import CompactionOptions, Mode
 from writer_hooks.engine import LocalEngine
 from writer_hooks.options import Operation, WriteOptions

@@ -16,7 +16,8 @@ from tests.interop.shared_table import EVENT_TIME, SharedTable
 from tests.judge.client import Judge
 from timeline.lock import ProcessLock
 from timeline.schedule import schedule_compaction
-from timeline.triggers import PLAN_NOW, ScheduleOptions, TriggerStrategy, triggered
+from timeline.schedule_options import PLAN_NOW, ScheduleOptions
+from timeline.triggers import TriggerStrategy, triggered
 
 pytestmark = [
     pytest.mark.interop,

@@ -10,7 +10,9 @@ from compactor_daemon.hudi_conf import parse_schedule_conf
 from tests.builders import timeline_of
 from timeline.errors import UsageError
 from timeline.layout import LAYOUT_1, LAYOUT_2
-from timeline.triggers import PLAN_NOW, ScheduleOptions, TriggerStrategy, triggered
+from timeline.schedule_options import PLAN_NOW, ScheduleOptions
+from timeline.strategies import Strategy
+from timeline.triggers import TriggerStrategy, triggered
 
 S = TriggerStrategy
 DAY = "20260101"
@@ -139,7 +141,11 @@ def test_hudis_names() -> None:
         "hoodie.compaction.target.io=512",
     ]
     expected = ScheduleOptions(
-        strategy=S.NUM_OR_TIME, max_delta_commits=7, max_delta_seconds=90, target_io_bytes=512 << 20
+        strategy=S.NUM_OR_TIME,
+        max_delta_commits=7,
+        max_delta_seconds=90,
+        strategies=(Strategy.LOG_FILE_SIZE,),
+        strategy_io_mb=512,
     )
     assert ScheduleOptions(**parse_schedule_conf(pairs)) == expected
 

@@ -1,0 +1,64 @@
+"""Plans as Hudi writes them, from what the planner chose (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from timeline.layout import Layout
+from timeline.picker import Kind
+from timeline.plan import (
+    TOTAL_IO_MB,
+    TOTAL_IO_READ_MB,
+    TOTAL_IO_WRITE_MB,
+    TOTAL_LOG_FILES,
+    TOTAL_LOG_FILES_SIZE,
+    CompactionOperation,
+    CompactionPlan,
+)
+from timeline.plan_notes import NOTES, encode_notes
+from timeline.plan_walk import Waiting
+from timeline.planner import Planned
+from timeline.slice_io import MB, io_mb, read_bytes, write_bytes
+from timeline.view import FileSlice
+
+
+def drafts(planned: Planned, waiting: Sequence[Waiting], layout: Layout) -> list[tuple[str, CompactionPlan]]:
+    """Action and plan of each request, in the order of their instants.
+
+    The last one tells the next planning where to look; Hudi 1.2 looks for logs only in partitions written since the
+    last plan, and in those it left out.
+    """
+    split = [(k, [c for c in plan if c.kind is k]) for plan in planned.plans for k in (Kind.MINOR, Kind.MAJOR)]
+    found = [(kind, chosen) for kind, chosen in split if chosen]
+    last = max((number for number, (kind, _) in enumerate(found) if kind is Kind.MAJOR), default=None)
+    left_out = tuple(dict.fromkeys(w.folder for w in waiting)) if layout.has_completion_times else None
+    result: list[tuple[str, CompactionPlan]] = []
+    for number, (_, chosen) in enumerate(found):
+        reasons = {"/".join(c.slice.key): c.why for c in chosen}
+        notes = encode_notes(planned.notes, reasons, waiting if number == last else None)
+        plan = CompactionPlan(
+            operations=tuple(operation(c.slice) for c in chosen),
+            extra_metadata={NOTES: notes},
+            missing_schedule_partitions=left_out,
+        )
+        result.append(("compaction", plan))
+    return result
+
+
+def operation(slice_: FileSlice) -> CompactionOperation:
+    """One operation, with the metrics Hudi 0.15 and 1.2 write (see `slice_io`)."""
+    base = slice_.base
+    return CompactionOperation(
+        base_instant_time=base.name.instant if base else slice_.logs[0].name.instant,
+        delta_file_paths=tuple(str(log.name) for log in slice_.logs),
+        data_file_path=str(base.name) if base else None,
+        file_id=slice_.file_id,
+        partition_path=slice_.partition,
+        metrics={
+            TOTAL_LOG_FILES: float(len(slice_.logs)),
+            TOTAL_LOG_FILES_SIZE: float(slice_.log_bytes),
+            TOTAL_IO_READ_MB: float(read_bytes(slice_) // MB),
+            TOTAL_IO_WRITE_MB: float(write_bytes(slice_) // MB),
+            TOTAL_IO_MB: float(io_mb(slice_)),
+        },
+    )

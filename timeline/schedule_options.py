@@ -1,0 +1,61 @@
+"""All options of a request for a compaction, and what contradicts what among them: the one home for every entrance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from timeline.active import Timeline
+from timeline.bounds import BoundOptions
+from timeline.errors import UsageError
+from timeline.option import option
+from timeline.picker import PickOptions
+from timeline.strategies import StrategyOptions
+from timeline.triggers import TriggerOptions, TriggerStrategy, triggered, unplanned
+from timeline.urgency import UrgencyOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleOptions(TriggerOptions, UrgencyOptions, StrategyOptions, PickOptions, BoundOptions):
+    """When a compaction is requested (trigger, urgency), of what (strategy, picking), and how much of it (bounds).
+
+    `incremental`: partitions that nobody wrote to since the last plan, and that it did not leave out, are not looked
+    at again; without it all are.
+    """
+
+    incremental: bool = option(True, "look only at partitions written since the last plan, and at what it left out")
+
+    def __post_init__(self) -> None:
+        for options in (TriggerOptions, UrgencyOptions, StrategyOptions, PickOptions, BoundOptions):
+            options.__post_init__(self)
+        if self.target_io_bytes is not None and self.strategy_io_mb != StrategyOptions.strategy_io_mb:
+            raise UsageError(
+                "two limits of what a plan reads and writes",
+                expected="target-io, or hoodie.compaction.target.io",
+                found=f"{self.target_io_bytes} bytes and {self.strategy_io_mb} MB",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """Whether to plan now: everything, or only what is urgent; and why or why not."""
+
+    everything: bool
+    urgent: bool
+    why: str
+
+    def __bool__(self) -> bool:
+        return self.everything or self.urgent
+
+
+def due(timeline: Timeline, now: datetime, options: ScheduleOptions) -> Due:
+    """Whether the timeline alone says that something may be due (pure). `now`: the table's clock."""
+    trigger = triggered(timeline, now, options)
+    urgent = not trigger.fired and not trigger.held and options.fires(*unplanned(timeline, now))
+    return Due(
+        everything=trigger.fired, urgent=urgent, why=f"{trigger.why}, but some is urgent" if urgent else trigger.why
+    )
+
+
+PLAN_NOW = ScheduleOptions(strategy=TriggerStrategy.ALWAYS)
+"""Every file group with logs, now."""

@@ -1,0 +1,153 @@
+"""Shows the planner a table: its partitions one by one, in the order they are to be looked at, and what slices hold.
+
+Where to look: at what the last plan left out, in its order, then at partitions written since, by their first write;
+where the last plan does not tell (it is Hudi's, or there is none), at all partitions by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import structlog
+
+from timeline.active import Timeline
+from timeline.bounds import MissingSize
+from timeline.candidate import SliceStats
+from timeline.errors import MalformedError, MissingFileError, StorageError
+from timeline.instant import Instant
+from timeline.log_block import BlockKind, scan_blocks
+from timeline.log_decode import count_entries
+from timeline.log_scan import Visibility, select_blocks
+from timeline.parquet_input import open_parquet
+from timeline.plan_notes import NOTES, decode_waiting
+from timeline.plan_walk import PartitionWalk, Waiting
+from timeline.planner import Look, Planned
+from timeline.prefetch import prefetched
+from timeline.read import slice_rules
+from timeline.schedule_options import ScheduleOptions
+from timeline.table import Table
+from timeline.view import DataFile, FileSlice, Name, ViewFacts, check_partitions, file_groups, log_instants
+
+_log = structlog.get_logger()
+
+
+class Survey:
+    """One look at a table for the planner, under a timeline and facts loaded before."""
+
+    def __init__(self, table: Table, timeline: Timeline, facts: ViewFacts, options: ScheduleOptions) -> None:
+        self._table, self._timeline, self._facts, self._options = table, timeline, facts, options
+        known = _where_to_look(table, timeline) if options.incremental else None
+        self._everywhere = known is None
+        self._walk = PartitionWalk(table.storage, [Waiting(folder="")] if known is None else known)
+        self._listed: set[str] = set()
+        self._visibility: Visibility | None = None
+
+    def looks(self) -> Iterator[Look]:
+        """The partitions, as they are asked for.
+
+        MissingFileError, MalformedError: see `file_groups`; also where a whole look does not find what it must.
+        """
+        for listed in self._walk:
+            if any(self._timeline.needs_archive(t) for t in log_instants(listed.entries)):
+                self._timeline = self._table.with_archive(self._timeline)
+            partition = listed.waiting.folder
+            self._listed.add(partition)
+            groups = file_groups(partition, listed.entries, self._timeline, self._facts)
+            yield Look(waiting=listed.waiting, groups=groups)
+        if self._everywhere:
+            check_partitions(self._facts, self._listed)
+
+    def waiting(self, planned: Planned) -> list[Waiting]:
+        """Where the next planning must look besides what is written until then, in order."""
+        unseen = [planned.closed_in, *self._walk.rest] if planned.closed_in is not None else []
+        kept = [w for w in unseen if w is not None]
+        whole = {w.folder for w in kept if w.since is None}
+        return kept + [Waiting(folder=p) for p in planned.again if p not in whole]
+
+    def measure(self, slices: Iterable[FileSlice]) -> Iterator[tuple[FileSlice, SliceStats]]:
+        """Sizes that the listing did not tell, and rows where an option asks for them; a few slices ahead."""
+        if self._options.max_source_rows is None and self._options.delete_ratio_threshold is None:
+            yield from ((self._sized(s), SliceStats()) for s in slices)
+            return
+        if self._visibility is None:
+            schema = self._table.schema(self._table.schema_text(self._timeline))
+            self._visibility = slice_rules(self._table, self._timeline, schema).visibility
+        yield from prefetched(slices, self._measured)
+
+    def _measured(self, slice_: FileSlice) -> tuple[FileSlice, SliceStats]:
+        slice_ = self._sized(slice_)
+        storage, visibility = self._table.storage, self._visibility
+        assert visibility is not None
+        base_rows = 0
+        if slice_.base is not None:
+            with storage.open_input(slice_.base.path) as source:
+                base_rows = open_parquet(source).metadata.num_rows
+        sources = {log.path: storage.open_input(log.path) for log in slice_.logs}
+        try:
+            blocks = (b for path, source in sources.items() for b in scan_blocks(source, path))
+            counts = [(b.kind, count_entries(b, sources[b.path])) for b in select_blocks(blocks, visibility).blocks]
+        finally:
+            for source in sources.values():
+                source.close()
+        deletes = sum(count for kind, count in counts if kind is BlockKind.DELETE)
+        return slice_, SliceStats(base_rows=base_rows, log_rows=sum(c for _, c in counts), deletes=deletes)
+
+    def _sized(self, slice_: FileSlice) -> FileSlice:
+        """The slice with every size known: a base file always has bytes, and so has a log file that was written to."""
+        if (slice_.base is None or slice_.base.size > 0) and all(log.size > 0 for log in slice_.logs):
+            return slice_
+        base = self._looked_up(slice_.base) if slice_.base is not None else None
+        if base is not None and base.size <= 0:
+            raise MalformedError("an empty base file", path=base.path, expected="a Parquet file", found="0 bytes")
+        return replace(slice_, base=base, logs=tuple(self._looked_up(log) for log in slice_.logs))
+
+    def _looked_up(self, file: DataFile[Name]) -> DataFile[Name]:
+        if file.size > 0:
+            return file
+        if self._options.missing_size is MissingSize.ERROR:
+            raise StorageError(
+                "the listing does not tell the size of a file",
+                path=file.path,
+                todo="Look sizes up (missing-size=stat), or find out why the file is empty.",
+            )
+        _log.warning("size_looked_up", file=file.path)
+        entry = self._table.storage.find(file.path)
+        if entry is None:
+            raise MissingFileError("a listed file is gone", path=file.path)
+        return replace(file, size=entry.size)
+
+
+def _where_to_look(table: Table, timeline: Timeline) -> list[Waiting] | None:
+    """What the last plan left out, then what was written since; None: its plan does not tell."""
+    compactions = [i for i in timeline.instants if i.family == "commit"]
+    last = max(compactions, key=lambda i: i.requested_time, default=None)
+    if last is None:
+        return None
+    try:
+        plan = table.compaction_plan(last.requested_time)
+    except MissingFileError:
+        return None  # a commit of something else
+    notes = (plan.extra_metadata or {}).get(NOTES)
+    left = decode_waiting(notes, last.requested_time) if notes is not None else None
+    if left is None:
+        return None
+    return left + [Waiting(folder=p) for p in _written_since(table, timeline, last.requested_time)]
+
+
+def _written_since(table: Table, timeline: Timeline, time: str) -> list[str]:
+    """Partitions with completed delta commits since a plan, by the first of them.
+
+    On version 6 by requested times: none pended when the plan was made.
+    """
+    by_completion = timeline.layout.has_completion_times
+    since: list[tuple[str, Instant]] = []
+    for requested, instant in timeline.completed_writes.items():
+        when = timeline.completion_time(requested) if by_completion else requested
+        if instant.family == "deltacommit" and when is not None and when > time:
+            since.append((when, instant))
+    since.sort(key=lambda pair: pair[0])
+    found: dict[str, None] = {}
+    for metadata in prefetched((i for _, i in since), table.commit_metadata):
+        found.update(dict.fromkeys(sorted(metadata.partition_to_write_stats)))
+    return list(found)
