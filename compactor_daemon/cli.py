@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -30,35 +29,25 @@ from compactor_daemon.cli_options import (
     Json,
     Lock,
     Master,
-    MaxDeltaCommits,
-    MaxDeltaSeconds,
     MaxExecutors,
-    MaxPending,
     MemoryLimit,
     RowGroupRows,
-    SoleWriter,
     SparkConf,
     SpillDir,
     TablePath,
-    TargetIo,
     Threads,
-    Trigger,
-    check_writers_known,
     execute_options,
     option,
     output_options,
-    schedule_options,
 )
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.demo import current_rows, same_rows, unpack_demo_table
-from compactor_daemon.doorbell import ring
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
-from compactor_daemon.records import reserved_times
 from compactor_daemon.run import run_compactions
 from compactor_daemon.run_cli import run_daemon
+from compactor_daemon.schedule_cli import schedule
 from compactor_daemon.status_cli import claims, release, status
 from compactor_daemon.unschedule_cli import unschedule_command
-from compactor_daemon.zookeeper_cli import Ca, Cert, DigestFile, Folder, Hosts, Key, zookeeper_options
 from timeline.console import (
     EXIT_FAILED,
     configure_logging,
@@ -68,10 +57,7 @@ from timeline.console import (
     plural,
     run,
 )
-from timeline.lock import ProcessLock, TableLock, parse_lock
 from timeline.read import Query, ReadOptions, read_table
-from timeline.schedule import drop_metadata_table, schedule_compaction
-from timeline.schedule_options import PLAN_NOW
 from timeline.table import Table
 from timeline.terminal_table import Column, RowsTable
 
@@ -89,64 +75,6 @@ DropMetadata = Annotated[
     bool,
     typer.Option(help="turn the table's metadata table off first, if it is on (the next Hudi writer rebuilds it)"),
 ]
-
-
-@app.command()
-def schedule(
-    table: TablePath,
-    lock: Lock = None,
-    sole_writer: SoleWriter = False,
-    drop_metadata_table_: Annotated[bool, typer.Option("--drop-metadata-table", help="see `compact --help`")] = False,
-    trigger: Trigger = PLAN_NOW.strategy,
-    max_delta_commits: MaxDeltaCommits = PLAN_NOW.max_delta_commits,
-    max_delta_seconds: MaxDeltaSeconds = PLAN_NOW.max_delta_seconds,
-    max_pending: MaxPending = None,
-    target_io: TargetIo = None,
-    zookeeper: Hosts = None,
-    zookeeper_dir: Folder = None,
-    zookeeper_digest_file: DigestFile = None,
-    zookeeper_ca: Ca = None,
-    zookeeper_cert: Cert = None,
-    zookeeper_key: Key = None,
-    json: Json = False,
-) -> None:
-    """Request a compaction of every file group that has log files.
-
-    With `--trigger` only when one is due, by Hudi's rules; a skipped one says why. With `--zookeeper` an idle daemon of
-    the fleet is told at once; without it daemons find the plan at their next poll.
-
-    The plan must not race with writers, so say who else writes: `--lock` when all writers and schedulers
-    share that lock, `--sole-writer` when nobody else does.
-
-    Example: `compactor-daemon schedule /data/orders --sole-writer`
-    """
-    configure_logging(json, verbose=False)
-    check_writers_known(
-        lock,
-        sole_writer,
-        "scheduling needs to know who else writes to the table",
-        "A plan made while an unseen write is running would lose that write's rows.",
-    )
-    files = (zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
-    fleet = zookeeper_options(zookeeper, zookeeper_dir, *files)
-    held: TableLock = parse_lock(lock) if lock is not None else ProcessLock(os.path.abspath(table))
-    opened = Table.open(table)
-    if drop_metadata_table_:
-        opened = drop_metadata_table(opened, held)
-    options = schedule_options(trigger, max_delta_commits, max_delta_seconds, max_pending, target_io)
-    done = schedule_compaction(opened, held, reserved_times, options)
-    if fleet is not None and done.instant is not None:
-        ring(opened, done.instant, fleet)
-    operations = done.plan.operations if done.plan else ()
-    data = {"table": table, "instant": done.instant, "file_groups": len(operations), "why": done.why}
-    emit(data, json, _render_scheduled)
-
-
-def _render_scheduled(data: Mapping[str, Any]) -> Iterable[RenderableType]:
-    if data["instant"] is None:
-        yield Text(f"nothing to schedule: {data['why']}")
-    else:
-        yield Text(f"requested compaction {data['instant']}: {plural(data['file_groups'], 'file group')}")
 
 
 @app.command()
@@ -220,6 +148,7 @@ def _render_compacted(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     yield RowsTable(title="compacted", columns=columns, rows=data["compacted"])
 
 
+app.command()(schedule)
 app.command("run")(run_daemon)
 app.command()(status)
 app.command()(claims)

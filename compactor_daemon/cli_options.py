@@ -18,8 +18,6 @@ from compactor_daemon.options import (
 )
 from timeline.errors import UsageError
 from timeline.option import help_of
-from timeline.schedule_options import ScheduleOptions
-from timeline.triggers import TriggerStrategy
 
 OUTPUT, EXECUTE, ATTEMPT = OutputOptions(), ExecuteOptions(), AttemptOptions()
 
@@ -60,13 +58,6 @@ SpillDir = Annotated[str | None, option(OutputOptions, "spill_dir", metavar="FOL
 Conf = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="an option under Hudi's own name (README)")]
 ForeignGrace = Annotated[float, option(AttemptOptions, "foreign_grace_s", min=0, metavar="SECONDS")]
 Barrier = Annotated[float, option(AttemptOptions, "barrier_s", min=0, metavar="SECONDS")]
-
-# --- when a compaction is requested ---
-Trigger = Annotated[TriggerStrategy, option(ScheduleOptions, "strategy")]
-MaxDeltaCommits = Annotated[int, option(ScheduleOptions, "max_delta_commits")]
-MaxDeltaSeconds = Annotated[int, option(ScheduleOptions, "max_delta_seconds")]
-MaxPending = Annotated[int | None, option(ScheduleOptions, "max_pending")]
-TargetIo = Annotated[str | None, option(ScheduleOptions, "target_io_bytes", metavar="SIZE")]
 
 
 def execute_options(
@@ -120,20 +111,3 @@ def output_options(
     if contradiction:
         raise UsageError("an option is given twice with different values", found=", ".join(contradiction))
     return OutputOptions(**named | chosen, row_group_rows=row_group_rows, batch_rows=batch_rows)
-
-
-def schedule_options(
-    trigger: TriggerStrategy,
-    max_delta_commits: int,
-    max_delta_seconds: int,
-    max_pending: int | None,
-    target_io: str | None,
-) -> ScheduleOptions:
-    """When a compaction is due; UsageError: impossible settings."""
-    return ScheduleOptions(
-        strategy=trigger,
-        max_delta_commits=max_delta_commits,
-        max_delta_seconds=max_delta_seconds,
-        max_pending=max_pending,
-        target_io_bytes=parse_bytes(target_io) if target_io is not None else None,
-    )

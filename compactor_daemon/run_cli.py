@@ -30,27 +30,22 @@ from compactor_daemon.cli_options import (
     Json,
     Lock,
     Master,
-    MaxDeltaCommits,
-    MaxDeltaSeconds,
     MaxExecutors,
-    MaxPending,
     MemoryLimit,
     RowGroupRows,
     SparkConf,
     SpillDir,
-    TargetIo,
     Threads,
-    Trigger,
     check_writers_known,
     execute_options,
     output_options,
-    schedule_options,
 )
 from compactor_daemon.daemon import Daemon, Summary
 from compactor_daemon.dispatch import Order, Rules, Stop
 from compactor_daemon.failures import RetryOptions
 from compactor_daemon.health import Health, serve
 from compactor_daemon.metrics import Metrics
+from compactor_daemon.option_params import offers
 from compactor_daemon.options import AttemptOptions
 from compactor_daemon.serve import open_daemon
 from compactor_daemon.served_table import Settings
@@ -73,6 +68,7 @@ _RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
 _KILLED = 128
 
 
+@offers("requests", _SCHEDULE)
 def run_daemon(
     tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="base paths of the tables")],
     zookeeper: Hosts = None,
@@ -109,11 +105,7 @@ def run_daemon(
     sole_writer: Annotated[
         bool, typer.Option(help="with --schedule: only phantombase's own processes write to the tables")
     ] = False,
-    trigger: Trigger = _SCHEDULE.strategy,
-    max_delta_commits: MaxDeltaCommits = _SCHEDULE.max_delta_commits,
-    max_delta_seconds: MaxDeltaSeconds = _SCHEDULE.max_delta_seconds,
-    max_pending: MaxPending = None,
-    target_io: TargetIo = None,
+    requests: ScheduleOptions = _SCHEDULE,
     lock: Lock = None,
     executor: ExecutorOption = EXECUTE.executor,
     master: Master = EXECUTE.master,
@@ -155,7 +147,6 @@ def run_daemon(
             "scheduling needs to know who else writes to the tables",
             "A plan made while an unseen write is running would lose that write's rows.",
         )
-    requests = schedule_options(trigger, max_delta_commits, max_delta_seconds, max_pending, target_io)
     retry = RetryOptions(retries=retries, backoff_s=backoff)
     settings = Settings(
         who=process_name(),

@@ -35,9 +35,11 @@ class BoundOptions:
     """
 
     max_file_slices: int | None = option(None, "file slices of one plan")
-    max_source_bytes: int | None = option(None, "bytes of base and log files that one plan reads, like 100g")
+    max_source_bytes: int | None = option(None, "bytes of base and log files that one plan reads, like 100g", size=True)
     max_source_rows: int | None = option(None, "rows of base files and entries of logs that one plan reads")
-    target_io_bytes: int | None = option(None, "bytes that one plan reads and writes, like 500g")
+    target_io_bytes: int | None = option(
+        None, "bytes that one plan reads and writes, like 500g", flag="target_io", size=True
+    )
     hard: bool = option(False, "never exceed a limit, not even with the first file slice of a plan")
     max_plans: int = option(1, "plans requested at a time, on different file groups, for several daemons")
     missing_size: MissingSize = option(MissingSize.STAT, "a size that a listing does not tell: look it up, or fail")

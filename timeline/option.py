@@ -9,9 +9,12 @@ from typing import Any
 from timeline.errors import UsageError
 
 
-def option(default: Any, help_text: str, flag: str | None = None) -> Any:
-    """A dataclass field with the help that commands show. `flag`: its name there, where it is another one."""
-    return field(default=default, metadata={"help": help_text, "flag": flag})
+def option(default: Any, help_text: str, *, flag: str | None = None, size: bool = False) -> Any:
+    """A dataclass field with the help that commands show.
+
+    `flag`: its name there, where it is another one. `size`: bytes, which people write like `64m`.
+    """
+    return field(default=default, metadata={"help": help_text, "flag": flag, "size": size})
 
 
 def help_of(options: type, name: str) -> str:

@@ -43,8 +43,12 @@ class PickOptions:
     size_ratio: int = option(1, "percent by which the next older log may be larger to be merged with younger ones")
     max_size_amplification: int = option(200, "percent of the base file that logs may have before it is written anew")
     optimization_interval_s: float | None = option(None, "seconds after which a file group gets a new base file anyway")
-    total_size_threshold: int | None = option(None, "slices of fewer bytes in all get a new base file, like 64m")
-    incremental_size_threshold: int | None = option(None, "slices with more log bytes get a new base file, like 1g")
+    total_size_threshold: int | None = option(
+        None, "slices of fewer bytes in all get a new base file, like 64m", size=True
+    )
+    incremental_size_threshold: int | None = option(
+        None, "slices with more log bytes get a new base file, like 1g", size=True
+    )
     full_compaction_delta_commits: int | None = option(None, "delta commits on a slice that make a new base file due")
     delete_ratio_threshold: float | None = option(None, "share of deleted rows (0 to 1) that makes a new base file due")
     off_peak_hours: str | None = option(None, "hours of the table's clock like 22-6, with a size ratio of their own")

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 from timeline.errors import MalformedError
+from timeline.plan import CompactionPlan
 from timeline.plan_walk import Waiting
 
 NOTES = "phantombase.plan"
@@ -83,6 +84,11 @@ def encode_notes(notes: PlanNotes, reasons: Mapping[str, str], waiting: Sequence
     if waiting is not None:
         record["waiting"] = [[w.folder, w.since] for w in waiting]
     return json.dumps(record, separators=(",", ":"))
+
+
+def reasons_of(plan: CompactionPlan) -> dict[str, str]:
+    """Why each file group (`partition/file id`) is in a plan of ours; {} for others' plans."""
+    return dict(json.loads((plan.extra_metadata or {}).get(NOTES, "{}")).get("reasons", {}))
 
 
 def decode_waiting(text: str, instant: str) -> list[Waiting] | None:

@@ -100,10 +100,10 @@ def plan_compaction(looks: Iterable[Look], situation: Situation, options: Schedu
             notes=notes,
             waits_for=writer,
         )
-    beyond = f", the rest is beyond {filled.closed}" if filled.closed else ""
+    closed = f", then {filled.closed} was reached" if filled.closed else ""
     return Planned(
         plans=filled.plans,
-        why=f"{count} file groups with log files{beyond}",
+        why=f"{count} file group{'s' if count > 1 else ''} with log files{closed}",
         notes=notes,
         again=again,
         closed_in=planner.here if filled.closed else None,

@@ -93,7 +93,7 @@ class StrategyOptions:
     strategy_io_mb: int = option(
         512_000, "megabytes that a plan reads and writes; the slice that reaches it is the last"
     )
-    log_size_threshold: int = option(0, "bytes of log files from which a file group is compacted")
+    log_size_threshold: int = option(0, "bytes of log files from which a file group is compacted", size=True)
     log_num_threshold: int = option(0, "log files from which a file group is compacted")
     target_partitions: int = option(
         10, "day-based: the newest partitions that are compacted; partition-aware: the days before today"
