@@ -16,6 +16,7 @@ from compactor_daemon.doorbell import ring
 from compactor_daemon.option_params import offers
 from compactor_daemon.records import reserved_times
 from compactor_daemon.zookeeper_cli import Ca, Cert, DigestFile, Folder, Hosts, Key, zookeeper_options
+from timeline.candidate import HAS_LOGS
 from timeline.console import configure_logging, emit, human_bytes, plural
 from timeline.errors import UsageError
 from timeline.lock import ProcessLock, TableLock, parse_lock
@@ -112,7 +113,7 @@ def _picked(one: Requested) -> Iterable[dict[str, Any]]:
             "base_file": operation.data_file_path,
             "log_files": len(operation.delta_file_paths),
             "metrics": dict(operation.metrics or {}),
-            "why": reasons.get(key, ""),
+            "why": reasons.get(key, HAS_LOGS),
         }
 
 

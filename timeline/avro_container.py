@@ -9,14 +9,18 @@ knew are skipped, fields it did not know get their default.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import fastavro
 
 from timeline.avro_schema import parse_avro
 from timeline.errors import MalformedError, PhantombaseError, UnsupportedError
+from timeline.on_demand import OnDemand
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 MAGIC = b"Obj\x01"
 
@@ -102,6 +106,14 @@ def _record_name(data: bytes) -> str:
     parse_avro(header.metadata["avro.schema"])
     schema: Any = header.writer_schema
     return str(schema["name"]).rpartition(".")[2]
+
+
+def optional_array(items: Sequence[T], make: Callable[[T], U]) -> tuple[str, Sequence[U]]:
+    """A value of an optional array whose elements are made as they are written.
+
+    Named by its branch: fastavro else tries every element on every branch of the union first.
+    """
+    return "array", OnDemand(items, make)
 
 
 def write_record(record: Mapping[str, Any], schema: Schema) -> bytes:

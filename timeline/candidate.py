@@ -8,8 +8,11 @@ from datetime import datetime
 from timeline.active import Timeline
 from timeline.errors import UsageError
 from timeline.instant import parse_time
-from timeline.picker import Kind, PickOptions, Stack, pick
+from timeline.picker import Kind, Picking, PickOptions, Stack, pick
 from timeline.view import FileSlice, LogFile
+
+HAS_LOGS = "it has log files"
+"""Why, where every file slice with log files is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,9 @@ class SliceStats:
     def rows(self) -> int:
         """All rows, as far as asked for."""
         return (self.base_rows or 0) + (self.log_rows or 0)
+
+
+NO_STATS = SliceStats()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +49,9 @@ def candidate_of(
     slice_: FileSlice, stats: SliceStats, timeline: Timeline, now: datetime, options: PickOptions
 ) -> Candidate:
     """What the rules pick of a slice with log files. `now`: the table's clock."""
+    waited_s = _age_s(_oldest(slice_, timeline), now)
+    if options.picking is Picking.ALL:
+        return Candidate(slice=slice_, stats=stats, kind=Kind.MAJOR, logs=slice_.logs, why=HAS_LOGS, waited_s=waited_s)
     instants = _log_instants(slice_, timeline)
     deleted = stats.deletes / stats.base_rows if stats.deletes is not None and stats.base_rows else None
     stack = Stack(
@@ -66,7 +75,7 @@ def candidate_of(
         kind=kind,
         logs=slice_.logs[len(slice_.logs) - count :],
         why=why,
-        waited_s=_age_s(_oldest(slice_, timeline), now),
+        waited_s=waited_s,
     )
 
 

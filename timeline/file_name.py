@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from sys import intern
 
 from timeline.errors import MalformedError
 
+# Names are interned: a group's files, and those of a commit, have one file id and one instant between them, and tables
+# may have millions of files.
 _BASE = re.compile(r"(?P<file_id>[^_/.][^_/]*)_(?P<token>[^_/]*)_(?P<instant>\d+)(?P<extension>\.[A-Za-z0-9]+)")
 _LOG = re.compile(
     r"\.(?P<file_id>[^_/]+)_(?P<instant>\d+)\.log\.(?P<version>0|[1-9]\d*)(?:_(?P<token>\d+-\d+-\d+))?"
@@ -42,7 +45,8 @@ class BaseFileName:
             raise MalformedError(
                 "not a base file name", expected="<fileId>_<token>_<instant>.parquet", found=repr(name)
             )
-        return BaseFileName(**match.groupdict())
+        file_id, token, instant, extension = match.groups()
+        return BaseFileName(file_id=intern(file_id), token=token, instant=intern(instant), extension=intern(extension))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +83,9 @@ class LogFileName:
                 expected=".<fileId>_<instant>.log.<version>[_<token>]",
                 found=repr(name),
             )
-        parts = match.groupdict()
+        file_id, instant, version, token, suffix = match.groups()
         return LogFileName(
-            file_id=parts["file_id"],
-            instant=parts["instant"],
-            version=int(parts["version"]),
-            token=parts["token"],
-            suffix=parts["suffix"] or "",
+            file_id=intern(file_id), instant=intern(instant), version=int(version), token=token, suffix=suffix or ""
         )
 
 

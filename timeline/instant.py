@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
+from functools import lru_cache
 
 from timeline.errors import UsageError
 
@@ -101,6 +102,7 @@ def format_time(moment: datetime) -> str:
     return moment.strftime("%Y%m%d%H%M%S") + f"{moment.microsecond // 1000:03d}"
 
 
+@lru_cache(maxsize=4096)
 def parse_time(text: str) -> datetime:
     """The moment an instant time names (no zone: the table's own)."""
     if not _TIME.fullmatch(text):

@@ -131,10 +131,8 @@ class Picked:
 
 
 def pick(stack: Stack, options: PickOptions, now: datetime) -> Picked:
-    """What to do with one file slice that has log files. `now`: the table's clock."""
+    """What the universal rules do with one file slice that has log files. `now`: the table's clock."""
     count = len(stack.logs)
-    if options.picking is Picking.ALL:
-        return Picked(kind=Kind.MAJOR, logs=count, why="it has log files")
     full = _why_full(stack, options)
     if full is not None:
         return Picked(kind=Kind.MAJOR, logs=count, why=full)

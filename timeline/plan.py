@@ -7,7 +7,7 @@ paths, which are reduced to their names on reading, as Hudi does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from timeline.avro_container import (
     defaulted,
     map_of,
     optional,
+    optional_array,
     read_record,
     record_of,
     required,
@@ -68,7 +69,7 @@ class CompactionPlan:
     `preserve_hoodie_metadata` says nothing: the meta columns of rows are preserved in any case.
     """
 
-    operations: tuple[CompactionOperation, ...]
+    operations: Sequence[CompactionOperation]
     extra_metadata: Mapping[str, str] | None = None
     version: int = PLAN_VERSION
     strategy: CompactionStrategy | None = None
@@ -113,7 +114,7 @@ def encode_plan(plan: CompactionPlan) -> bytes:
     """The bytes of a requested file, in Hudi 0.15's schema unless the plan has the field that one lacks."""
     missing = plan.missing_schedule_partitions
     record = {
-        "operations": [_operation_record(operation) for operation in plan.operations],
+        "operations": optional_array(plan.operations, _operation_record),
         "extraMetadata": plan.extra_metadata,
         "version": plan.version,
         "strategy": None if plan.strategy is None else _strategy_record(plan.strategy),

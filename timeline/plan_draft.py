@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from timeline.candidate import HAS_LOGS
 from timeline.layout import Layout
+from timeline.on_demand import OnDemand
 from timeline.picker import Kind
 from timeline.plan import (
     TOTAL_IO_MB,
@@ -34,10 +36,10 @@ def drafts(planned: Planned, waiting: Sequence[Waiting], layout: Layout) -> list
     left_out = tuple(dict.fromkeys(w.folder for w in waiting)) if layout.has_completion_times else None
     result: list[tuple[str, CompactionPlan]] = []
     for number, (_, chosen) in enumerate(found):
-        reasons = {"/".join(c.slice.key): c.why for c in chosen}
+        reasons = {"/".join(c.slice.key): c.why for c in chosen if c.why != HAS_LOGS}
         notes = encode_notes(planned.notes, reasons, waiting if number == last else None)
         plan = CompactionPlan(
-            operations=tuple(operation(c.slice) for c in chosen),
+            operations=OnDemand(chosen, lambda c: operation(c.slice)),
             extra_metadata={NOTES: notes},
             missing_schedule_partitions=left_out,
         )

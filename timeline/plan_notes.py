@@ -79,7 +79,7 @@ class PlanNotes:
 
 
 def encode_notes(notes: PlanNotes, reasons: Mapping[str, str], waiting: Sequence[Waiting] | None) -> str:
-    """The notes in a plan. `reasons`: why each file group of the plan is in it; `waiting` None: another plan has it."""
+    """The notes in a plan. `reasons`: see `reasons_of`; `waiting` None: another plan has it."""
     record: dict[str, Any] = {**notes.summary(), "reasons": dict(reasons)}
     if waiting is not None:
         record["waiting"] = [[w.folder, w.since] for w in waiting]
@@ -87,7 +87,7 @@ def encode_notes(notes: PlanNotes, reasons: Mapping[str, str], waiting: Sequence
 
 
 def reasons_of(plan: CompactionPlan) -> dict[str, str]:
-    """Why each file group (`partition/file id`) is in a plan of ours; {} for others' plans."""
+    """Why file groups (`partition/file id`) are in a plan of ours, where it is not only for their log files."""
     return dict(json.loads((plan.extra_metadata or {}).get(NOTES, "{}")).get("reasons", {}))
 
 

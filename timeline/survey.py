@@ -13,7 +13,7 @@ import structlog
 
 from timeline.active import Timeline
 from timeline.bounds import MissingSize
-from timeline.candidate import SliceStats
+from timeline.candidate import NO_STATS, SliceStats
 from timeline.errors import MalformedError, MissingFileError, StorageError
 from timeline.instant import Instant
 from timeline.log_block import BlockKind, scan_blocks
@@ -68,7 +68,7 @@ class Survey:
     def measure(self, slices: Iterable[FileSlice]) -> Iterator[tuple[FileSlice, SliceStats]]:
         """Sizes that the listing did not tell, and rows where an option asks for them; a few slices ahead."""
         if self._options.max_source_rows is None and self._options.delete_ratio_threshold is None:
-            yield from ((self._sized(s), SliceStats()) for s in slices)
+            yield from ((self._sized(s), NO_STATS) for s in slices)
             return
         if self._visibility is None:
             schema = self._table.schema(self._table.schema_text(self._timeline))

@@ -1,0 +1,148 @@
+"""What planning costs: time and peak memory of an unlimited plan, and of one of ten file slices.
+
+    python -m bench.planning [--quick]
+
+Synthetic tables of 10 k, 100 k and 1 M file groups (quick: without the last) in partitions of 100, each with a base
+file and two log files. Their folders are listed from memory, so that the planner is measured and not a disk; 10 k file
+groups lie in a local folder too. Every plan is made in a process of its own and put on the timeline.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from bench.processes import run
+from bench.report import Goal, Report
+from timeline.commit_metadata import CommitMetadata
+from timeline.commit_metadata import encode as encode_commit
+from timeline.file_name import BaseFileName, LogFileName
+from timeline.instant import Instant, State, format_time
+from timeline.local_storage import LocalStorage
+from timeline.lock import ProcessLock
+from timeline.schedule import schedule_compaction
+from timeline.schedule_options import ScheduleOptions
+from timeline.storage import Entry
+from timeline.table import Table
+from timeline.triggers import TriggerStrategy
+from writer_hooks.create_table import create_table
+from writer_hooks.new_table import NewTable
+
+_GROUPS = (10_000, 100_000, 1_000_000)
+_PER_PARTITION = 100
+_SLICES = 10
+_BASE_BYTES, _LOG_BYTES = 100 << 20, 5 << 20
+_MARK = ".hoodie_partition_metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFromMemory(LocalStorage):
+    """A table of so many partitions, of which only `.hoodie` is on disk."""
+
+    partitions: int
+    times: tuple[str, ...]
+
+    def list(self, folder: str) -> list[Entry]:
+        if folder.startswith(".hoodie"):
+            return LocalStorage.list(self, folder)
+        if not folder:
+            names = (_partition(n) for n in range(self.partitions))
+            return [Entry(name=".hoodie", is_folder=True), *(Entry(name=n, is_folder=True) for n in names)]
+        return _files(int(folder[1:]), self.times)
+
+
+def _partition(number: int) -> str:
+    return f"p{number:05d}"
+
+
+def _files(partition: int, times: tuple[str, ...]) -> list[Entry]:
+    """The entries of a partition; sizes differ, so that there is something to sort by."""
+    found = [Entry(name=_MARK, is_folder=False, size=96)]
+    for number in range(_PER_PARTITION):
+        file_id = f"{partition:08x}-{number:04d}-4000-8000-000000000000-0"
+        base = BaseFileName(file_id=file_id, token="0-1-2", instant=times[0])
+        found.append(Entry(name=str(base), is_folder=False, size=_BASE_BYTES + number))
+        for time_ in times[1:]:
+            log = LogFileName(file_id=file_id, instant=time_, version=1, token="0-1-3")
+            size = _LOG_BYTES + (number * 7919 + partition) % 1000
+            found.append(Entry(name=str(log), is_folder=False, size=size))
+    return sorted(found, key=lambda e: e.name)
+
+
+def main() -> int:
+    """Command line; exit code 1 when a goal is missed."""
+    parser = argparse.ArgumentParser(description="Time and peak memory of planning.")
+    parser.add_argument("--quick", action="store_true", help="without the table of 1 M file groups")
+    parser.add_argument("--one", nargs=4, metavar=("FOLDER", "GROUPS", "WHERE", "PLAN"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        folder, groups, where, plan = arguments.one
+        print(json.dumps(_plan(Path(folder), int(groups), where, limited=plan == "limited")))
+        return 0
+    report = Report(bench="planning")
+    sizes = _GROUPS[:-1] if arguments.quick else _GROUPS
+    for where, groups in [("memory", g) for g in sizes] + [("disk", sizes[0])]:
+        for plan in ("limited", "unlimited"):
+            with tempfile.TemporaryDirectory(prefix="phantombase-bench-") as folder:
+                found = run([sys.executable, "-m", "bench.planning", "--one", folder, str(groups), where, plan]).answer
+            name = f"{where}_{groups // 1000}k_{plan}"
+            report.timed(name, [found["seconds"]])
+            report.figure(f"{name}_peak_mib", found["peak_mib"])
+            report.facts[name] = found["why"]
+    for plan in ("limited", "unlimited"):
+        ratio = (
+            report.seconds[f"memory_{sizes[-1] // 1000}k_{plan}"] / report.seconds[f"memory_{sizes[0] // 1000}k_{plan}"]
+        )
+        figure = f"{plan}_largest_to_smallest"
+        report.figure(figure, ratio, Goal(figure=figure, limit=2.0, at_least=False) if plan == "limited" else None)
+    largest = f"memory_{sizes[-1] // 1000}k_unlimited"
+    report.figure(
+        "unlimited_seconds", report.seconds[largest], Goal(figure="unlimited_seconds", limit=30, at_least=False)
+    )
+    limit = Goal(figure=f"{largest}_peak_mib", limit=2048, at_least=False)
+    report.figure(limit.figure, report.figures[limit.figure], limit)
+    return report.finish()
+
+
+def _plan(folder: Path, groups: int, where: str, *, limited: bool) -> dict[str, object]:
+    """Makes the table, then the plan; how long that took, and the most memory this process had."""
+    table = create_table(LocalStorage(str(folder)), NewTable(name="planning", version=9, key_fields=("id",)))
+    times = tuple(format_time(datetime.now() - timedelta(hours=2 - n / 10)) for n in range(3))
+    for moment in times:
+        done = Instant(requested_time=moment, action="deltacommit", state=State.COMPLETED, completion_time=moment)
+        (folder / table.instant_path(done)).write_bytes(encode_commit(CommitMetadata(), table.layout.encoding))
+    partitions = groups // _PER_PARTITION
+    if where == "disk":
+        for number in range(partitions):
+            (folder / _partition(number)).mkdir()
+            for entry in _files(number, times):
+                with open(folder / _partition(number) / entry.name, "wb") as file:
+                    file.truncate(entry.size)  # a hole: it takes no room
+        storage = LocalStorage(str(folder))
+    else:
+        storage = ListedFromMemory(str(folder), partitions, times)
+    options = ScheduleOptions(strategy=TriggerStrategy.ALWAYS, max_file_slices=_SLICES if limited else None)
+    table = Table.on(storage)
+    before = _peak_mib()
+    started = time.monotonic()
+    scheduled = schedule_compaction(table, ProcessLock(str(folder)), options=options)
+    seconds = time.monotonic() - started
+    expected = _SLICES if limited else groups
+    if scheduled.plan is None or len(scheduled.plan.operations) != expected:
+        raise RuntimeError(f"{expected} file groups expected: {scheduled.why}")
+    return {"seconds": seconds, "peak_mib": round(_peak_mib()), "before_mib": round(before), "why": scheduled.why}
+
+
+def _peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+if __name__ == "__main__":
+    sys.exit(main())
