@@ -27,7 +27,7 @@ from timeline.plan_walk import Waiting
 from timeline.schedule_options import ScheduleOptions
 from timeline.slice_io import read_bytes, write_bytes
 from timeline.strategies import keep_partitions, keep_slices
-from timeline.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced
+from timeline.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced, latest_slice
 
 Measure = Callable[[Iterable[FileSlice]], Iterator[tuple[FileSlice, SliceStats]]]
 """Looks sizes and row counts up, in order, as they are asked for."""
@@ -187,15 +187,13 @@ class _Planner:
 
     def _slice(self, group: FileGroup, waiting: Waiting) -> FileSlice | None:
         """What of a group may be planned; None: it is left out."""
-        last = group.slices[-1] if group.slices else None
-        if last is None or is_replaced(group, self._in.facts):
+        last = latest_slice(group)
+        if last is None or is_replaced(group, self._in.facts) or group.key in self._seen:
             return None
         if waiting.since is not None:  # the partition may come again, for what was written since
-            if last.base_instant >= waiting.since:
+            if group.pending_compaction is None and last.base_instant >= waiting.since:
                 return None
             self._seen.add(group.key)
-        elif group.key in self._seen:
-            return None
         self._groups += 1
         self._runs += len(last.logs) + (last.base is not None)
         busy = self._in.busy.get(group.key)

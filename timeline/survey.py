@@ -59,11 +59,15 @@ class Survey:
             check_partitions(self._facts, self._listed)
 
     def waiting(self, planned: Planned) -> list[Waiting]:
-        """Where the next planning must look besides what is written until then, in order."""
+        """Where the next planning must look besides what is written until then, in order.
+
+        Also where plans pend: once one of them is taken back, its file groups wait, and this plan is the last that tells.
+        """
         unseen = [planned.closed_in, *self._walk.rest] if planned.closed_in is not None else []
         kept = [w for w in unseen if w is not None]
         whole = {w.folder for w in kept if w.since is None}
-        return kept + [Waiting(folder=p) for p in planned.again if p not in whole]
+        again = dict.fromkeys([*planned.again, *(partition for partition, _ in self._facts.pending_plans)])
+        return kept + [Waiting(folder=p) for p in again if p not in whole]
 
     def measure(self, slices: Iterable[FileSlice]) -> Iterator[tuple[FileSlice, SliceStats]]:
         """Sizes that the listing did not tell, and rows where an option asks for them; a few slices ahead."""

@@ -1,0 +1,226 @@
+"""Planning on tables: what is looked at, that bounded plans come round, and what sizes that nobody tells do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from compactor_daemon.records import reserved_times
+from compactor_daemon.unschedule import unschedule
+from tests.attempts import open_table, run_all
+from tests.faults import Call, HookedStorage
+from timeline.bounds import MissingSize
+from timeline.errors import MalformedError, PhantombaseError, StorageError
+from timeline.local_storage import LocalStorage
+from timeline.lock import ProcessLock
+from timeline.plan import CompactionPlan, encode_plan
+from timeline.schedule import Scheduled, schedule_compaction
+from timeline.schedule_options import PLAN_NOW, ScheduleOptions
+from timeline.storage import Entry
+from timeline.table import Table
+from writer_hooks.create_table import create_table
+from writer_hooks.engine import LocalEngine
+from writer_hooks.new_table import NewTable
+from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.write import write
+
+ONE = replace(PLAN_NOW, max_file_slices=1)
+DAYS = [f"2026/11/{day}" for day in range(10, 18)]
+
+
+def upsert(path: Path, days: list[str], ts: int) -> None:
+    """One row a day, in one bucket a day."""
+    rows = pa.table(
+        {"id": [f"k-{d}" for d in days], "day": days, "ts": [ts] * len(days), "fare": [1.0 * ts] * len(days)}
+    )
+    options = WriteOptions(buckets=1, slots=1)
+    write(open_table(path), LocalEngine(rows, slots=1), Operation.UPSERT, options)
+
+
+@pytest.fixture(params=[6, 9], ids=["v6", "v9"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A table with one file group a day, each with a log file."""
+    path = tmp_path / "trips"
+    path.mkdir()
+    spec = NewTable(
+        name="trips", version=request.param, key_fields=("id",), partition_fields=("day",), ordering_fields=("ts",)
+    )
+    create_table(LocalStorage(str(path)), spec)
+    upsert(path, DAYS, 1)
+    upsert(path, DAYS, 2)
+    return path
+
+
+def schedule(path: Path, options: ScheduleOptions = ONE, storage: Any = None, **said: Any) -> Scheduled:
+    table = Table.on(storage) if storage is not None else open_table(path)
+    return schedule_compaction(table, ProcessLock(str(path)), reserved_times, options, **said)
+
+
+def days_of(done: Scheduled) -> list[str]:
+    """Partitions of what was requested."""
+    return [o.partition_path for one in done.requested for o in one.plan.operations]
+
+
+def listed(path: Path, options: ScheduleOptions, **said: Any) -> tuple[list[str], Scheduled]:
+    """The days that were listed while planning."""
+    seen: list[str] = []
+
+    def hook(call: Call) -> Any:
+        if call.name == "list" and call.path in DAYS:
+            seen.append(call.path)
+        return call.do()
+
+    done = schedule(path, options, HookedStorage(LocalStorage(str(path)), hook), **said)
+    return sorted(seen), done
+
+
+def test_bounded_plans_come_round(path: Path) -> None:
+    """One day a plan: each of them once, executed or not, and then nothing more."""
+    found = []
+    for number in range(len(DAYS)):
+        found += days_of(schedule(path))
+        if number % 2:
+            run_all(open_table(path))
+    assert sorted(found) == DAYS
+    run_all(open_table(path))
+    assert schedule(path).instant is None
+
+
+def test_a_hot_day_does_not_starve_the_others(path: Path) -> None:
+    """The first day is written to before every plan; its turn comes again when all others have had theirs."""
+    found = []
+    for number in range(len(DAYS) + 1):
+        upsert(path, DAYS[:1], 10 + number)
+        found += days_of(schedule(path))
+        run_all(open_table(path))
+    assert sorted(found[:-1]) == DAYS
+    assert found[-1] == DAYS[0]
+
+
+def test_only_what_was_written_is_looked_at(path: Path) -> None:
+    """After a plan of everything: the days written since. Without `incremental`: all of them."""
+    assert len(days_of(schedule(path, PLAN_NOW))) == len(DAYS)
+    run_all(open_table(path))
+    upsert(path, DAYS[3:5], 3)
+    everything = replace(PLAN_NOW, incremental=False)
+    assert days_of(schedule(path, everything, dry_run=True)) == DAYS[3:5]
+    assert listed(path, everything, dry_run=True)[0] == DAYS
+    seen, done = listed(path, PLAN_NOW)
+    assert seen == DAYS[3:5]
+    assert sorted(days_of(done)) == DAYS[3:5]
+
+
+def test_a_dry_run_changes_nothing(path: Path) -> None:
+    before = sorted(path.rglob("*"))
+    done = schedule(path, PLAN_NOW, dry_run=True)
+    assert len(days_of(done)) == len(DAYS)
+    assert done.notes is not None
+    assert sorted(path.rglob("*")) == before
+    assert days_of(schedule(path, PLAN_NOW)) == days_of(done)
+
+
+def test_what_pends_is_looked_at_again(path: Path) -> None:
+    """A day written to under its own plan: it is left out then, and found later though nobody writes any more."""
+    first = schedule(path)
+    upsert(path, days_of(first), 3)
+    rest = schedule(path, PLAN_NOW)
+    assert sorted(days_of(first) + days_of(rest)) == DAYS
+    run_all(open_table(path))
+    assert days_of(schedule(path, PLAN_NOW)) == days_of(first)
+
+
+def test_a_plan_that_was_taken_back_is_made_again(path: Path) -> None:
+    """Also when a later one was made since, which knew it as pending and did not look there."""
+    two = replace(PLAN_NOW, max_file_slices=2)
+    first = schedule(path, two)
+    schedule(path, two)
+    assert first.instant is not None
+    unschedule(open_table(path), first.instant, ProcessLock(str(path)))
+    everything = days_of(schedule(path, PLAN_NOW))
+    assert set(days_of(first)) <= set(everything)
+    assert len(everything) == len(DAYS) - 2
+
+
+def test_after_a_plan_of_hudi_everything_is_looked_at(path: Path) -> None:
+    """Its plan does not tell what it left out."""
+    schedule(path, replace(PLAN_NOW, max_file_slices=2))
+    run_all(open_table(path))
+    table = open_table(path)
+    later = "20991122000000000"
+    plan = CompactionPlan(operations=(), missing_schedule_partitions=())
+    (path / table.config.timeline_folder / f"{later}.compaction.requested").write_bytes(encode_plan(plan))
+    assert len(days_of(schedule(path, PLAN_NOW))) == len(DAYS) - 2
+
+
+def test_several_plans_at_a_time(path: Path) -> None:
+    """On different file groups, with instants of their own; a fleet executes them in any order."""
+    done = schedule(path, replace(PLAN_NOW, max_plans=3))
+    assert len(done.requested) == 3
+    assert len({r.instant for r in done.requested}) == 3
+    assert sorted(days_of(done)) == DAYS
+    run_all(open_table(path))
+    assert schedule(path, PLAN_NOW).instant is None
+
+
+def test_rows_are_counted(path: Path) -> None:
+    """A base row and a log row a day."""
+    assert len(days_of(schedule(path, replace(PLAN_NOW, max_source_rows=5), dry_run=True))) == 2
+    assert len(days_of(schedule(path, replace(PLAN_NOW, max_source_rows=6), dry_run=True))) == 3
+    none = schedule(path, replace(PLAN_NOW, max_source_rows=1, hard=True))
+    assert none.requested == ()
+    assert "by itself larger than max_source_rows=1" in none.why
+
+
+def without_sizes(path: Path, lost: str) -> HookedStorage:
+    """Listings that tell no size of files with this ending."""
+
+    def hook(call: Call) -> Any:
+        found = call.do()
+        if call.name != "list" or not call.path.startswith("2026"):
+            return found
+        return [replace(e, size=0) if lost in e.name else e for e in _entries(found)]
+
+    return HookedStorage(LocalStorage(str(path)), hook)
+
+
+def _entries(found: list[Entry]) -> Iterator[Entry]:
+    yield from found
+
+
+@pytest.mark.parametrize("lost", [".parquet", ".log."])
+def test_a_size_nobody_tells_is_looked_up_or_refused(lost: str, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And never zero: the same plan as with sizes."""
+    small = replace(PLAN_NOW, max_source_bytes=1)
+    expected = schedule(path, PLAN_NOW, dry_run=True)
+    found = schedule(path, PLAN_NOW, without_sizes(path, lost), dry_run=True)
+    assert found.plan is not None
+    assert expected.plan is not None
+    assert list(found.plan.operations) == list(expected.plan.operations)
+    assert "size_looked_up" in "".join(capsys.readouterr())
+    with pytest.raises(StorageError, match="does not tell the size"):
+        schedule(path, replace(small, missing_size=MissingSize.ERROR), without_sizes(path, lost))
+
+
+def test_an_empty_base_file_is_an_error(path: Path) -> None:
+    next(path.glob("2026/11/10/*.parquet")).write_bytes(b"")
+    with pytest.raises(MalformedError, match="empty base file"):
+        schedule(path, PLAN_NOW)
+
+
+def test_a_listing_that_fails_makes_no_plan(path: Path) -> None:
+    """Unknown is never "nothing there"."""
+
+    def hook(call: Call) -> Any:
+        if call.name == "list" and call.path == DAYS[-1]:
+            raise StorageError("injected", path=call.path)
+        return call.do()
+
+    before = sorted(path.rglob("*"))
+    with pytest.raises(PhantombaseError, match="injected"):
+        schedule(path, PLAN_NOW, HookedStorage(LocalStorage(str(path)), hook))
+    assert sorted(path.rglob("*")) == before
