@@ -61,7 +61,7 @@ class Survey:
     def waiting(self, planned: Planned) -> list[Waiting]:
         """Where the next planning must look besides what is written until then, in order.
 
-        Also where plans pend: once one of them is taken back, its file groups wait, and this plan is the last that tells.
+        Also where plans pend: when one of them is taken back its file groups wait, and only the last plan is asked.
         """
         unseen = [planned.closed_in, *self._walk.rest] if planned.closed_in is not None else []
         kept = [w for w in unseen if w is not None]
