@@ -72,10 +72,7 @@ def test_a_plan_closes_when_it_reaches_its_target(name: str, tmp_path: Path) -> 
         assert plan is not None
         (operation,) = plan.operations
         assert left.pop((operation.partition_path, operation.file_id)) == operation
-        if name.startswith("v9"):
-            assert {partition for partition, _ in left} <= set(plan.missing_schedule_partitions or ())
-        else:
-            assert plan.missing_schedule_partitions is None
+        assert {partition for partition, _ in left} <= set(plan.missing_schedule_partitions or ())
     assert schedule(table, small).instant is None
     run_all(table)
     assert_same_rows(read_table(open_table(path)), before)

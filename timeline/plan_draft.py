@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from timeline.candidate import HAS_LOGS
-from timeline.layout import Layout
 from timeline.on_demand import OnDemand
 from timeline.picker import Kind
 from timeline.plan import (
@@ -24,16 +23,16 @@ from timeline.slice_io import MB, io_mb, read_bytes, write_bytes
 from timeline.view import FileSlice
 
 
-def drafts(planned: Planned, waiting: Sequence[Waiting], layout: Layout) -> list[tuple[str, CompactionPlan]]:
+def drafts(planned: Planned, waiting: Sequence[Waiting]) -> list[tuple[str, CompactionPlan]]:
     """Action and plan of each request, in the order of their instants.
 
     The last one tells the next planning where to look; Hudi 1.2 looks for logs only in partitions written since the
-    last plan, and in those it left out.
+    last plan, and in those it left out, on version 6 too (0.15 passes over the field).
     """
     split = [(k, [c for c in plan if c.kind is k]) for plan in planned.plans for k in (Kind.MINOR, Kind.MAJOR)]
     found = [(kind, chosen) for kind, chosen in split if chosen]
     last = max((number for number, (kind, _) in enumerate(found) if kind is Kind.MAJOR), default=None)
-    left_out = tuple(dict.fromkeys(w.folder for w in waiting)) if layout.has_completion_times else None
+    left_out = tuple(dict.fromkeys(w.folder for w in waiting))
     result: list[tuple[str, CompactionPlan]] = []
     for number, (_, chosen) in enumerate(found):
         reasons = {"/".join(c.slice.key): c.why for c in chosen if c.why != HAS_LOGS}

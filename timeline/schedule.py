@@ -100,7 +100,7 @@ def schedule_compaction(
         if not planned.plans:
             return Scheduled(requested=(), why=planned.why, notes=planned.notes)
         time = table.next_time(timeline, reserved(table.storage))
-        plans = drafts(planned, survey.waiting(planned), table.layout)
+        plans = drafts(planned, survey.waiting(planned))
         requested = [
             Requested(instant=later(time, number), action=action, plan=plan)
             for number, (action, plan) in enumerate(plans)

@@ -116,22 +116,6 @@ class StrategyOptions:
         elif Strategy.PARTITION_REGEX in self.strategies:
             raise UsageError("the strategy partition-regex needs a partition-regex", found="none")
 
-    @staticmethod
-    def from_hudi(conf: Mapping[str, str]) -> StrategyOptions:
-        """From Hudi's own names (`STRATEGY_CONF`); UsageError for other names, and for values that are none."""
-        found: dict[str, Any] = {}
-        for name, value in conf.items():
-            if name not in STRATEGY_CONF:
-                raise UsageError(
-                    "not a setting of a compaction strategy", expected=", ".join(STRATEGY_CONF), found=name
-                )
-            field, convert = STRATEGY_CONF[name]
-            try:
-                found[field] = convert(value)
-            except ValueError as error:
-                raise UsageError(f"not a value of {name}", expected="a whole number", found=value) from error
-        return StrategyOptions(**found)
-
 
 _USERS: Mapping[str, frozenset[Strategy]] = {
     "strategy_io_mb": frozenset({_S.BOUNDED_IO, _S.LOG_FILE_SIZE, _S.LOG_FILE_NUM, _S.DAY_BASED}),
