@@ -212,7 +212,7 @@ def test_the_benefit_is_told() -> None:
 def test_a_plan_carries_where_to_look_next() -> None:
     found = planned(A, B, C, max_file_slices=1, max_plans=2)
     waiting = [Waiting(folder="p"), Waiting(folder="q", since="15")]
-    plans = drafts(found, waiting, LAYOUT_2)
+    plans = drafts(found, waiting)
     assert [len(p.operations) for _, p in plans] == [1, 1]
     assert all(p.missing_schedule_partitions == ("p", "q") for _, p in plans)
     texts = [(p.extra_metadata or {})[NOTES] for _, p in plans]
