@@ -6,7 +6,7 @@ The write stands whatever comes of this: an error here is reported, not raised, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import structlog
@@ -24,6 +24,7 @@ from timeline.lock import TableLock
 from timeline.schedule import schedule_compaction
 from timeline.schedule_options import ScheduleOptions
 from timeline.table import Table
+from timeline.triggers import TriggerStrategy
 
 _log = structlog.get_logger()
 
@@ -54,6 +55,15 @@ class CompactionOptions:
     limit_s: float | None = None
     notify: Callable[[], None] | None = None
     fleet: ZooKeeperOptions | None = None
+
+
+def due_at_once(options: CompactionOptions) -> CompactionOptions:
+    """The same, but a compaction is due whenever it is asked for.
+
+    Not ALWAYS: who asks again and again uses the gate of version 6.
+    """
+    at_once = replace(options.schedule, strategy=TriggerStrategy.TIME_ELAPSED, max_delta_seconds=0)
+    return replace(options, schedule=at_once)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
