@@ -23,7 +23,7 @@ from timeline.schedule_options import ScheduleOptions
 from timeline.table import Table
 from timeline.table_config import MergeMode
 from writer_hooks.after_commit import CompactionOptions, Mode
-from writer_hooks.back_pressure import BackPressure
+from writer_hooks.back_pressure import BackPressure, FullAction
 from writer_hooks.create_table import create_table
 from writer_hooks.engine import Engine, LocalEngine
 from writer_hooks.key_generator import generator_kind
@@ -124,13 +124,16 @@ class Writer:
         schedule = ScheduleOptions(**options)
         return self.option(compaction=CompactionOptions(mode=Mode.INLINE, schedule=schedule, limit_s=limit_s))
 
-    def back_pressure(self, **options: Any) -> Writer:
-        """Wait, or fail, rather than make a file group's log too long: fields of `BackPressure`.
+    def back_pressure(self, *, action: str = FullAction.WAIT.value, **options: Any) -> Writer:
+        """Wait, or fail, rather than make a file group's log too long: fields of `BackPressure`
+        (`phantombase.write.stop.trigger`, `.action`, `.wait.seconds`).
 
-        Without a word of it: 8 log files and ten minutes for batches of a stream, no limit else;
+        Without a word of it: 8 log files and ten minutes for batches of a stream, no limit else.
         `stop_trigger=None` turns it off.
         """
-        return self.option(back_pressure=BackPressure(**options))
+        if action not in {one.value for one in FullAction}:
+            raise UsageError("not what a write can do about a full file group", expected="wait or fail", found=action)
+        return self.option(back_pressure=BackPressure(action=FullAction(action), **options))
 
     def conf(self, conf: Mapping[str, str]) -> Writer:
         """Hudi's own names for all of the above; UsageError for one without a meaning here."""
