@@ -17,6 +17,7 @@ from compactor_daemon.execute import LocalRunner
 from compactor_daemon.records import reserved_times
 from tests.attempts import open_table, run_all
 from tests.dead_writer import leave_dead_write
+from tests.golden_tables import unzip_golden
 from tests.test_writer import rows, trips
 from tests.test_writer_refusals import contents
 from tests.written import check_nothing_left, read_rows
@@ -24,9 +25,9 @@ from timeline.errors import PressureError
 from timeline.gate import WANTED, clock_ms, put_wanted
 from timeline.lock import table_lock
 from timeline.schedule import schedule_compaction
-from timeline.view import latest_slice
+from timeline.view import is_replaced, latest_slice
 from writer_hooks import Writer, Written
-from writer_hooks.back_pressure import Room
+from writer_hooks.back_pressure import BackPressure, Room
 from writer_hooks.transaction import transaction
 
 LIMIT = 3
@@ -284,6 +285,18 @@ def test_a_writer_may_fail_instead(version: int, buckets: int | None, tmp_path: 
     check_nothing_left(table.path)
     table.write(table.describe(stop_trigger=LIMIT, action="fail"))
     table.check()
+
+
+@pytest.mark.parametrize("name", ["v6_replaced", "v9_replaced"])
+def test_what_hudi_has_replaced_is_not_full(name: str, tmp_path: Path) -> None:
+    """Of the two file groups with a log that the partition's folder holds one lives."""
+    table = open_table(unzip_golden(name, tmp_path))
+    room = Room(table, BackPressure(stop_trigger=1), lambda _: "", compacts=False)
+    with pytest.raises(PressureError, match="found 1, no compaction of it is pending") as caught:
+        room.check(["north", "never-made"], lambda _: True)
+    view = table.load_view("north")
+    (living,) = (g for g in view.groups if not is_replaced(g, view.facts))
+    assert caught.value.path == f"{table.storage.base_path}/{'/'.join(living.key)}"
 
 
 # --- off and on -------------------------------------------------------------------------------------------------------
