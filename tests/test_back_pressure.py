@@ -292,7 +292,7 @@ def test_what_hudi_has_replaced_is_not_full(name: str, tmp_path: Path) -> None:
     """Of the two file groups with a log that the partition's folder holds one lives."""
     table = open_table(unzip_golden(name, tmp_path))
     room = Room(table, BackPressure(stop_trigger=1), lambda _: "", compacts=False)
-    with pytest.raises(PressureError, match="found 1, no compaction of it is pending") as caught:
+    with pytest.raises(PressureError, match="found 1, its compaction is pending") as caught:
         room.check(["north", "never-made"], lambda _: True)
     view = table.load_view("north")
     (living,) = (g for g in view.groups if not is_replaced(g, view.facts))
