@@ -302,9 +302,10 @@ def test_what_hudi_has_replaced_is_not_full(name: str, tmp_path: Path) -> None:
 # --- off and on -------------------------------------------------------------------------------------------------------
 
 
-def test_off_for_a_batch_on_for_a_stream(tmp_path: Path) -> None:
+@INDEXES
+def test_off_for_a_batch_on_for_a_stream(buckets: int | None, tmp_path: Path) -> None:
     """A batch that fails so is written once when there is room."""
-    table = Trips(tmp_path / "trips", 9, logs=8)
+    table = Trips(tmp_path / "trips", 9, buckets, logs=8)
     table.write()
     assert table.logs() == [9]
     path, batch = str(table.path), rows((0, 99, 99.0))

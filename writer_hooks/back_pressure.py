@@ -107,27 +107,26 @@ class Room:
         relieve: Callable[[bool], str],
         *,
         compacts: bool,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._table = table
         self._options = options
         self._relieve = relieve
         self._compacts = compacts
-        self._clock = clock
-        self._sleep = sleep
         self._full: tuple[Full, ...] = ()
         self.waited_s = 0.0
 
     def check(self, partitions: Iterable[str], appends_to: Callable[[FileGroup], bool]) -> None:
         """PressureError: in these partitions a file group that the write appends to is full."""
-        limit = self._options.stop_trigger
-        if limit is None:
-            return
-        listed = sorted(set(partitions))
-        self._full = full_groups((g for g in consistent(lambda: self._groups(listed)) if appends_to(g)), limit)
+        self._full = self._find(partitions, appends_to)
         if self._full:
             raise self._error("")
+
+    def _find(self, partitions: Iterable[str], appends_to: Callable[[FileGroup], bool]) -> tuple[Full, ...]:
+        limit = self._options.stop_trigger
+        if limit is None:
+            return ()
+        listed = sorted(set(partitions))
+        return full_groups((g for g in consistent(lambda: self._groups(listed)) if appends_to(g)), limit)
 
     def _groups(self, partitions: list[str]) -> list[FileGroup]:
         table = self._table.reload()
@@ -144,23 +143,21 @@ class Room:
         nobody is known who would compact.
         """
         limit_s = self._options.wait_s if self._options.action is FullAction.WAIT else 0.0
-        first, began, before = self._full[0], self._clock(), self.waited_s
-        keys = {one.key for one in self._full}
         self._check_anybody()
+        first, keys = self._full[0], {one.key for one in self._full}
+        began = time.monotonic() - self.waited_s
         said = {"table": self._table.storage.base_path, "file_group": "/".join(first.key), "logs": first.logs}
         _log.info("write_waits", **said, limit=self._options.stop_trigger, compaction=first.plan)
         while True:
             why = self._relieve(any(one.plan is None for one in self._full))
-            try:
-                self.check((partition for partition, _ in keys), lambda group: group.key in keys)
+            self._full = self._find((partition for partition, _ in keys), lambda group: group.key in keys)
+            self.waited_s = time.monotonic() - began
+            if not self._full:
                 break
-            except PressureError:
-                self.waited_s = before + self._clock() - began
-                left = limit_s - self.waited_s
-                if left <= 0:
-                    raise self._error(why) from None
-            self._sleep(min(_POLL_S, left))
-        self.waited_s = before + self._clock() - began
+            left = limit_s - self.waited_s
+            if left <= 0:
+                raise self._error(why)
+            time.sleep(min(_POLL_S, left))
         _log.info("write_goes_on", **said | {"waited_s": round(self.waited_s, 1)})
 
     def _check_anybody(self) -> None:
