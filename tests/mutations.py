@@ -273,7 +273,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/stream", "if intent.instant in timeline.pending_writes:\n        return None", "if intent.instant in timeline.pending_writes:\n        return intent.instant", "writer_conflicts"),
     ("writer_hooks/stream", "return intent.instant if any(", "return None if any(", "writer_conflicts"),
     # Back-pressure.
-    ("writer_hooks/back_pressure", ">= stop_trigger", "> stop_trigger", "back_pressure"),
+    ("writer_hooks/back_pressure", ">= limit\n", "> limit\n", "back_pressure"),
     ("writer_hooks/back_pressure", "(slice_ := latest_slice(group)) is not None", "(slice_ := group.slices[-1] if group.slices else None) is not None", "back_pressure"),
     ("writer_hooks/back_pressure", "if appends_to(g)), limit)", "), limit)", "back_pressure"),
     ("writer_hooks/back_pressure", "if self._compacts or somebody_compacts(", "if True or somebody_compacts(", "back_pressure"),
@@ -286,7 +286,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/write", "(BackPressure() if in_stream else NO_LIMIT)", "BackPressure()", "back_pressure"),
     ("writer_hooks/write", "        if options.buckets is not None:\n            _check_buckets(room, counts)\n", "", "back_pressure"),
     ("writer_hooks/write", "            room.check((partition for partition, _ in mine.appended), lambda group: group.key in mine.appended)\n", "", "back_pressure"),
-    ("writer_hooks/after_commit", "strategy=TriggerStrategy.TIME_ELAPSED, max_delta_seconds=0)", "strategy=TriggerStrategy.ALWAYS)", "back_pressure"),
+    ("writer_hooks/after_commit", "        strategy=TriggerStrategy.TIME_ELAPSED,\n", "        strategy=TriggerStrategy.ALWAYS,\n", "back_pressure"),
+    ("writer_hooks/after_commit", "    at_once = ScheduleOptions(\n", "    at_once = replace(\n        said,\n", "back_pressure"),
     # Unscheduling, and executors of Hudi.
     ("compactor_daemon/unschedule", "        storage.put_if_absent(path, data)\n", "", "unschedule"),
     ("compactor_daemon/unschedule", "        ended |= _end_attempts(storage, instant, who)\n", "        pass\n", "unschedule"),

@@ -25,6 +25,7 @@ from timeline.errors import PressureError
 from timeline.gate import WANTED, clock_ms, put_wanted
 from timeline.lock import table_lock
 from timeline.schedule import schedule_compaction
+from timeline.strategies import Strategy
 from timeline.view import is_replaced, latest_slice
 from writer_hooks import Writer, Written
 from writer_hooks.back_pressure import BackPressure, Room
@@ -81,6 +82,16 @@ class Trips:
         run_all(open_table(self.path))
 
 
+def neighbour(path: Path, version: int, buckets: int | None) -> int:
+    """The number of a key of the same partition that goes to another file group than k0000."""
+    table = Trips(path / "to-try", version, buckets)
+    for number in (3, 6, 9, 12, 15):
+        table.write(table.describe(number))
+        if len(table.logs()) > 1:
+            return number
+    raise AssertionError("all keys in one bucket")
+
+
 def in_thread(work: Callable[[], None]) -> threading.Thread:
     """Somebody else, at work already."""
     thread = threading.Thread(target=work)
@@ -132,28 +143,34 @@ def test_a_writer_that_compacts_inline_does_so_while_it_waits(
     check_nothing_left(table.path)
 
 
+@INDEXES
 @VERSIONS
-def test_what_a_plan_leaves_out_is_planned_next(version: int, tmp_path: Path) -> None:
-    """The full file group is not the one a small plan takes first."""
-    table = Trips(tmp_path / "trips", version, 1)
-    big = rows(*((3 * n + 1, 1, n / 7) for n in range(5000)))
-    for _ in range(2):
-        trips(big, version, 1).upsert(str(table.path))
-    for _ in range(LIMIT):
-        table.write()
-    described = table.describe(stop_trigger=LIMIT, wait_s=LONG_S)
-    done = table.write(described.compact_inline(max_delta_commits=99, target_io_bytes=1))
+def test_whatever_options_leave_out_is_compacted(version: int, buckets: int | None, tmp_path: Path) -> None:
+    """A plan takes one file group, and the full one is not the first; a strategy would not take it at all."""
+    other = neighbour(tmp_path, version, buckets and 2)
+    table = Trips(tmp_path / "trips", version, buckets and 2, logs=1)
+    for _ in range(LIMIT + 1):
+        table.write(table.describe(other))
+    described = table.describe(other, stop_trigger=LIMIT, wait_s=LONG_S)
+    options: dict[str, Any] = {"max_file_slices": 1, "strategies": (Strategy.LOG_FILE_NUM,), "log_num_threshold": 99}
+    done = table.write(described.compact_inline(max_delta_commits=99, **options))
     assert done.waited_s > 0
     assert sorted(table.logs()) == [0, 1]
+    check_nothing_left(table.path)
 
 
 @INDEXES
 @VERSIONS
 def test_only_the_file_groups_of_the_write_count(version: int, buckets: int | None, tmp_path: Path) -> None:
-    table = Trips(tmp_path / "trips", version, buckets, logs=LIMIT)
-    nobody_waits = table.describe(1, stop_trigger=LIMIT, action="fail")
-    assert table.write(nobody_waits).waited_s == 0
-    assert sorted(table.logs()) == [0, LIMIT]
+    """Not those beside them in the partition."""
+    other = neighbour(tmp_path, version, buckets and 2)
+    table = Trips(tmp_path / "trips", version, buckets and 2, logs=LIMIT)
+    table.write(table.describe(other))
+    assert table.write(table.describe(other, stop_trigger=LIMIT, action="fail")).waited_s == 0
+    assert sorted(table.logs()) == [1, LIMIT]
+    with pytest.raises(PressureError):
+        table.write(table.describe(0, other, stop_trigger=LIMIT, action="fail"))
+    assert sorted(table.logs()) == [1, LIMIT]
 
 
 @pytest.mark.parametrize("known_by", ["a plan", "a completed compaction", "the gate"])
@@ -291,7 +308,7 @@ def test_a_writer_may_fail_instead(version: int, buckets: int | None, tmp_path: 
 def test_what_hudi_has_replaced_is_not_full(name: str, tmp_path: Path) -> None:
     """Of the two file groups with a log that the partition's folder holds one lives."""
     table = open_table(unzip_golden(name, tmp_path))
-    room = Room(table, BackPressure(stop_trigger=1), lambda _: "", compacts=False)
+    room = Room(table, BackPressure(), 1, lambda _: "", compacts=False)
     with pytest.raises(PressureError, match="found 1, its compaction is pending") as caught:
         room.check(["north", "never-made"], lambda _: True)
     view = table.load_view("north")
@@ -313,7 +330,7 @@ def test_off_for_a_batch_on_for_a_stream(buckets: int | None, tmp_path: Path) ->
     with pytest.raises(PressureError, match="expected fewer than 8; found 9, no compaction of it is pending"):
         sink.foreach_batch(path)(batch, 0)
     table.check()
-    sink.back_pressure(stop_trigger=None).foreach_batch(path, stream="unlimited")(batch, 0)
+    sink.back_pressure(action="go-on").foreach_batch(path, stream="unlimited")(batch, 0)
     assert table.logs() == [10]
     assert table.schedule()
     table.compact()

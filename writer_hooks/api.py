@@ -128,11 +128,12 @@ class Writer:
         """Wait, or fail, rather than make a file group's log too long: fields of `BackPressure`
         (`phantombase.write.stop.trigger`, `.action`, `.wait.seconds`).
 
-        Without a word of it: 8 log files and ten minutes for batches of a stream, no limit else.
-        `stop_trigger=None` turns it off.
+        `action`: "wait", "fail" or "go-on". Without a word of it batches of a stream wait, and other writes go on.
         """
         if action not in {one.value for one in FullAction}:
-            raise UsageError("not what a write can do about a full file group", expected="wait or fail", found=action)
+            raise UsageError(
+                "not what a write can do about a full file group", expected="wait, fail or go-on", found=action
+            )
         return self.option(back_pressure=BackPressure(action=FullAction(action), **options))
 
     def conf(self, conf: Mapping[str, str]) -> Writer:

@@ -39,28 +39,44 @@ _LISTING_THREADS = 8
 
 
 class FullAction(Enum):
-    """What a write does that meets a full file group, and cannot make room itself."""
+    """What a write does that meets a full file group, and cannot make room itself. GO_ON: none counts as full."""
 
     WAIT = "wait"
     FAIL = "fail"
+    GO_ON = "go-on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackPressure:
-    """How long a file group's log may become. `wait_s` is all a write waits, however often, in seconds."""
+    """How long a file group's log may become. `wait_s` is all a write waits, however often, in seconds.
 
-    stop_trigger: int | None = option(8, "log files of one file group that no write goes beyond; None: no limit")
-    action: FullAction = option(FullAction.WAIT, "what a write does that would go beyond: wait or fail")
+    `stop_trigger`: Paimon's `num-sorted-run.stop-trigger`, with its default: three above the compaction trigger.
+    """
+
+    stop_trigger: int | None = option(None, "log files of one file group that no write goes beyond")
+    action: FullAction = option(FullAction.WAIT, "what a write does that would go beyond: wait, fail, or go on")
     wait_s: float = option(600.0, "seconds that one write waits at most before it fails")
 
     def __post_init__(self) -> None:
         check_least(self, {"stop_trigger": 1})
         if not 0 < self.wait_s < math.inf:
             raise UsageError("wait-s is out of range", expected="more than 0 seconds", found=str(self.wait_s))
+        if self.action is FullAction.GO_ON and self.stop_trigger is not None:
+            raise UsageError(
+                "stop-trigger says nothing with go-on", expected="wait or fail", found=str(self.stop_trigger)
+            )
+
+    def limit(self, compaction_trigger: int) -> int | None:
+        """Log files of one file group at which it is full; None: never."""
+        if self.action is FullAction.GO_ON:
+            return None
+        return self.stop_trigger if self.stop_trigger is not None else compaction_trigger + _ABOVE_TRIGGER
 
 
-NO_LIMIT = BackPressure(stop_trigger=None)
-"""File groups may have as many log files as they will: the default of a write that is no batch of a stream."""
+_ABOVE_TRIGGER = 3
+
+NO_LIMIT = BackPressure(action=FullAction.GO_ON)
+"""The default of a write that is no batch of a stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +88,7 @@ class Full:
     plan: str | None
 
 
-def full_groups(groups: Iterable[FileGroup], stop_trigger: int) -> tuple[Full, ...]:
+def full_groups(groups: Iterable[FileGroup], limit: int) -> tuple[Full, ...]:
     """Those of the file groups a write appends to that would go beyond the limit, the longest log first (pure).
 
     Counted are the log files a reader merges: until a pending compaction is completed, those it will merge too.
@@ -80,7 +96,7 @@ def full_groups(groups: Iterable[FileGroup], stop_trigger: int) -> tuple[Full, .
     full = [
         Full(key=group.key, logs=len(slice_.logs), plan=group.pending_compaction)
         for group in groups
-        if (slice_ := latest_slice(group)) is not None and len(slice_.logs) >= stop_trigger
+        if (slice_ := latest_slice(group)) is not None and len(slice_.logs) >= limit
     ]
     return tuple(sorted(full, key=lambda one: (-one.logs, one.key)))
 
@@ -96,20 +112,23 @@ def somebody_compacts(timeline: Timeline) -> bool:
 class Room:
     """Whether there is room for one write. `waited_s`: seconds it has waited so far.
 
-    `relieve`: called while the write waits; does what this write may do, and says what came of it. It is told whether
-    a full file group is in no pending plan. `compacts`: whether it requests compactions at all.
+    `limit`: log files at which a file group is full, None: never. `relieve`: called while the write waits; does what
+    this write may do, and says what came of it. It is told whether a full file group is in no pending plan.
+    `compacts`: whether this write requests compactions at all.
     """
 
     def __init__(
         self,
         table: Table,
         options: BackPressure,
+        limit: int | None,
         relieve: Callable[[bool], str],
         *,
         compacts: bool,
     ) -> None:
         self._table = table
         self._options = options
+        self._limit = limit
         self._relieve = relieve
         self._compacts = compacts
         self._full: tuple[Full, ...] = ()
@@ -122,7 +141,7 @@ class Room:
             raise self._error("")
 
     def _find(self, partitions: Iterable[str], appends_to: Callable[[FileGroup], bool]) -> tuple[Full, ...]:
-        limit = self._options.stop_trigger
+        limit = self._limit
         if limit is None:
             return ()
         listed = sorted(set(partitions))
@@ -147,7 +166,7 @@ class Room:
         first, keys = self._full[0], {one.key for one in self._full}
         began = time.monotonic() - self.waited_s
         said = {"table": self._table.storage.base_path, "file_group": "/".join(first.key), "logs": first.logs}
-        _log.info("write_waits", **said, limit=self._options.stop_trigger, compaction=first.plan)
+        _log.info("write_waits", **said, limit=self._limit, compaction=first.plan)
         while True:
             why = self._relieve(any(one.plan is None for one in self._full))
             self._full = self._find((partition for partition, _ in keys), lambda group: group.key in keys)
@@ -177,7 +196,7 @@ class Room:
             "a file group has as many log files as a write may leave",
             path="/".join(part for part in (self._table.storage.base_path, *first.key) if part),
             instant=first.plan,
-            expected=f"fewer than {self._options.stop_trigger}",
+            expected=f"fewer than {self._limit}",
             found=", ".join(found),
             todo="Nothing of this write is visible. Let somebody compact the table (compactor-daemon run, or schedule= "
             "or inline compaction of this writer), or raise stop_trigger or wait_s.",

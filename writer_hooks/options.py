@@ -41,7 +41,7 @@ class WriteOptions:
     (`hoodie.write.lock.*`); None: a file in the table, which real Hudi does not know.
     `drop_metadata_table`: turn a live metadata table off first (`hoodie.metadata.enable=false`).
     `compaction`: what is done for it after the commit.
-    `back_pressure`: how long a file group's log may become; None: the default limit for batches of a stream, else none.
+    `back_pressure`: how long a file group's log may become; None: batches of a stream wait, other writes go on.
     `times`: how TIMESTAMP partition values are formatted, as far as the table does not store it, under Hudi's names
     (`hoodie.keygen.timebased.*`).
     """

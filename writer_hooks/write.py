@@ -118,8 +118,9 @@ def _room(table: Table, lock: TableLock, engine: Engine, options: WriteOptions, 
         done = _after(table, lock, engine, replace(options, compaction=compaction))
         return done.error or done.why
 
-    limit = options.back_pressure or (BackPressure() if in_stream else NO_LIMIT)
-    return Room(table, limit, relieve, compacts=options.compaction.mode is not Mode.WRITE_ONLY)
+    pressure = options.back_pressure or (BackPressure() if in_stream else NO_LIMIT)
+    limit = pressure.limit(options.compaction.schedule.compaction_trigger)
+    return Room(table, pressure, limit, relieve, compacts=options.compaction.mode is not Mode.WRITE_ONLY)
 
 
 def _after(table: Table, lock: TableLock, engine: Engine, options: WriteOptions) -> AfterCommit:

@@ -36,7 +36,7 @@ _KNOWN: _Known = {
     "hoodie.cleaner.policy.failed.writes": ("lazy_rollback", lambda text: {"LAZY": True, "EAGER": False}[text.upper()]),
 }
 _PRESSURE: _Known = {
-    "phantombase.write.stop.trigger": ("stop_trigger", lambda text: None if text == "off" else int(text)),
+    "phantombase.write.stop.trigger": ("stop_trigger", int),
     "phantombase.write.stop.action": ("action", lambda text: FullAction(text.strip().lower())),
     "phantombase.write.stop.wait.seconds": ("wait_s", float),
 }

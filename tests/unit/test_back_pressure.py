@@ -82,11 +82,26 @@ def test_who_is_known_to_compact(layout: Layout, instants: str, known: bool) -> 
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"stop_trigger": 0}, {"stop_trigger": -1}, {"wait_s": 0.0}, {"wait_s": -1.0}, {"wait_s": float("inf")}]
+    "wrong",
+    [
+        {"stop_trigger": 0},
+        {"stop_trigger": -1},
+        {"stop_trigger": 3, "action": "go-on"},
+        {"wait_s": 0.0},
+        {"wait_s": -1.0},
+        {"wait_s": float("inf")},
+        {"action": "sleep"},
+    ],
 )
 def test_limits_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=next(iter(wrong)).replace("_", "-")):
+    with pytest.raises(UsageError, match=r"stop-trigger|wait-s|what a write can do"):
         writer().back_pressure(**wrong)
+
+
+def test_the_limit_goes_by_the_compaction_trigger() -> None:
+    assert [BackPressure().limit(trigger) for trigger in (2, 5)] == [5, 8]
+    assert BackPressure(stop_trigger=1).limit(5) == 1
+    assert NO_LIMIT.limit(5) is None
 
 
 def test_configuration_means_the_same_as_the_api() -> None:
@@ -102,7 +117,7 @@ def test_configuration_means_the_same_as_the_api() -> None:
     for name, value in said.items():
         one_by_one = one_by_one.conf({name: value})
     assert one_by_one.options.back_pressure == wanted
-    assert writer().conf({"phantombase.write.stop.trigger": "off"}).options.back_pressure == NO_LIMIT
+    assert writer().conf({"phantombase.write.stop.action": "go-on"}).options.back_pressure == NO_LIMIT
     assert writer().conf({"phantombase.write.stop.action": "fail"}).options.back_pressure == BackPressure(
         action=FullAction.FAIL
     )
