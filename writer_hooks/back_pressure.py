@@ -48,7 +48,8 @@ class FullAction(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackPressure:
-    """How long a file group's log may become. `wait_s` is all a write waits, however often, in seconds.
+    """How long a file group's log may become. `wait_s` is all a write waits, however often, in seconds;
+    an inline compaction it has begun meanwhile is under its own limit.
 
     `stop_trigger`: Paimon's `num-sorted-run.stop-trigger`, with its default: three above the compaction trigger.
     """
