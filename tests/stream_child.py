@@ -27,6 +27,7 @@ def main(source: str, checkpoint: str, table: str, version: str) -> None:
     )
     frame = spark.readStream.schema("id string, ts long, fare double").option("maxFilesPerTrigger", 1).parquet(source)
     described = writer().table("trips", version=int(version)).key("id").ordering("ts").buckets(2).option(slots=2)
+    described = described.back_pressure(action="go-on")  # nobody compacts
     query = (
         frame.writeStream.foreachBatch(described.foreach_batch(table, stream="trips"))
         .option("checkpointLocation", checkpoint)

@@ -15,6 +15,7 @@
     │   └── TableChangedError       the table was upgraded, or its settings changed, while it was looked at
     ├── LedgerError                 the books of a compaction do not balance: nothing is published
     ├── StorageError                the storage refused or broke a promise (put-if-absent, place)
+    ├── PressureError               a file group's log is as long as a write may leave it
     ├── StoppedError                work was stopped by its time limit: nothing is wrong
     ├── SparkError                  Spark did not start or lost a job
     └── ZooKeeperError              ZooKeeper cannot be started or reached
@@ -152,6 +153,10 @@ class StorageError(PhantombaseError):
 
 class StoppedError(PhantombaseError):
     """Work was stopped by its time limit: nothing is wrong, and the next run goes on from there."""
+
+
+class PressureError(PhantombaseError):
+    """A write would make a file group's log too long, and no compaction made room in time. Nothing of it is visible."""
 
 
 class SparkError(PhantombaseError):

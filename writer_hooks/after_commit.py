@@ -6,7 +6,7 @@ The write stands whatever comes of this: an error here is reported, not raised, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 
 import structlog
@@ -19,11 +19,13 @@ from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptio
 from compactor_daemon.records import reserved_times
 from compactor_daemon.run import run_compactions
 from compactor_daemon.zookeeper import ZooKeeperOptions
+from timeline.bounds import BoundOptions
 from timeline.errors import PhantombaseError
 from timeline.lock import TableLock
 from timeline.schedule import schedule_compaction
 from timeline.schedule_options import ScheduleOptions
 from timeline.table import Table
+from timeline.triggers import TriggerStrategy
 
 _log = structlog.get_logger()
 
@@ -54,6 +56,24 @@ class CompactionOptions:
     limit_s: float | None = None
     notify: Callable[[], None] | None = None
     fleet: ZooKeeperOptions | None = None
+
+
+def due_at_once(options: CompactionOptions) -> CompactionOptions:
+    """The same, but every file group with log files is due, as a new base file, within the limits of a plan.
+
+    No strategy, picking or trigger may leave out what somebody waits for. Not the trigger ALWAYS: who asks again and
+    again uses the gate of version 6.
+    """
+    said = options.schedule
+    at_once = ScheduleOptions(
+        strategy=TriggerStrategy.TIME_ELAPSED,
+        max_delta_seconds=0,
+        max_pending=said.max_pending,
+        gate_s=said.gate_s,
+        incremental=said.incremental,
+        **{limit.name: getattr(said, limit.name) for limit in fields(BoundOptions)},
+    )
+    return replace(options, schedule=at_once)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

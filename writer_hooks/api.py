@@ -23,6 +23,7 @@ from timeline.schedule_options import ScheduleOptions
 from timeline.table import Table
 from timeline.table_config import MergeMode
 from writer_hooks.after_commit import CompactionOptions, Mode
+from writer_hooks.back_pressure import BackPressure, FullAction
 from writer_hooks.create_table import create_table
 from writer_hooks.engine import Engine, LocalEngine
 from writer_hooks.key_generator import generator_kind
@@ -123,6 +124,18 @@ class Writer:
         schedule = ScheduleOptions(**options)
         return self.option(compaction=CompactionOptions(mode=Mode.INLINE, schedule=schedule, limit_s=limit_s))
 
+    def back_pressure(self, *, action: str = FullAction.WAIT.value, **options: Any) -> Writer:
+        """Wait, or fail, rather than make a file group's log too long: fields of `BackPressure`
+        (`phantombase.write.stop.trigger`, `.action`, `.wait.seconds`).
+
+        `action`: "wait", "fail" or "go-on". Without a word of it batches of a stream wait, and other writes go on.
+        """
+        if action not in {one.value for one in FullAction}:
+            raise UsageError(
+                "not what a write can do about a full file group", expected="wait, fail or go-on", found=action
+            )
+        return self.option(back_pressure=BackPressure(action=FullAction(action), **options))
+
     def conf(self, conf: Mapping[str, str]) -> Writer:
         """Hudi's own names for all of the above; UsageError for one without a meaning here."""
         said, options = parse_write_conf(conf, self.options)
@@ -164,6 +177,7 @@ class Writer:
 
         `stream`: the query's name in the table (`hoodie.datasource.write.streaming.checkpoint.identifier`). The
         number of the batch is stored with its commit, and a batch that is replayed after a crash is recognised.
+        Batches wait for compaction unless `back_pressure` says otherwise.
         """
 
         def sink(frame: Any, number: int) -> None:

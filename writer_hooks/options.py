@@ -8,6 +8,7 @@ from enum import Enum
 from compactor_daemon.options import OutputOptions
 from timeline.log_write import LogFormat
 from writer_hooks.after_commit import CompactionOptions
+from writer_hooks.back_pressure import BackPressure
 
 
 class Operation(Enum):
@@ -40,6 +41,7 @@ class WriteOptions:
     (`hoodie.write.lock.*`); None: a file in the table, which real Hudi does not know.
     `drop_metadata_table`: turn a live metadata table off first (`hoodie.metadata.enable=false`).
     `compaction`: what is done for it after the commit.
+    `back_pressure`: how long a file group's log may become; None: batches of a stream wait, other writes go on.
     `times`: how TIMESTAMP partition values are formatted, as far as the table does not store it, under Hudi's names
     (`hoodie.keygen.timebased.*`).
     """
@@ -60,4 +62,5 @@ class WriteOptions:
     lock: str | None = None
     drop_metadata_table: bool = False
     compaction: CompactionOptions = field(default_factory=CompactionOptions)
+    back_pressure: BackPressure | None = None
     times: tuple[tuple[str, str], ...] = ()

@@ -12,16 +12,18 @@ import structlog
 from compactor_daemon.records import reserved_times
 from timeline.commit_metadata import CommitMetadata, WriteStat
 from timeline.dead_writers import roll_back_dead_writers
-from timeline.errors import ConflictError
+from timeline.errors import ConflictError, PressureError
 from timeline.gate import wait_while_wanted
 from timeline.layout import Slicing
 from timeline.lock import TableLock, table_lock
 from timeline.rollback import roll_back
 from timeline.schedule import drop_metadata_table, refuse_metadata_table
 from timeline.table import Table, TableSchema
-from writer_hooks.after_commit import AfterCommit, after_commit
+from writer_hooks.after_commit import AfterCommit, Mode, after_commit, due_at_once
+from writer_hooks.back_pressure import NO_LIMIT, BackPressure, Room
+from writer_hooks.bucket import bucket_of_file_id
 from writer_hooks.clean_up import remove_traces
-from writer_hooks.engine import Engine
+from writer_hooks.engine import Engine, Summary
 from writer_hooks.options import Operation, WriteOptions
 from writer_hooks.placing import Placed, place_all, write_stat
 from writer_hooks.rows import footprint, prepare_rows, stage_rows
@@ -35,7 +37,10 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A completed write: counts in rows (updates: rows of keys that exist, or may exist under a bucket index)."""
+    """A completed write: counts in rows (updates: rows of keys that exist, or may exist under a bucket index).
+
+    `seconds`: of the try that succeeded; `waited_s`: for room in file groups before it (see `back_pressure`).
+    """
 
     instant: str
     operation: Operation
@@ -46,6 +51,7 @@ class Written:
     updates: int
     deletes: int
     seconds: float
+    waited_s: float = 0.0
     after: AfterCommit = field(default_factory=AfterCommit)
 
 
@@ -53,7 +59,7 @@ def write(table: Table, engine: Engine, operation: Operation, options: WriteOpti
     """Writes the engine's input as one delta commit.
 
     UsageError, UnsupportedError: refused, nothing was touched. ConflictError: somebody else changed the same meanwhile,
-    and `retries` are used up; the table reads as before.
+    and `retries` are used up. PressureError: a file group is full (see `back_pressure`). The table reads as before.
     """
     table, lock = _checked(table, options)
     return _retried(table, lock, engine, operation, options, None)
@@ -88,15 +94,33 @@ def _retried(
     options: WriteOptions,
     batch: StreamBatch | None,
 ) -> Written:
-    for left in reversed(range(options.retries + 1)):
+    left = options.retries
+    room = _room(table, lock, engine, options, in_stream=batch is not None)
+    while True:
         try:
-            done = _attempt(table.reload(), lock, engine, operation, options, batch)
-            return replace(done, after=_after(table, lock, engine, options))
+            done = _attempt(table.reload(), lock, engine, operation, options, batch, room)
+            return replace(done, waited_s=room.waited_s, after=_after(table, lock, engine, options))
+        except PressureError:
+            room.wait()
         except ConflictError as error:
             if not left:
                 raise
             _log.info("write_again", retries_left=left, error=str(error))
-    raise AssertionError("unreachable")
+            left -= 1
+
+
+def _room(table: Table, lock: TableLock, engine: Engine, options: WriteOptions, *, in_stream: bool) -> Room:
+    """Back-pressure is on by default for batches of a stream: nobody looks at each of them."""
+
+    def relieve(unplanned: bool) -> str:
+        _roll_back_dead(table.reload(), lock, options)  # on version 6 a dead one would keep every plan from being made
+        compaction = due_at_once(options.compaction) if unplanned else options.compaction
+        done = _after(table, lock, engine, replace(options, compaction=compaction))
+        return done.error or done.why
+
+    pressure = options.back_pressure or (BackPressure() if in_stream else NO_LIMIT)
+    limit = pressure.limit(options.compaction.schedule.compaction_trigger)
+    return Room(table, pressure, limit, relieve, compacts=options.compaction.mode is not Mode.WRITE_ONLY)
 
 
 def _after(table: Table, lock: TableLock, engine: Engine, options: WriteOptions) -> AfterCommit:
@@ -110,6 +134,7 @@ def _attempt(
     operation: Operation,
     options: WriteOptions,
     batch: StreamBatch | None,
+    room: Room,
 ) -> Written:
     started = time.monotonic()
     timeline = table.load_timeline()
@@ -117,12 +142,15 @@ def _attempt(
     with prepare_rows(table, timeline, schema, engine, operation, options).kept() as rows:
         counts = rows.summary()  # what is wrong with the rows comes up here, before anything is visible
         _make_way(table, lock, options)
+        if options.buckets is not None:
+            _check_buckets(room, counts)
         with transaction(table, lock, options.heartbeat_s) as begun:
             if batch is not None:
                 batch.intend(begun.table.storage, begun.instant)
             _check_same(table, schema, begun, engine, operation, options)
             files = stage_rows(begun, schema, rows, counts, engine.slots, operation, options)
             mine = footprint(files, operation, options)
+            room.check((partition for partition, _ in mine.appended), lambda group: group.key in mine.appended)
             begun.check_conflicts(mine, schema.commit_text)
             placed = place_all(begun.table, begun.instant, files)
             extra = batch.metadata if batch is not None else {}
@@ -135,6 +163,17 @@ def _attempt(
 
 def _make_way(table: Table, lock: TableLock, options: WriteOptions) -> None:
     """Rolls dead writers back, and lets a due compaction be planned first."""
+    _roll_back_dead(table, lock, options)
+    wait_while_wanted(table.storage)
+
+
+def _check_buckets(room: Room, counts: Summary) -> None:
+    """PressureError before anything is staged: `counts` has the bucket of each row that will be appended."""
+    buckets = {(partition, int(bucket)) for partition, bucket in counts}
+    room.check((p for p, _ in buckets), lambda group: (group.partition, bucket_of_file_id(group.file_id)) in buckets)
+
+
+def _roll_back_dead(table: Table, lock: TableLock, options: WriteOptions) -> None:
     lazy = options.lazy_rollback if options.lazy_rollback is not None else options.lock is not None
     roll_back_dead_writers(
         table,
@@ -144,7 +183,6 @@ def _make_way(table: Table, lock: TableLock, options: WriteOptions) -> None:
         expiry_s=options.heartbeat_expiry_s,
         reserved=reserved_times,
     )
-    wait_while_wanted(table.storage)
 
 
 def _check_same(

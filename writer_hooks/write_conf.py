@@ -1,15 +1,16 @@
-"""Hudi's own write configuration as options of a write and the description of a table (pure)."""
+"""Hudi's own write configuration, and a few names beside it, as options of a write and description of a table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from compactor_daemon.hudi_conf import HUDI_NAMES, SCHEDULE_CONF, parse_hudi_conf, parse_schedule_conf
 from timeline.errors import UnsupportedError, UsageError
 from timeline.log_write import LogFormat
 from writer_hooks.after_commit import CompactionOptions, Mode
+from writer_hooks.back_pressure import BackPressure, FullAction
 from writer_hooks.options import WriteOptions
 from writer_hooks.table_conf import parse_table_conf
 
@@ -20,7 +21,10 @@ def _flag(text: str) -> bool:
     return _FLAGS[text.strip().lower()]
 
 
-_KNOWN: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+_Known: TypeAlias = Mapping[str, tuple[str, Callable[[str], Any]]]
+"""A name: the field it means, and its value from text."""
+
+_KNOWN: _Known = {
     "hoodie.bucket.index.num.buckets": ("buckets", int),
     "hoodie.bucket.index.hash.field": ("bucket_fields", lambda text: tuple(f.strip() for f in text.split(","))),
     "hoodie.combine.before.upsert": ("combine", _flag),
@@ -31,6 +35,13 @@ _KNOWN: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "hoodie.upsert.shuffle.parallelism": ("slots", int),
     "hoodie.cleaner.policy.failed.writes": ("lazy_rollback", lambda text: {"LAZY": True, "EAGER": False}[text.upper()]),
 }
+_PRESSURE: _Known = {
+    "phantombase.write.stop.trigger": ("stop_trigger", int),
+    "phantombase.write.stop.action": ("action", lambda text: FullAction(text.strip().lower())),
+    "phantombase.write.stop.wait.seconds": ("wait_s", float),
+}
+"""Back-pressure, which Hudi has not."""
+
 _MODES = {"hoodie.compact.inline": Mode.INLINE, "hoodie.compact.schedule.inline": Mode.SCHEDULE}
 _LOCK = "hoodie.write.lock."
 _ZOOKEEPER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
@@ -44,6 +55,7 @@ def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[di
     lock provider that this code has not.
     """
     found: dict[str, Any] = {}
+    pressure: dict[str, Any] = {}
     lock, table, modes = dict[str, str](), dict[str, str](), dict[str, str]()
     output, schedule = list[str](), list[str]()
     for name, value in conf.items():
@@ -58,20 +70,29 @@ def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[di
         elif name in HUDI_NAMES:
             output.append(f"{name}={value}")
         elif name in _KNOWN:
-            field, convert = _KNOWN[name]
-            try:
-                found[field] = convert(value)
-            except (KeyError, ValueError) as error:
-                raise UsageError(f"not a value of {name}", found=value) from error
+            found |= _value(_KNOWN, name, value)
+        elif name in _PRESSURE:
+            pressure |= _value(_PRESSURE, name, value)
         else:
             table[name] = value
     if lock:
         found["lock"] = _lock(lock)
     if output:
         found["output"] = replace(options.output, **parse_hudi_conf(output))
+    if pressure:
+        found["back_pressure"] = replace(options.back_pressure or BackPressure(), **pressure)
     if modes or schedule:
         found["compaction"] = _compaction(options.compaction, modes, schedule)
     return parse_table_conf(table), replace(options, **found)
+
+
+def _value(known: _Known, name: str, value: str) -> dict[str, Any]:
+    """The field and its value."""
+    field, convert = known[name]
+    try:
+        return {field: convert(value)}
+    except (KeyError, ValueError) as error:
+        raise UsageError(f"not a value of {name}", found=value) from error
 
 
 def _compaction(options: CompactionOptions, modes: Mapping[str, str], schedule: list[str]) -> CompactionOptions:

@@ -1,0 +1,204 @@
+"""Back-pressure: a write that would make a file group's log too long waits until a compaction has made room.
+
+    look      the file groups the write appends to: under a bucket index before it begins, always once it is staged
+    full      the transaction is rolled back: nothing of the write is on the timeline, in the lock, or in the table
+    relieve   what this write may do about it itself: roll dead writers back, request a compaction, compact inline
+    again     from the beginning, once there is room
+
+It waits outside its transaction because on version 6 nobody can plan while a delta commit pends, and no compaction
+ends on any version while a write that began before its plan pends: a write that waited inside would wait for itself.
+Under a bucket index the rows tell their file groups, and a full one is seen before anything is staged. Under the key
+index only the look-up tells them, under the transaction's timeline. The look after staging is the one the limit rests
+on: whoever appended to the group since the write began is a conflict.
+
+A write that has nothing to do with compaction waits only where somebody is known who has (`somebody_compacts`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+
+import structlog
+
+from timeline.active import Timeline
+from timeline.errors import PressureError, UsageError
+from timeline.gate import clock_ms, read_wanted
+from timeline.option import check_least, option
+from timeline.table import Table, consistent
+from timeline.view import FileGroup, GroupKey, is_replaced, latest_slice
+
+_log = structlog.get_logger()
+
+_POLL_S = 1.0
+_LISTING_THREADS = 8
+
+
+class FullAction(Enum):
+    """What a write does that meets a full file group, and cannot make room itself. GO_ON: none counts as full."""
+
+    WAIT = "wait"
+    FAIL = "fail"
+    GO_ON = "go-on"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackPressure:
+    """How long a file group's log may become. `wait_s` is all a write waits, however often, in seconds;
+    an inline compaction it has begun meanwhile is under its own limit.
+
+    `stop_trigger`: Paimon's `num-sorted-run.stop-trigger`, with its default: three above the compaction trigger.
+    """
+
+    stop_trigger: int | None = option(None, "log files of one file group that no write goes beyond")
+    action: FullAction = option(FullAction.WAIT, "what a write does that would go beyond: wait, fail, or go on")
+    wait_s: float = option(600.0, "seconds that one write waits at most before it fails")
+
+    def __post_init__(self) -> None:
+        check_least(self, {"stop_trigger": 1})
+        if not 0 < self.wait_s < math.inf:
+            raise UsageError("wait-s is out of range", expected="more than 0 seconds", found=str(self.wait_s))
+        if self.action is FullAction.GO_ON and self.stop_trigger is not None:
+            raise UsageError(
+                "stop-trigger says nothing with go-on", expected="wait or fail", found=str(self.stop_trigger)
+            )
+
+    def limit(self, compaction_trigger: int) -> int | None:
+        """Log files of one file group at which it is full; None: never."""
+        if self.action is FullAction.GO_ON:
+            return None
+        return self.stop_trigger if self.stop_trigger is not None else compaction_trigger + _ABOVE_TRIGGER
+
+
+_ABOVE_TRIGGER = 3
+
+NO_LIMIT = BackPressure(action=FullAction.GO_ON)
+"""The default of a write that is no batch of a stream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Full:
+    """A file group without room for one more log file; `plan`: the pending compaction it is in."""
+
+    key: GroupKey
+    logs: int
+    plan: str | None
+
+
+def full_groups(groups: Iterable[FileGroup], limit: int) -> tuple[Full, ...]:
+    """Those of the file groups a write appends to that would go beyond the limit, the longest log first (pure).
+
+    Counted are the log files a reader merges: until a pending compaction is completed, those it will merge too.
+    """
+    full = [
+        Full(key=group.key, logs=len(slice_.logs), plan=group.pending_compaction)
+        for group in groups
+        if (slice_ := latest_slice(group)) is not None and len(slice_.logs) >= limit
+    ]
+    return tuple(sorted(full, key=lambda one: (-one.logs, one.key)))
+
+
+def somebody_compacts(timeline: Timeline) -> bool:
+    """Whether the active timeline shows that anybody compacts the table: such an instant, pending or completed (pure).
+
+    In a MERGE_ON_READ table nothing but a compaction completes as `commit`.
+    """
+    return any(i.action in ("compaction", "logcompaction", "commit") for i in timeline.instants)
+
+
+class Room:
+    """Whether there is room for one write. `waited_s`: seconds it has waited so far.
+
+    `limit`: log files at which a file group is full, None: never. `relieve`: called while the write waits; does what
+    this write may do, and says what came of it. It is told whether a full file group is in no pending plan.
+    `compacts`: whether this write requests compactions at all.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        options: BackPressure,
+        limit: int | None,
+        relieve: Callable[[bool], str],
+        *,
+        compacts: bool,
+    ) -> None:
+        self._table = table
+        self._options = options
+        self._limit = limit
+        self._relieve = relieve
+        self._compacts = compacts
+        self._full: tuple[Full, ...] = ()
+        self.waited_s = 0.0
+
+    def check(self, partitions: Iterable[str], appends_to: Callable[[FileGroup], bool]) -> None:
+        """PressureError: in these partitions a file group that the write appends to is full."""
+        self._full = self._find(partitions, appends_to)
+        if self._full:
+            raise self._error("")
+
+    def _find(self, partitions: Iterable[str], appends_to: Callable[[FileGroup], bool]) -> tuple[Full, ...]:
+        limit = self._limit
+        if limit is None:
+            return ()
+        listed = sorted(set(partitions))
+        return full_groups((g for g in consistent(lambda: self._groups(listed)) if appends_to(g)), limit)
+
+    def _groups(self, partitions: list[str]) -> list[FileGroup]:
+        table = self._table.reload()
+        timeline = table.load_timeline()
+        facts = table.load_facts(timeline)
+        with ThreadPoolExecutor(_LISTING_THREADS) as pool:
+            found = pool.map(lambda partition: table.partition_groups(partition, timeline, facts), partitions)
+            return [group for groups in found for group in groups if not is_replaced(group, facts)]
+
+    def wait(self) -> None:
+        """After `check` has found no room, outside the transaction: returns when there is.
+
+        What this write may do about it is done in any case. PressureError: the write is to fail, its time is up, or
+        nobody is known who would compact.
+        """
+        limit_s = self._options.wait_s if self._options.action is FullAction.WAIT else 0.0
+        self._check_anybody()
+        first, keys = self._full[0], {one.key for one in self._full}
+        began = time.monotonic() - self.waited_s
+        said = {"table": self._table.storage.base_path, "file_group": "/".join(first.key), "logs": first.logs}
+        _log.info("write_waits", **said, limit=self._limit, compaction=first.plan)
+        while True:
+            why = self._relieve(any(one.plan is None for one in self._full))
+            self._full = self._find((partition for partition, _ in keys), lambda group: group.key in keys)
+            self.waited_s = time.monotonic() - began
+            if not self._full:
+                break
+            left = limit_s - self.waited_s
+            if left <= 0:
+                raise self._error(why)
+            time.sleep(min(_POLL_S, left))
+        _log.info("write_goes_on", **said | {"waited_s": round(self.waited_s, 1)})
+
+    def _check_anybody(self) -> None:
+        """PressureError instead of a wait for nothing."""
+        if self._compacts or somebody_compacts(self._table.reload().load_timeline()):
+            return
+        if read_wanted(self._table.storage, clock_ms()) is None:
+            raise self._error("nobody is known to compact this table")
+
+    def _error(self, why: str) -> PressureError:
+        first, others = self._full[0], len(self._full) - 1
+        found = [f"{first.logs}, and {others} more such file groups" if others else f"{first.logs}"]
+        found.append("its compaction is pending" if first.plan else "no compaction of it is pending")
+        found += [f"waited {self.waited_s:.1f} s"] if self.waited_s else []
+        found += [why] if why else []
+        return PressureError(
+            "a file group has as many log files as a write may leave",
+            path="/".join(part for part in (self._table.storage.base_path, *first.key) if part),
+            instant=first.plan,
+            expected=f"fewer than {self._limit}",
+            found=", ".join(found),
+            todo="Nothing of this write is visible. Let somebody compact the table (compactor-daemon run, or schedule= "
+            "or inline compaction of this writer), or raise stop_trigger or wait_s.",
+        )
