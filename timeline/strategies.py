@@ -16,9 +16,9 @@ of 1.2.0 (org.apache.hudi.table.action.compact.strategy):
 **Target.** The slice that reaches it is the last one; one of 0 MB (see `slice_io`) never does; a target of 0 has none.
 **Order.** Sorts are stable. Hudi's own order before them is that of its listing, so ties may fall otherwise there.
 **Days.** yyyy/MM/dd at the start of the path, with keys of Hive style taken away (`year=2026/month=11/...`); what comes
-behind it is ignored. Hudi fails on other forms once it compares two partitions; here they are an error. With
-"-" in a path its partition-aware strategies look for a folder with "/" in its place and silently find nothing: a path
-that is no day is an error here too, and one with "-" behind the day is found.
+behind it is ignored. Hudi fails on other forms once it compares two partitions; here they are an error. With "-" in a
+path its partition-aware strategies look for a folder with "/" in its place and silently find nothing: a path that is no
+day is an error here too, and one with "-" behind the day is found.
 **Several strategies** run in order, each on what the one before has kept.
 
 What Hudi 1.2.0 notes in `missingSchedulePartitions`, and how it plans by that: docs/decisions.md.

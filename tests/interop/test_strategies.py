@@ -70,7 +70,7 @@ def cases(rng: random.Random, slices: Sequence[FileSlice]) -> Iterator[StrategyO
     sizes = sorted(s.log_bytes for s in slices)
     counts = sorted(len(s.logs) for s in slices)
     total = sum(map(io_mb, slices))
-    for target in (0, 1, rng.randrange(2, 120), rng.randrange(120, total), total + 1):
+    for target in (0, 1, rng.randrange(2, 120), rng.randrange(120, total + 1), total + 1):
         yield StrategyOptions(strategies=(S.BOUNDED_IO,), strategy_io_mb=target)
     size, count = rng.choice(sizes), rng.choice(counts)
     for threshold, target in ((0, 5), (size, total), (size + 1, total), (sizes[1], 130), (sizes[-1] + 1, total)):
