@@ -78,9 +78,9 @@ def read_logs(
         entries += count
         read_bytes += block.content_bytes
     if spill is None:
-        return fold.finish(), _counts(selection, entries)
+        return fold.finish(), count_blocks(selection, entries)
     spill.add(fold.drain())
-    return spill, _counts(selection, entries)
+    return spill, count_blocks(selection, entries)
 
 
 def _parts(block: LogBlock, source: pa.NativeFile, rules: SliceRules, out: pa.Schema) -> Iterator[Keyed | Deletes]:
@@ -121,10 +121,20 @@ def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules) -> None:
             source.close()
 
 
+def slice_blocks(storage: Storage, slice_: FileSlice) -> list[LogBlock]:
+    """The blocks of a slice's log files in log order; reads headers only."""
+    blocks: list[LogBlock] = []
+    for log in slice_.logs:
+        with storage.open_input(log.path) as source:
+            blocks += scan_blocks(source, log.path)
+    return blocks
+
+
 def _select(sources: Mapping[str, pa.NativeFile], visibility: Visibility) -> Selection:
     return select_blocks((b for path, source in sources.items() for b in scan_blocks(source, path)), visibility)
 
 
-def _counts(selection: Selection, entries: int) -> LogCounts:
+def count_blocks(selection: Selection, entries: int) -> LogCounts:
+    """What a selection held; `entries` by block headers."""
     causes = Counter(cause for _, cause in selection.skipped)
     return LogCounts(entries=entries, blocks=len(selection.blocks), skipped=tuple(causes.items()))
