@@ -16,15 +16,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from timeline.avro_schema import project
 from timeline.errors import LedgerError
 from timeline.file_name import LogFileName
-from timeline.identity import IdentityTally, identity_columns, identity_sum
+from timeline.identity import IdentityTally
 from timeline.ledger import Ledger, total
 from timeline.log_block import BlockKind, scan_blocks
-from timeline.log_decode import content_of, count_entries, decode_rows
+from timeline.log_books import LogTotals, books_of_all, log_totals
+from timeline.log_decode import content_of
 from timeline.log_fold import Winners
-from timeline.log_scan import select_blocks
+from timeline.log_scan import Selection, select_blocks
 from timeline.log_spill import LogSpill
 from timeline.log_write import LogFormat, Parts, copied_block, data_block, delete_block, split_rows
 from timeline.merge import SliceMerge
@@ -89,37 +89,61 @@ def stage_log(
         log_format=LogFormat.PARQUET if parquet else LogFormat.AVRO,
         codec=codec,
     )
-    stage = _stage_folded if log.fold else _stage_copied
-    ledger, counts = stage(storage, path, slice_, rules, head)
-    rows, deletes, identity = _read_back(storage, path, rules)
-    if deletes != ledger.deletes_of_absent:
-        raise LedgerError(
-            "the ledger does not balance: deletes out = delete keys",
-            path=path,
-            expected=str(ledger.deletes_of_absent),
-            found=str(deletes),
-        )
-    sums = None if ledger.identity is None else replace(ledger.identity, out=identity)
-    return replace(ledger, rows_out=rows, identity=sums), counts
+    if log.fold:
+        ledger, counts = _fold(storage, path, slice_, rules, head)
+    else:
+        ledger, counts = _copy(storage, path, selection, rules, head)
+    ledger.check(
+        footer_rows_in=0,
+        header_entries=counts.entries,
+        footer_rows_out=ledger.rows_out,
+        where=f"{slice_.partition}/{slice_.file_id}",
+    )
+    return ledger, counts
 
 
-def _stage_folded(
-    storage: Storage, path: str, slice_: FileSlice, rules: SliceRules, head: _Head
-) -> tuple[Ledger, LogCounts]:
+def _fold(storage: Storage, path: str, slice_: FileSlice, rules: SliceRules, head: _Head) -> tuple[Ledger, LogCounts]:
+    books, tally = [], IdentityTally()
     with ExitStack() as stack:
         file = stack.enter_context(staged_output(storage, path))
         logs, counts = read_logs(storage, slice_, rules, rules.schema, stack)
         parts = (logs.winners(n)[0] for n in range(len(logs))) if isinstance(logs, LogSpill) else (logs,)
-        books = []
         for won in parts:
             merge = SliceMerge(rules.merge, won, hashed=True)
             _, rows, hashes = merge.inserts()
             for block in _blocks(rows, won, slice_.partition, head):
                 file.writelines(block)
-            tally = IdentityTally()
             tally.inserted(hashes)
-            books.append(replace(merge.ledger(rows.num_rows), identity=tally.finish(0)))
-    return total(books), counts
+            books.append(merge.ledger(0))
+    out = _staged(storage, path, rules)
+    ledger = replace(total(books), rows_out=out.rows, identity=tally.finish(out.identity))
+    if out.deletes != ledger.deletes_of_absent:
+        raise LedgerError(
+            "the ledger does not balance: deletes out = delete keys",
+            path=path,
+            expected=str(ledger.deletes_of_absent),
+            found=str(out.deletes),
+        )
+    return ledger, counts
+
+
+def _copy(
+    storage: Storage, path: str, selection: Selection, rules: SliceRules, head: _Head
+) -> tuple[Ledger, LogCounts]:
+    with staged_output(storage, path) as file:
+        for block in selection.blocks:
+            with storage.open_input(block.path) as source:
+                content = content_of(block, source)
+                file.writelines(copied_block(block, content, instant=head.instant, compacted=head.compacted))
+    taken, out = log_totals(storage, selection.blocks, rules), _staged(storage, path, rules)
+    return books_of_all(taken, out), count_blocks(selection, out.rows + out.deletes)
+
+
+def _staged(storage: Storage, path: str, rules: SliceRules) -> LogTotals:
+    """What is in the staged file, read back."""
+    with storage.open_input(path) as source:
+        blocks = list(scan_blocks(source, path))
+    return log_totals(storage, blocks, rules)
 
 
 def _blocks(rows: pa.Table, won: Winners, partition: str, head: _Head) -> Iterator[Parts]:
@@ -134,50 +158,3 @@ def _blocks(rows: pa.Table, won: Winners, partition: str, head: _Head) -> Iterat
             ordering = () if natural else tuple(values.filter(chosen) for values in won.ordering)
             paths = pa.repeat(pa.scalar(partition), len(keys))
             yield delete_block(keys, paths, ordering, hudi_0x=False, **common)
-
-
-def _stage_copied(
-    storage: Storage, path: str, slice_: FileSlice, rules: SliceRules, head: _Head
-) -> tuple[Ledger, LogCounts]:
-    selection = select_blocks(slice_blocks(storage, slice_), rules.visibility)
-    rows = deletes = 0
-    with staged_output(storage, path) as file:
-        for block in selection.blocks:
-            with storage.open_input(block.path) as source:
-                entries = count_entries(block, source)
-                content = content_of(block, source)
-                file.writelines(copied_block(block, content, instant=head.instant, compacted=head.compacted))
-            rows, deletes = (rows, deletes + entries) if block.kind is BlockKind.DELETE else (rows + entries, deletes)
-    return _books_of_all(rows, deletes), count_blocks(selection, rows + deletes)
-
-
-def _books_of_all(rows: int, deletes: int) -> Ledger:
-    """Nothing was merged: every entry counts as a key of its own."""
-    return Ledger(
-        base_rows=0,
-        untouched=0,
-        kept=0,
-        replaced=0,
-        deleted=0,
-        duplicate_hits=0,
-        log_entries=rows + deletes,
-        log_keys=rows + deletes,
-        update_keys=rows,
-        update_keys_in_base=0,
-        delete_keys_in_base=0,
-        inserts=rows,
-        deletes_of_absent=deletes,
-        rows_out=rows,
-    )
-
-
-def _read_back(storage: Storage, path: str, rules: SliceRules) -> tuple[int, int, int]:
-    """Rows and entries of delete blocks in the staged file, and the identity of its rows."""
-    schema = project(rules.schema, identity_columns(rules.schema))
-    with storage.open_input(path) as source:
-        blocks = list(scan_blocks(source, path))
-        entries = [(b.kind is BlockKind.DELETE, count_entries(b, source)) for b in blocks]
-        data = (b for b in blocks if b.kind is not BlockKind.DELETE)
-        identity = identity_sum(t for b in data for t in decode_rows(b, source, schema, part_bytes=rules.part_bytes))
-    deletes = sum(count for is_delete, count in entries if is_delete)
-    return sum(count for _, count in entries) - deletes, deletes, identity
