@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from compactor_daemon.foreign import ForeignTrace, foreign_trace, refuse_live
-from compactor_daemon.inputs import Input, in_the_way, planned_inputs
+from compactor_daemon.inputs import Input, has_barrier, planned_inputs
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.records import (
     OK,
@@ -76,12 +76,12 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
     number = open_next(storage, instant, who)
     _refuse_unscheduled(table, instant, who)
     # The plan is visible: whoever is pending from here on must end before the decision (barrier).
-    pending = frozenset(i.requested_time for i in in_the_way(table, plan, table.load_timeline().pending_delta_commits))
+    pending = table.load_timeline().pending_delta_commits if has_barrier(table, plan) else ()
     return Attempt(
         instant=instant,
         number=number,
         plan=plan,
-        barrier=pending,
+        barrier=frozenset(i.requested_time for i in pending),
         trace=trace,
         table_version=table.config.version,
         metadata_partitions=table.config.metadata_partitions,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from compactor_daemon.log_task import LogOutput
 from compactor_daemon.slice_task import input_names
 from timeline.errors import MissingFileError
-from timeline.file_name import LogFileName
-from timeline.instant import Instant
 from timeline.layout import Slicing
 from timeline.log_compaction import planned_pieces, runs_of
 from timeline.log_pieces import folds_exactly
@@ -40,16 +37,13 @@ def planned_inputs(table: Table, view: TableView, plan: CompactionPlan, instant:
     return [Input(slice=_closed(group, instant, o)) for o, group in found]
 
 
-def in_the_way(table: Table, plan: CompactionPlan, pending: Iterable[Instant]) -> Iterator[Instant]:
-    """The pending writes that must end before a plan is carried out (barrier): those that may still write under it.
+def has_barrier(table: Table, plan: CompactionPlan) -> bool:
+    """Whether writes that pend when the plan is visible must end before it is carried out.
 
-    From version 8 on a log compaction waits only for writes that began before its newest file: others come behind it.
+    Not for log compactions from version 8 on: a write that may come between the planned files is a conflict at once
+    (`planned_inputs`), and all others have their place before or behind them, whenever they complete.
     """
-    after = ""
-    if plan.merges_logs and table.layout.slicing is Slicing.BY_COMPLETION_TIME:
-        names = (LogFileName.parse(name) for o in plan.operations for name in o.delta_file_paths)
-        after = max(name.instant for name in names)
-    return (i for i in pending if not after or i.requested_time < after)
+    return not plan.merges_logs or table.layout.slicing is Slicing.BY_BASE_INSTANT
 
 
 def _closed(group: FileGroup | None, instant: str, operation: CompactionOperation) -> FileSlice:

@@ -108,7 +108,7 @@ def _runs(pieces: list[LogPiece], pending: list[str]) -> Iterator[LogRun]:
     for number, (before, after) in enumerate(pairwise(pieces), 1):
         if not (before.whole and after.whole) or any(before.place < p < after.place for p in pending):
             cuts.append(number)
-    for start, end in pairwise([*cuts, len(pieces)]):
+    for start, end in pairwise([*cuts, len(pieces)] if pieces else ()):
         if all(p.whole for p in pieces[start:end]):
             bottom = start == 0 and not any(p < pieces[0].place for p in pending)
             yield LogRun(pieces=tuple(pieces[start:end]), bottom=bottom)

@@ -1,0 +1,231 @@
+"""Log compactions change nothing that a reader sees: not of what is there, nor of what comes later."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from compactor_daemon.publish import named_files
+from compactor_daemon.records import reserved_times
+from tests.attempts import open_table, run_all
+from tests.compare import assert_same_rows
+from tests.log_compactions import request, slice_runs
+from tests.seed import SEED
+from tests.written import seed_note, written_table
+from timeline.audit import audit
+from timeline.commit_metadata import CommitMetadata, WriteStat, encode
+from timeline.file_name import LogFileName
+from timeline.instant import Instant, State, next_time
+from timeline.lock import ProcessLock
+from timeline.log_write import LogFormat, Parts, data_block, delete_block
+from timeline.read import ReadOptions, read_table
+from timeline.schedule import schedule_compaction
+from timeline.table import Table, TableSchema
+from timeline.table_config import MergeMode
+from timeline.view import FileSlice, latest_slice
+from writer_hooks.options import WriteOptions
+
+KEYS = 12
+ROUNDS = 4
+"""Random slices a layout and merge mode."""
+
+
+def batch(keys: Sequence[int], ts: Sequence[int], fare: float) -> pa.Table:
+    """Trips of one day."""
+    return pa.table(
+        {
+            "id": [f"k{key}" for key in keys],
+            "day": ["d1"] * len(keys),
+            "ts": pa.array(ts, pa.int64()),
+            "fare": pa.array([fare + key for key in keys], pa.float64()),
+        }
+    )
+
+
+class Slice:
+    """One file group, to which random delta commits are added by hand: blocks of every kind in any order."""
+
+    def __init__(self, path: Path, version: int, mode: MergeMode, seed: int) -> None:
+        self.path = path
+        self.random = random.Random(seed)
+        written_table(path, version, batch(range(0, KEYS, 2), [50] * (KEYS // 2), 0.5), WriteOptions(), mode)
+
+    @property
+    def table(self) -> Table:
+        """As it is now."""
+        return open_table(self.path)
+
+    def begin(self) -> str:
+        """A delta commit that pends; its instant."""
+        table = self.table
+        time = next_time(table.now(), [*table.load_timeline().used_times(), *reserved_times(table.storage)])
+        for state in (State.REQUESTED, State.INFLIGHT):
+            instant = Instant(requested_time=time, action="deltacommit", state=state)
+            assert table.storage.put_if_absent(table.instant_path(instant), b"")
+        return time
+
+    def log(self, time: str, blocks: Sequence[Parts]) -> WriteStat:
+        """A log file of a delta commit, on the newest slice."""
+        table = self.table
+        slice_, _ = self.newest()
+        instant = time if table.layout.has_completion_times else slice_.base_instant
+        version = 1 + len(list((self.path / slice_.partition).glob(f".{slice_.file_id}_{instant}.log.*")))
+        name = LogFileName(file_id=slice_.file_id, instant=instant, version=version, token="1-0-1")
+        path = f"{slice_.partition}/{name}"
+        with table.storage.open_output(path) as file:
+            for block in blocks:
+                file.writelines(block)
+        return WriteStat(file_id=slice_.file_id, path=path, prev_commit=instant, partition_path=slice_.partition)
+
+    def complete(self, time: str, stats: Sequence[WriteStat]) -> None:
+        """The delta commit completes."""
+        table = self.table
+        timeline = table.load_timeline()
+        schema = table.schema(table.schema_text(timeline))
+        metadata = CommitMetadata(
+            partition_to_write_stats={"d1": tuple(stats)},
+            extra_metadata={"schema": schema.commit_text},
+            operation_type="UPSERT",
+        )
+        completion = table.next_time(timeline) if table.layout.has_completion_times else None
+        done = Instant(requested_time=time, action="deltacommit", state=State.COMPLETED, completion_time=completion)
+        assert table.storage.put_if_absent(table.instant_path(done), encode(metadata, table.layout.encoding))
+
+    def newest(self) -> tuple[FileSlice, TableSchema]:
+        """What a snapshot reads, and the schema."""
+        view = self.table.load_view()
+        (group,) = view.groups
+        slice_ = latest_slice(group)
+        assert slice_ is not None
+        return slice_, self.table.schema(self.table.schema_text(view.timeline))
+
+    def blocks(self, time: str) -> list[Parts]:
+        """One to three blocks: rows in either format, deletes with ordering values and without."""
+        pick, (slice_, schema) = self.random, self.newest()
+        hudi_0x = not self.table.layout.has_completion_times
+        found: list[Parts] = []
+        for number in range(pick.randint(1, 3)):
+            keys = pick.sample(range(KEYS), pick.randint(1, KEYS // 2))
+            ts = [pick.choice((48, 49, 50, 51, 52)) for _ in keys]
+            if pick.random() < 0.5:
+                rows = self.rows(time, keys, ts, slice_, schema, number)
+                log_format = pick.choice(list(LogFormat))
+                found.append(data_block(rows, instant=time, schema_text=schema.file_text, log_format=log_format))
+                continue
+            ordering = (pa.array(ts, pa.int64()),) if pick.random() < 0.5 else ()
+            names, paths = pa.array([f"k{key}" for key in keys]), pa.array(["d1"] * len(keys))
+            text = schema.file_text
+            found.append(delete_block(names, paths, ordering, instant=time, schema_text=text, hudi_0x=hudi_0x))
+        return found
+
+    def rows(
+        self, time: str, keys: Sequence[int], ts: Sequence[int], slice_: FileSlice, schema: TableSchema, number: int
+    ) -> pa.Table:
+        """Rows as a log holds them."""
+        own = batch(keys, ts, self.random.random())
+        meta = {
+            "_hoodie_commit_time": [time] * len(keys),
+            "_hoodie_commit_seqno": [f"{time}_{number}_{key}" for key in keys],
+            "_hoodie_record_key": own["id"],
+            "_hoodie_partition_path": own["day"],
+            "_hoodie_file_name": [slice_.file_id] * len(keys),
+        }
+        return pa.table({n: meta[n] if n in meta else own[n] for n in schema.arrow.names}, schema=schema.arrow)
+
+    def commit(self) -> None:
+        """A random delta commit, of one log file or two."""
+        time = self.begin()
+        self.complete(time, [self.log(time, self.blocks(time)) for _ in range(self.random.choice((1, 1, 2)))])
+
+    def merged(self) -> bool:
+        """A log compaction of random neighbours; False where there are none."""
+        (_, runs), *_ = slice_runs(self.table)
+        lengths = [n for n, run in enumerate(runs) if len(run.pieces) > 1]
+        if not lengths:
+            return False
+        run = runs[self.random.choice(lengths)]
+        start = self.random.randrange(len(run.pieces) - 1)
+        end = self.random.randint(start + 2, len(run.pieces))
+        instant = request(self.table, lambda _: run.pieces[start:end])
+        run_all(self.table)
+        found = audit(self.table, instant)
+        assert found.good, found
+        return True
+
+    def compacted(self) -> None:
+        """A compaction."""
+        planned = schedule_compaction(self.table, ProcessLock(str(self.path)), reserved_times)
+        assert planned.instant is not None
+        run_all(self.table)
+
+    def read(self, as_of: str | None = None) -> pa.Table:
+        """The snapshot."""
+        return read_table(self.table, ReadOptions(as_of=as_of))
+
+    @contextmanager
+    def twin(self) -> Iterator[Slice]:
+        """The same table as if there never had been a log compaction."""
+        twin = copy(self)
+        twin.path = self.path.with_name("twin")
+        shutil.copytree(self.path, twin.path)
+        timeline = twin.path / twin.table.config.timeline_folder
+        for requested in timeline.glob("*.logcompaction.requested"):
+            time = requested.name.split(".")[0]
+            for done in twin.table.completed_commits(time):
+                for path in named_files(twin.table, done):
+                    (twin.path / path).unlink()
+                (twin.path / twin.table.instant_path(done)).unlink()
+            requested.unlink()
+        yield twin
+        shutil.rmtree(twin.path)
+
+
+MODES = [(9, MergeMode.EVENT_TIME), (9, MergeMode.COMMIT_TIME), (6, MergeMode.EVENT_TIME), (6, MergeMode.COMMIT_TIME)]
+
+
+@pytest.mark.parametrize("memory", ["memory", "disk"])
+@pytest.mark.parametrize(("version", "mode"), MODES, ids=[f"v{v}-{m.name}" for v, m in MODES])
+def test_nothing_changes(
+    version: int, mode: MergeMode, memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table reads as its twin without log compactions at every step of a random history, and compacts as it.
+
+    A write may pend while files are merged, and completes later, in front of them or between others.
+    """
+    if memory == "disk":
+        monkeypatch.setattr("timeline.slice_rules.SliceRules.fold_bytes", property(lambda _: 4000.0))
+    for number in range(ROUNDS):
+        with seed_note(SEED, version, mode, memory, number):
+            mine = Slice(tmp_path / f"{number}" / "table", version, mode, SEED * 1000 + number)
+            late: str | None = None
+            for _ in range(8):
+                step = mine.random.choice(("commit", "commit", "late", "merge", "merge"))
+                if step == "commit":
+                    mine.commit()
+                elif step == "merge":
+                    point, before = mine.table.load_timeline().latest_completed, mine.read()
+                    mine.merged()
+                    assert_same_rows(mine.read(), before)
+                    if late is None:
+                        assert_same_rows(mine.read(as_of=point), before)
+                elif late is not None:
+                    mine.complete(late, [mine.log(late, mine.blocks(late))])
+                    late = None
+                elif version > 6:
+                    late = mine.begin()
+                with mine.twin() as twin:
+                    assert_same_rows(mine.read(), twin.read())
+            mine.commit()
+            if late is not None:
+                mine.complete(late, [])
+            with mine.twin() as twin:
+                mine.compacted()
+                twin.compacted()
+                assert_same_rows(mine.read(), twin.read())
