@@ -4,33 +4,44 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from compactor_daemon.publish import named_files
+from compactor_daemon.compactor import pending_instants
+from compactor_daemon.publish import named_files, publish
 from compactor_daemon.records import reserved_times
-from tests.attempts import open_table, run_all
+from compactor_daemon.unschedule import unschedule
+from tests import attempts
+from tests.attempts import OUTPUT, check_no_strays, decided, open_table, run_all, visible_files
 from tests.compare import assert_same_rows
-from tests.log_compactions import request, slice_runs
+from tests.faults import Failure, HookedStorage, ProcessDied, die_at
+from tests.log_compactions import at, operations, request, slice_runs
 from tests.seed import SEED
 from tests.written import seed_note, written_table
 from timeline.audit import audit
 from timeline.commit_metadata import CommitMetadata, WriteStat, encode
+from timeline.dead_writers import roll_back_dead_writers
+from timeline.errors import BarrierError, ConflictError, MissingFileError, UnsupportedError, UsageError
 from timeline.file_name import LogFileName
 from timeline.instant import Instant, State, next_time
+from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
+from timeline.log_compaction import request_log_compaction
 from timeline.log_write import LogFormat, Parts, data_block, delete_block
 from timeline.read import ReadOptions, read_table
 from timeline.schedule import schedule_compaction
 from timeline.table import Table, TableSchema
 from timeline.table_config import MergeMode
 from timeline.view import FileSlice, latest_slice
+from writer_hooks.conflict import Footprint
 from writer_hooks.options import WriteOptions
+from writer_hooks.transaction import transaction
 
 KEYS = 12
 ROUNDS = 4
@@ -229,3 +240,163 @@ def test_nothing_changes(
                 mine.compacted()
                 twin.compacted()
                 assert_same_rows(mine.read(), twin.read())
+
+
+@pytest.fixture(params=[(9, MergeMode.EVENT_TIME), (6, MergeMode.COMMIT_TIME)], ids=["v9", "v6"])
+def busy(request: pytest.FixtureRequest, tmp_path: Path) -> Slice:
+    """Four delta commits; the same ones in every run."""
+    version, mode = request.param
+    mine = Slice(tmp_path / "origin" / "table", version, mode, 1)
+    for _ in range(4):
+        mine.commit()
+    return mine
+
+
+def merging(mine: Slice) -> str:
+    """A log compaction of the three youngest is requested; its instant."""
+    return request(mine.table, at(1))
+
+
+def copied(mine: Slice, number: int) -> Slice:
+    """The same table somewhere else."""
+    other = copy(mine)
+    other.path = mine.path.parent.parent / f"{number}" / "table"
+    shutil.copytree(mine.path, other.path)
+    return other
+
+
+def test_a_death_at_every_storage_call_is_finished_by_the_next_run(busy: Slice) -> None:
+    """A reader in between sees the same rows; one log file is left of it, and nothing else."""
+    instant, before = merging(busy), busy.read()
+    storage = HookedStorage(LocalStorage(str(copied(busy, 0).path)), lambda call: call.do())
+    run_all(Table.on(storage))
+    hits = [n for n, name in enumerate(storage.calls) if Failure.AFTER.can_hit(name)]
+    assert len(hits) > 10
+    for number in hits:
+        mine = copied(busy, number + 1)
+        with seed_note(SEED, instant, number, storage.calls[number]):
+            with pytest.raises(ProcessDied):
+                run_all(Table.on(HookedStorage(LocalStorage(str(mine.path)), die_at(number))))
+            assert_same_rows(mine.read(), before)
+            run_all(mine.table)
+            assert_same_rows(mine.read(), before)
+            (done,) = mine.table.completed_commits(instant)
+            (path,) = named_files(mine.table, done)
+            assert (mine.path / path).exists()
+            assert len(list((mine.path / "d1").glob(".*.log.*"))) == len(list((busy.path / "d1").glob(".*.log.*"))) + 1
+            check_no_strays(mine.path)
+            assert audit(mine.table, instant).good
+            mine.compacted()
+            assert_same_rows(mine.read(), before)
+
+
+def test_a_lost_log_file_is_merged_again(busy: Slice) -> None:
+    """Between publication and clean-up, with newer logs on top."""
+    instant, before = merging(busy), busy.read()
+    go = decided(busy.table, instant)
+    publish(busy.table, go, ProcessLock("publish"), OUTPUT)
+    (placement,) = go.placements
+    (busy.path / placement.final).unlink()
+    (busy.path / placement.staged).unlink()
+    run_all(busy.table)
+    assert (busy.path / placement.final).stat().st_size == placement.size
+    assert_same_rows(busy.read(), before)
+
+
+def test_a_writer_and_a_log_compaction_do_not_disturb_each_other(busy: Slice) -> None:
+    """A write that began before the request completes while it pends, another after it: no conflict."""
+    with transaction(busy.table, ProcessLock("w"), 30.0) as begun:
+        if begun.table.layout.has_completion_times:
+            merging(busy)
+            run_all(busy.table)
+        slice_, schema = busy.newest()
+        footprint = Footprint(
+            appended=frozenset({slice_.key}),
+            rewritten=frozenset(),
+            buckets=frozenset(),
+            inserts=frozenset({slice_.partition}),
+            looked_up=True,
+        )
+        begun.check_conflicts(footprint, schema.commit_text)
+        begun.complete(footprint, CommitMetadata(extra_metadata={"schema": schema.commit_text}))
+
+
+def test_dead_writers_are_rolled_back_beside_it(busy: Slice) -> None:
+    """A pending log compaction is nobody's write."""
+    instant = merging(busy)
+    done = roll_back_dead_writers(busy.table, ProcessLock("r"), lazy=False, now_ms=2**50, expiry_s=1.0)
+    assert done == []
+    assert pending_instants(busy.table) == (instant,)
+
+
+def test_it_can_be_taken_back(busy: Slice) -> None:
+    """And planned again."""
+    instant, before = merging(busy), busy.read()
+    attempts.staged(busy.table, instant)
+    unschedule(busy.table, instant, ProcessLock("u"))
+    assert pending_instants(busy.table) == ()
+    assert_same_rows(busy.read(), before)
+    assert merging(busy) > instant
+    run_all(busy.table)
+    assert_same_rows(busy.read(), before)
+
+
+def test_a_planned_file_that_is_gone_is_an_error(busy: Slice) -> None:
+    """Nothing is written then."""
+    instant = merging(busy)
+    name = busy.table.compaction_plan(instant).operations[0].delta_file_paths[-1]
+    (busy.path / "d1" / name).unlink()
+    with pytest.raises(MissingFileError, match="names a file that is not there"):
+        run_all(busy.table)
+    assert not busy.table.completed_commits(instant)
+
+
+def test_what_was_compacted_meanwhile_is_let_be(busy: Slice) -> None:
+    """Hudi plans file groups in pending log compactions: once its base file is there nobody reads the planned logs."""
+    instant = merging(busy)
+    requested = busy.path / busy.table.instant_path(busy.table.requested_merge(instant))
+    plan = requested.read_bytes()
+    requested.unlink()
+    before = busy.read()
+    busy.compacted()
+    requested.write_bytes(plan)
+    run_all(busy.table)
+    (done,) = busy.table.completed_commits(instant)
+    assert not named_files(busy.table, done)
+    assert_same_rows(busy.read(), before)
+
+
+def refused(mine: Slice, **options: bool) -> Callable[[], str]:
+    """The request of all operations there are."""
+    chosen = operations(mine.table)
+    return lambda: request_log_compaction(mine.table, ProcessLock("x"), reserved_times, chosen, **options)
+
+
+def test_what_is_refused_leaves_no_trace(busy: Slice) -> None:
+    """Version 6 by default, file groups in other plans, nothing to merge, a pending write in between."""
+    before = visible_files(busy.path)
+    by_name = not busy.table.layout.has_completion_times
+    if by_name:
+        with pytest.raises(UnsupportedError, match="not for readers with Hudi"):
+            refused(busy)()
+    allowed = {"readers_1x_only": True}
+    with pytest.raises(UsageError, match="needs operations"):
+        request_log_compaction(busy.table, ProcessLock("x"), reserved_times, [], **allowed)
+    single = operations(busy.table, at(0))
+    lonely = [replace(o, delta_file_paths=o.delta_file_paths[:1]) for o in single]
+    with pytest.raises((UsageError, ConflictError)):
+        request_log_compaction(busy.table, ProcessLock("x"), reserved_times, lonely, **allowed)
+    stale = [replace(o, base_instant_time="20200101000000000") for o in single]
+    with pytest.raises(ConflictError, match="not there to be planned"):
+        request_log_compaction(busy.table, ProcessLock("x"), reserved_times, stale, **allowed)
+    assert visible_files(busy.path) == before
+    late, ask = busy.begin(), refused(busy, **allowed)
+    if by_name:
+        with pytest.raises(BarrierError, match="only while no write pends"):
+            ask()
+    busy.complete(late, [])
+    ask()
+    with pytest.raises(ConflictError, match="not there to be planned"):
+        ask()
+    planned = schedule_compaction(busy.table, ProcessLock("x"), reserved_times)
+    assert planned.plan is None
