@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from compactor_daemon.foreign import ForeignTrace, foreign_trace, refuse_live
+from compactor_daemon.inputs import Input, has_barrier, planned_inputs
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.records import (
     OK,
@@ -27,14 +28,15 @@ from compactor_daemon.records import (
     done_slices,
     open_next,
 )
-from compactor_daemon.slice_task import SliceTask, input_names
+from compactor_daemon.slice_task import SliceTask
 from timeline.errors import BarrierError, ConflictError, MissingFileError
 from timeline.heartbeat import process_name
 from timeline.instant import Instant
-from timeline.plan import CompactionOperation, CompactionPlan
+from timeline.plan import CompactionPlan
 from timeline.read import slice_rules
+from timeline.slice_rules import SliceRules
 from timeline.table import Table, TableSchema
-from timeline.view import FileGroup, FileSlice, TableView, slice_before
+from timeline.view import TableView
 
 _log = structlog.get_logger()
 
@@ -74,12 +76,12 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
     number = open_next(storage, instant, who)
     _refuse_unscheduled(table, instant, who)
     # The plan is visible: whoever is pending from here on must end before the decision (barrier).
-    pending = frozenset(i.requested_time for i in table.load_timeline().pending_delta_commits)
+    pending = table.load_timeline().pending_delta_commits if has_barrier(table, plan) else ()
     return Attempt(
         instant=instant,
         number=number,
         plan=plan,
-        barrier=pending,
+        barrier=frozenset(i.requested_time for i in pending),
         trace=trace,
         table_version=table.config.version,
         metadata_partitions=table.config.metadata_partitions,
@@ -97,42 +99,8 @@ def _refuse_unscheduled(table: Table, instant: str, who: str) -> None:
         ) from error
 
 
-def closed_inputs(view: TableView, instant: str, plan: CompactionPlan) -> list[FileSlice]:
-    """The slices a compaction must merge, in plan order: all the view holds before the instant (closure).
-
-    MissingFileError: the plan names a file that is not among them. More than the plan is merged too.
-    """
-    groups = view.by_key()
-    return [_closed(groups.get((o.partition_path, o.file_id)), instant, o) for o in plan.operations]
-
-
-def _closed(group: FileGroup | None, instant: str, operation: CompactionOperation) -> FileSlice:
-    slice_ = slice_before(group, instant) if group is not None else None
-    have = set(input_names(slice_)) if slice_ is not None else set()
-    want = {*operation.delta_file_paths, *([operation.data_file_path] if operation.data_file_path else [])}
-    if slice_ is None or want - have:
-        raise MissingFileError(
-            "the compaction plan names a file that is not there",
-            path=f"{operation.partition_path}/{min(want - have, default=operation.file_id)}",
-            instant=instant,
-            expected=f"{len(want)} files of file group {operation.file_id}",
-            found=f"{len(want & have)} of them",
-            todo="Restore the file. Compacting without it would lose its rows.",
-        )
-    return slice_
-
-
-def tasks_for(
-    table: Table,
-    view: TableView,
-    schema: TableSchema,
-    slices: Iterable[tuple[int, FileSlice]],
-    output: OutputOptions,
-    *,
-    instant: str,
-    attempt: int,
-) -> list[SliceTask]:
-    """One task per file slice, which comes with its position in the plan."""
+def merge_rules(table: Table, view: TableView, schema: TableSchema, output: OutputOptions) -> SliceRules:
+    """How slices are merged and the books kept."""
     rules = slice_rules(
         table,
         view.timeline,
@@ -140,18 +108,31 @@ def tasks_for(
         every_duplicate=table.layout.every_duplicate_compacted,
         batch_rows=output.batch_rows,
     )
-    rules = replace(rules, memory_bytes=output.memory_limit, spill_folder=output.spill_dir, identity=True)
+    return replace(rules, memory_bytes=output.memory_limit, spill_folder=output.spill_dir, identity=True)
+
+
+def tasks_for(
+    inputs: Iterable[tuple[int, Input]],
+    rules: SliceRules,
+    schema: TableSchema,
+    output: OutputOptions,
+    *,
+    instant: str,
+    attempt: int,
+) -> list[SliceTask]:
+    """One task per file to be made; each input comes with its position in the plan."""
     return [
         SliceTask(
             instant=instant,
             attempt=attempt,
             position=position,
-            slice=slice_,
+            slice=one.slice,
             rules=rules,
             schema_text=schema.file_text,
             output=output,
+            log=one.log,
         )
-        for position, slice_ in slices
+        for position, one in inputs
     ]
 
 
@@ -174,8 +155,9 @@ def stage(
         check()
         view = table.load_view(exactly={o.partition_path for o in attempt.plan.operations})
         schema = table.schema(table.schema_text(view.timeline))
-        slices = enumerate(closed_inputs(view, attempt.instant, attempt.plan))
-        tasks = tasks_for(table, view, schema, slices, output, instant=attempt.instant, attempt=attempt.number)
+        rules = merge_rules(table, view, schema, output)
+        inputs = planned_inputs(table, view, attempt.plan, attempt.instant, rules)
+        tasks = tasks_for(enumerate(inputs), rules, schema, output, instant=attempt.instant, attempt=attempt.number)
         own = done_slices(storage, attempt.instant, attempt.number)
         done = {t.position: d for t in tasks if (d := _usable(t, own, adopted)) is not None}
         todo = [t for t in tasks if t.position not in done]

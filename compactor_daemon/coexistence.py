@@ -77,7 +77,7 @@ def look_beside(table: Table, timeline: Timeline) -> Beside:
     storage, config = table.storage, table.config
     pending = [i.requested_time for i in timeline.pending_delta_commits]
     silent = [i for i in pending if read_heartbeat(storage, i) is None]
-    traces = {i.requested_time: foreign_trace(table, i.requested_time, ()) for i in timeline.pending_compactions}
+    traces = {i.requested_time: foreign_trace(table, i.requested_time, ()) for i in timeline.pending_merges}
     compactions: dict[str, bool | None] = {}
     for instant in sorted(table.completed_commits()):
         try:

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from compactor_daemon.records import SliceDone
 from timeline.books import LEDGER, GroupBooks, encode_books
-from timeline.commit_metadata import CommitMetadata, RuntimeStats, WriteStat
+from timeline.commit_metadata import LOG_COMPACT, CommitMetadata, RuntimeStats, WriteStat
+from timeline.file_name import LogFileName
 
 
 def compaction_commit(done: Iterable[SliceDone], schema_text: str) -> CommitMetadata:
     """The completed commit of a compaction. `schema_text`: the table's schema without meta columns."""
+    return _commit(done, schema_text, "COMPACT", _write_stat)
+
+
+def log_compaction_commit(done: Iterable[SliceDone], schema_text: str) -> CommitMetadata:
+    """The completed delta commit of a log compaction."""
+    return _commit(done, schema_text, LOG_COMPACT, _log_write_stat)
+
+
+def _commit(
+    done: Iterable[SliceDone], schema_text: str, operation: str, stat: Callable[[SliceDone, str], WriteStat]
+) -> CommitMetadata:
     slices = sorted(done, key=lambda d: d.position)
     stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
     for one in slices:
         if one.final is not None:
-            stats[one.partition].append(_write_stat(one))
+            stats[one.partition].append(stat(one, one.final))
     books = encode_books([_books(d) for d in slices])
     return CommitMetadata(
         partition_to_write_stats={partition: tuple(s) for partition, s in stats.items()},
         compacted=True,
         extra_metadata={"schema": schema_text, LEDGER: books},
-        operation_type="COMPACT",
+        operation_type=operation,
     )
 
 
@@ -38,11 +51,26 @@ def _books(done: SliceDone) -> GroupBooks:
     )
 
 
-def _write_stat(done: SliceDone) -> WriteStat:
+def _log_write_stat(done: SliceDone, final: str) -> WriteStat:
+    """As of a write: rows in the log file, and its deletes."""
+    name, ledger = final.rpartition("/")[2], done.ledger
+    return replace(
+        _write_stat(done, final),
+        num_deletes=ledger.deletes_of_absent,
+        num_update_writes=ledger.rows_out,
+        num_inserts=0,
+        log_version=LogFileName.parse(name).version,
+        log_offset=0,
+        base_file="",
+        log_files=(name,),
+    )
+
+
+def _write_stat(done: SliceDone, final: str) -> WriteStat:
     ledger = done.ledger
     return WriteStat(
         file_id=done.file_id,
-        path=done.final,
+        path=final,
         prev_commit=done.base_instant or "null",
         num_writes=ledger.rows_out,
         num_deletes=ledger.deleted,

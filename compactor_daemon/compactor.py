@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from compactor_daemon.attempt import Attempt, closed_inputs, open_attempt, stage
+from compactor_daemon.attempt import Attempt, open_attempt, stage
 from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import Progress, Runner
 from compactor_daemon.foreign import ForeignWatch
+from compactor_daemon.inputs import planned_inputs
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.publish import publish
@@ -61,8 +62,8 @@ class Compacted:
 
 
 def pending_instants(table: Table, only: str | None = None) -> tuple[str, ...]:
-    """Pending compactions, earliest first; UsageError when `only` is not one of them."""
-    pending = tuple(i.requested_time for i in table.load_timeline().pending_compactions)
+    """Pending compactions and log compactions, earliest first; UsageError when `only` is not one of them."""
+    pending = tuple(i.requested_time for i in table.load_timeline().pending_merges)
     if only is None:
         return pending
     if only not in pending:
@@ -123,9 +124,9 @@ def preflight(table: Table, instants: Sequence[str]) -> None:
     view = consistent(lambda: table.reload().load_view(exactly=partitions))
     schema = table.schema(table.schema_text(view.timeline))
     rules = slice_rules(table, view.timeline, schema)
-    slices = [s for i, plan in plans.items() for s in closed_inputs(view, i, plan)]
+    inputs = [one for i, plan in plans.items() for one in planned_inputs(table, view, plan, i, rules)]
     with ThreadPoolExecutor(_PREFLIGHT_THREADS) as pool:
-        list(pool.map(lambda s: check_slice(table.storage, s, rules), slices))
+        list(pool.map(lambda one: check_slice(table.storage, one.slice, rules), inputs))
 
 
 def compact_instant(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from compactor_daemon.attempt import Attempt
-from compactor_daemon.commit_record import compaction_commit
+from compactor_daemon.commit_record import compaction_commit, log_compaction_commit
 from compactor_daemon.foreign import ForeignWatch
 from compactor_daemon.publish import check_unchanged, completed_compaction, refuse_rollback
 from compactor_daemon.records import Go, Placement, SliceDone, decide, reserved_times
@@ -58,8 +58,9 @@ def build_go(
 ) -> Go:
     """The go record (pure but for its nonce)."""
     completed = Instant(
-        requested_time=attempt.instant, action="commit", state=State.COMPLETED, completion_time=completion
+        requested_time=attempt.instant, action=attempt.plan.action, state=State.COMPLETED, completion_time=completion
     )
+    commit = log_compaction_commit if attempt.plan.merges_logs else compaction_commit
     placements = tuple(
         Placement(staged=d.staged, final=d.final, size=d.size)
         for d in done
@@ -73,6 +74,6 @@ def build_go(
         metadata_partitions=attempt.metadata_partitions,
         completion_time=completion,
         completed_path=f"{timeline_folder}/{layout.file_name(completed)}",
-        content=encode_commit(compaction_commit(done, schema.commit_text), layout.encoding),
+        content=encode_commit(commit(done, schema.commit_text), layout.encoding),
         placements=placements,
     )

@@ -16,7 +16,7 @@ from compactor_daemon.options import AttemptOptions
 from compactor_daemon.records import declare_dead
 from timeline.errors import AttemptDeadError, ConflictError
 from timeline.heartbeat import read_heartbeat
-from timeline.instant import Instant, State
+from timeline.instant import State
 from timeline.markers import marker_folder
 from timeline.storage import files_below
 from timeline.table import Table
@@ -43,8 +43,8 @@ class ForeignTrace:
 
 
 def inflight_path(table: Table, instant: str) -> str:
-    """The inflight file of a compaction, which only Hudi makes."""
-    return table.instant_path(Instant(requested_time=instant, action="compaction", state=State.INFLIGHT))
+    """The inflight file of a compaction or log compaction, which only Hudi makes."""
+    return table.instant_path(table.requested_merge(instant).at(State.INFLIGHT))
 
 
 def foreign_trace(table: Table, instant: str, partitions: Iterable[str]) -> ForeignTrace:
@@ -56,8 +56,8 @@ def foreign_trace(table: Table, instant: str, partitions: Iterable[str]) -> Fore
     if inflight is not None:
         times += [e.modified_ms for _, e in files_below(storage, marker_folder(instant))]
         for partition in partitions:
-            suffix = f"_{instant}.parquet"
-            times += [e.modified_ms for e in storage.list(partition) if e.name.endswith(suffix)]
+            marks = f"_{instant}.parquet", f"_{instant}.log."
+            times += [e.modified_ms for e in storage.list(partition) if any(m in e.name for m in marks)]
     return ForeignTrace(
         inflight_ms=inflight.modified_ms if inflight else None,
         heartbeat_ms=beat.beat_ms if beat is not None and not beat.ours else None,

@@ -66,10 +66,10 @@ def look(table: Table, claims: Claimed = None, *, recent: int = 0) -> TableLook:
     """
     timeline = table.load_timeline()
     listings: dict[str, Mapping[str, Entry]] = {}
-    found = {i.requested_time: _instant(table, i.requested_time, listings) for i in timeline.pending_compactions}
+    found = {i.requested_time: _instant(table, i.requested_time, listings) for i in timeline.pending_merges}
     writes = tuple((i, read_heartbeat(table.storage, i.requested_time)) for i in timeline.pending_delta_commits)
     after = table.reload().load_timeline()
-    still = {i.requested_time for i in after.pending_compactions}
+    still = {i.requested_time for i in after.pending_merges}
     writing = {i.requested_time for i in after.pending_delta_commits}
     return TableLook(
         path=table.storage.base_path,

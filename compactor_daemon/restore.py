@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compactor_daemon.attempt import closed_inputs, tasks_for
+from compactor_daemon.attempt import merge_rules, tasks_for
+from compactor_daemon.inputs import planned_inputs
 from compactor_daemon.options import OutputOptions
 from compactor_daemon.records import OK, Go, Placement, attempt_folder
 from compactor_daemon.slice_task import compact_slice
 from timeline.books import LEDGER, decode_books
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import StorageError
-from timeline.file_name import BaseFileName
+from timeline.file_name import LogFileName, parse_data_file
 from timeline.table import Table
 
 
@@ -25,19 +26,23 @@ def merge_again(table: Table, go: Go, placement: Placement, output: OutputOption
     MissingFileError: an input is gone too. StorageError: the new file is not the decided one.
     """
     plan = table.compaction_plan(go.instant)
-    name = BaseFileName.parse(placement.final.rpartition("/")[2])
-    position, attempt = (int(part) for part in name.token.split("-")[:2])
+    name = parse_data_file(placement.final.rpartition("/")[2])
+    assert name is not None
+    position, attempt = (int(part) for part in str(name.token).split("-")[:2])
     operation = plan.operations[position]
     view = table.load_view(exactly={operation.partition_path}, pending=go.instant)
-    (slice_,) = closed_inputs(view, go.instant, replace(plan, operations=(operation,)))
     said = decode_commit(go.content, go.completed_path).extra_metadata
     schema = table.schema(said["schema"])
-    (task,) = tasks_for(table, view, schema, [(position, slice_)], output, instant=go.instant, attempt=attempt)
+    rules = merge_rules(table, view, schema, output)
+    (one,) = planned_inputs(table, view, replace(plan, operations=(operation,)), go.instant, rules)
+    if one.log is not None and isinstance(name, LogFileName):  # logs that came since have taken the next version
+        one = replace(one, log=replace(one.log, version=name.version))
+    (task,) = tasks_for([(position, one)], rules, schema, output, instant=go.instant, attempt=attempt)
     storage = table.storage
     storage.delete(f"{attempt_folder(go.instant, attempt)}/{position}{OK}")  # it names the lost file
     done = compact_slice(storage, task)
     books = {b.key: b for b in decode_books(said[LEDGER], go.completed_path)}
-    same = (done.final, done.size, done.ledger) == (placement.final, placement.size, books[slice_.key].ledger)
+    same = (done.final, done.size, done.ledger) == (placement.final, placement.size, books[one.slice.key].ledger)
     if done.staged is None or not same:
         if done.staged is not None:
             storage.delete(done.staged)

@@ -32,10 +32,10 @@ from compactor_daemon.records import (
 from timeline.books import LEDGER, audit_path
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import MissingFileError, StorageError
-from timeline.file_name import BaseFileName, parse_data_file
+from timeline.file_name import BaseFileName, LogFileName, parse_data_file
 from timeline.heartbeat import heartbeat_path
 from timeline.instant import Instant
-from timeline.layout import TEMPORARY
+from timeline.layout import TEMPORARY, Slicing
 from timeline.storage import Storage
 from timeline.table import Table
 
@@ -51,12 +51,12 @@ def retire(table: Table, go: Go, output: OutputOptions) -> None:
     if done is None:
         raise MissingFileError("a decided compaction is not completed", path=go.completed_path, instant=go.instant)
     refuse_rollback(table, go.instant)
-    bases = _base_names(table, {p.final.rpartition("/")[0] for p in go.placements})
+    names = _data_names(table, {p.final.rpartition("/")[0] for p in go.placements})
     for placement in go.placements:
         # A newer base file of the group: a cleaner may have taken this one, and it is needed no more.
         partition, _, text = placement.final.rpartition("/")
-        file_id = BaseFileName.parse(text).file_id
-        if not any(n.file_id == file_id and n.instant > go.instant for n in bases[partition]):
+        mine, bases = parse_data_file(text), [n for n in names[partition] if isinstance(n, BaseFileName)]
+        if not any(mine is not None and n.file_id == mine.file_id and n.instant > go.instant for n in bases):
             place(table, go, placement, output)
     keep_books(table.storage, go)
     _remove_strays(table, done, (o.partition_path for o in table.compaction_plan(go.instant).operations))
@@ -75,19 +75,23 @@ def keep_books(storage: Storage, go: Go) -> None:
     storage.put_if_absent(audit_path(go.instant), json.dumps(entry, sort_keys=True).encode())
 
 
-def _base_names(table: Table, partitions: Iterable[str]) -> dict[str, list[BaseFileName]]:
+def _data_names(table: Table, partitions: Iterable[str]) -> dict[str, list[BaseFileName | LogFileName]]:
     listings = {p: [parse_data_file(e.name) for e in table.storage.list(p) if not e.is_folder] for p in partitions}
-    return {p: [n for n in names if isinstance(n, BaseFileName)] for p, names in listings.items()}
+    return {p: [n for n in names if n is not None] for p, names in listings.items()}
 
 
 def _remove_strays(table: Table, done: Instant, partitions: Iterable[str]) -> None:
-    """Base files of the instant that its commit does not name: readers would take either."""
-    named = named_files(table, done)
-    for partition, names in _base_names(table, set(partitions)).items():
+    """Files of the instant that its commit does not name: of base files readers would take either.
+
+    Logs of version 6 carry the instant of the slice they lie on, not of who wrote them: they are left alone.
+    """
+    named, by_name = named_files(table, done), table.layout.slicing is Slicing.BY_BASE_INSTANT
+    for partition, names in _data_names(table, set(partitions)).items():
         for name in names:
             path = f"{partition}/{name}" if partition else str(name)
-            if name.instant == done.requested_time and path not in named:
-                table.storage.delete(path)
+            if name.instant != done.requested_time or path in named or (by_name and isinstance(name, LogFileName)):
+                continue
+            table.storage.delete(path)
 
 
 def remove_staged(storage: Storage, instant: str) -> None:
@@ -99,7 +103,7 @@ def remove_staged(storage: Storage, instant: str) -> None:
 
 def _staged_files(storage: Storage, instant: str) -> list[str]:
     folders = [attempt_folder(instant, number) for number in attempts(storage, instant)]
-    return [f"{f}/{e.name}" for f in folders for e in storage.list(f) if e.name.endswith((".parquet", OK))]
+    return [f"{f}/{e.name}" for f in folders for e in storage.list(f) if e.name.endswith((".parquet", ".log", OK))]
 
 
 _ABANDONED_MS = 3_600_000
@@ -116,7 +120,7 @@ def finish_completed(table: Table, output: OutputOptions) -> None:
 def littered_instants(table: Table) -> tuple[str, ...]:
     """Instants that are no longer pending and have staged files or a heartbeat of ours left."""
     recorded = recorded_instants(table.storage)  # first: one that is requested and opened meanwhile is none of these
-    pending = {i.requested_time for i in table.load_timeline().pending_compactions}
+    pending = {i.requested_time for i in table.load_timeline().pending_merges}
     return tuple(i for i in recorded if i not in pending and _is_littered(table.storage, i))
 
 

@@ -65,7 +65,7 @@ class ServedTable:
         table = Table.open(self.path)
         refuse_metadata_table(table)
         timeline = table.load_timeline()
-        instants = [i.requested_time for i in timeline.pending_compactions]
+        instants = [i.requested_time for i in timeline.pending_merges]
         recorded = set(recorded_instants(table.storage)) if instants else set()
         now, settings = clock_ms(), self._settings
         due = (

@@ -10,19 +10,23 @@ import json
 import time
 import uuid
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow.parquet as pq
 import structlog
 from structlog.contextvars import bound_contextvars
 
 from compactor_daemon.base_file import write_base_file
+from compactor_daemon.log_task import LogOutput, stage_log
 from compactor_daemon.options import OutputOptions
 from compactor_daemon.records import OK, SliceDone, attempt_folder
 from timeline.avro_schema import RECORD_KEY, project
 from timeline.errors import AttemptDeadError
-from timeline.file_name import BaseFileName
+from timeline.file_name import BaseFileName, LogFileName
 from timeline.identity import identity_columns, identity_sum
+from timeline.ledger import Ledger
 from timeline.log_scan import Skipped
+from timeline.slice_log import LogCounts
 from timeline.slice_rules import SliceRules
 from timeline.slice_stream import SliceStream, base_tables
 from timeline.staged import staged_output
@@ -37,7 +41,10 @@ _TOKEN_STAGE = 990_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceTask:
-    """Everything needed to compact one slice, picklable. `schema_text`: Avro schema of the file written."""
+    """Everything needed to compact one slice, picklable. `schema_text`: Avro schema of the file written.
+
+    `log`: a log file is made of the slice's logs, not a base file of the slice.
+    """
 
     instant: str
     attempt: int
@@ -46,11 +53,14 @@ class SliceTask:
     rules: SliceRules
     schema_text: str
     output: OutputOptions
+    log: LogOutput | None = None
 
     @property
-    def final_name(self) -> BaseFileName:
-        """The base file's name once published; unique to the attempt."""
+    def final_name(self) -> BaseFileName | LogFileName:
+        """The file's name once published; unique to the attempt."""
         token = f"{self.position}-{self.attempt}-{_TOKEN_STAGE}"
+        if self.log is not None:
+            return self.log.name(self.slice.file_id, token)
         return BaseFileName(file_id=self.slice.file_id, token=token, instant=self.instant)
 
     @property
@@ -60,7 +70,7 @@ class SliceTask:
         sizes = [(f.path, f.size) for f in ([slice_.base] if slice_.base else [])] + [
             (f.path, f.size) for f in slice_.logs
         ]
-        parts = {
+        parts: dict[str, object] = {
             "inputs": sizes,
             "schema": self.schema_text,
             "merge": [
@@ -70,6 +80,8 @@ class SliceTask:
             ],
             "keys": [*rules.keys.fields, *rules.ordering_fields],
         }
+        if self.log is not None:
+            parts["fold"] = self.log.fold
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -86,33 +98,22 @@ def compact_slice(storage: Storage, task: SliceTask) -> SliceDone:
 
 def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
     started = time.monotonic()
-    stream = SliceStream(storage, task.slice, task.rules)
-    folder = attempt_folder(task.instant, task.attempt)
-    staged = f"{folder}/{task.position}-{uuid.uuid4().hex}.parquet"
-    rows = _write(storage, staged, stream, task)
-    inputs = task.slice
-    if inputs.base is None and stream.log_counts.entries == 0:
+    inputs, folder = task.slice, attempt_folder(task.instant, task.attempt)
+    staged = f"{folder}/{task.position}-{uuid.uuid4().hex}{'.parquet' if task.log is None else '.log'}"
+    stage = _stage_base if task.log is None else partial(_stage_log, log=task.log)
+    ledger, counts = stage(storage, staged, task)
+    if inputs.base is None and not counts.entries:
         storage.delete(staged)  # no base and no log entry: Hudi writes nothing either
-        staged_path, final, size, rows_read_back, hash_out = None, None, 0, 0, 0
+        staged_path, final, size = None, None, 0
     else:
         entry = storage.find(staged)
         staged_path, size = staged, entry.size if entry else 0
         final = f"{inputs.partition}/{task.final_name}" if inputs.partition else str(task.final_name)
-        rows_read_back, hash_out = _read_back(storage, staged, task.rules)
-    ledger = stream.ledger(rows, hash_out)
-    where = f"{inputs.partition}/{inputs.file_id}"
-    ledger.check(
-        footer_rows_in=stream.base_rows,
-        header_entries=stream.log_counts.entries,
-        footer_rows_out=rows_read_back,
-        where=where,
-    )
-    counts = stream.log_counts
     done = SliceDone(
         position=task.position,
         partition=inputs.partition,
         file_id=inputs.file_id,
-        base_instant=inputs.base.name.instant if inputs.base else None,
+        base_instant=_base_instant(task),
         base_file=str(inputs.base.name) if inputs.base else None,
         inputs=input_names(inputs),
         fingerprint=task.fingerprint,
@@ -129,6 +130,34 @@ def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
         seconds=round(time.monotonic() - started, 3),
     )
     return _record(storage, f"{folder}/{task.position}{OK}", done)
+
+
+def _base_instant(task: SliceTask) -> str | None:
+    """Of the base file merged; a log compaction says on which slice it stands."""
+    if task.log is not None:
+        return task.slice.base_instant
+    return task.slice.base.name.instant if task.slice.base else None
+
+
+def _stage_base(storage: Storage, path: str, task: SliceTask) -> tuple[Ledger, LogCounts]:
+    """Stages the base file; its books, checked against the file read back."""
+    stream = SliceStream(storage, task.slice, task.rules)
+    rows = _write(storage, path, stream, task)
+    rows_read_back, hash_out = _read_back(storage, path, task.rules)
+    ledger = stream.ledger(rows, hash_out)
+    ledger.check(
+        footer_rows_in=stream.base_rows,
+        header_entries=stream.log_counts.entries,
+        footer_rows_out=rows_read_back,
+        where=f"{task.slice.partition}/{task.slice.file_id}",
+    )
+    return ledger, stream.log_counts
+
+
+def _stage_log(storage: Storage, path: str, task: SliceTask, *, log: LogOutput) -> tuple[Ledger, LogCounts]:
+    """Stages the log file; its books, checked against the file read back."""
+    text, codec = task.schema_text, task.output.codec.value
+    return stage_log(storage, path, task.slice, task.rules, log, instant=task.instant, schema_text=text, codec=codec)
 
 
 def _read_back(storage: Storage, path: str, rules: SliceRules) -> tuple[int, int]:

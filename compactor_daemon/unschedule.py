@@ -51,7 +51,6 @@ from compactor_daemon.retire import remove_staged
 from timeline.errors import AttemptDeadError, BarrierError, ConflictError
 from timeline.file_name import parse_data_file
 from timeline.heartbeat import process_name
-from timeline.instant import Instant, State
 from timeline.layout import Slicing
 from timeline.lock import TableLock
 from timeline.plan import CompactionPlan
@@ -161,7 +160,7 @@ def _remove(table: Table, instant: str, plan: CompactionPlan, options: AttemptOp
     storage, who, nonce = table.storage, f"unscheduled by {process_name()}", uuid.uuid4().hex
     ended = _end_attempts(storage, instant, who)
     decide(storage, instant, open_next(storage, instant, who), void_record(nonce, who), nonce)
-    path = table.instant_path(Instant(requested_time=instant, action="compaction", state=State.REQUESTED))
+    path = table.instant_path(table.requested_merge(instant))
     data = storage.read(path)
     storage.delete(path)
     try:

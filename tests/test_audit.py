@@ -130,7 +130,7 @@ def test_another_row_shows(table: tuple[Path, str], monkeypatch: pytest.MonkeyPa
     assert first.output is not None
     target = path / first.path(first.output)
     rewrite(target, other_sequence_numbers)
-    assert "size of the base file" in problem(path, instant)
+    assert "size of the file written" in problem(path, instant)
     entry = path / audit_path(instant)
     entry.write_text(entry.read_text().replace(f'\\"size\\":{first.size}', f'\\"size\\":{target.stat().st_size}'))
     for commit in path.glob(".hoodie/**/*.commit"):

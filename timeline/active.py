@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from timeline.instant import SERVICES, Instant, State
+from timeline.instant import MERGES, SERVICES, Instant, State
 from timeline.layout import Layout
 
 UNKNOWN_COMPLETION = "9" * 17
@@ -49,6 +49,11 @@ class Timeline:
         the plan is still there.
         """
         return self.pending("compaction")
+
+    @cached_property
+    def pending_merges(self) -> tuple[Instant, ...]:
+        """Pending compactions and log compactions, earliest first: what an executor may work on."""
+        return tuple(i for i in self.instants if i.action in MERGES and not i.completed)
 
     @cached_property
     def start(self) -> str:
@@ -99,12 +104,11 @@ class Timeline:
             if instant.completion_time is not None:
                 yield instant.completion_time
 
-    def with_pending_compaction(self, time: str) -> Timeline:
-        """This timeline as it was before a compaction completed."""
-        pending = Instant(requested_time=time, action="compaction", state=State.REQUESTED)
-        same = (time, pending.family)
+    def with_pending_merge(self, requested: Instant) -> Timeline:
+        """This timeline as it was before a compaction or log compaction completed."""
+        same = (requested.requested_time, requested.family)
         return replace(
-            self, instants=tuple(pending if (i.requested_time, i.family) == same else i for i in self.instants)
+            self, instants=tuple(requested if (i.requested_time, i.family) == same else i for i in self.instants)
         )
 
     def find(self, time: str, family: str) -> Instant | None:

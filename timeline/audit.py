@@ -20,14 +20,19 @@ from enum import Enum
 from timeline.avro_schema import project
 from timeline.books import LEDGER, GroupBooks, audit_path, decode_books, logged_instants
 from timeline.errors import LedgerError, MalformedError, PhantombaseError, UsageError
-from timeline.file_name import BaseFileName, parse_data_file
+from timeline.file_name import BaseFileName, LogFileName, parse_data_file
 from timeline.identity import identity_columns, identity_sum
 from timeline.instant import Instant
 from timeline.layout import RECORDS
+from timeline.log_block import HeaderKey, scan_blocks
+from timeline.log_books import LogTotals, books_of_all, log_totals
+from timeline.log_scan import select_blocks
 from timeline.parquet_input import open_parquet, readable
 from timeline.read import slice_rules
+from timeline.slice_log import slice_blocks
+from timeline.slice_rules import SliceRules
 from timeline.slice_stream import SliceStream, base_tables
-from timeline.table import Table, consistent
+from timeline.table import Table, TableSchema, consistent
 from timeline.view import DataFile, FileGroup, FileSlice, TableView, is_replaced, latest_base
 
 _BATCH_ROWS = 65_536
@@ -200,29 +205,50 @@ def _files(now: _Now, instant: str, books: GroupBooks) -> Verdict:
     if size is None:
         if now.view is not None and _is_superseded(now.view, now.group(books), instant):
             return Verdict.CLEANED
-        raise LedgerError("the base file is gone although it is the newest", path=path, instant=instant)
-    _same("size of the base file", size, books.size, path)
-    with storage.open_input(path) as source, readable("base file", path):
-        footer = open_parquet(source).metadata
-        # The schema of then: the table's may have changed since.
-        schema_text = (footer.metadata or {}).get(b"parquet.avro.schema", b"").decode()
-    schema = now.table.schema(schema_text)
+        raise LedgerError("the file written is gone although it is the newest", path=path, instant=instant)
+    _same("size of the file written", size, books.size, path)
+    read = _read_log if isinstance(parse_data_file(books.output), LogFileName) else _read_base
+    rows_out, out, schema = read(now.table, path, books)
     ledger = books.ledger
-    _same("rows of the base file", footer.num_rows, ledger.rows_out, path)
-    columns = project(schema.arrow, identity_columns(schema.arrow))
-    out = identity_sum(t for t, _ in base_tables(storage, path, columns, _BATCH_ROWS))
+    _same("rows of the file written", rows_out, ledger.rows_out, path)
     if ledger.identity is not None:
         _same("hash of the rows in it", f"{out:016x}", f"{ledger.identity.out:016x}", path)
     if any(now.size(books, name) is None for name in books.inputs):
         return Verdict.OUTPUT_PROVED
-    rules = slice_rules(
-        now.table, now.table.load_timeline(), schema, every_duplicate=now.table.layout.every_duplicate_compacted
-    )
-    rules = replace(rules, identity=ledger.identity is not None, memory_bytes=_MEMORY_BYTES)
-    stream = SliceStream(storage, _inputs(now, books), rules)
-    rows = sum(batch.num_rows for batch in stream.batches())
-    _same("books of the merge run again", stream.ledger(rows, out), ledger, path)
+    rules, inputs = _rules(now.table, schema, books), _inputs(now, books)
+    stream = SliceStream(storage, inputs, rules)
+    again = stream.ledger(sum(batch.num_rows for batch in stream.batches()), out)
+    if read is _read_log and again != ledger and not ledger.superseded:  # copied, not merged
+        taken = log_totals(storage, select_blocks(slice_blocks(storage, inputs), rules.visibility).blocks, rules)
+        again = books_of_all(taken, LogTotals(rows=rows_out, deletes=taken.deletes, identity=out))
+    _same("books of the merge run again", again, ledger, path)
     return Verdict.PROVED
+
+
+def _read_base(table: Table, path: str, books: GroupBooks) -> tuple[int, int, TableSchema]:
+    """Rows of a base file, their hash, and the schema of then: the table's may have changed since."""
+    with table.storage.open_input(path) as source, readable("base file", path):
+        footer = open_parquet(source).metadata
+        schema = table.schema((footer.metadata or {}).get(b"parquet.avro.schema", b"").decode())
+    columns = project(schema.arrow, identity_columns(schema.arrow))
+    out = identity_sum(t for t, _ in base_tables(table.storage, path, columns, _BATCH_ROWS))
+    return footer.num_rows, out, schema
+
+
+def _read_log(table: Table, path: str, books: GroupBooks) -> tuple[int, int, TableSchema]:
+    """Rows of the log file of a log compaction, their hash, and the schema of then."""
+    with table.storage.open_input(path) as source:
+        blocks = list(scan_blocks(source, path))
+    schema = table.schema(blocks[-1].header(HeaderKey.SCHEMA))
+    found = log_totals(table.storage, blocks, _rules(table, schema, books))
+    _same("deletes of the file written", found.deletes, books.ledger.deletes_of_absent, path)
+    return found.rows, found.identity, schema
+
+
+def _rules(table: Table, schema: TableSchema, books: GroupBooks) -> SliceRules:
+    every = table.layout.every_duplicate_compacted
+    rules = slice_rules(table, table.load_timeline(), schema, every_duplicate=every)
+    return replace(rules, identity=books.ledger.identity is not None, memory_bytes=_MEMORY_BYTES)
 
 
 def _is_superseded(view: TableView, group: FileGroup | None, instant: str) -> bool:
@@ -263,5 +289,5 @@ def _leftovers(table: Table, instant: str) -> Iterator[str]:
         return
     for attempt in (e.name for e in table.storage.list(folder) if e.is_folder):
         for entry in table.storage.list(f"{folder}/{attempt}"):
-            if entry.name.endswith(".parquet"):
+            if entry.name.endswith((".parquet", ".log")):
                 yield f"{folder}/{attempt}/{entry.name}"

@@ -30,6 +30,9 @@ from timeline.avro_container import (
 from timeline.errors import MalformedError
 from timeline.layout import MetadataEncoding
 
+LOG_COMPACT = "LOG_COMPACT"
+"""Operation type of a completed log compaction, which is a delta commit otherwise."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeStats:

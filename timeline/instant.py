@@ -45,7 +45,10 @@ ACTIONS = frozenset(
 
 _FAMILY = {"compaction": "commit", "logcompaction": "deltacommit", "clustering": "replacecommit"}
 
-SERVICES = frozenset({"compaction", "logcompaction", "clustering"})
+MERGES = frozenset({"compaction", "logcompaction"})
+"""Actions that merge the files of file slices: log files into base files, log files into one."""
+
+SERVICES = MERGES | {"clustering"}
 """Actions that rearrange what writers wrote. Clustering of version 6 is named `replacecommit`; its plan tells."""
 
 WRITE_FAMILIES = frozenset({"commit", "deltacommit", "replacecommit"})

@@ -92,8 +92,9 @@ def _apply_log_compaction(blocks: list[LogBlock]) -> tuple[tuple[LogBlock, ...],
     """Puts each log-compacted block in the place of the newest block it stands for and drops those.
 
     Blocks are grouped by instant in order of first appearance. A compacted block may itself have been compacted
-    again: the chain is followed to its end. A compacted block none of whose originals is there stays in its own
-    place (Hudi 1.2 drops it, and with it the rows).
+    again: the chain is followed to its end. A compacted block none of whose originals is there is dropped, as in
+    Hudi: a compaction requested while the log compaction pended has merged them, and what came behind them, into
+    the base file below it.
     """
     by_instant: dict[str, list[LogBlock]] = {}
     replaced_by: dict[str, str] = {}
@@ -103,12 +104,7 @@ def _apply_log_compaction(blocks: list[LogBlock]) -> tuple[tuple[LogBlock, ...],
             replaced_by[original] = block.instant
     compacted = {block.instant for block in blocks if block.compacted_instants}
     plain = [instant for instant in by_instant if instant not in compacted]
-    placed_by_original = {_final(instant, replaced_by) for instant in plain if instant in replaced_by}
-    newest_first: dict[str, None] = {}
-    for instant in reversed(by_instant):
-        final = _final(instant, replaced_by)
-        if instant not in compacted or (instant == final and final not in placed_by_original):
-            newest_first.setdefault(final)
+    newest_first = dict.fromkeys(_final(instant, replaced_by) for instant in reversed(plain))
     kept = tuple(b for instant in reversed(newest_first) for b in by_instant[instant])
     dropped = tuple(b for instant, group in by_instant.items() if instant not in newest_first for b in group)
     return kept, dropped

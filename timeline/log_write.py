@@ -7,7 +7,7 @@ more. Java reads a block's content as one array, so 2 GiB is the most it may hav
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TypeAlias
 
@@ -20,7 +20,7 @@ from timeline.avro_schema import arrow_schema, arrow_type, parse_avro
 from timeline.delete_entry import ARRAY, INT, entry_layout, value_kinds
 from timeline.errors import UnsupportedError, UsageError
 from timeline.exact_rows import exact_rows
-from timeline.log_block import FORMAT_VERSION, MAGIC, BlockKind, HeaderKey
+from timeline.log_block import FORMAT_VERSION, MAGIC, BlockKind, HeaderKey, LogBlock
 from timeline.log_decode import CONTENT_VERSION
 from timeline.ordering import Ordering
 from timeline.parquet_output import open_parquet_writer
@@ -39,16 +39,25 @@ class LogFormat(Enum):
     AVRO = "avro"
 
 
-def data_block(rows: pa.Table, *, instant: str, schema_text: str, log_format: LogFormat, codec: str = "zstd") -> Parts:
+def data_block(
+    rows: pa.Table,
+    *,
+    instant: str,
+    schema_text: str,
+    log_format: LogFormat,
+    codec: str = "zstd",
+    compacted: Sequence[str] = (),
+) -> Parts:
     """A data block of `instant` with these rows, which have the columns of `schema_text`, meta columns included.
 
+    `compacted`: the instants whose blocks it stands for, oldest first (log compaction).
     `codec`: of Parquet content (see `open_parquet_writer`); Avro content is never compressed. Memory: the encoded
     block. UsageError: no rows (Hudi writes no such block), content beyond 2 GiB, rows that are not what the schema
     says (see `exact_rows`). UnsupportedError: column types that tables do not have.
     """
     if not rows.num_rows:
         raise UsageError("a log block of no rows", instant=instant, todo="Write no block.")
-    headers = {HeaderKey.INSTANT_TIME: instant, HeaderKey.SCHEMA: schema_text}
+    headers = _headers(instant, schema_text, compacted)
     if log_format is LogFormat.PARQUET:
         return _block(BlockKind.PARQUET_DATA, headers, [_parquet_file(rows, schema_text, codec)])
     records = encode_table(rows, parse_avro(schema_text), framed=True)
@@ -74,6 +83,7 @@ def delete_block(
     instant: str,
     schema_text: str,
     hudi_0x: bool,
+    compacted: Sequence[str] = (),
 ) -> Parts:
     """A delete block of `instant`: a key, its partition path and its ordering values an entry.
 
@@ -81,6 +91,7 @@ def delete_block(
     several (table version 9 on) are compared as a tuple. A 0 in a single int column cannot be told from (): Hudi
     writes the same. Other columns have a type of their own, so that a 0 in them is a value like any other.
     `hudi_0x`: the table is of version 6; there typed deletes on text, dates and decimals always take effect.
+    `compacted`: see `data_block`.
 
     UsageError: no keys, nulls, arrays of unequal length, content beyond 2 GiB, decimals of more than 15 digits on
     either side of the point, see also `_day_numbers`. UnsupportedError: a type that Hudi cannot order by.
@@ -107,7 +118,7 @@ def delete_block(
     named |= {name: pa.repeat(pa.scalar(value, pa.int32()), len(keys)) for name, value in constants.items()}
     entries = list(encode_table(pa.table(named), {"type": "record", "name": "entry", "fields": fields}))
     body = [encode_long(len(keys)), *entries, encode_long(0)]
-    headers = {HeaderKey.INSTANT_TIME: instant, HeaderKey.SCHEMA: schema_text}
+    headers = _headers(instant, schema_text, compacted)
     return _block(BlockKind.DELETE, headers, [struct.pack(">ii", CONTENT_VERSION, _size(body, instant)), *body])
 
 
@@ -119,6 +130,14 @@ def rollback_block(instant: str, target: str) -> bytes:
         HeaderKey.TARGET_INSTANT_TIME: target,
     }
     return b"".join(_block(BlockKind.COMMAND, headers, []))
+
+
+def copied_block(block: LogBlock, content: pa.Buffer, *, instant: str, compacted: Sequence[str]) -> Parts:
+    """A data or delete block as a log compaction at `instant` takes it over: its content as it is, without positions.
+
+    `compacted`: see `data_block`. Content is understood by the block's kind and schema alone.
+    """
+    return _block(block.kind, _headers(instant, block.header(HeaderKey.SCHEMA), compacted), [content])
 
 
 def split_rows(rows: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
@@ -184,6 +203,11 @@ def _as_wrapped(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 # --- framing ---------------------------------------------------------------------------------------------------
+
+
+def _headers(instant: str, schema_text: str, compacted: Sequence[str]) -> dict[HeaderKey, str]:
+    headers = {HeaderKey.INSTANT_TIME: instant, HeaderKey.SCHEMA: schema_text}
+    return headers | ({HeaderKey.COMPACTED_BLOCK_TIMES: ",".join(compacted)} if compacted else {})
 
 
 def _block(kind: BlockKind, headers: Mapping[HeaderKey, str], content: Parts) -> Parts:

@@ -66,7 +66,8 @@ class CompactionStrategy:
 class CompactionPlan:
     """What a compaction is to do. `missing_schedule_partitions` is None in plans of Hudi 0.15.
 
-    `preserve_hoodie_metadata` says nothing: the meta columns of rows are preserved in any case.
+    `preserve_hoodie_metadata` says nothing: the meta columns of rows are preserved in any case. `action`: of the
+    instant, compaction or logcompaction; its name says it, the plan's file does not.
     """
 
     operations: Sequence[CompactionOperation]
@@ -75,6 +76,12 @@ class CompactionPlan:
     strategy: CompactionStrategy | None = None
     preserve_hoodie_metadata: bool | None = False
     missing_schedule_partitions: tuple[str, ...] | None = None
+    action: str = "compaction"
+
+    @property
+    def merges_logs(self) -> bool:
+        """Whether it merges log files into log files, not into base files."""
+        return self.action == "logcompaction"
 
 
 def decode_plan(data: bytes, where: str) -> CompactionPlan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -13,9 +13,11 @@ import pyarrow as pa
 from timeline.avro_schema import project
 from timeline.delete_block import Deletes, decode_deletes
 from timeline.errors import MalformedError
+from timeline.instant import Instant
 from timeline.log_block import BlockKind, HeaderKey, LogBlock, scan_blocks
 from timeline.log_decode import check_supported, count_entries, decode_rows
 from timeline.log_fold import LogFold, Winners
+from timeline.log_pieces import LogRun, log_runs
 from timeline.log_scan import Selection, Skipped, Visibility, select_blocks
 from timeline.log_spill import LogSpill
 from timeline.merge_rule import IS_DELETED, Keyed
@@ -78,9 +80,9 @@ def read_logs(
         entries += count
         read_bytes += block.content_bytes
     if spill is None:
-        return fold.finish(), _counts(selection, entries)
+        return fold.finish(), count_blocks(selection, entries)
     spill.add(fold.drain())
-    return spill, _counts(selection, entries)
+    return spill, count_blocks(selection, entries)
 
 
 def _parts(block: LogBlock, source: pa.NativeFile, rules: SliceRules, out: pa.Schema) -> Iterator[Keyed | Deletes]:
@@ -121,10 +123,26 @@ def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules) -> None:
             source.close()
 
 
+def slice_blocks(storage: Storage, slice_: FileSlice) -> list[LogBlock]:
+    """The blocks of a slice's log files in log order; reads headers only."""
+    blocks: list[LogBlock] = []
+    for log in slice_.logs:
+        with storage.open_input(log.path) as source:
+            blocks += scan_blocks(source, log.path)
+    return blocks
+
+
 def _select(sources: Mapping[str, pa.NativeFile], visibility: Visibility) -> Selection:
     return select_blocks((b for path, source in sources.items() for b in scan_blocks(source, path)), visibility)
 
 
-def _counts(selection: Selection, entries: int) -> LogCounts:
+def count_blocks(selection: Selection, entries: int) -> LogCounts:
+    """What a selection held; `entries` by block headers."""
     causes = Counter(cause for _, cause in selection.skipped)
     return LogCounts(entries=entries, blocks=len(selection.blocks), skipped=tuple(causes.items()))
+
+
+def runs_of(storage: Storage, slice_: FileSlice, rules: SliceRules, pending: Iterable[Instant]) -> tuple[LogRun, ...]:
+    """See `log_runs`; reads the headers of the slice's log blocks. `pending`: delta commits of writers."""
+    times = [i.requested_time for i in pending]
+    return log_runs(slice_, slice_blocks(storage, slice_), rules.visibility, times)

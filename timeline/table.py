@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from timeline.active import Timeline
 from timeline.avro_schema import arrow_schema, with_meta_columns, without_meta_columns
-from timeline.commit_metadata import CommitMetadata
+from timeline.commit_metadata import LOG_COMPACT, CommitMetadata
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import (
     MalformedError,
@@ -43,7 +43,7 @@ from timeline.view import FileGroup, GroupKey, TableView, ViewFacts, check_parti
 T = TypeVar("T")
 
 _CONSISTENT_HASHING = f"{HOODIE}/.bucket_index/consistent_hashing_metadata"
-_SERVICE_OPERATIONS = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER", "INDEX"})
+_SERVICE_OPERATIONS = frozenset({"COMPACT", LOG_COMPACT, "CLUSTER", "INDEX"})
 _TORN_PAUSES_S = (0.02, 0.1, 0.5)
 _READ_AGAIN_MAX = 5
 _LISTING_THREADS = 8
@@ -149,13 +149,15 @@ class Table:
         return f"{self.config.timeline_folder}/{instant.file_name or self.layout.file_name(instant)}"
 
     def completed_commits(self, only: str | None = None) -> list[Instant]:
-        """Every completed commit on storage, of one instant or of all.
+        """Every completed commit on storage; of one instant also a delta commit, as which log compactions complete.
 
         On versions 8 and 9 one instant can have two: each completed name has its own completion time.
         """
         names = [e.name for e in self.storage.list(self.config.timeline_folder) if not e.is_folder]
-        found = [i for n in names if (i := self.layout.parse(n)) and i.completed and i.action == "commit"]
-        return [i for i in found if only in (None, i.requested_time)]
+        found = [i for n in names if (i := self.layout.parse(n)) and i.completed]
+        if only is None:
+            return [i for i in found if i.action == "commit"]
+        return [i for i in found if i.requested_time == only and i.action in ("commit", "deltacommit")]
 
     def commit_metadata(self, instant: Instant) -> CommitMetadata:
         """The metadata of a completed write.
@@ -171,11 +173,16 @@ class Table:
                 time.sleep(pause_s)
         return decode_commit(self.storage.read(path), path)
 
+    def requested_merge(self, time: str) -> Instant:
+        """The requested instant of a log compaction, where its plan is there, else of a compaction."""
+        log = Instant(requested_time=time, action="logcompaction", state=State.REQUESTED)
+        return log if self.storage.find(self.instant_path(log)) is not None else replace(log, action="compaction")
+
     def compaction_plan(self, instant: str) -> CompactionPlan:
-        """The plan of a compaction, pending or done; MissingFileError where there is none."""
-        requested = Instant(requested_time=instant, action="compaction", state=State.REQUESTED)
+        """The plan of a compaction or log compaction, pending or done; MissingFileError where there is none."""
+        requested = self.requested_merge(instant)
         path = self.instant_path(requested)
-        return decode_plan(self.storage.read(path), path)
+        return replace(decode_plan(self.storage.read(path), path), action=requested.action)
 
     # --- view --------------------------------------------------------------------------------------------------
 
@@ -201,12 +208,12 @@ class Table:
         """Timeline, then facts, then listing.
 
         `partition`: only partitions at or under that path. `exactly`: these partitions and no others. `pending`: a
-        compaction that counts as not completed.
+        compaction or log compaction that counts as not completed.
         UsageError: no such partition. MissingFileError, TableChangedError: see `consistent`.
         """
         timeline = self.load_timeline()
         if pending is not None:
-            timeline = timeline.with_pending_compaction(pending)
+            timeline = timeline.with_pending_merge(self.requested_merge(pending))
         facts = self.load_facts(timeline)
         if exactly is not None:
             listings = [(part, self.storage.list(part)) for part in sorted(set(exactly))]

@@ -20,7 +20,7 @@ import structlog
 
 from compactor_daemon.records import reserved_times
 from timeline.active import Timeline
-from timeline.commit_metadata import CommitMetadata
+from timeline.commit_metadata import LOG_COMPACT, CommitMetadata
 from timeline.commit_metadata import encode as encode_commit
 from timeline.errors import ConflictError, PhantombaseError, StorageError, TableChangedError
 from timeline.heartbeat import EXPIRY_S, Pulse, heartbeat
@@ -75,6 +75,8 @@ class Transaction:
             if requested == self.instant or (requested < self.instant and requested in self.timeline.completed_writes):
                 continue
             metadata = self.table.commit_metadata(instant)
+            if metadata.operation_type == LOG_COMPACT:
+                continue  # it says again what others wrote, below whatever comes
             if not metadata.compacted:
                 found = conflict_with_commit(mine, metadata) or conflict_with_schema(schema_text, metadata)
             elif requested in known:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from compactor_daemon import attempt, decision, records, retire
+from compactor_daemon import decision, inputs, records, retire
 from compactor_daemon.attempt import Attempt
 from compactor_daemon.records import Go, attempt_folder, attempts, instant_folder, read_fate
 from tests.simulation.explore import Explorer, Instance
@@ -114,7 +114,7 @@ def nothing(*_: object, **__: object) -> None:
 _declare_dead = records.declare_dead
 _decide_go = decision.decide_go
 _remove_staged = retire.remove_staged
-_closed = attempt._closed
+_closed = inputs._closed
 
 _CROWD = seeds(40, compactors=3, deaths=0, hudi=False)
 _TWO = turns("compactor1 compactor2")
@@ -125,7 +125,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "3: closure",
         turns("service writer", version=6, locked=False, before="write"),
-        {"attempt._closed": planned_only},
+        {"inputs._closed": planned_only},
         "lost",
     ),
     (

@@ -168,9 +168,9 @@ def test_a_block_without_an_instant_is_malformed() -> None:
         ("20 25 30(10,20)", "30(10,20) 25"),
         # Two compactions beside each other.
         ("10 20 30 40(10) 50(30)", "40(10) 20 50(30)"),
-        # None of the originals is there: the block stays in its place (Hudi 1.2 would lose its rows).
-        ("30(10,20) 40", "30(10,20) 40"),
-        ("25 30(10,20) 40", "25 30(10,20) 40"),
+        # None of the originals is there: they were compacted, with what came behind them, and their rows are older.
+        ("30(10,20) 40", "40"),
+        ("25 30(10,20) 40", "25 40"),
         # Blocks of one instant stand together, where the first of them stands.
         ("10 20 10", "10 10 20"),
     ],

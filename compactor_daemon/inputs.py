@@ -1,0 +1,110 @@
+"""What a plan has to merge, as the view holds it (closure): never less than the plan, and never what came later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from compactor_daemon.log_task import LogOutput
+from compactor_daemon.slice_task import input_names
+from timeline.errors import MissingFileError
+from timeline.layout import Slicing
+from timeline.log_pieces import folds_exactly
+from timeline.log_plan import planned_pieces
+from timeline.plan import CompactionOperation, CompactionPlan
+from timeline.slice_log import runs_of
+from timeline.slice_rules import SliceRules
+from timeline.table import Table
+from timeline.view import FileGroup, FileSlice, TableView, is_replaced, slice_before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """What becomes one file: a slice, or with `log` some of its log files. `slice` without any file: nothing."""
+
+    slice: FileSlice
+    log: LogOutput | None = None
+
+
+def planned_inputs(table: Table, view: TableView, plan: CompactionPlan, instant: str, rules: SliceRules) -> list[Input]:
+    """What an instant has to merge, in plan order. MissingFileError: the plan names a file that is not there.
+
+    A compaction: all logs the view holds before the instant; more than the plan is merged too. A log compaction: the
+    planned logs, which readers put in one place; what came later has another. ConflictError: no longer neighbours.
+    """
+    groups = view.by_key()
+    found = ((o, groups.get((o.partition_path, o.file_id))) for o in plan.operations)
+    if plan.merges_logs:
+        return [_planned_logs(table, view, group, o, instant, rules) for o, group in found]
+    return [Input(slice=_closed(group, instant, o)) for o, group in found]
+
+
+def has_barrier(table: Table, plan: CompactionPlan) -> bool:
+    """Whether writes that pend when the plan is visible must end before it is carried out.
+
+    Not for log compactions from version 8 on: a write that may come between the planned files is a conflict at once
+    (`planned_inputs`), and all others have their place before or behind them, whenever they complete.
+    """
+    return not plan.merges_logs or table.layout.slicing is Slicing.BY_BASE_INSTANT
+
+
+def _closed(group: FileGroup | None, instant: str, operation: CompactionOperation) -> FileSlice:
+    slice_ = slice_before(group, instant) if group is not None else None
+    have = set(input_names(slice_)) if slice_ is not None else set()
+    want = {*operation.delta_file_paths, *([operation.data_file_path] if operation.data_file_path else [])}
+    if slice_ is None or want - have:
+        raise _missing(operation, instant, want, have)
+    return slice_
+
+
+def _planned_logs(
+    table: Table,
+    view: TableView,
+    group: FileGroup | None,
+    operation: CompactionOperation,
+    instant: str,
+    rules: SliceRules,
+) -> Input:
+    wanted = set(operation.delta_file_paths)
+    home = next((s for s in group.slices if wanted & set(input_names(s))), None) if group is not None else None
+    if group is not None and (is_replaced(group, view.facts) or _is_compacted(group, home, operation)):
+        return Input(slice=_without_files(operation))  # nobody reads these logs any more: nothing to do
+    have = set(input_names(home)) if home is not None else set()
+    if home is None or wanted - have:
+        raise _missing(operation, instant, wanted, have)
+    pieces, bottom = planned_pieces(runs_of(table.storage, home, rules, view.timeline.pending_delta_commits), operation)
+    files = {f for p in pieces for f in (*p.files, *p.replaced)}
+    by_name = table.layout.slicing is Slicing.BY_BASE_INSTANT
+    version = max(log.name.version for log in home.logs) + 1 if by_name else 1
+    output = LogOutput(
+        instant=home.base_instant if by_name else instant,
+        version=version,
+        fold=folds_exactly(rules, pieces, bottom=bottom),
+    )
+    return Input(slice=replace(home, base=None, logs=tuple(log for log in home.logs if log in files)), log=output)
+
+
+def _is_compacted(group: FileGroup, home: FileSlice | None, operation: CompactionOperation) -> bool:
+    """Whether a base file was made of the planned logs meanwhile: Hudi plans file groups in pending log compactions."""
+    since = home.base_instant if home is not None else operation.base_instant_time or ""
+    return any(s.base is not None and s.base_instant > since for s in group.slices)
+
+
+def _without_files(operation: CompactionOperation) -> FileSlice:
+    return FileSlice(
+        partition=operation.partition_path,
+        file_id=operation.file_id,
+        base_instant=operation.base_instant_time or "",
+        base=None,
+        logs=(),
+    )
+
+
+def _missing(operation: CompactionOperation, instant: str, want: set[str], have: set[str]) -> MissingFileError:
+    return MissingFileError(
+        "the compaction plan names a file that is not there",
+        path=f"{operation.partition_path}/{min(want - have, default=operation.file_id)}",
+        instant=instant,
+        expected=f"{len(want)} files of file group {operation.file_id}",
+        found=f"{len(want & have)} of them",
+        todo="Restore the file. Compacting without it would lose its rows.",
+    )

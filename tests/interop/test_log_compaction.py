@@ -1,0 +1,103 @@
+"""Log compactions of ours in real tables: Hudi reads them, goes on, compacts them, and executes our plans of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+
+from tests.interop.rows import Rows, same
+from tests.interop.shared_table import COMMIT_TIME, EVENT_TIME, PARQUET_LOGS, SharedTable, hudi_rs_reads
+from tests.judge.client import Judge
+from tests.log_compactions import Choose, at, longest, request
+from timeline.books import LEDGER
+
+pytestmark = [pytest.mark.interop, pytest.mark.parametrize("version", [9, 8], indirect=True, ids="v{}".format)]
+
+CASES: dict[str, tuple[dict[str, object], Choose]] = {
+    "event time, all": (EVENT_TIME, longest),
+    "event time, youngest": (EVENT_TIME, at(2)),
+    "commit time, in the middle": (COMMIT_TIME, at(1, 4)),
+    "event time, Parquet, oldest": ({**EVENT_TIME, **PARQUET_LOGS}, at(0, 3)),
+}
+
+EXECUTES = {"hoodie.log.compaction.inline": "true", "hoodie.log.compaction.blocks.threshold": 1000}
+"""Of a write of Hudi's: it executes pending log compactions first and plans none."""
+
+
+def written(judge: Judge, version: int, path: Path, options: dict[str, object]) -> tuple[SharedTable, Rows]:
+    """Six delta commits in file groups with logs: late and early rows, deletes with and without ordering values."""
+    table = SharedTable(judge=judge, path=path, version=version, options=options)
+    rows = Rows(seed=version)
+    table.create(rows(range(60), 5))
+    for start in range(2):
+        table.upsert(rows(range(start, 60, 2), (4, 5, 6)))
+    table.delete(rows(range(0, 60, 5), 6))
+    table.writer(rows(range(0, 60, 3), (3, 7))).upsert(str(path))
+    table.writer(rows(range(0, 60, 7), (3, 9)).select(["id", "p", "ts"])).delete(str(path))
+    table.upsert(rows(range(0, 60, 4), (2, 8)))
+    return table, rows
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_hudi_reads_it_and_goes_on(judge: Judge, version: int, case: str, tmp_path: Path) -> None:
+    """Before and after the same rows; then a write of Hudi's, another log compaction, a compaction by Hudi."""
+    options, choose = CASES[case]
+    table, rows = written(judge, version, tmp_path / "table", options)
+    before = table.agree()
+    request(table.open(), choose)
+    same(table.agree(), before)
+    table.we_compact()
+    same(table.agree(), before)
+    table.upsert(rows(range(0, 60, 6), (1, 6, 8)))
+    before = table.agree()
+    request(table.open(), longest)
+    table.we_compact()
+    same(table.agree(), before)
+    table.delete(rows(range(0, 60, 8), 9))
+    table.audited()
+    table.hudi_schedules()
+    table.compact_beside_hudi()
+    table.audited()
+
+
+def test_hudi_executes_our_plan(judge: Judge, version: int, tmp_path: Path) -> None:
+    """Of log files that Hudi and we wrote, one of them a log compaction."""
+    table, rows = written(judge, version, tmp_path / "table", COMMIT_TIME)
+    request(table.open(), at(0, 3))
+    table.we_compact()
+    before = table.agree()
+    instant = request(table.open(), longest)
+    table.upsert(rows(range(60, 70), 9), EXECUTES)
+    done = table.open().completed_commits(instant)
+    assert [i.action for i in done] == ["deltacommit"]
+    assert LEDGER not in table.open().commit_metadata(done[0]).extra_metadata
+    after = table.agree()
+    same(after.filter(pc.field("id").isin(before["id"])), before)
+
+
+def test_hudi_plans_beside_it(judge: Judge, version: int, tmp_path: Path) -> None:
+    """Hudi plans file groups in pending log compactions: what completes behind the plan is older than its base file."""
+    table, rows = written(judge, version, tmp_path / "table", COMMIT_TIME)
+    instant = request(table.open(), at(0, 2))
+    compaction = table.hudi_schedules()
+    table.we_compact(instant)
+    before = table.agree()
+    table.hudi_compacts(compaction)
+    same(table.agree(), before)
+    table.upsert(rows(range(0, 60, 7), 9))
+    table.agree()
+    assert request(table.open(), longest)
+    table.we_compact()
+    table.we_schedule()
+    table.compact_beside_hudi()
+
+
+def test_hudi_rs_reads_the_original_files_too(judge: Judge, version: int, tmp_path: Path) -> None:
+    """hudi-rs knows no log compaction: it takes the new file for the newest write."""
+    table, _ = written(judge, version, tmp_path / "table", COMMIT_TIME)
+    before = table.agree()
+    request(table.open(), longest)
+    table.we_compact()
+    same(hudi_rs_reads(table.path), before)

@@ -1,0 +1,51 @@
+"""Log compactions as tests request them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from compactor_daemon.records import reserved_times
+from timeline.lock import ProcessLock
+from timeline.log_compaction import request_log_compaction
+from timeline.log_pieces import LogPiece, LogRun
+from timeline.log_plan import log_operation
+from timeline.plan import CompactionOperation
+from timeline.read import slice_rules
+from timeline.slice_log import runs_of
+from timeline.table import Table
+from timeline.view import FileSlice
+
+Choose: TypeAlias = Callable[[Sequence[LogRun]], Sequence[LogPiece]]
+"""Picks neighbours among the pieces of a slice; less than two: the slice is left alone."""
+
+
+def longest(runs: Sequence[LogRun]) -> Sequence[LogPiece]:
+    """All of the longest run."""
+    return max((run.pieces for run in runs), key=len, default=())
+
+
+def at(start: int, end: int | None = None) -> Choose:
+    """Some pieces of the longest run."""
+    return lambda runs: longest(runs)[start:end]
+
+
+def slice_runs(table: Table) -> list[tuple[FileSlice, Sequence[LogRun]]]:
+    """The runs of every newest slice that no compaction is planned for."""
+    view = table.load_view()
+    rules = slice_rules(table, view.timeline, table.schema(table.schema_text(view.timeline)))
+    pending = view.timeline.pending_delta_commits
+    slices = [g.slices[-1] for g in view.groups if g.slices and g.pending_compaction is None]
+    return [(s, runs_of(table.storage, s, rules, pending)) for s in slices]
+
+
+def operations(table: Table, choose: Choose = longest) -> list[CompactionOperation]:
+    """One for each slice with something to merge."""
+    chosen = [(slice_, choose(runs)) for slice_, runs in slice_runs(table)]
+    return [log_operation(slice_, pieces) for slice_, pieces in chosen if len(pieces) > 1]
+
+
+def request(table: Table, choose: Choose = longest) -> str:
+    """A log compaction of what is chosen, also on version 6."""
+    lock = ProcessLock(table.storage.base_path)
+    return request_log_compaction(table, lock, reserved_times, operations(table, choose), readers_1x_only=True)
