@@ -90,7 +90,8 @@ def _data(table: str, done: Scheduled, dry_run: bool) -> dict[str, Any]:
         "file_groups": len(picked),
         "why": done.why,
         "plans": [
-            {"instant": r.instant, "action": r.action, "file_groups": len(r.plan.operations)} for r in done.requested
+            {"instant": r.instant, "action": r.plan.action, "file_groups": len(r.plan.operations)}
+            for r in done.requested
         ],
     }
     if dry_run:
@@ -107,7 +108,7 @@ def _picked(one: Requested) -> Iterable[dict[str, Any]]:
         key = "/".join((operation.partition_path, operation.file_id))
         yield {
             "instant": one.instant,
-            "action": one.action,
+            "action": one.plan.action,
             "partition": operation.partition_path,
             "file_id": operation.file_id,
             "base_file": operation.data_file_path,

@@ -104,9 +104,7 @@ class FakeTable:
     def request(self) -> Scheduled:
         self.due = False
         self.pending.append("900")
-        return Scheduled(
-            requested=(Requested(instant="900", action="compaction", plan=CompactionPlan(operations=())),), why="due"
-        )
+        return Scheduled(requested=(Requested(instant="900", plan=CompactionPlan(operations=())),), why="due")
 
     def sweep(self) -> None:
         self.sweeps += 1

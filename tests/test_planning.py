@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +15,22 @@ from compactor_daemon.records import reserved_times
 from compactor_daemon.unschedule import unschedule
 from tests.attempts import open_table, run_all
 from tests.faults import Call, HookedStorage
+from tests.test_writer import rows
+from tests.written import read_rows, written_table
+from timeline.audit import audit, audited_instants
 from timeline.bounds import MissingSize
 from timeline.errors import MalformedError, PhantombaseError, StorageError
 from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
+from timeline.picker import Picking
 from timeline.plan import CompactionPlan, encode_plan
+from timeline.read import slice_rules
 from timeline.schedule import Scheduled, schedule_compaction
 from timeline.schedule_options import PLAN_NOW, ScheduleOptions
+from timeline.slice_log import runs_of
 from timeline.storage import Entry
 from timeline.table import Table
+from timeline.view import latest_slice
 from writer_hooks.create_table import create_table
 from writer_hooks.engine import LocalEngine
 from writer_hooks.new_table import NewTable
@@ -35,11 +43,9 @@ DAYS = [f"2026/11/{day}" for day in range(10, 18)]
 
 def upsert(path: Path, days: list[str], ts: int) -> None:
     """One row a day, in one bucket a day."""
-    rows = pa.table(
-        {"id": [f"k-{d}" for d in days], "day": days, "ts": [ts] * len(days), "fare": [1.0 * ts] * len(days)}
-    )
+    columns = {"id": [f"k-{d}" for d in days], "day": days, "ts": [ts] * len(days), "fare": [1.0 * ts] * len(days)}
     options = WriteOptions(buckets=1, slots=1)
-    write(open_table(path), LocalEngine(rows, slots=1), Operation.UPSERT, options)
+    write(open_table(path), LocalEngine(pa.table(columns), slots=1), Operation.UPSERT, options)
 
 
 @pytest.fixture(params=[6, 9], ids=["v6", "v9"])
@@ -224,3 +230,47 @@ def test_a_listing_that_fails_makes_no_plan(path: Path) -> None:
     with pytest.raises(PhantombaseError, match="injected"):
         schedule(path, PLAN_NOW, HookedStorage(LocalStorage(str(path)), hook))
     assert sorted(path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_minor_and_major_take_turns(version: int, tmp_path: Path) -> None:
+    """Universal picking under steady updates: rows stay what was written, and logs stay few."""
+    path = tmp_path / "trips"
+    options = WriteOptions(buckets=1, slots=1)
+    written_table(path, version, rows(*((n, 1, 1.0) for n in range(2000))), options)
+    universal = replace(
+        PLAN_NOW,
+        picking=Picking.UNIVERSAL,
+        compaction_trigger=3,
+        max_size_amplification=20,
+        readers_1x_only=version == 6,
+    )
+    expected = {f"k{n:04d}": (1, 1.0) for n in range(2000)}
+    done: Counter[str] = Counter()
+    most = 0
+    for turn in range(2, 22):
+        changed = rows(*((n, turn, 1.0 * turn) for n in range(turn % 4, 900, 2)))
+        write(open_table(path), LocalEngine(changed, slots=1), Operation.UPSERT, options)
+        expected |= as_rows_of(changed)
+        for one in schedule(path, universal).requested:
+            done[one.plan.action] += 1
+        run_all(open_table(path))
+        assert read_rows(path) == expected, f"turn {turn}"
+        table = open_table(path)
+        timeline = table.load_timeline()
+        rules = slice_rules(table, timeline, table.schema(table.schema_text(timeline)))
+        for group in table.load_view().groups:
+            slice_ = latest_slice(group)
+            assert slice_ is not None
+            most = max(most, sum(len(run.pieces) for run in runs_of(table.storage, slice_, rules, ())))
+    assert done["logcompaction"] >= 2
+    assert done["compaction"] >= 1
+    assert most <= 3
+    for instant in audited_instants(open_table(path)):
+        assert audit(open_table(path), instant).good
+
+
+def as_rows_of(batch: pa.Table) -> dict[str, tuple[int, float]]:
+    """Rows of a batch by key."""
+    ids, ts, fares = (batch.column(name).to_pylist() for name in ("id", "ts", "fare"))
+    return {i: (t, f) for i, t, f in zip(ids, ts, fares, strict=True)}

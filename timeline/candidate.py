@@ -8,8 +8,9 @@ from datetime import datetime
 from timeline.active import Timeline
 from timeline.errors import UsageError
 from timeline.instant import parse_time
+from timeline.log_pieces import LogPiece, LogRun
 from timeline.picker import Kind, Picking, PickOptions, Stack, pick
-from timeline.view import FileSlice, LogFile
+from timeline.view import FileSlice
 
 HAS_LOGS = "it has log files"
 """Why, where every file slice with log files is taken."""
@@ -17,11 +18,13 @@ HAS_LOGS = "it has log files"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceStats:
-    """Rows of the base file and entries of the logs, `deletes` of them; None where nobody asked."""
+    """Rows of the base file and entries of the logs, `deletes` of them; what the logs hold piece by piece. None where
+    nobody asked."""
 
     base_rows: int | None = None
     log_rows: int | None = None
     deletes: int | None = None
+    runs: tuple[LogRun, ...] | None = None
 
     @property
     def rows(self) -> int:
@@ -34,56 +37,46 @@ NO_STATS = SliceStats()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What is to be done with a slice, and why. `logs`: the log files merged. `waited_s`: how long the oldest log has
-    waited at most, None where unknown."""
+    """What is to be done with a slice, and why. `pieces`: of its logs, those that a minor compaction merges.
+
+    `waited_s`: how long the oldest log has waited at most, None where unknown.
+    """
 
     slice: FileSlice
     stats: SliceStats
     kind: Kind
-    logs: tuple[LogFile, ...]
     why: str
     waited_s: float | None
+    pieces: tuple[LogPiece, ...] = ()
 
 
 def candidate_of(
     slice_: FileSlice, stats: SliceStats, timeline: Timeline, now: datetime, options: PickOptions
 ) -> Candidate:
-    """What the rules pick of a slice with log files. `now`: the table's clock."""
+    """What the rules pick of a slice with log files. `now`: the table's clock. The universal rules need `runs`."""
     waited_s = _age_s(_oldest(slice_, timeline), now)
     if options.picking is Picking.ALL:
-        return Candidate(slice=slice_, stats=stats, kind=Kind.MAJOR, logs=slice_.logs, why=HAS_LOGS, waited_s=waited_s)
-    instants = _log_instants(slice_, timeline)
-    deleted = stats.deletes / stats.base_rows if stats.deletes is not None and stats.base_rows else None
+        return Candidate(slice=slice_, stats=stats, kind=Kind.MAJOR, why=HAS_LOGS, waited_s=waited_s)
+    runs = stats.runs
+    assert runs is not None
+    pieces = [piece for run in runs for piece in run.pieces]
     stack = Stack(
         base=slice_.base_bytes,
-        logs=tuple(log.size for log in slice_.logs),
-        delta_commits=len(set(instants)),
+        logs=tuple(piece.log_bytes for piece in pieces),
+        delta_commits=sum(max(1, len(piece.replaced)) for piece in pieces),
         age_s=_age_s(slice_.base_instant, now),
-        deleted_share=deleted,
+        deleted_share=stats.deletes / stats.base_rows if stats.deletes is not None and stats.base_rows else None,
     )
     picked = pick(stack, options, now)
-    kind, count, why = picked.kind, picked.logs, picked.why
+    kind, why, merged = picked.kind, picked.why, tuple[LogPiece, ...]()
     if kind is Kind.MINOR and not (timeline.layout.has_completion_times or options.readers_1x_only):
-        kind, count = Kind.MAJOR, len(slice_.logs)
-        why = f"{why}; a minor compaction needs readers-1x-only on version 6"
-    # All log files of one delta commit or none: a log-compacted block stands for whole instants.
-    while 0 < count < len(instants) and instants[-count] == instants[-count - 1]:
-        count += 1
-    return Candidate(
-        slice=slice_,
-        stats=stats,
-        kind=kind,
-        logs=slice_.logs[len(slice_.logs) - count :],
-        why=why,
-        waited_s=waited_s,
-    )
-
-
-def _log_instants(slice_: FileSlice, timeline: Timeline) -> list[str]:
-    """The delta commit of each log file; version 6 names only the slice's base instant: each file counts as its own."""
-    if timeline.layout.has_completion_times:
-        return [log.name.instant for log in slice_.logs]
-    return [str(log.name) for log in slice_.logs]
+        kind, why = Kind.MAJOR, f"{why}; a minor compaction needs readers-1x-only on version 6"
+    elif kind is Kind.MINOR:
+        merged = runs[-1].pieces[-picked.logs :]
+        if len(merged) < 2:
+            kind, merged = Kind.NONE, ()
+            why = f"{why}; but a write that pends, or was rolled back, lies between them"
+    return Candidate(slice=slice_, stats=stats, kind=kind, why=why, waited_s=waited_s, pieces=merged)
 
 
 def _oldest(slice_: FileSlice, timeline: Timeline) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from timeline.candidate import HAS_LOGS
+from timeline.log_plan import LOG_STRATEGY, log_operation
 from timeline.on_demand import OnDemand
 from timeline.picker import Kind
 from timeline.plan import (
@@ -23,8 +24,8 @@ from timeline.slice_io import MB, io_mb, read_bytes, write_bytes
 from timeline.view import FileSlice
 
 
-def drafts(planned: Planned, waiting: Sequence[Waiting]) -> list[tuple[str, CompactionPlan]]:
-    """Action and plan of each request, in the order of their instants.
+def drafts(planned: Planned, waiting: Sequence[Waiting]) -> list[CompactionPlan]:
+    """The plan of each request, in the order of their instants.
 
     The last one tells the next planning where to look; Hudi 1.2 looks for logs only in partitions written since the
     last plan, and in those it left out, on version 6 too (0.15 passes over the field).
@@ -33,16 +34,26 @@ def drafts(planned: Planned, waiting: Sequence[Waiting]) -> list[tuple[str, Comp
     found = [(kind, chosen) for kind, chosen in split if chosen]
     last = max((number for number, (kind, _) in enumerate(found) if kind is Kind.MAJOR), default=None)
     left_out = tuple(dict.fromkeys(w.folder for w in waiting))
-    result: list[tuple[str, CompactionPlan]] = []
-    for number, (_, chosen) in enumerate(found):
+    result: list[CompactionPlan] = []
+    for number, (kind, chosen) in enumerate(found):
         reasons = {"/".join(c.slice.key): c.why for c in chosen if c.why != HAS_LOGS}
         notes = encode_notes(planned.notes, reasons, waiting if number == last else None)
-        plan = CompactionPlan(
-            operations=OnDemand(chosen, lambda c: operation(c.slice)),
-            extra_metadata={NOTES: notes},
-            missing_schedule_partitions=left_out,
-        )
-        result.append(("compaction", plan))
+        if kind is Kind.MINOR:
+            plan = CompactionPlan(
+                operations=OnDemand(chosen, lambda c: log_operation(c.slice, c.pieces)),
+                extra_metadata={NOTES: notes},
+                strategy=LOG_STRATEGY,
+                preserve_hoodie_metadata=True,
+                missing_schedule_partitions=(),
+                action="logcompaction",
+            )
+        else:
+            plan = CompactionPlan(
+                operations=OnDemand(chosen, lambda c: operation(c.slice)),
+                extra_metadata={NOTES: notes},
+                missing_schedule_partitions=left_out,
+            )
+        result.append(plan)
     return result
 
 

@@ -122,11 +122,18 @@ def _nothing(left: Iterable[LeftOut]) -> str:
 
 def _cost(candidate: Candidate) -> Cost:
     if candidate.kind is Kind.MINOR:
-        merged = sum(log.size for log in candidate.logs)
+        merged = sum(piece.log_bytes for piece in candidate.pieces)
         return Cost(slices=1, source_bytes=merged, io_bytes=2 * merged, rows=candidate.stats.log_rows or 0)
     slice_ = candidate.slice
     read = read_bytes(slice_)
     return Cost(slices=1, source_bytes=read, io_bytes=read + write_bytes(slice_), rows=candidate.stats.rows)
+
+
+def _runs(candidate: Candidate) -> int:
+    """Files that become one."""
+    if candidate.kind is Kind.MINOR:
+        return sum(len(piece.files) for piece in candidate.pieces)
+    return len(candidate.slice.logs) + (candidate.slice.base is not None)
 
 
 class _Planner:
@@ -211,7 +218,7 @@ class _Planner:
         """The books of this planning."""
         chosen = [c for plan in plans for c in plan]
         costs = [_cost(c) for c in chosen]
-        merged = sum(len(c.logs) + (c.kind is Kind.MAJOR and c.slice.base is not None) - 1 for c in chosen)
+        merged = sum(_runs(c) - 1 for c in chosen)
         return PlanNotes(
             partitions=self._partitions,
             file_groups=self._groups,

@@ -30,10 +30,9 @@ from timeline.view import GroupKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requested:
-    """A plan that was made visible; `action`: compaction or logcompaction."""
+    """A plan that was made visible."""
 
     instant: str
-    action: str
     plan: CompactionPlan
 
 
@@ -101,17 +100,14 @@ def schedule_compaction(
             return Scheduled(requested=(), why=planned.why, notes=planned.notes)
         time = table.next_time(timeline, reserved(table.storage))
         plans = drafts(planned, survey.waiting(planned))
-        requested = [
-            Requested(instant=later(time, number), action=action, plan=plan)
-            for number, (action, plan) in enumerate(plans)
-        ]
+        requested = [Requested(instant=later(time, number), plan=plan) for number, plan in enumerate(plans)]
         for one in requested if not dry_run else ():
             _make_visible(table, one)
         return Scheduled(requested=tuple(requested), why=f"{planned.why}; {asked.why}", notes=planned.notes)
 
 
 def _make_visible(table: Table, one: Requested) -> None:
-    instant = Instant(requested_time=one.instant, action=one.action, state=State.REQUESTED)
+    instant = Instant(requested_time=one.instant, action=one.plan.action, state=State.REQUESTED)
     path = table.instant_path(instant)
     if not table.storage.put_if_absent(path, encode_plan(one.plan)):
         raise ConflictError(

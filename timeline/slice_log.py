@@ -146,3 +146,16 @@ def runs_of(storage: Storage, slice_: FileSlice, rules: SliceRules, pending: Ite
     """See `log_runs`; reads the headers of the slice's log blocks. `pending`: delta commits of writers."""
     times = [i.requested_time for i in pending]
     return log_runs(slice_, slice_blocks(storage, slice_), rules.visibility, times)
+
+
+def log_entries(storage: Storage, slice_: FileSlice, visibility: Visibility) -> Counter[BlockKind]:
+    """Entries of the blocks that count, by kind, as their headers and footers tell."""
+    sources = {log.path: storage.open_input(log.path) for log in slice_.logs}
+    counts: Counter[BlockKind] = Counter()
+    try:
+        for block in _select(sources, visibility).blocks:
+            counts[block.kind] += count_entries(block, sources[block.path])
+    finally:
+        for source in sources.values():
+            source.close()
+    return counts

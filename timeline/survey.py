@@ -16,16 +16,17 @@ from timeline.bounds import MissingSize
 from timeline.candidate import NO_STATS, SliceStats
 from timeline.errors import MalformedError, MissingFileError, StorageError
 from timeline.instant import Instant
-from timeline.log_block import BlockKind, scan_blocks
-from timeline.log_decode import count_entries
-from timeline.log_scan import Visibility, select_blocks
+from timeline.log_block import BlockKind
 from timeline.parquet_input import open_parquet
+from timeline.picker import Picking
 from timeline.plan_notes import NOTES, decode_waiting
 from timeline.plan_walk import PartitionWalk, Waiting
 from timeline.planner import Look, Planned
 from timeline.prefetch import prefetched
 from timeline.read import slice_rules
 from timeline.schedule_options import ScheduleOptions
+from timeline.slice_log import log_entries, runs_of
+from timeline.slice_rules import SliceRules
 from timeline.table import Table
 from timeline.view import DataFile, FileSlice, Name, ViewFacts, check_partitions, file_groups, log_instants
 
@@ -41,7 +42,7 @@ class Survey:
         self._everywhere = known is None
         self._walk = PartitionWalk(table.storage, [Waiting(folder="")] if known is None else known)
         self._listed: set[str] = set()
-        self._visibility: Visibility | None = None
+        self._rules: SliceRules | None = None
 
     def looks(self) -> Iterator[Look]:
         """The partitions, as they are asked for.
@@ -71,31 +72,31 @@ class Survey:
 
     def measure(self, slices: Iterable[FileSlice]) -> Iterator[tuple[FileSlice, SliceStats]]:
         """Sizes that the listing did not tell, and rows where an option asks for them; a few slices ahead."""
-        if self._options.max_source_rows is None and self._options.delete_ratio_threshold is None:
+        options = self._options
+        counted = options.max_source_rows is not None or options.delete_ratio_threshold is not None
+        if not (counted or options.picking is Picking.UNIVERSAL):
             yield from ((self._sized(s), NO_STATS) for s in slices)
             return
-        if self._visibility is None:
+        if self._rules is None:
             schema = self._table.schema(self._table.schema_text(self._timeline))
-            self._visibility = slice_rules(self._table, self._timeline, schema).visibility
-        yield from prefetched(slices, self._measured)
+            self._rules = slice_rules(self._table, self._timeline, schema)
+        rules = self._rules
+        yield from prefetched(slices, lambda s: self._measured(self._sized(s), rules, counted))
 
-    def _measured(self, slice_: FileSlice) -> tuple[FileSlice, SliceStats]:
-        slice_ = self._sized(slice_)
-        storage, visibility = self._table.storage, self._visibility
-        assert visibility is not None
+    def _measured(self, slice_: FileSlice, rules: SliceRules, counted: bool) -> tuple[FileSlice, SliceStats]:
+        """Of the logs only headers are read."""
+        storage, runs = self._table.storage, None
+        if self._options.picking is Picking.UNIVERSAL:
+            runs = runs_of(storage, slice_, rules, self._timeline.pending_delta_commits)
+        if not counted:
+            return slice_, SliceStats(runs=runs)
         base_rows = 0
         if slice_.base is not None:
             with storage.open_input(slice_.base.path) as source:
                 base_rows = open_parquet(source).metadata.num_rows
-        sources = {log.path: storage.open_input(log.path) for log in slice_.logs}
-        try:
-            blocks = (b for path, source in sources.items() for b in scan_blocks(source, path))
-            counts = [(b.kind, count_entries(b, sources[b.path])) for b in select_blocks(blocks, visibility).blocks]
-        finally:
-            for source in sources.values():
-                source.close()
-        deletes = sum(count for kind, count in counts if kind is BlockKind.DELETE)
-        return slice_, SliceStats(base_rows=base_rows, log_rows=sum(c for _, c in counts), deletes=deletes)
+        entries = log_entries(storage, slice_, rules.visibility)
+        deletes = entries[BlockKind.DELETE]
+        return slice_, SliceStats(base_rows=base_rows, log_rows=entries.total(), deletes=deletes, runs=runs)
 
     def _sized(self, slice_: FileSlice) -> FileSlice:
         """The slice with every size known: a base file always has bytes, and so has a log file that was written to."""

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from tests.builders import timeline_of
 from timeline.active import Timeline
-from timeline.candidate import NO_STATS, Candidate, SliceStats
+from timeline.candidate import Candidate, SliceStats
 from timeline.file_name import BaseFileName, LogFileName
 from timeline.layout import LAYOUT_1, LAYOUT_2
+from timeline.log_pieces import LogPiece, LogRun
 from timeline.picker import Kind, Picking
 from timeline.plan_draft import drafts
 from timeline.plan_notes import NOTES, Rule, decode_waiting
@@ -28,7 +29,7 @@ from timeline.planner import Look, Planned, Situation, plan_compaction
 from timeline.schedule_options import ScheduleOptions
 from timeline.strategies import Strategy
 from timeline.urgency import Urgency
-from timeline.view import DataFile, FileGroup, FileSlice, ViewFacts
+from timeline.view import DataFile, FileGroup, FileSlice, LogFile, ViewFacts
 
 NOW = datetime(2026, 11, 22, 12)
 NOTHING = ViewFacts(pending_plans={}, replaced={}, compacted={})
@@ -60,9 +61,17 @@ def looks(groups: Iterable[FileGroup], since: str | None = None) -> list[Look]:
     return [Look(waiting=Waiting(folder=p, since=since), groups=tuple(of)) for p, of in found.items()]
 
 
-def unmeasured(slices: Iterable[FileSlice]) -> Iterator[tuple[FileSlice, SliceStats]]:
-    """Nobody asks for rows."""
-    return ((s, NO_STATS) for s in slices)
+def measured(slices: Iterable[FileSlice]) -> Iterator[tuple[FileSlice, SliceStats]]:
+    """Each delta commit of a slice's logs is a piece."""
+    for slice_ in slices:
+        by_instant: dict[str, list[LogFile]] = {}
+        for log in slice_.logs:
+            by_instant.setdefault(log.name.instant, []).append(log)
+        pieces = tuple(
+            LogPiece(instant=i, files=tuple(f), replaced=(), deletes=False, place=i, whole=True)
+            for i, f in by_instant.items()
+        )
+        yield slice_, SliceStats(runs=(LogRun(pieces=pieces, bottom=True),))
 
 
 def planned(*groups: str | FileGroup, timeline: Timeline | None = None, **said: Any) -> Planned:
@@ -72,7 +81,7 @@ def planned(*groups: str | FileGroup, timeline: Timeline | None = None, **said: 
         timeline=timeline or timeline_of(LAYOUT_2, "10.deltacommit"), now=NOW, **{"facts": NOTHING, **situation}
     )
     seen = looks(group(g) if isinstance(g, str) else g for g in groups)
-    return plan_compaction(seen, given_, ScheduleOptions(**said), unmeasured)
+    return plan_compaction(seen, given_, ScheduleOptions(**said), measured)
 
 
 def told(found: Planned) -> list[str]:
@@ -82,7 +91,7 @@ def told(found: Planned) -> list[str]:
 
 def _told(candidate: Candidate) -> str:
     name = "/".join(candidate.slice.key)
-    return name if candidate.kind is Kind.MAJOR else f"{name}~{len(candidate.logs)}"
+    return name if candidate.kind is Kind.MAJOR else f"{name}~{len(candidate.pieces)}"
 
 
 def left(found: Planned) -> dict[str, Rule]:
@@ -152,16 +161,40 @@ def test_only_what_is_urgent_before_the_trigger() -> None:
 
 
 def test_a_minor_pick_takes_whole_delta_commits() -> None:
-    """Two files of delta commit 30 are merged, or neither."""
-    logs = "l20.1000 l30.1000 l30.10 l40.10 l50.10"
+    """Two files of delta commit 30 are one run."""
+    logs = "l20.1000 l30.5 l30.5 l40.10 l50.10 l60.10"
     found = planned(f"p/a: 10 b100000 {logs}", picking=Picking.UNIVERSAL)
     assert told(found) == ["p/a~4"]
-    assert [str(log.name.instant) for log in found.plans[0][0].logs] == ["30", "30", "40", "50"]
+    (candidate,) = found.plans[0]
+    assert [p.instant for p in candidate.pieces] == ["30", "40", "50", "60"]
+    (plan,) = drafts(found, [])
+    assert plan.action == "logcompaction"
+    assert [len(o.delta_file_paths) for o in plan.operations] == [5]
+
+
+def test_a_minor_pick_stays_above_what_lies_between() -> None:
+    """A write that pends between the runs: only what is younger than it can be merged."""
+
+    def cut(slices: Iterable[FileSlice]) -> Iterator[tuple[FileSlice, SliceStats]]:
+        for slice_, stats in measured(slices):
+            (run,) = stats.runs or ()
+            two = (LogRun(pieces=run.pieces[:at], bottom=True), LogRun(pieces=run.pieces[at:], bottom=False))
+            yield slice_, SliceStats(runs=two)
+
+    situation = Situation(timeline=timeline_of(LAYOUT_2, "10.deltacommit"), facts=NOTHING, now=NOW)
+    options = ScheduleOptions(picking=Picking.UNIVERSAL)
+    seen = looks([group("p/a: 10 b100000 l20.10 l30.10 l40.10 l50.10 l60.10")])
+    at = 2
+    assert told(plan_compaction(seen, situation, options, cut)) == ["p/a~3"]
+    at = 4
+    found = plan_compaction(seen, situation, options, cut)
+    assert told(found) == []
+    assert "lies between them" in found.why
 
 
 def test_version_6_has_no_minor_compaction_unless_asked_for() -> None:
     timeline = timeline_of(LAYOUT_1, "10.deltacommit")
-    story = "p/a: 10 b100000 " + " ".join(f"l10.{10 + n}" for n in range(5))
+    story = "p/a: 10 b100000 " + " ".join(f"l{20 + n}.10" for n in range(5))
     found = planned(story, timeline=timeline, picking=Picking.UNIVERSAL)
     assert told(found) == ["p/a"]
     assert "readers-1x-only" in found.plans[0][0].why
@@ -187,7 +220,7 @@ def test_nothing_behind_the_plan_is_looked_at() -> None:
             yield look
 
     situation = Situation(timeline=timeline_of(LAYOUT_2, "10.deltacommit"), facts=NOTHING, now=NOW)
-    found = plan_compaction(partitions(), situation, ScheduleOptions(max_file_slices=3), unmeasured)
+    found = plan_compaction(partitions(), situation, ScheduleOptions(max_file_slices=3), measured)
     assert taken == ["p0", "p1", "p2"]
     assert found.closed_in == Waiting(folder="p2")
 
@@ -197,7 +230,7 @@ def test_what_waited_comes_before_what_was_written_since() -> None:
     groups = [group("p/a: 40 b5 l50.9"), group("p/b: 10 b5 l20.1")]
     seen = [*looks(groups, since="30"), *looks([group("q/c: 10 b5 l20.6")]), *looks(groups)]
     situation = Situation(timeline=timeline_of(LAYOUT_2, "10.deltacommit"), facts=NOTHING, now=NOW)
-    found = plan_compaction(seen, situation, ScheduleOptions(max_file_slices=9), unmeasured)
+    found = plan_compaction(seen, situation, ScheduleOptions(max_file_slices=9), measured)
     assert told(found) == ["p/b q/c p/a"]
     assert found.notes.file_groups == 3
 
@@ -213,9 +246,9 @@ def test_a_plan_carries_where_to_look_next() -> None:
     found = planned(A, B, C, max_file_slices=1, max_plans=2)
     waiting = [Waiting(folder="p"), Waiting(folder="q", since="15")]
     plans = drafts(found, waiting)
-    assert [len(p.operations) for _, p in plans] == [1, 1]
-    assert all(p.missing_schedule_partitions == ("p", "q") for _, p in plans)
-    texts = [(p.extra_metadata or {})[NOTES] for _, p in plans]
+    assert [len(p.operations) for p in plans] == [1, 1]
+    assert all(p.missing_schedule_partitions == ("p", "q") for p in plans)
+    texts = [(p.extra_metadata or {})[NOTES] for p in plans]
     assert decode_waiting(texts[0], "60") is None, "the last plan tells"
     assert decode_waiting(texts[1], "60") == [Waiting(folder="p", since="60"), Waiting(folder="q", since="15")]
 
