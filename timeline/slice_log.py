@@ -159,3 +159,8 @@ def log_entries(storage: Storage, slice_: FileSlice, visibility: Visibility) -> 
         for source in sources.values():
             source.close()
     return counts
+
+
+def merged_files(storage: Storage, slice_: FileSlice, rules: SliceRules) -> set[str]:
+    """Paths of the log files with blocks that count: not those that a log compaction stands for."""
+    return {block.path for block in select_blocks(slice_blocks(storage, slice_), rules.visibility).blocks}

@@ -20,7 +20,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import structlog
@@ -29,8 +29,10 @@ from timeline.active import Timeline
 from timeline.errors import PressureError, UsageError
 from timeline.gate import clock_ms, read_wanted
 from timeline.option import check_least, option
+from timeline.read import slice_rules
+from timeline.slice_log import merged_files
 from timeline.table import Table, consistent
-from timeline.view import FileGroup, GroupKey, is_replaced, latest_slice
+from timeline.view import FileGroup, FileSlice, GroupKey, is_replaced, latest_slice
 
 _log = structlog.get_logger()
 
@@ -84,9 +86,14 @@ NO_LIMIT = BackPressure(action=FullAction.GO_ON)
 class Full:
     """A file group without room for one more log file; `plan`: the pending compaction it is in."""
 
-    key: GroupKey
+    slice: FileSlice
     logs: int
     plan: str | None
+
+    @property
+    def key(self) -> GroupKey:
+        """The file group."""
+        return self.slice.key
 
 
 def full_groups(groups: Iterable[FileGroup], limit: int) -> tuple[Full, ...]:
@@ -95,7 +102,7 @@ def full_groups(groups: Iterable[FileGroup], limit: int) -> tuple[Full, ...]:
     Counted are the log files a reader merges: until a pending compaction is completed, those it will merge too.
     """
     full = [
-        Full(key=group.key, logs=len(slice_.logs), plan=group.pending_compaction)
+        Full(slice=slice_, logs=len(slice_.logs), plan=group.pending_compaction)
         for group in groups
         if (slice_ := latest_slice(group)) is not None and len(slice_.logs) >= limit
     ]
@@ -146,7 +153,17 @@ class Room:
         if limit is None:
             return ()
         listed = sorted(set(partitions))
-        return full_groups((g for g in consistent(lambda: self._groups(listed)) if appends_to(g)), limit)
+        full = full_groups((g for g in consistent(lambda: self._groups(listed)) if appends_to(g)), limit)
+        return consistent(lambda: self._still_full(full, limit)) if full else ()
+
+    def _still_full(self, full: tuple[Full, ...], limit: int) -> tuple[Full, ...]:
+        """Without the log files that a log compaction stands for: they lie there until a cleaner takes their slice, and
+        only the headers of their blocks tell."""
+        table = self._table.reload()
+        timeline = table.load_timeline()
+        rules = slice_rules(table, timeline, table.schema(table.schema_text(timeline)))
+        counted = [replace(one, logs=len(merged_files(table.storage, one.slice, rules))) for one in full]
+        return tuple(one for one in counted if one.logs >= limit)
 
     def _groups(self, partitions: list[str]) -> list[FileGroup]:
         table = self._table.reload()

@@ -12,7 +12,7 @@ from timeline.file_name import LogFileName
 from timeline.layout import LAYOUT_1, LAYOUT_2, Layout
 from timeline.view import DataFile, FileGroup, FileSlice, ViewFacts
 from writer_hooks import writer
-from writer_hooks.back_pressure import NO_LIMIT, BackPressure, Full, FullAction, full_groups, somebody_compacts
+from writer_hooks.back_pressure import NO_LIMIT, BackPressure, FullAction, full_groups, somebody_compacts
 
 V6_DELTAS = "10.deltacommit 20.deltacommit 30.deltacommit"
 V6_PLANNED = f"{V6_DELTAS} 40.compaction.requested 50.deltacommit"
@@ -45,7 +45,8 @@ def test_a_group_is_full_at_the_limit(layout: Layout, instants: str, files: str,
     group = group_of(timeline_of(layout, *instants.split()), listing_of(*files.split()), facts)
     assert full_groups([group], logs + 1) == ()
     if logs:
-        assert full_groups([group], logs) == (Full(key=group.key, logs=logs, plan=group.pending_compaction),)
+        (full,) = full_groups([group], logs)
+        assert (full.key, full.logs, full.plan) == (group.key, logs, group.pending_compaction)
 
 
 def with_logs(partition: str, file_id: str, logs: int) -> FileGroup:
