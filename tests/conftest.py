@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -17,11 +18,16 @@ settings.load_profile("phantombase")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """With several workers (`-n 2`): a file is one worker's; the containers have one engine, so they are one's too."""
+    """With several workers (`-n 2`): a file is one worker's; the containers have one engine, so they are one's too.
+
+    The tests with real Hudi go by its version: each worker then keeps one JVM running from file to file.
+    """
     return _ByFile(config, log)
 
 
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
+        path, _, test = nodeid.partition("::")
+        if path.startswith("tests/interop/"):
+            return "interop v6" if re.search(r"\bv6\b", test) else "interop"
         return "containers" if path.startswith("tests/containers/") else path

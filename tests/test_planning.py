@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +17,13 @@ import pytest
 from compactor_daemon.records import reserved_times
 from compactor_daemon.unschedule import unschedule
 from tests.attempts import open_table, run_all
-from tests.faults import Call, HookedStorage
+from tests.faults import Call, Failure, HookedStorage, ProcessDied, die_at, fail_at
 from tests.test_writer import rows
 from tests.written import read_rows, written_table
 from timeline.audit import audit, audited_instants
 from timeline.bounds import MissingSize
 from timeline.errors import MalformedError, PhantombaseError, StorageError
+from timeline.instant import Instant
 from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
 from timeline.picker import Picking
@@ -30,7 +34,7 @@ from timeline.schedule_options import PLAN_NOW, ScheduleOptions
 from timeline.slice_log import runs_of
 from timeline.storage import Entry
 from timeline.table import Table
-from timeline.view import latest_slice
+from timeline.view import GroupKey, latest_slice
 from writer_hooks.create_table import create_table
 from writer_hooks.engine import LocalEngine
 from writer_hooks.new_table import NewTable
@@ -121,6 +125,16 @@ def test_only_what_was_written_is_looked_at(path: Path) -> None:
     assert sorted(days_of(done)) == DAYS[3:5]
 
 
+def test_hudi_is_told_of_partitions_and_not_of_folders(path: Path) -> None:
+    """What was not looked at lies in folders; Hudi takes each name for a partition, and forgets what has none."""
+    upsert(path, ["2026/12/01"], 1)
+    upsert(path, ["2026/12/01"], 2)
+    (path / "2026/12/notes.txt").write_text("no folder")
+    plan = schedule(path).plan
+    assert plan is not None
+    assert sorted(plan.missing_schedule_partitions or ()) == [*DAYS, "2026/12/01"]
+
+
 def test_a_dry_run_changes_nothing(path: Path) -> None:
     before = sorted(path.rglob("*"))
     done = schedule(path, PLAN_NOW, dry_run=True)
@@ -180,6 +194,33 @@ def test_rows_are_counted(path: Path) -> None:
     none = schedule(path, replace(PLAN_NOW, max_source_rows=1, hard=True))
     assert none.requested == ()
     assert "by itself larger than max_source_rows=1" in none.why
+
+
+@pytest.mark.parametrize("death", [True, False], ids=["dies", "fails"])
+def test_a_request_that_ends_at_any_call_is_taken_up(path: Path, death: bool, tmp_path: Path) -> None:
+    """Of two plans none, one or both are there, each whole; the next ones hold the rest, and nothing twice."""
+    copy = tmp_path / "copy"
+    two = replace(PLAN_NOW, max_file_slices=3, max_plans=2)
+    for number in count():
+        shutil.copytree(path, copy)
+        hook = die_at(number) if death else fail_at(number, Failure.BEFORE, LocalStorage(str(copy)))
+        storage = HookedStorage(LocalStorage(str(copy)), hook)
+        with suppress(ProcessDied, PhantombaseError):
+            schedule(copy, two, storage)
+        ended = number >= len(storage.calls)
+        while schedule(copy, two).instant is not None:
+            pass
+        planned = [key for i in open_table(copy).load_timeline().pending_compactions for key in _keys(copy, i)]
+        assert sorted(partition for partition, _ in planned) == DAYS, f"call {number}"
+        run_all(open_table(copy))
+        shutil.rmtree(copy)
+        if ended:
+            return
+
+
+def _keys(path: Path, instant: Instant) -> list[GroupKey]:
+    plan = open_table(path).compaction_plan(instant.requested_time)
+    return [(o.partition_path, o.file_id) for o in plan.operations]
 
 
 def without_sizes(path: Path, lost: str) -> HookedStorage:

@@ -24,7 +24,7 @@ from timeline.slice_io import MB, io_mb, read_bytes, write_bytes
 from timeline.view import FileSlice
 
 
-def drafts(planned: Planned, waiting: Sequence[Waiting]) -> list[CompactionPlan]:
+def drafts(planned: Planned, waiting: Sequence[Waiting], left_out: Sequence[str]) -> list[CompactionPlan]:
     """The plan of each request, in the order of their instants.
 
     The last one tells the next planning where to look; Hudi 1.2 looks for logs only in partitions written since the
@@ -33,7 +33,6 @@ def drafts(planned: Planned, waiting: Sequence[Waiting]) -> list[CompactionPlan]
     split = [(k, [c for c in plan if c.kind is k]) for plan in planned.plans for k in (Kind.MINOR, Kind.MAJOR)]
     found = [(kind, chosen) for kind, chosen in split if chosen]
     last = max((number for number, (kind, _) in enumerate(found) if kind is Kind.MAJOR), default=None)
-    left_out = tuple(dict.fromkeys(w.folder for w in waiting))
     result: list[CompactionPlan] = []
     for number, (kind, chosen) in enumerate(found):
         reasons = {"/".join(c.slice.key): c.why for c in chosen if c.why != HAS_LOGS}
@@ -51,7 +50,7 @@ def drafts(planned: Planned, waiting: Sequence[Waiting]) -> list[CompactionPlan]
             plan = CompactionPlan(
                 operations=OnDemand(chosen, lambda c: operation(c.slice)),
                 extra_metadata={NOTES: notes},
-                missing_schedule_partitions=left_out,
+                missing_schedule_partitions=tuple(left_out),
             )
         result.append(plan)
     return result

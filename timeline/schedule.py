@@ -99,7 +99,8 @@ def schedule_compaction(
         if not planned.plans:
             return Scheduled(requested=(), why=planned.why, notes=planned.notes)
         time = table.next_time(timeline, reserved(table.storage))
-        plans = drafts(planned, survey.waiting(planned))
+        waiting = survey.waiting(planned)
+        plans = drafts(planned, waiting, survey.left_out(waiting))
         requested = [Requested(instant=later(time, number), plan=plan) for number, plan in enumerate(plans)]
         for one in requested if not dry_run else ():
             _make_visible(table, one)

@@ -20,7 +20,7 @@ from timeline.log_block import BlockKind
 from timeline.parquet_input import open_parquet
 from timeline.picker import Picking
 from timeline.plan_notes import NOTES, decode_waiting
-from timeline.plan_walk import PartitionWalk, Waiting
+from timeline.plan_walk import PartitionWalk, Waiting, subfolders
 from timeline.planner import Look, Planned
 from timeline.prefetch import prefetched
 from timeline.read import slice_rules
@@ -69,6 +69,20 @@ class Survey:
         whole = {w.folder for w in kept if w.since is None}
         again = dict.fromkeys([*planned.again, *(partition for partition, _ in self._facts.pending_plans)])
         return kept + [Waiting(folder=p) for p in again if p not in whole]
+
+    def left_out(self, waiting: Iterable[Waiting]) -> list[str]:
+        """The partitions where file groups wait, for Hudi, which takes a folder above partitions for one of them.
+
+        Only the levels above partitions are listed, which are as deep as the partitions come upon.
+        """
+        depth = max(map(_depth, self._listed), default=0)
+        found, above = dict[str, None](), [w.folder for w in waiting]
+        while above:
+            found |= dict.fromkeys(f for f in above if _depth(f) >= depth or f in self._listed)
+            upper = [f for f in above if f not in found]
+            listings = zip(upper, prefetched(upper, self._table.storage.list), strict=True)
+            above = [below for folder, entries in listings for below in subfolders(folder, entries)]
+        return list(found)
 
     def measure(self, slices: Iterable[FileSlice]) -> Iterator[tuple[FileSlice, SliceStats]]:
         """Sizes that the listing did not tell, and rows where an option asks for them; a few slices ahead."""
@@ -121,6 +135,11 @@ class Survey:
         if entry is None:
             raise MissingFileError("a listed file is gone", path=file.path)
         return replace(file, size=entry.size)
+
+
+def _depth(folder: str) -> int:
+    """Folders below the table's own."""
+    return folder.count("/") + 1 if folder else 0
 
 
 def _where_to_look(table: Table, timeline: Timeline) -> list[Waiting] | None:

@@ -167,7 +167,7 @@ def test_a_minor_pick_takes_whole_delta_commits() -> None:
     assert told(found) == ["p/a~4"]
     (candidate,) = found.plans[0]
     assert [p.instant for p in candidate.pieces] == ["30", "40", "50", "60"]
-    (plan,) = drafts(found, [])
+    (plan,) = drafts(found, [], [])
     assert plan.action == "logcompaction"
     assert [len(o.delta_file_paths) for o in plan.operations] == [5]
 
@@ -245,7 +245,7 @@ def test_the_benefit_is_told() -> None:
 def test_a_plan_carries_where_to_look_next() -> None:
     found = planned(A, B, C, max_file_slices=1, max_plans=2)
     waiting = [Waiting(folder="p"), Waiting(folder="q", since="15")]
-    plans = drafts(found, waiting)
+    plans = drafts(found, waiting, ["p", "q"])
     assert [len(p.operations) for p in plans] == [1, 1]
     assert all(p.missing_schedule_partitions == ("p", "q") for p in plans)
     texts = [(p.extra_metadata or {})[NOTES] for p in plans]
