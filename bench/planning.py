@@ -2,9 +2,11 @@
 
     python -m bench.planning [--quick]
 
-Synthetic tables of 10 k, 100 k and 1 M file groups (quick: without the last) in partitions of 100, each with a base
-file and two log files. Their folders are listed from memory, so that the planner is measured and not a disk; 10 k file
-groups lie in a local folder too. Every plan is made in a process of its own and put on the timeline.
+Synthetic tables of 10 k, 100 k and 1 M file groups (quick: without the last): partitions of 100 groups, 100 partitions
+in a folder, each group with a base file and two log files. Their folders are listed from memory, so that the planner is
+measured and not a disk; 10 k file groups lie in a local folder too. Every plan is made in a process of its own and put
+on the timeline (the shortest of five for limited ones). `choosing` is the planner alone: without the names of the
+partitions it did not look at, which a plan of Hudi's format lists.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from bench.processes import run
 from bench.report import Goal, Report
@@ -27,9 +30,11 @@ from timeline.file_name import BaseFileName, LogFileName
 from timeline.instant import Instant, State, format_time
 from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
+from timeline.planner import Situation, plan_compaction
 from timeline.schedule import schedule_compaction
 from timeline.schedule_options import ScheduleOptions
 from timeline.storage import Entry
+from timeline.survey import Survey
 from timeline.table import Table
 from timeline.triggers import TriggerStrategy
 from writer_hooks.create_table import create_table
@@ -37,7 +42,9 @@ from writer_hooks.new_table import NewTable
 
 _GROUPS = (10_000, 100_000, 1_000_000)
 _PER_PARTITION = 100
+_PER_FOLDER = 100
 _SLICES = 10
+_RUNS = 5
 _BASE_BYTES, _LOG_BYTES = 100 << 20, 5 << 20
 _MARK = ".hoodie_partition_metadata"
 
@@ -52,14 +59,15 @@ class ListedFromMemory(LocalStorage):
     def list(self, folder: str) -> list[Entry]:
         if folder.startswith(".hoodie"):
             return LocalStorage.list(self, folder)
-        if not folder:
-            names = (_partition(n) for n in range(self.partitions))
-            return [Entry(name=".hoodie", is_folder=True), *(Entry(name=n, is_folder=True) for n in names)]
-        return _files(int(folder[1:]), self.times)
+        upper, _, lower = folder.partition("/")
+        if lower:
+            return _files(int(upper) * _PER_FOLDER + int(lower), self.times)
+        names = range(min(_PER_FOLDER, self.partitions)) if upper else range(-(-self.partitions // _PER_FOLDER))
+        return [Entry(name=".hoodie", is_folder=True), *(Entry(name=f"{n:04d}", is_folder=True) for n in names)]
 
 
 def _partition(number: int) -> str:
-    return f"p{number:05d}"
+    return f"{number // _PER_FOLDER:04d}/{number % _PER_FOLDER:04d}"
 
 
 def _files(partition: int, times: tuple[str, ...]) -> list[Entry]:
@@ -90,25 +98,28 @@ def main() -> int:
     sizes = _GROUPS[:-1] if arguments.quick else _GROUPS
     for where, groups in [("memory", g) for g in sizes] + [("disk", sizes[0])]:
         for plan in ("limited", "unlimited"):
-            with tempfile.TemporaryDirectory(prefix="phantombase-bench-") as folder:
-                found = run([sys.executable, "-m", "bench.planning", "--one", folder, str(groups), where, plan]).answer
             name = f"{where}_{groups // 1000}k_{plan}"
+            answers = [_answer(groups, where, plan) for _ in range(_RUNS if plan == "limited" else 1)]
+            found = min(answers, key=lambda answer: answer["seconds"])
             report.timed(name, [found["seconds"]])
             report.figure(f"{name}_peak_mib", found["peak_mib"])
-            report.facts[name] = found["why"]
-    for plan in ("limited", "unlimited"):
-        ratio = (
-            report.seconds[f"memory_{sizes[-1] // 1000}k_{plan}"] / report.seconds[f"memory_{sizes[0] // 1000}k_{plan}"]
-        )
+            if plan == "limited":
+                report.timed(f"{name}_choosing", [min(answer["choosing"] for answer in answers)])
+    smallest, biggest = (f"memory_{size // 1000}k" for size in (sizes[0], sizes[-1]))
+    for plan in ("limited", "limited_choosing"):
+        ratio = report.seconds[f"{biggest}_{plan}"] / report.seconds[f"{smallest}_{plan}"]
         figure = f"{plan}_largest_to_smallest"
-        report.figure(figure, ratio, Goal(figure=figure, limit=2.0, at_least=False) if plan == "limited" else None)
-    largest = f"memory_{sizes[-1] // 1000}k_unlimited"
-    report.figure(
-        "unlimited_seconds", report.seconds[largest], Goal(figure="unlimited_seconds", limit=30, at_least=False)
-    )
-    limit = Goal(figure=f"{largest}_peak_mib", limit=2048, at_least=False)
-    report.figure(limit.figure, report.figures[limit.figure], limit)
+        report.figure(figure, ratio, Goal(figure=figure, limit=2.0, at_least=False))
+    if not arguments.quick:
+        seconds, peak = f"{biggest}_unlimited_seconds", f"{biggest}_unlimited_peak_mib"
+        report.figure(seconds, report.seconds[f"{biggest}_unlimited"], Goal(figure=seconds, limit=30, at_least=False))
+        report.figure(peak, report.figures[peak], Goal(figure=peak, limit=2048, at_least=False))
     return report.finish()
+
+
+def _answer(groups: int, where: str, plan: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="phantombase-bench-") as folder:
+        return run([sys.executable, "-m", "bench.planning", "--one", folder, str(groups), where, plan]).answer
 
 
 def _plan(folder: Path, groups: int, where: str, *, limited: bool) -> dict[str, object]:
@@ -121,7 +132,7 @@ def _plan(folder: Path, groups: int, where: str, *, limited: bool) -> dict[str, 
     partitions = groups // _PER_PARTITION
     if where == "disk":
         for number in range(partitions):
-            (folder / _partition(number)).mkdir()
+            (folder / _partition(number)).mkdir(parents=True)
             for entry in _files(number, times):
                 with open(folder / _partition(number) / entry.name, "wb") as file:
                     file.truncate(entry.size)  # a hole: it takes no room
@@ -130,14 +141,28 @@ def _plan(folder: Path, groups: int, where: str, *, limited: bool) -> dict[str, 
         storage = ListedFromMemory(str(folder), partitions, times)
     options = ScheduleOptions(strategy=TriggerStrategy.ALWAYS, max_file_slices=_SLICES if limited else None)
     table = Table.on(storage)
-    before = _peak_mib()
+    choosing = _choosing(table, options) if limited else None
     started = time.monotonic()
     scheduled = schedule_compaction(table, ProcessLock(str(folder)), options=options)
     seconds = time.monotonic() - started
     expected = _SLICES if limited else groups
     if scheduled.plan is None or len(scheduled.plan.operations) != expected:
         raise RuntimeError(f"{expected} file groups expected: {scheduled.why}")
-    return {"seconds": seconds, "peak_mib": round(_peak_mib()), "before_mib": round(before), "why": scheduled.why}
+    return {"seconds": seconds, "choosing": choosing, "peak_mib": round(_peak_mib())}
+
+
+def _choosing(table: Table, options: ScheduleOptions) -> float:
+    """Seconds of the planner alone, on a timeline that is read."""
+    timeline = table.load_timeline()
+    facts = table.load_facts(timeline)
+    started = time.monotonic()
+    survey = Survey(table, timeline, facts, options)
+    situation = Situation(timeline=timeline, facts=facts, now=table.now())
+    planned = plan_compaction(survey.looks(), situation, options, survey.measure)
+    seconds = time.monotonic() - started
+    if len(planned.plans[0]) != _SLICES:
+        raise RuntimeError(f"{_SLICES} file groups expected: {planned.why}")
+    return seconds
 
 
 def _peak_mib() -> float:
