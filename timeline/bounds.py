@@ -103,12 +103,15 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filled(Generic[T]):
-    """Plans by what is in them; `left`: looked at and not admitted, with the reason. `closed`: the limit that closed
-    the last plan before the candidates were at their end; None: they were."""
+    """Plans by what is in them, and what they take in `total`. `left`: looked at and not admitted, with the reason.
+
+    `closed`: the limit that closed the last plan before the candidates were at their end; None: they were.
+    """
 
     plans: tuple[tuple[T, ...], ...]
-    left: tuple[tuple[T, str], ...]
-    closed: str | None
+    total: Cost
+    left: tuple[tuple[T, str], ...] = ()
+    closed: str | None = None
 
 
 def fill(candidates: Iterable[T], cost: Callable[[T], Cost], options: BoundOptions) -> Filled[T]:
@@ -118,10 +121,11 @@ def fill(candidates: Iterable[T], cost: Callable[[T], Cost], options: BoundOptio
     """
     if not options.limited:
         given = list(candidates)
-        return Filled(plans=_shared([cost(c).io_bytes for c in given], given, options.max_plans), left=(), closed=None)
+        costs = list(map(cost, given))
+        return Filled(plans=_shared([c.io_bytes for c in costs], given, options.max_plans), total=_sum(costs))
     plans: list[tuple[T, ...]] = []
     current: list[T] = []
-    total, left, closed = Cost(), list[tuple[T, str]](), None
+    spent, total, left, closed = Cost(), Cost(), list[tuple[T, str]](), None
     for candidate in candidates:
         one = cost(candidate)
         alone = options.exceeded(one)
@@ -137,7 +141,7 @@ def fill(candidates: Iterable[T], cost: Callable[[T], Cost], options: BoundOptio
                 closed = over
                 break
         current.append(candidate)
-        total += one
+        spent, total = spent + one, total + one
         full = options.reached(total)
         if full is not None:
             plans.append(tuple(current))
@@ -147,7 +151,17 @@ def fill(candidates: Iterable[T], cost: Callable[[T], Cost], options: BoundOptio
                 break
     if current:
         plans.append(tuple(current))
-    return Filled(plans=tuple(plans), left=tuple(left), closed=closed)
+    return Filled(plans=tuple(plans), total=spent, left=tuple(left), closed=closed)
+
+
+def _sum(costs: Sequence[Cost]) -> Cost:
+    """Adding a million of them one by one takes a second."""
+    return Cost(
+        slices=sum(c.slices for c in costs),
+        source_bytes=sum(c.source_bytes for c in costs),
+        io_bytes=sum(c.io_bytes for c in costs),
+        rows=sum(c.rows for c in costs),
+    )
 
 
 def _shared(sizes: Sequence[int], given: Sequence[T], count: int) -> tuple[tuple[T, ...], ...]:

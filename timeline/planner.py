@@ -87,7 +87,7 @@ def plan_compaction(looks: Iterable[Look], situation: Situation, options: Schedu
     filled = fill(planner.ordered(looks), _cost, options)
     for candidate, why in filled.left:
         planner.leave(candidate.slice, Rule.LIMIT, why)
-    notes = planner.notes(filled.plans)
+    notes = planner.notes(filled.plans, filled.total)
     count = sum(len(plan) for plan in filled.plans)
     again = tuple(dict.fromkeys(o.partition for o in planner.left if o.rule.comes_back))
     if not count:
@@ -214,16 +214,14 @@ class _Planner:
             return last
         return None
 
-    def notes(self, plans: Iterable[tuple[Candidate, ...]]) -> PlanNotes:
+    def notes(self, plans: Iterable[tuple[Candidate, ...]], cost: Cost) -> PlanNotes:
         """The books of this planning."""
-        chosen = [c for plan in plans for c in plan]
-        costs = [_cost(c) for c in chosen]
-        merged = sum(_runs(c) - 1 for c in chosen)
+        merged = sum(_runs(c) - 1 for plan in plans for c in plan)
         return PlanNotes(
             partitions=self._partitions,
             file_groups=self._groups,
-            read_bytes=sum(c.source_bytes for c in costs),
-            write_bytes=sum(c.io_bytes - c.source_bytes for c in costs),
+            read_bytes=cost.source_bytes,
+            write_bytes=cost.io_bytes - cost.source_bytes,
             runs_before=self._runs,
             runs_after=self._runs - merged,
             left=tuple(self.left),

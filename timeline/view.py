@@ -293,6 +293,6 @@ def is_replaced(group: FileGroup, facts: ViewFacts, as_of: str | None = None) ->
 
 
 def log_instants(entries: Iterable[Entry]) -> set[str]:
-    """The instants in the names of a listing's log files."""
-    names = (parse_data_file(e.name) for e in entries if not e.is_folder)
-    return {name.instant for name in names if isinstance(name, LogFileName)}
+    """The instants in the names of a listing's log files. Names are not checked: `file_groups` does that."""
+    names = (e.name.partition(".log.") for e in entries if not e.is_folder)
+    return {head.rpartition("_")[2] for head, log, _ in names if log and head.startswith(".")}
