@@ -106,13 +106,16 @@ def test_hudi_plans_beside_it(judge: Judge, version: int, tmp_path: Path) -> Non
 
 
 @newest
-def test_hudi_rs_reads_the_original_files_too(judge: Judge, version: int, tmp_path: Path) -> None:
-    """hudi-rs knows no log compaction: it takes the new file for the newest write."""
-    table, _ = written(judge, version, tmp_path / "table", COMMIT_TIME)
-    before = table.agree()
-    request(table.open(), longest)
-    table.we_compact()
+@pytest.mark.parametrize("options", [COMMIT_TIME, EVENT_TIME], ids=["commit time", "event time"])
+def test_hudi_rs_reads_it(judge: Judge, version: int, options: dict[str, object], tmp_path: Path) -> None:
+    """Whether the youngest files were merged or the oldest, with later writes to the same keys on top."""
+    table, _ = written(judge, version, tmp_path / "table", options)
+    before, lower = table.agree(), table.copy()
     same(hudi_rs_reads(table.path), before)
+    for merged, choose in ((table, at(3)), (lower, at(0, 3))):
+        request(merged.open(), choose)
+        merged.we_compact()
+        same(hudi_rs_reads(merged.path), before)
 
 
 V6_CASES: dict[str, tuple[dict[str, object], Choose, bool]] = {
@@ -138,3 +141,25 @@ def test_version_6(judge: Judge, judges: Judges, version: int, case: str, tmp_pa
     table.audited()
     with nullcontext() if kept else pytest.raises(AssertionError, match="only theirs"):
         same(judges("0.15.0").read(table.path), before)
+
+
+@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
+def test_hudi_cleans_and_archives_it(judge: Judge, version: int, tmp_path: Path) -> None:
+    """It has no inflight file and completes under another name: Hudi takes it as it takes its own."""
+    table, rows = written(judge, version, tmp_path / "table", EVENT_TIME)
+    instant = request(table.open(), longest)
+    table.we_compact()
+    table.we_schedule()
+    table.we_compact()
+    for start in range(3):
+        table.upsert(rows(range(start, 60, 3), 20 + start))
+    table.we_schedule()
+    table.we_compact()
+    before = table.agree()
+    judge.clean(table.path)
+    judge.archive(table.path)
+    assert not table.open().completed_commits(instant)
+    same(table.agree(), before)
+    table.upsert(rows(range(0, 60, 4), 30))
+    table.agree()
+    table.audited()
