@@ -1,7 +1,7 @@
 """What attempts at compactions leave in storage: paths and records.
 
     .hoodie/.phantombase/<C>/<e>/open                      who opened attempt e, and when
-    .hoodie/.phantombase/<C>/<e>/<position>-<random>.parquet   a staged base file
+    .hoodie/.phantombase/<C>/<e>/<position>-<random>.parquet   a staged base file, or .log: a log file
     .hoodie/.phantombase/<C>/<e>/<position>.ok             a finished file slice (`SliceDone`)
     .hoodie/.phantombase/<C>/<e>/fate                      written once: dead, void or go (`Go`)
 

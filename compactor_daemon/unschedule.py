@@ -18,6 +18,8 @@ Refused where rows would be lost, doubled or hidden:
     a pending delta commit  version 6: it may be about to write such a log
     moved keys              see `moved_keys`
 
+A log compaction that pends is in nobody's way: of it no reader or writer knows.
+
 Hudi's own (CompactionAdminClient, with all writers off): 0.15 renames the logs, and removes the plan only where there
 were some; 1.x removes the plan without a look at logs. Neither leaves a tombstone.
 """
@@ -130,7 +132,7 @@ def _refuse_touched(table: Table, instant: str, plan: CompactionPlan, options: A
         )
     refuse_rollback(table, instant)
     pending = table.load_timeline().pending_delta_commits
-    if table.layout.slicing is Slicing.BY_BASE_INSTANT and pending:
+    if table.layout.slicing is Slicing.BY_BASE_INSTANT and pending and not plan.merges_logs:
         raise BarrierError(
             "a pending write may be about to write logs on this plan",
             path=storage.base_path,

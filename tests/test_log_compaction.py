@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -400,3 +401,23 @@ def test_what_is_refused_leaves_no_trace(busy: Slice) -> None:
         ask()
     planned = schedule_compaction(busy.table, ProcessLock("x"), reserved_times)
     assert planned.plan is None
+
+
+def test_an_executor_of_hudi_is_respected_and_followed(busy: Slice) -> None:
+    """While its inflight file is young nothing is begun; of what it left when it is dead nothing is read."""
+    instant, before = merging(busy), busy.read()
+    inflight = busy.path / busy.table.instant_path(busy.table.requested_merge(instant).at(State.INFLIGHT))
+    inflight.write_bytes(b"")
+    with pytest.raises(ConflictError, match="a Hudi compactor is at work"):
+        run_all(busy.table)
+    stray = busy.log(instant, busy.blocks(instant)).path
+    assert stray is not None
+    for path in (inflight, busy.path / stray):
+        os.utime(path, (0, 0))
+    assert_same_rows(busy.read(), before)
+    if not busy.table.layout.has_completion_times:
+        (busy.path / stray).unlink()  # there its blocks would have the same entries as ours
+    run_all(busy.table)
+    assert not inflight.exists()
+    assert not (busy.path / stray).exists()
+    assert_same_rows(busy.read(), before)

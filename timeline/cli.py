@@ -21,7 +21,7 @@ from timeline.audit import audited_instants
 from timeline.console import EXIT_FAILED, configure_logging, emit, progress, run
 from timeline.errors import MissingFileError, PhantombaseError, UsageError
 from timeline.export import check_output, export_parquet
-from timeline.instant import Instant, State, parse_as_of
+from timeline.instant import MERGES, Instant, State, parse_as_of
 from timeline.layout import HOODIE
 from timeline.plan import CompactionPlan, decode_plan
 from timeline.read import Query, ReadOptions
@@ -97,7 +97,7 @@ def _overview(table: Table, archived: bool, pending_only: bool) -> Row:
 def _plans(table: Table, instants: list[Instant]) -> Iterator[tuple[str, CompactionPlan | PhantombaseError]]:
     """The plan of each pending compaction, or why it cannot be read: an overview shows the rest all the same."""
     for instant in instants:
-        if instant.action not in ("compaction", "logcompaction"):
+        if instant.action not in MERGES:
             continue
         path = table.instant_path(replace(instant, state=State.REQUESTED, file_name=""))
         try:
@@ -151,13 +151,13 @@ def plan(
 
 def _plan(table: Table, time: str) -> Row:
     timeline = table.load_timeline()
-    instant = timeline.find(time, "commit")
+    instant = timeline.find(time, "commit") or timeline.find(time, "deltacommit")
     if instant is None:
         raise _no_compaction(timeline, time, "no such instant in the active timeline")
     try:
         compaction = table.compaction_plan(time)
     except MissingFileError:
-        if instant.action == "compaction":
+        if instant.action in MERGES and not instant.completed:
             raise
         raise _no_compaction(timeline, time, f"a {instant.action} without a plan") from None
     found = {path: table.storage.find(path) for path in planned_paths(compaction)}
@@ -166,7 +166,7 @@ def _plan(table: Table, time: str) -> Row:
 
 
 def _no_compaction(timeline: Timeline, time: str, found: str) -> UsageError:
-    pending = ", ".join(i.requested_time for i in timeline.pending_compactions)
+    pending = ", ".join(i.requested_time for i in timeline.pending_merges)
     return UsageError(
         "not a compaction", instant=time, expected=f"one of the pending: {pending}" if pending else None, found=found
     )
