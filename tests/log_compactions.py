@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from compactor_daemon.records import reserved_times
-from timeline.lock import ProcessLock
-from timeline.log_compaction import request_log_compaction
+from timeline.instant import Instant, State
 from timeline.log_pieces import LogPiece, LogRun
-from timeline.log_plan import log_operation
-from timeline.plan import CompactionOperation
+from timeline.log_plan import LOG_STRATEGY, log_operation
+from timeline.plan import CompactionOperation, CompactionPlan, encode_plan
 from timeline.read import slice_rules
 from timeline.slice_log import runs_of
 from timeline.table import Table
@@ -46,6 +45,16 @@ def operations(table: Table, choose: Choose = longest) -> list[CompactionOperati
 
 
 def request(table: Table, choose: Choose = longest) -> str:
-    """A log compaction of what is chosen, also on version 6."""
-    lock = ProcessLock(table.storage.base_path)
-    return request_log_compaction(table, lock, reserved_times, operations(table, choose), readers_1x_only=True)
+    """A log compaction of what is chosen, whatever the planner would pick, also on version 6."""
+    table = table.reload()
+    time = table.next_time(table.load_timeline(), reserved_times(table.storage))
+    plan = CompactionPlan(
+        operations=operations(table, choose),
+        extra_metadata={},
+        strategy=LOG_STRATEGY,
+        preserve_hoodie_metadata=True,
+        missing_schedule_partitions=(),
+    )
+    requested = Instant(requested_time=time, action="logcompaction", state=State.REQUESTED)
+    assert table.storage.put_if_absent(table.instant_path(requested), encode_plan(plan))
+    return time

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,21 +18,20 @@ from compactor_daemon.publish import named_files, publish
 from compactor_daemon.records import reserved_times
 from compactor_daemon.unschedule import unschedule
 from tests import attempts
-from tests.attempts import OUTPUT, check_no_strays, decided, open_table, run_all, visible_files
+from tests.attempts import OUTPUT, check_no_strays, decided, open_table, run_all
 from tests.compare import assert_same_rows
 from tests.faults import Failure, HookedStorage, ProcessDied, die_at
-from tests.log_compactions import at, operations, request, slice_runs
+from tests.log_compactions import at, request, slice_runs
 from tests.seed import SEED
 from tests.written import seed_note, written_table
 from timeline.audit import audit
 from timeline.commit_metadata import CommitMetadata, WriteStat, encode
 from timeline.dead_writers import roll_back_dead_writers
-from timeline.errors import BarrierError, ConflictError, MissingFileError, UnsupportedError, UsageError
+from timeline.errors import ConflictError, MissingFileError
 from timeline.file_name import LogFileName
 from timeline.instant import Instant, State, next_time
 from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
-from timeline.log_compaction import request_log_compaction
 from timeline.log_write import LogFormat, Parts, data_block, delete_block
 from timeline.read import ReadOptions, read_table
 from timeline.schedule import schedule_compaction
@@ -365,42 +363,6 @@ def test_what_was_compacted_meanwhile_is_let_be(busy: Slice) -> None:
     (done,) = busy.table.completed_commits(instant)
     assert not named_files(busy.table, done)
     assert_same_rows(busy.read(), before)
-
-
-def refused(mine: Slice, **options: bool) -> Callable[[], str]:
-    """The request of all operations there are."""
-    chosen = operations(mine.table)
-    return lambda: request_log_compaction(mine.table, ProcessLock("x"), reserved_times, chosen, **options)
-
-
-def test_what_is_refused_leaves_no_trace(busy: Slice) -> None:
-    """Version 6 by default, file groups in other plans, nothing to merge, a pending write in between."""
-    before = visible_files(busy.path)
-    by_name = not busy.table.layout.has_completion_times
-    if by_name:
-        with pytest.raises(UnsupportedError, match="not for readers with Hudi"):
-            refused(busy)()
-    allowed = {"readers_1x_only": True}
-    with pytest.raises(UsageError, match="needs operations"):
-        request_log_compaction(busy.table, ProcessLock("x"), reserved_times, [], **allowed)
-    single = operations(busy.table, at(0))
-    lonely = [replace(o, delta_file_paths=o.delta_file_paths[:1]) for o in single]
-    with pytest.raises((UsageError, ConflictError)):
-        request_log_compaction(busy.table, ProcessLock("x"), reserved_times, lonely, **allowed)
-    stale = [replace(o, base_instant_time="20200101000000000") for o in single]
-    with pytest.raises(ConflictError, match="not there to be planned"):
-        request_log_compaction(busy.table, ProcessLock("x"), reserved_times, stale, **allowed)
-    assert visible_files(busy.path) == before
-    late, ask = busy.begin(), refused(busy, **allowed)
-    if by_name:
-        with pytest.raises(BarrierError, match="only while no write pends"):
-            ask()
-    busy.complete(late, [])
-    ask()
-    with pytest.raises(ConflictError, match="not there to be planned"):
-        ask()
-    planned = schedule_compaction(busy.table, ProcessLock("x"), reserved_times)
-    assert planned.plan is None
 
 
 def test_an_executor_of_hudi_is_respected_and_followed(busy: Slice) -> None:
