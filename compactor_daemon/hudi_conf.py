@@ -52,10 +52,13 @@ def parse_hudi_conf(pairs: Iterable[str]) -> dict[str, Any]:
     return _parsed(pairs, _KNOWN)
 
 
-def parse_schedule_conf(pairs: Iterable[str]) -> dict[str, Any]:
-    """`name=value` pairs as fields of ScheduleOptions; UsageError for names without a meaning here."""
+def parse_schedule_conf(pairs: Iterable[str], strategies: tuple[Strategy, ...] = ()) -> dict[str, Any]:
+    """`name=value` pairs as fields of ScheduleOptions; UsageError for names without a meaning here.
+
+    `strategies`: those said elsewhere; without any, settings of strategies are for Hudi's default one.
+    """
     found = _parsed(pairs, SCHEDULE_CONF)
-    if "strategies" not in found and any(field in found for field, _ in STRATEGY_CONF.values()):
+    if not strategies and "strategies" not in found and any(field in found for field, _ in STRATEGY_CONF.values()):
         found["strategies"] = (Strategy.LOG_FILE_SIZE,)  # Hudi's default, whose settings these are
     return found
 
@@ -68,7 +71,9 @@ def _parsed(pairs: Iterable[str], known: _Known) -> dict[str, Any]:
             raise UsageError("not a configuration that has a meaning here", expected=", ".join(known), found=pair)
         field, convert = known[name]
         try:
-            options[field] = convert(value)
+            converted = convert(value)
         except (KeyError, ValueError) as error:
             raise UsageError(f"not a value of {name}", found=value) from error
+        if options.setdefault(field, converted) != converted:
+            raise UsageError("a configuration is given twice with different values", found=pair)
     return options

@@ -51,7 +51,9 @@ def offers(parameter: str, defaults: ScheduleOptions) -> Callable[[Callable[...,
             elif others:
                 parse_schedule_conf(others)  # refuses them
             in_file = _read(given.pop("config"))
-            command(**given, **{parameter: _merged(defaults, said, parse_schedule_conf(named), in_file)})
+            strategies = said.get("strategies") or in_file.get("strategies") or ()
+            given[parameter] = _merged(defaults, said, parse_schedule_conf(named, strategies), in_file)
+            command(**given)
 
         made = {flag: (_annotation(f, flag, getattr(defaults, f.name)), None) for flag, f in params.items()}
         made |= {"config": (_CONFIG, None), "conf": (_CONF, None)}
@@ -92,6 +94,8 @@ def _read(path: str | None) -> dict[str, Any]:
     by_name = {_flag(f): f for f in fields(ScheduleOptions)}
     table = document.pop("schedule", {})
     given = {str(name).replace("-", "_"): value for name, value in table.items()} if isinstance(table, dict) else {}
+    if isinstance(table, dict) and len(given) < len(table):
+        raise UsageError("an option is given twice", path=path, found=", ".join(table))
     unknown = [*document, *(name for name in given if name not in by_name)]
     if unknown or not isinstance(table, dict):
         raise UsageError(

@@ -61,6 +61,7 @@ from compactor_daemon.zookeeper_cli import (
     zookeeper_options,
 )
 from timeline.console import EXIT_FAILED, configure_logging, emit, plural
+from timeline.errors import UsageError
 from timeline.heartbeat import process_name
 from timeline.schedule_options import ScheduleOptions
 
@@ -140,6 +141,8 @@ def run_daemon(
     Example: `compactor-daemon run /data/orders /data/rides --zookeeper zk1:2181,zk2:2181,zk3:2181`
     """
     configure_logging(json, verbose=False, quiet=False)
+    if not schedule and requests != _SCHEDULE:
+        raise UsageError("options of requests for compactions, and none is to be requested", todo="Add --schedule.")
     if schedule:
         check_writers_known(
             lock,

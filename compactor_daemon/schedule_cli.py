@@ -19,7 +19,7 @@ from compactor_daemon.zookeeper_cli import Ca, Cert, DigestFile, Folder, Hosts, 
 from timeline.candidate import HAS_LOGS
 from timeline.console import configure_logging, emit, human_bytes, plural
 from timeline.errors import UsageError
-from timeline.lock import ProcessLock, TableLock, parse_lock
+from timeline.lock import ProcessLock, TableLock, table_lock
 from timeline.plan_notes import reasons_of
 from timeline.schedule import Requested, Scheduled, drop_metadata_table, schedule_compaction
 from timeline.schedule_options import PLAN_NOW, ScheduleOptions
@@ -71,8 +71,9 @@ def schedule(
         )
     files = (zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
     fleet = zookeeper_options(zookeeper, zookeeper_dir, *files)
-    held: TableLock = parse_lock(lock) if lock is not None else ProcessLock(os.path.abspath(table))
     opened = Table.open(table)
+    # A dry run leaves not even a lock file.
+    held: TableLock = ProcessLock(os.path.abspath(table)) if dry_run else table_lock(os.path.abspath(table), lock)
     if drop_metadata_table_:
         opened = drop_metadata_table(opened, held)
     done = schedule_compaction(opened, held, reserved_times, options, dry_run=dry_run)

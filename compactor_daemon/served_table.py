@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import structlog
@@ -29,6 +30,9 @@ from timeline.schedule_options import ScheduleOptions
 from timeline.schedule_options import due as due_now
 from timeline.table import Table
 
+_ASK_AGAIN_S = 300.0
+"""Intervals and hours of the day make due what was not, though nobody writes."""
+
 _log = structlog.get_logger()
 
 
@@ -55,6 +59,7 @@ class ServedTable:
         self._settings = settings
         self._plans: dict[str, CompactionPlan] = {}
         self._refused: tuple[Instant, ...] = ()
+        self._ask_at = 0.0
 
     def open(self) -> None:
         """Tries the storage's promises; StorageError."""
@@ -70,7 +75,7 @@ class ServedTable:
         now, settings = clock_ms(), self._settings
         due = (
             settings.schedule is not None
-            and timeline.instants != self._refused
+            and (timeline.instants != self._refused or time.monotonic() >= self._ask_at)
             and bool(due_now(timeline, table.now(), settings.schedule))
         )
         self._plans = {i: p for i, p in self._plans.items() if i in instants}
@@ -91,12 +96,13 @@ class ServedTable:
         )
 
     def request(self) -> Scheduled:
-        """Requests a compaction; after a "no" it is due again when the timeline has changed."""
+        """Requests a compaction; after a "no" it is due again when the timeline has changed, or time makes it so."""
         assert self._settings.schedule is not None
         table = Table.open(self.path)
         seen = table.load_timeline().instants
         scheduled = schedule_compaction(table, self._lock, reserved_times, self._settings.schedule)
         self._refused = () if scheduled.instant else seen
+        self._ask_at = time.monotonic() + _ASK_AGAIN_S
         return scheduled
 
     def sweep(self) -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 from compactor_daemon.cli_options import Json, Lock, SoleWriter, TablePath, check_writers_known
 from compactor_daemon.unschedule import unschedule
 from timeline.console import configure_logging, emit, plural
-from timeline.lock import ProcessLock, TableLock, parse_lock
+from timeline.lock import table_lock
 from timeline.table import Table
 
 
@@ -39,8 +39,8 @@ def unschedule_command(
         "unscheduling needs to know who else writes to the table",
         "An unseen write may be about to write logs on the plan: without it they would be lost.",
     )
-    held: TableLock = parse_lock(lock) if lock is not None else ProcessLock(os.path.abspath(table))
-    emit({"table": table, **asdict(unschedule(Table.open(table), instant, held))}, json, _render)
+    opened, held = Table.open(table), table_lock(os.path.abspath(table), lock)
+    emit({"table": table, **asdict(unschedule(opened, instant, held))}, json, _render)
 
 
 def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
+from compactor_daemon.cli import app
 from compactor_daemon.records import reserved_times
 from compactor_daemon.unschedule import unschedule
 from tests.attempts import open_table, run_all
@@ -22,17 +25,19 @@ from tests.test_writer import rows
 from tests.written import read_rows, written_table
 from timeline.audit import audit, audited_instants
 from timeline.bounds import MissingSize
-from timeline.errors import MalformedError, PhantombaseError, StorageError
+from timeline.errors import MalformedError, PhantombaseError, StorageError, UsageError
 from timeline.instant import Instant
 from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
 from timeline.picker import Picking
 from timeline.plan import CompactionPlan, encode_plan
+from timeline.plan_notes import NOTES, decode_waiting
 from timeline.read import slice_rules
 from timeline.schedule import Scheduled, schedule_compaction
 from timeline.schedule_options import PLAN_NOW, ScheduleOptions
 from timeline.slice_log import runs_of
 from timeline.storage import Entry
+from timeline.strategies import Strategy
 from timeline.table import Table
 from timeline.view import GroupKey, latest_slice
 from writer_hooks.create_table import create_table
@@ -315,3 +320,146 @@ def as_rows_of(batch: pa.Table) -> dict[str, tuple[int, float]]:
     """Rows of a batch by key."""
     ids, ts, fares = (batch.column(name).to_pylist() for name in ("id", "ts", "fare"))
     return {i: (t, f) for i, t, f in zip(ids, ts, fares, strict=True)}
+
+
+# --- nothing is forgotten ---------------------------------------------------------------------------------------------
+
+
+def come_round(path: Path, *requests: ScheduleOptions) -> list[str]:
+    """The days planned by these requests, then by one of everything."""
+    found = [day for options in requests for day in days_of(schedule(path, options))]
+    return sorted([*found, *days_of(schedule(path, PLAN_NOW))])
+
+
+def test_what_a_strategy_chose_and_a_limit_left_is_planned_next(path: Path) -> None:
+    two = replace(PLAN_NOW, strategies=(Strategy.LOG_FILE_SIZE,), max_file_slices=2)
+    plan = schedule(path, two).plan
+    assert plan is not None
+    assert len(plan.operations) == 2
+    assert set(plan.missing_schedule_partitions or ()) >= set(DAYS) - {o.partition_path for o in plan.operations}
+    assert len(come_round(path, two)) == len(DAYS) - 2
+
+
+def test_one_of_several_plans_is_taken_back(path: Path) -> None:
+    done = schedule(path, replace(PLAN_NOW, max_plans=2))
+    first, second = done.requested
+    unschedule(open_table(path), first.instant, ProcessLock(str(path)))
+    run_all(open_table(path))
+    assert sorted(days_of(schedule(path, PLAN_NOW))) == sorted(o.partition_path for o in first.plan.operations)
+    assert second.plan.operations
+
+
+def test_what_was_merged_into_a_log_is_compacted_later(path: Path) -> None:
+    """Of a planning with minor and major ones: the minor's logs still wait, executed or taken back."""
+    for ts in (3, 4):
+        upsert(path, DAYS[:2], ts)
+    upsert(path, DAYS[:1], 5)
+    version = open_table(path).config.version
+    options = replace(
+        PLAN_NOW,
+        picking=Picking.UNIVERSAL,
+        compaction_trigger=3,
+        size_ratio=50,
+        full_compaction_delta_commits=4,
+        readers_1x_only=version == 6,
+    )
+    done = schedule(path, options)
+    assert sorted((r.plan.action, *(o.partition_path for o in r.plan.operations)) for r in done.requested) == [
+        ("compaction", DAYS[0]),
+        ("logcompaction", DAYS[1]),
+    ]
+    run_all(open_table(path))
+    assert sorted(days_of(schedule(path, PLAN_NOW))) == DAYS[1:]
+
+
+def test_minor_ones_take_turns_too(path: Path) -> None:
+    """A day with steady writes does not keep the others' logs from being merged."""
+    version = open_table(path).config.version
+    options = replace(
+        PLAN_NOW,
+        picking=Picking.UNIVERSAL,
+        compaction_trigger=3,
+        size_ratio=50,
+        max_file_slices=1,
+        readers_1x_only=version == 6,
+    )
+    found = set()
+    for number in range(8):
+        upsert(path, DAYS[:3], 10 + 4 * number)
+        for more in range(3):
+            upsert(path, DAYS[:1], 11 + 4 * number + more)
+        found |= set(days_of(schedule(path, options)))
+        run_all(open_table(path))
+    assert found == set(DAYS[:3])
+
+
+def test_a_day_that_is_gone_is_no_error(path: Path) -> None:
+    upsert(path, ["2027/01/01"], 1)
+    upsert(path, ["2027/01/01"], 2)
+    schedule(path)
+    run_all(open_table(path))
+    shutil.rmtree(path / "2027")
+    assert days_of(schedule(path)) == DAYS[1:2]
+
+
+def test_partitions_of_any_depth_are_named_to_hudi(path: Path) -> None:
+    for day in ("2028", "2029/01"):
+        upsert(path, [day], 1)
+        upsert(path, [day], 2)
+    plan = schedule(path).plan
+    assert plan is not None
+    assert {"2028", "2029/01"} <= set(plan.missing_schedule_partitions or ())
+
+
+def test_notes_do_not_grow(path: Path) -> None:
+    """Each folder is in them twice at most, however many plans were limited."""
+    for number in range(12):
+        upsert(path, DAYS, 10 + number)
+        plan = schedule(path).plan
+        run_all(open_table(path))
+    assert plan is not None
+    waiting = decode_waiting((plan.extra_metadata or {})[NOTES], "1")
+    assert waiting is not None
+    assert len(waiting) <= 2 * len(DAYS)
+
+
+def test_commands_share_the_lock_of_daemons_and_writers(path: Path) -> None:
+    """`--sole-writer`: other processes of ours may be there all the same."""
+    held: list[str] = []
+
+    class Lock(ProcessLock):
+        @contextmanager
+        def hold(self, purpose: str) -> Iterator[None]:
+            held.append(purpose)
+            yield
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("compactor_daemon.schedule_cli.table_lock", lambda *_: Lock("x"))
+        patch.setattr("compactor_daemon.unschedule_cli.table_lock", lambda *_: Lock("x"))
+        done = CliRunner().invoke(app, ["schedule", str(path), "--sole-writer", "--json"])
+        assert done.exit_code == 0, done.output
+        instant = json.loads(done.stdout)["instant"]
+        done = CliRunner().invoke(app, ["unschedule", str(path), instant, "--sole-writer"])
+        assert done.exit_code == 0, done.output
+    assert len(held) == 2
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ["schedule", "T", "--conf", "hoodie.compaction.target.io=1", "--conf", "hoodie.compaction.target.io=2"],
+        ["schedule", "T", "--max-interval", "nan"],
+        ["schedule", "T", "--config", "no/such/file"],
+        ["run", "T", "--max-file-slices", "1"],
+    ],
+)
+def test_options_that_say_two_things_or_none_are_refused(said: list[str], path: Path) -> None:
+    done = CliRunner().invoke(app, [str(path) if word == "T" else word for word in said] + ["--sole-writer"])
+    assert isinstance(done.exception, UsageError) or done.exit_code == 2, done.output
+
+
+def test_a_strategy_keeps_its_settings_from_anywhere(path: Path) -> None:
+    """The command line names it, Hudi's configuration its target."""
+    said = ["--strategy", "bounded-io", "--conf", "hoodie.compaction.target.io=500", "--dry-run"]
+    done = CliRunner().invoke(app, ["schedule", str(path), *said])
+    assert done.exit_code == 0, done.output

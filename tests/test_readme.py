@@ -45,7 +45,7 @@ def test_the_shown_commands_run(tmp_path: Path) -> None:
     """Schedule and compact, exactly as shown, through the installed commands and Spark."""
     table = unzip_golden("v9_plain", tmp_path)
     shown = [c for c in commands() if c.startswith(("compactor-daemon schedule", "compactor-daemon compact"))]
-    assert len(shown) == 2
+    assert len(shown) == 3
     for line in shown:
         done = run(line, table)
         assert done.returncode == 0, done.stderr
@@ -55,7 +55,11 @@ def test_the_shown_commands_run(tmp_path: Path) -> None:
 def test_the_shown_fleet_runs(tmp_path: Path, zookeeper: ZooKeeper) -> None:
     """A daemon and `status` as shown, but for tables, ZooKeeper's hosts, and Spark."""
     orders, rides = (unzip_golden(name, tmp_path / name) for name in ("v9_pending", "v6_pending"))
-    daemon, status = (c for c in commands() if c.startswith(("compactor-daemon run", "compactor-daemon status")))
+    shown_ones = [c for c in commands() if c.startswith(("compactor-daemon run", "compactor-daemon status"))]
+    alone, daemon, status = sorted(shown_ones, key=lambda c: "--zookeeper" in c)
+    planner = unzip_golden("v9_plain", tmp_path / "planner")
+    done = run(f"{alone} --once --executor local", planner)
+    assert done.returncode == 0, done.stderr
 
     def words(line: str) -> list[str]:
         hosts = re.sub(r"zk1:2181[,a-z0-9:]*", zookeeper.hosts, line)

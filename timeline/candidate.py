@@ -27,6 +27,11 @@ class SliceStats:
     runs: tuple[LogRun, ...] | None = None
 
     @property
+    def merged_at(self) -> str:
+        """The newest log compaction in the slice; "": none, or nobody asked."""
+        return max((p.instant for run in self.runs or () for p in run.pieces if p.replaced), default="")
+
+    @property
     def rows(self) -> int:
         """All rows, as far as asked for."""
         return (self.base_rows or 0) + (self.log_rows or 0)

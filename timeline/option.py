@@ -26,5 +26,5 @@ def check_least(options: Any, least: Mapping[str, float]) -> None:
     """UsageError where a value is below its least one; None passes."""
     for name, bound in least.items():
         value = getattr(options, name)
-        if value is not None and value < bound:
+        if value is not None and not value >= bound:
             raise UsageError(f"{name.replace('_', '-')} must be at least {bound}", found=str(value))

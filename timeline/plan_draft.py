@@ -32,7 +32,7 @@ def drafts(planned: Planned, waiting: Sequence[Waiting], left_out: Sequence[str]
     """
     split = [(k, [c for c in plan if c.kind is k]) for plan in planned.plans for k in (Kind.MINOR, Kind.MAJOR)]
     found = [(kind, chosen) for kind, chosen in split if chosen]
-    last = max((number for number, (kind, _) in enumerate(found) if kind is Kind.MAJOR), default=None)
+    last = len(found) - 1
     result: list[CompactionPlan] = []
     for number, (kind, chosen) in enumerate(found):
         reasons = {"/".join(c.slice.key): c.why for c in chosen if c.why != HAS_LOGS}

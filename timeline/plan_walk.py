@@ -73,6 +73,17 @@ class PartitionWalk:
             return None
 
 
+def first_and_last(waiting: Iterable[Waiting]) -> list[Waiting]:
+    """Of each folder the entry that waits longest, and the one for what was written last; those between are in both."""
+    first: dict[str, Waiting] = {}
+    last: dict[str, Waiting] = {}
+    for one in waiting:
+        first.setdefault(one.folder, one)
+        last.pop(one.folder, None)
+        last[one.folder] = one
+    return list(dict.fromkeys([*first.values(), *last.values()]))
+
+
 def is_partition(entries: Iterable[Entry]) -> bool:
     """Whether a folder with these entries is a partition."""
     return any(e.name.startswith(_PARTITION_MARK) and not e.is_folder for e in entries)

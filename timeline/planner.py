@@ -87,6 +87,8 @@ def plan_compaction(looks: Iterable[Look], situation: Situation, options: Schedu
     filled = fill(planner.ordered(looks), _cost, options)
     for candidate, why in filled.left:
         planner.leave(candidate.slice, Rule.LIMIT, why)
+    for candidate in planner.chosen[sum(len(plan) for plan in filled.plans) + len(filled.left) :]:
+        planner.leave(candidate.slice, Rule.LIMIT, f"behind the end of the plan: {filled.closed}")
     notes = planner.notes(filled.plans, filled.total)
     count = sum(len(plan) for plan in filled.plans)
     again = tuple(dict.fromkeys(o.partition for o in planner.left if o.rule.comes_back))
@@ -106,7 +108,7 @@ def plan_compaction(looks: Iterable[Look], situation: Situation, options: Schedu
         why=f"{count} file group{'s' if count > 1 else ''} with log files{closed}",
         notes=notes,
         again=again,
-        closed_in=planner.here if filled.closed else None,
+        closed_in=planner.here if filled.closed and not options.strategies else None,
     )
 
 
@@ -143,6 +145,7 @@ class _Planner:
         self._in, self._options, self._measure = situation, options, measure
         self.left: list[LeftOut] = []
         self.here: Waiting | None = None
+        self.chosen: list[Candidate] = []
         self._seen: set[GroupKey] = set()
         self._partitions = 0
         self._runs = self._groups = 0
@@ -175,7 +178,8 @@ class _Planner:
         chosen = keep_slices([c.slice for c in found.values()], self._options, today)
         for slice_, why in chosen.left:
             self.leave(slice_, Rule.STRATEGY, why)
-        yield from (found[s.key] for s in chosen.kept)
+        self.chosen = [found[s.key] for s in chosen.kept]
+        yield from self.chosen
 
     def _candidates(self, look: Look) -> Iterator[Candidate]:
         """Of one partition, least recently compacted first, then by log bytes."""
@@ -184,6 +188,9 @@ class _Planner:
         slices = [s for g in look.groups if (s := self._slice(g, look.waiting)) is not None]
         slices.sort(key=lambda s: (s.base_instant, -s.log_bytes, s.file_id))
         for slice_, stats in self._measure(slices):
+            if look.waiting.since is not None and stats.merged_at >= look.waiting.since:
+                self._seen.discard(slice_.key)  # by a minor compaction: its turn comes later too
+                continue
             found = candidate_of(slice_, stats, self._in.timeline, self._in.now, self._options)
             if not self._in.all_due and not self._options.is_due(slice_.partition, found.waited_s):
                 self.leave(slice_, Rule.NOT_DUE, "the trigger has not fired, and it is not urgent")

@@ -18,15 +18,16 @@ from timeline.errors import MalformedError, MissingFileError, StorageError
 from timeline.instant import Instant
 from timeline.log_block import BlockKind
 from timeline.parquet_input import open_parquet
-from timeline.picker import Picking
+from timeline.picker import Kind, Picking
 from timeline.plan_notes import NOTES, decode_waiting
-from timeline.plan_walk import PartitionWalk, Waiting, subfolders
+from timeline.plan_walk import PartitionWalk, Waiting, first_and_last, is_partition, subfolders
 from timeline.planner import Look, Planned
 from timeline.prefetch import prefetched
 from timeline.read import slice_rules
 from timeline.schedule_options import ScheduleOptions
 from timeline.slice_log import log_entries, runs_of
 from timeline.slice_rules import SliceRules
+from timeline.storage import Entry
 from timeline.table import Table
 from timeline.view import DataFile, FileSlice, Name, ViewFacts, check_partitions, file_groups, log_instants
 
@@ -62,13 +63,14 @@ class Survey:
     def waiting(self, planned: Planned) -> list[Waiting]:
         """Where the next planning must look besides what is written until then, in order.
 
-        Also where plans pend: when one of them is taken back its file groups wait, and only the last plan is asked.
+        Also where plans pend, and all of these plans but the last: when one of them is taken back its file groups wait,
+        and only the last plan is asked. And where log files are merged with each other, since they are still log files.
         """
         unseen = [planned.closed_in, *self._walk.rest] if planned.closed_in is not None else []
-        kept = [w for w in unseen if w is not None]
-        whole = {w.folder for w in kept if w.since is None}
-        again = dict.fromkeys([*planned.again, *(partition for partition, _ in self._facts.pending_plans)])
-        return kept + [Waiting(folder=p) for p in again if p not in whole]
+        last = max((n for n, plan in enumerate(planned.plans) if any(c.kind is Kind.MAJOR for c in plan)), default=-1)
+        others = [c for n, plan in enumerate(planned.plans) for c in plan if n != last or c.kind is Kind.MINOR]
+        again = [*planned.again, *(p for p, _ in self._facts.pending_plans), *(c.slice.partition for c in others)]
+        return first_and_last([*(w for w in unseen if w is not None), *(Waiting(folder=p) for p in again)])
 
     def left_out(self, waiting: Iterable[Waiting]) -> list[str]:
         """The partitions where file groups wait, for Hudi, which takes a folder above partitions for one of them.
@@ -80,9 +82,20 @@ class Survey:
         while above:
             found |= dict.fromkeys(f for f in above if _depth(f) >= depth or f in self._listed)
             upper = [f for f in above if f not in found]
-            listings = zip(upper, prefetched(upper, self._table.storage.list), strict=True)
-            above = [below for folder, entries in listings for below in subfolders(folder, entries)]
+            above = []
+            for folder, entries in zip(upper, prefetched(upper, self._list), strict=True):
+                if is_partition(entries):
+                    found[folder] = None
+                else:
+                    above += subfolders(folder, entries)
         return list(found)
+
+    def _list(self, folder: str) -> list[Entry]:
+        """As the walk: a folder that is gone has nothing in it."""
+        try:
+            return self._table.storage.list(folder)
+        except MissingFileError:
+            return []
 
     def measure(self, slices: Iterable[FileSlice]) -> Iterator[tuple[FileSlice, SliceStats]]:
         """Sizes that the listing did not tell, and rows where an option asks for them; a few slices ahead."""
@@ -143,20 +156,25 @@ def _depth(folder: str) -> int:
 
 
 def _where_to_look(table: Table, timeline: Timeline) -> list[Waiting] | None:
-    """What the last plan left out, then what was written since; None: its plan does not tell."""
-    compactions = [i for i in timeline.instants if i.family == "commit"]
-    last = max(compactions, key=lambda i: i.requested_time, default=None)
-    if last is None:
-        return None
-    try:
-        plan = table.compaction_plan(last.requested_time)
-    except MissingFileError:
-        return None  # a commit of something else
-    notes = (plan.extra_metadata or {}).get(NOTES)
-    left = decode_waiting(notes, last.requested_time) if notes is not None else None
-    if left is None:
-        return None
-    return left + [Waiting(folder=p) for p in _written_since(table, timeline, last.requested_time)]
+    """What the last plan left out, then what was written since; None: no plan tells.
+
+    Of log compactions only ours tell; Hudi's are passed over.
+    """
+    compactions = [i.requested_time for i in timeline.instants if i.family == "commit"]
+    last = max(compactions, default=None)
+    entries = table.storage.list(table.config.timeline_folder)
+    merges = (i for e in entries if (i := table.layout.parse(e.name)) is not None and i.action == "logcompaction")
+    times = {i.requested_time for i in merges if last is None or i.requested_time > last}
+    for time in [*sorted(times, reverse=True), *([last] if last is not None else [])]:
+        try:
+            plan = table.compaction_plan(time)
+        except MissingFileError:
+            continue  # a commit of something else
+        notes = (plan.extra_metadata or {}).get(NOTES)
+        left = decode_waiting(notes, time) if notes is not None else None
+        if left is not None:
+            return left + [Waiting(folder=p) for p in _written_since(table, timeline, time)]
+    return None
 
 
 def _written_since(table: Table, timeline: Timeline, time: str) -> list[str]:

@@ -124,7 +124,7 @@ def unplanned(timeline: Timeline, now: datetime) -> tuple[int, float | None]:
     if since is None:
         return 0, None
     first = next(
-        (d.requested_time for d in _delta_commits(timeline) if d.requested_time > since.instant), since.instant
+        (d.requested_time for d in _delta_commits(timeline) if d.requested_time >= since.instant), since.instant
     )
     try:
         return since.commits, (now - parse_time(first)).total_seconds()

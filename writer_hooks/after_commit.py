@@ -70,7 +70,7 @@ def due_at_once(options: CompactionOptions) -> CompactionOptions:
         max_delta_seconds=0,
         max_pending=said.max_pending,
         gate_s=said.gate_s,
-        incremental=said.incremental,
+        incremental=False,
         **{limit.name: getattr(said, limit.name) for limit in fields(BoundOptions)},
     )
     return replace(options, schedule=at_once)

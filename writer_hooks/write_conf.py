@@ -102,7 +102,7 @@ def _compaction(options: CompactionOptions, modes: Mapping[str, str], schedule: 
     return replace(
         options,
         mode=said[0] if said else options.mode,
-        schedule=replace(options.schedule, **parse_schedule_conf(schedule)),
+        schedule=replace(options.schedule, **parse_schedule_conf(schedule, options.schedule.strategies)),
     )
 
 
