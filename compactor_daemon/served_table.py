@@ -27,7 +27,7 @@ from timeline.lock import TableLock
 from timeline.plan import TOTAL_LOG_FILES_SIZE, CompactionPlan
 from timeline.schedule import Scheduled, refuse_metadata_table, schedule_compaction
 from timeline.schedule_options import ScheduleOptions
-from timeline.schedule_options import due as due_now
+from timeline.survey import is_due
 from timeline.table import Table
 
 _ASK_AGAIN_S = 300.0
@@ -76,7 +76,7 @@ class ServedTable:
         due = (
             settings.schedule is not None
             and (timeline.instants != self._refused or time.monotonic() >= self._ask_at)
-            and bool(due_now(timeline, table.now(), settings.schedule))
+            and bool(is_due(table, timeline, settings.schedule))
         )
         self._plans = {i: p for i, p in self._plans.items() if i in instants}
         pending = [

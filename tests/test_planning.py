@@ -39,6 +39,7 @@ from timeline.slice_log import runs_of
 from timeline.storage import Entry
 from timeline.strategies import Strategy
 from timeline.table import Table
+from timeline.urgency import Urgency
 from timeline.view import GroupKey, latest_slice
 from writer_hooks.create_table import create_table
 from writer_hooks.engine import LocalEngine
@@ -393,6 +394,15 @@ def test_minor_ones_take_turns_too(path: Path) -> None:
     assert found == set(DAYS[:3])
 
 
+def test_what_is_radical_does_not_wait_for_a_write(path: Path) -> None:
+    """The limit closes each plan; the next one is due at once, until everything is planned."""
+    options = ScheduleOptions(urgency=Urgency.RADICAL, max_delta_commits=99, max_file_slices=3)
+    found = [day for _ in range(3) for day in days_of(schedule(path, options))]
+    assert sorted(found) == DAYS
+    run_all(open_table(path))
+    assert schedule(path, options).requested == ()
+
+
 def test_a_day_that_is_gone_is_no_error(path: Path) -> None:
     upsert(path, ["2027/01/01"], 1)
     upsert(path, ["2027/01/01"], 2)
@@ -448,7 +458,9 @@ def test_commands_share_the_lock_of_daemons_and_writers(path: Path) -> None:
     "said",
     [
         ["schedule", "T", "--conf", "hoodie.compaction.target.io=1", "--conf", "hoodie.compaction.target.io=2"],
-        ["schedule", "T", "--max-interval", "nan"],
+        ["schedule", "T", "--trigger", "num-commits", "--max-interval", "nan"],
+        ["schedule", "T", "--max-delta-commits", "100"],
+        ["schedule", "T", "--urgency", "radical"],
         ["schedule", "T", "--config", "no/such/file"],
         ["run", "T", "--max-file-slices", "1"],
     ],

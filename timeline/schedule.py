@@ -19,9 +19,9 @@ from timeline.plan import CompactionPlan, decode_plan, encode_plan, pending_clus
 from timeline.plan_draft import drafts
 from timeline.plan_notes import PlanNotes
 from timeline.planner import Situation, plan_compaction
-from timeline.schedule_options import PLAN_NOW, ScheduleOptions, due
+from timeline.schedule_options import PLAN_NOW, ScheduleOptions
 from timeline.storage import Storage
-from timeline.survey import Survey
+from timeline.survey import Survey, is_due
 from timeline.table import Table
 from timeline.table_config import save_table_config
 from timeline.triggers import TriggerStrategy
@@ -78,7 +78,7 @@ def schedule_compaction(
         table = table.reload()
         refuse_metadata_table(table)
         timeline = table.load_timeline()
-        asked = due(timeline, table.now(), options)
+        asked = is_due(table, timeline, options)
         if not asked:
             return Scheduled(requested=(), why=f"not due: {asked.why}")
         facts = table.load_facts(timeline)

@@ -28,12 +28,23 @@ class ScheduleOptions(TriggerOptions, UrgencyOptions, StrategyOptions, PickOptio
     def __post_init__(self) -> None:
         for options in (TriggerOptions, UrgencyOptions, StrategyOptions, PickOptions, BoundOptions):
             options.__post_init__(self)
+        waits = [n for n in _WAITS if getattr(self, n) != getattr(ScheduleOptions, n)]
+        if self.strategy is TriggerStrategy.ALWAYS and waits:
+            raise UsageError(
+                "with the trigger always everything is due at once",
+                expected="another trigger",
+                found=", ".join(waits).replace("_", "-"),
+            )
         if self.target_io_bytes is not None and self.strategy_io_mb != StrategyOptions.strategy_io_mb:
             raise UsageError(
                 "two limits of what a plan reads and writes",
                 expected="target-io, or hoodie.compaction.target.io",
                 found=f"{self.target_io_bytes} bytes and {self.strategy_io_mb} MB",
             )
+
+
+_WAITS = ("max_delta_commits", "max_delta_seconds", "urgency", "max_interval_s", "partition_urgency")
+"""What says how long to wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +59,11 @@ class Due:
         return self.everything or self.urgent
 
 
-def due(timeline: Timeline, now: datetime, options: ScheduleOptions) -> Due:
-    """Whether the timeline alone says that something may be due (pure). `now`: the table's clock."""
+def due(timeline: Timeline, now: datetime, options: ScheduleOptions, *, left_out: bool = False) -> Due:
+    """Whether the timeline alone says that something may be due (pure). `now`: the table's clock; `left_out`: whether
+    the last request left something out."""
     trigger = triggered(timeline, now, options)
-    urgent = not trigger.fired and not trigger.held and options.fires(*unplanned(timeline, now))
+    urgent = not trigger.fired and not trigger.held and options.fires(*unplanned(timeline, now), left_out=left_out)
     return Due(
         everything=trigger.fired, urgent=urgent, why=f"{trigger.why}, but some is urgent" if urgent else trigger.why
     )

@@ -24,7 +24,7 @@ from timeline.plan_walk import PartitionWalk, Waiting, first_and_last, is_partit
 from timeline.planner import Look, Planned
 from timeline.prefetch import prefetched
 from timeline.read import slice_rules
-from timeline.schedule_options import ScheduleOptions
+from timeline.schedule_options import Due, ScheduleOptions, due
 from timeline.slice_log import log_entries, runs_of
 from timeline.slice_rules import SliceRules
 from timeline.storage import Entry
@@ -155,11 +155,23 @@ def _depth(folder: str) -> int:
     return folder.count("/") + 1 if folder else 0
 
 
-def _where_to_look(table: Table, timeline: Timeline) -> list[Waiting] | None:
-    """What the last plan left out, then what was written since; None: no plan tells.
+def is_due(table: Table, timeline: Timeline, options: ScheduleOptions) -> Due:
+    """See `due`; what the last request left out is looked up where it matters."""
+    told = _last_told(table, timeline) if options.any_radical else None
+    return due(timeline, table.now(), options, left_out=told is not None and bool(told[1]))
 
-    Of log compactions only ours tell; Hudi's are passed over.
-    """
+
+def _where_to_look(table: Table, timeline: Timeline) -> list[Waiting] | None:
+    """What the last plan left out, then what was written since; None: no plan tells."""
+    told = _last_told(table, timeline)
+    if told is None:
+        return None
+    time, left = told
+    return left + [Waiting(folder=p) for p in _written_since(table, timeline, time)]
+
+
+def _last_told(table: Table, timeline: Timeline) -> tuple[str, list[Waiting]] | None:
+    """The last plan and what it left out; None: it does not tell. Of log compactions Hudi's are passed over."""
     compactions = [i.requested_time for i in timeline.instants if i.family == "commit"]
     last = max(compactions, default=None)
     entries = table.storage.list(table.config.timeline_folder)
@@ -173,7 +185,7 @@ def _where_to_look(table: Table, timeline: Timeline) -> list[Waiting] | None:
         notes = (plan.extra_metadata or {}).get(NOTES)
         left = decode_waiting(notes, time) if notes is not None else None
         if left is not None:
-            return left + [Waiting(folder=p) for p in _written_since(table, timeline, time)]
+            return time, left
     return None
 
 

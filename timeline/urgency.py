@@ -56,8 +56,16 @@ class UrgencyOptions:
             return True
         return self.max_interval_s is not None and waiting_s is not None and waiting_s >= self.max_interval_s
 
-    def fires(self, commits: int, waiting_s: float | None) -> bool:
-        """Whether anything can be due: `commits` since the last request, the first of them, or that, so long ago."""
-        if commits and Urgency.RADICAL in (self.urgency, *(level for _, level in self._patterns())):
+    @property
+    def any_radical(self) -> bool:
+        """Whether anything is due as soon as it has a log file."""
+        return Urgency.RADICAL in (self.urgency, *(level for _, level in self._patterns()))
+
+    def fires(self, commits: int, waiting_s: float | None, *, left_out: bool = False) -> bool:
+        """Whether anything can be due: `commits` since the last request, the first of them, or that, so long ago.
+
+        `left_out`: by the last request.
+        """
+        if (commits or left_out) and self.any_radical:
             return True
         return self.max_interval_s is not None and waiting_s is not None and waiting_s >= self.max_interval_s

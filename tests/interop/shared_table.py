@@ -18,9 +18,12 @@ from tests.judge.client import Judge
 from timeline.audit import audit, audited_instants
 from timeline.lock import ProcessLock
 from timeline.log_write import LogFormat
+from timeline.picker import Picking
 from timeline.read import Query, ReadOptions, read_table
 from timeline.schedule import schedule_compaction
+from timeline.schedule_options import ScheduleOptions
 from timeline.table import Table
+from timeline.triggers import TriggerStrategy
 from writer_hooks import Writer, writer
 
 HUDI = {6: "0.15.0", 8: "1.2.0", 9: "1.2.0"}
@@ -135,6 +138,22 @@ class SharedTable:
             attempt=attempt or AttemptOptions(),
         )
         return [result.instant for result in results.done]
+
+    def we_merge_logs(self) -> bool:
+        """We pick what to compact: log compactions are executed at once, compactions pend. Whether there was any."""
+        options = ScheduleOptions(
+            strategy=TriggerStrategy.ALWAYS,
+            picking=Picking.UNIVERSAL,
+            compaction_trigger=2,
+            size_ratio=200,
+            max_size_amplification=100_000,
+        )
+        lock = ProcessLock(str(self.path))
+        requested = schedule_compaction(self.open(), lock, reserved_times, options).requested
+        for one in requested:
+            if one.plan.action == "logcompaction":
+                assert self.we_compact(one.instant) == [one.instant]
+        return bool(requested)
 
     def audited(self) -> None:
         """Every compaction of ours can still be proved, as far as its files exist."""

@@ -47,9 +47,10 @@ KEYS = 120
 
 
 class History:
-    """One table and what may happen to it next; `said` tells what has happened."""
+    """One table and what may happen to it next; `said` tells what has happened. `merges`: log compactions may, too."""
 
-    def __init__(self, judge: Judge, version: int, seed: int, path: Path) -> None:
+    def __init__(self, judge: Judge, version: int, seed: int, path: Path, *, merges: bool = False) -> None:
+        self.merges = merges
         self.random = random.Random(seed * 31 + version)
         self.bucket = self.random.random() < 0.4
         self.commit_time = self.random.random() < 0.4
@@ -58,7 +59,8 @@ class History:
         parquet_logs = self.random.random() < 0.4
         self.keys = self.random.choice(sorted(KEYS_OF) if self.bucket else sorted(KEYS_OF.keys() - {"virtual"}))
         self.marks = self.random.random() < 0.5
-        bloom = self.random.random() < 0.5
+        # Hudi's clustering notes key ranges in the order of bytes and its BLOOM index compares UTF-16: it doubles keys.
+        bloom = self.random.random() < 0.5 and not merges
         # No table stores which partitions are meant by CUSTOM keys in version 6.
         self.we_write = self.keys != "virtual" and (self.keys != "custom" or version > 6 or self.bucket)
         made_by_us = self.we_write and (self.keys != "custom" or version > 6) and self.random.random() < 0.5
@@ -230,6 +232,9 @@ class History:
         output = replace(OutputOptions(), batch_rows=self.random.choice((7, 65_536)))
         return bool(pending and self.table.we_compact(self.random.choice(pending), output))
 
+    def we_merge_logs(self) -> bool:
+        return self.table.we_merge_logs()
+
     def clean(self) -> bool:
         self.table.judge.clean(self.table.path)
         return True
@@ -273,6 +278,8 @@ class History:
             self.archive: 1,
             self.savepoint: 1,
         }
+        if self.merges:
+            steps |= {self.we_merge_logs: 25, self.we_upsert: 15}
         while True:
             (step,) = self.random.choices(list(steps), list(steps.values()))
             self.said.append(step.__name__)
@@ -293,7 +300,18 @@ class History:
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}")
 def test_both_read_the_same_after_every_step(judge: Judge, version: int, seed: int, tmp_path: Path) -> None:
     """And at the end our compaction equals Hudi's, in the snapshot and in the base files."""
-    history = History(judge, version, seed, tmp_path / "table")
+    tell(History(judge, version, seed, tmp_path / "table"), seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}")
+@pytest.mark.parametrize("version", [9], indirect=True, ids="v{}".format)
+def test_so_it_is_with_log_compactions(judge: Judge, version: int, seed: int, tmp_path: Path) -> None:
+    """Minor ones, major ones, and what Hudi does between them. Not on version 6: Hudi 0.15 reads them wrong."""
+    tell(History(judge, version, seed, tmp_path / "table", merges=True), seed)
+
+
+def tell(history: History, seed: int) -> None:
+    """Takes the steps, and compares after each."""
     try:
         for _ in range(STEPS):
             history.step()

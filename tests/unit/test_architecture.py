@@ -12,17 +12,20 @@ ORDER = ("timeline", "compactor_daemon", "writer_hooks")
 """Each package may import those before it, and itself."""
 
 PURE = (
-    "timeline/active.py", "timeline/avro_schema.py", "timeline/bloom.py", "timeline/commit_metadata.py",
-    "timeline/conform.py", "timeline/errors.py", "timeline/file_name.py", "timeline/fold.py", "timeline/instant.py",
-    "timeline/key_lookup.py", "timeline/layout.py", "timeline/ledger.py", "timeline/log_scan.py", "timeline/merge.py",
-    "timeline/ordering.py", "timeline/plan.py", "timeline/planner.py", "timeline/record_key.py",
-    "timeline/record_positions.py", "timeline/report.py", "timeline/table_support.py",
-    "timeline/triggers.py", "timeline/view.py",
-    "compactor_daemon/commit_record.py", "compactor_daemon/hudi_conf.py", "compactor_daemon/status.py",
-    "compactor_daemon/dispatch.py", "compactor_daemon/table_state.py", "compactor_daemon/work_note.py",
-    "writer_hooks/bucket.py", "writer_hooks/column_types.py", "writer_hooks/incoming.py",
-    "writer_hooks/key_generator.py", "writer_hooks/new_table.py", "writer_hooks/partition_times.py",
-    "writer_hooks/table_conf.py", "writer_hooks/table_schema.py",
+    "timeline/active.py", "timeline/avro_schema.py", "timeline/bloom.py", "timeline/bounds.py",
+    "timeline/candidate.py", "timeline/commit_metadata.py", "timeline/conform.py", "timeline/errors.py",
+    "timeline/file_name.py", "timeline/fold.py", "timeline/instant.py", "timeline/key_lookup.py",
+    "timeline/layout.py", "timeline/ledger.py", "timeline/log_pieces.py", "timeline/log_plan.py",
+    "timeline/log_scan.py", "timeline/merge.py", "timeline/on_demand.py", "timeline/ordering.py",
+    "timeline/picker.py", "timeline/plan.py", "timeline/plan_draft.py", "timeline/plan_notes.py",
+    "timeline/planner.py", "timeline/record_key.py", "timeline/record_positions.py", "timeline/report.py",
+    "timeline/schedule_options.py", "timeline/slice_io.py", "timeline/strategies.py", "timeline/table_support.py",
+    "timeline/triggers.py", "timeline/urgency.py", "timeline/view.py", "compactor_daemon/commit_record.py",
+    "compactor_daemon/dispatch.py", "compactor_daemon/hudi_conf.py", "compactor_daemon/status.py",
+    "compactor_daemon/table_state.py", "compactor_daemon/work_note.py", "writer_hooks/bucket.py",
+    "writer_hooks/column_types.py", "writer_hooks/incoming.py", "writer_hooks/key_generator.py",
+    "writer_hooks/new_table.py", "writer_hooks/partition_times.py", "writer_hooks/table_conf.py",
+    "writer_hooks/table_schema.py",
 )  # fmt: skip
 
 IMPURE = {
