@@ -81,17 +81,20 @@ def _data_names(table: Table, partitions: Iterable[str]) -> dict[str, list[BaseF
 
 
 def _remove_strays(table: Table, done: Instant, partitions: Iterable[str]) -> None:
-    """Files of the instant that its commit does not name: of base files readers would take either.
+    """Files of the instant's kind that its commit does not name: of base files readers would take either.
 
-    Logs of version 6 carry the instant of the slice they lie on, not of who wrote them: they are left alone.
+    A log that carries a compaction's instant is a write: of version 6, which lies on the slice to be, also once a Hudi
+    writer has upgraded the table. So logs go only where the instant is a log compaction, from version 8 on.
     """
-    named, by_name = named_files(table, done), table.layout.slicing is Slicing.BY_BASE_INSTANT
+    named = named_files(table, done)
+    kind = BaseFileName if done.action == "commit" else LogFileName
+    if kind is LogFileName and table.layout.slicing is Slicing.BY_BASE_INSTANT:
+        return
     for partition, names in _data_names(table, set(partitions)).items():
         for name in names:
             path = f"{partition}/{name}" if partition else str(name)
-            if name.instant != done.requested_time or path in named or (by_name and isinstance(name, LogFileName)):
-                continue
-            table.storage.delete(path)
+            if isinstance(name, kind) and name.instant == done.requested_time and path not in named:
+                table.storage.delete(path)
 
 
 def remove_staged(storage: Storage, instant: str) -> None:

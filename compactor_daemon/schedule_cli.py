@@ -21,7 +21,7 @@ from timeline.console import configure_logging, emit, human_bytes, plural
 from timeline.errors import UsageError
 from timeline.lock import ProcessLock, TableLock, table_lock
 from timeline.plan_notes import reasons_of
-from timeline.schedule import Requested, Scheduled, drop_metadata_table, schedule_compaction
+from timeline.schedule import Requested, Scheduled, drop_metadata_table, refuse_metadata_table, schedule_compaction
 from timeline.schedule_options import PLAN_NOW, ScheduleOptions
 from timeline.table import Table
 from timeline.terminal_table import Column, RowsTable
@@ -72,7 +72,9 @@ def schedule(
     files = (zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
     fleet = zookeeper_options(zookeeper, zookeeper_dir, *files)
     opened = Table.open(table)
-    # A dry run leaves not even a lock file.
+    if not drop_metadata_table_:
+        refuse_metadata_table(opened)  # before the lock makes its file
+    # A dry run leaves not even that.
     held: TableLock = ProcessLock(os.path.abspath(table)) if dry_run else table_lock(os.path.abspath(table), lock)
     if drop_metadata_table_:
         opened = drop_metadata_table(opened, held)

@@ -247,6 +247,20 @@ def test_strays_of_the_instant_go_when_it_is_retired(tmp_path: Path) -> None:
     check_whole(path, path.with_name("pending.expected"))
 
 
+@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+def test_a_log_that_carries_the_instant_is_no_stray(name: str, tmp_path: Path) -> None:
+    """A write of version 6 on the slice to be: after an upgrade it is named so in a table of version 9."""
+    path = unzip_golden(name, tmp_path)
+    table = open_table(path)
+    instant = pending_instants(table)[0]
+    operation = table.compaction_plan(instant).operations[0]
+    folder = path / operation.partition_path
+    log = folder / f".{operation.file_id}_{instant}.log.9_0-0-0"
+    shutil.copy(folder / operation.delta_file_paths[0], log)
+    run_all(table)
+    assert log.exists()
+
+
 def test_a_stray_beside_a_named_base_file_is_not_read(tmp_path: Path) -> None:
     """The commit's metadata says which of two base files of one instant counts."""
     path = unzip_golden("v9_pending", tmp_path)
