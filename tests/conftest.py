@@ -20,7 +20,7 @@ settings.load_profile("phantombase")
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """With several workers (`-n 2`): a file is one worker's; the containers have one engine, so they are one's too.
 
-    The tests with real Hudi go by its version: each worker then keeps one JVM running from file to file.
+    The tests with real Hudi go by table version: each worker then keeps one JVM running from file to file.
     """
     return _ByFile(config, log)
 
@@ -29,5 +29,6 @@ class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         path, _, test = nodeid.partition("::")
         if path.startswith("tests/interop/"):
-            return "interop v6" if re.search(r"\bv6\b", test) else "interop"
+            found = re.search(r"\bv[68]\b", test)
+            return f"interop {found[0] if found else 'v9'}"
         return "containers" if path.startswith("tests/containers/") else path
