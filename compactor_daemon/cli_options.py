@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -93,6 +94,16 @@ def check_writers_known(lock: str | None, sole_writer: bool, what: str, todo: st
         )
 
 
+def said_once(*said: Mapping[str, Any]) -> dict[str, Any]:
+    """Options from several entrances in one; UsageError when two of them name one and differ."""
+    found: dict[str, Any] = {}
+    for one in said:
+        if differing := [name for name in one if name in found and found[name] != one[name]]:
+            raise UsageError("an option is given twice with different values", found=", ".join(differing))
+        found |= one
+    return found
+
+
 def output_options(
     codec: Codec | None,
     bloom: Bloom | None,
@@ -107,7 +118,4 @@ def output_options(
     limit = parse_bytes(memory_limit) if memory_limit is not None else None
     given = {"codec": codec, "bloom": bloom, "memory_limit": limit, "spill_dir": spill_dir}
     chosen = {k: v for k, v in given.items() if v is not None}
-    contradiction = [k for k in chosen if k in named and named[k] != chosen[k]]
-    if contradiction:
-        raise UsageError("an option is given twice with different values", found=", ".join(contradiction))
-    return OutputOptions(**named | chosen, row_group_rows=row_group_rows, batch_rows=batch_rows)
+    return OutputOptions(**said_once(named, chosen), row_group_rows=row_group_rows, batch_rows=batch_rows)

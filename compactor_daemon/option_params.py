@@ -8,20 +8,19 @@ from __future__ import annotations
 import functools
 import inspect
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import Field, fields, replace
 from enum import Enum
 from types import NoneType
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
+from compactor_daemon.cli_options import said_once
 from compactor_daemon.hudi_conf import SCHEDULE_CONF, parse_schedule_conf
 from compactor_daemon.options import parse_bytes
 from timeline.errors import UsageError
 from timeline.schedule_options import ScheduleOptions
-
-T = TypeVar("T")
 
 _CONFIG = Annotated[
     str | None, typer.Option(metavar="FILE", help="a TOML file; its table `schedule` has these options by their names")
@@ -52,10 +51,10 @@ def offers(parameter: str, defaults: ScheduleOptions) -> Callable[[Callable[...,
                 parse_schedule_conf(others)  # refuses them
             in_file = _read(given.pop("config"))
             strategies = said.get("strategies") or in_file.get("strategies") or ()
-            given[parameter] = _merged(defaults, said, parse_schedule_conf(named, strategies), in_file)
+            given[parameter] = replace(defaults, **said_once(said, parse_schedule_conf(named, strategies), in_file))
             command(**given)
 
-        made = {flag: (_annotation(f, flag, getattr(defaults, f.name)), None) for flag, f in params.items()}
+        made = {flag: (_annotation(f, getattr(defaults, f.name)), None) for flag, f in params.items()}
         made |= {"config": (_CONFIG, None), "conf": (_CONF, None)}
         kept = [p.replace(annotation=hints[n]) for n, p in own.items() if n != parameter]
         added = [
@@ -71,16 +70,6 @@ def offers(parameter: str, defaults: ScheduleOptions) -> Callable[[Callable[...,
         return run
 
     return decorate
-
-
-def _merged(defaults: ScheduleOptions, *said: Mapping[str, Any]) -> ScheduleOptions:
-    found: dict[str, Any] = {}
-    for one in said:
-        differing = [name for name in one if name in found and found[name] != one[name]]
-        if differing:
-            raise UsageError("an option is given twice with different values", found=", ".join(differing))
-        found |= one
-    return replace(defaults, **found)
 
 
 def _read(path: str | None) -> dict[str, Any]:
@@ -121,7 +110,7 @@ def _kind(field: Field[Any]) -> tuple[type, bool]:
     return options[0], False
 
 
-def _annotation(field: Field[Any], flag: str, default: Any) -> Any:
+def _annotation(field: Field[Any], default: Any) -> Any:
     kind, several = _kind(field)
     metavar = "SIZE" if field.metadata["size"] else "SECONDS" if field.name.endswith("_s") else None
     shown = default.value if isinstance(default, Enum) else default
@@ -145,10 +134,11 @@ def _one(field: Field[Any], kind: type, given: Any) -> Any:
     if field.metadata["size"] and isinstance(given, str):
         return parse_bytes(given)
     if issubclass(kind, Enum):
-        found: Iterable[Any] = (m for m in kind if m.value == given)
-        if (member := next(iter(found), None)) is not None:
-            return member
-        raise UsageError(f"not a value of {_flag(field)}", expected=", ".join(m.value for m in kind), found=repr(given))
+        try:
+            return kind(given)
+        except ValueError as error:
+            values = ", ".join(m.value for m in kind)
+            raise UsageError(f"not a value of {_flag(field)}", expected=values, found=repr(given)) from error
     if kind is float and isinstance(given, int) and not isinstance(given, bool):
         return float(given)
     raise UsageError(f"not a value of {_flag(field)}", expected=kind.__name__, found=repr(given))

@@ -326,6 +326,17 @@ def as_rows_of(batch: pa.Table) -> dict[str, tuple[int, float]]:
 # --- nothing is forgotten ---------------------------------------------------------------------------------------------
 
 
+def universal(path: Path) -> ScheduleOptions:
+    """Minor compactions of three log files and more, on every version."""
+    return replace(
+        PLAN_NOW,
+        picking=Picking.UNIVERSAL,
+        compaction_trigger=3,
+        size_ratio=50,
+        readers_1x_only=open_table(path).config.version == 6,
+    )
+
+
 def come_round(path: Path, *requests: ScheduleOptions) -> list[str]:
     """The days planned by these requests, then by one of everything."""
     found = [day for options in requests for day in days_of(schedule(path, options))]
@@ -355,15 +366,7 @@ def test_what_was_merged_into_a_log_is_compacted_later(path: Path) -> None:
     for ts in (3, 4):
         upsert(path, DAYS[:2], ts)
     upsert(path, DAYS[:1], 5)
-    version = open_table(path).config.version
-    options = replace(
-        PLAN_NOW,
-        picking=Picking.UNIVERSAL,
-        compaction_trigger=3,
-        size_ratio=50,
-        full_compaction_delta_commits=4,
-        readers_1x_only=version == 6,
-    )
+    options = replace(universal(path), full_compaction_delta_commits=4)
     done = schedule(path, options)
     assert sorted((r.plan.action, *(o.partition_path for o in r.plan.operations)) for r in done.requested) == [
         ("compaction", DAYS[0]),
@@ -375,15 +378,7 @@ def test_what_was_merged_into_a_log_is_compacted_later(path: Path) -> None:
 
 def test_minor_ones_take_turns_too(path: Path) -> None:
     """A day with steady writes does not keep the others' logs from being merged."""
-    version = open_table(path).config.version
-    options = replace(
-        PLAN_NOW,
-        picking=Picking.UNIVERSAL,
-        compaction_trigger=3,
-        size_ratio=50,
-        max_file_slices=1,
-        readers_1x_only=version == 6,
-    )
+    options = replace(universal(path), max_file_slices=1)
     found = set()
     for number in range(8):
         upsert(path, DAYS[:3], 10 + 4 * number)

@@ -6,16 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from timeline.errors import ConflictError
 from timeline.log_pieces import LogPiece, LogRun
-from timeline.plan import (
-    TOTAL_IO_MB,
-    TOTAL_IO_READ_MB,
-    TOTAL_IO_WRITE_MB,
-    TOTAL_LOG_FILES,
-    TOTAL_LOG_FILES_SIZE,
-    CompactionOperation,
-    CompactionStrategy,
-)
-from timeline.slice_io import MB
+from timeline.plan import CompactionOperation, CompactionStrategy, operation_metrics
 from timeline.view import FileSlice
 
 LOG_STRATEGY = CompactionStrategy(
@@ -34,13 +25,7 @@ def log_operation(slice_: FileSlice, pieces: Sequence[LogPiece]) -> CompactionOp
         data_file_path=str(slice_.base.name) if slice_.base else None,
         file_id=slice_.file_id,
         partition_path=slice_.partition,
-        metrics={
-            TOTAL_LOG_FILES: float(len(files)),
-            TOTAL_LOG_FILES_SIZE: float(size),
-            TOTAL_IO_READ_MB: float(read // MB),
-            TOTAL_IO_WRITE_MB: float(read // MB),
-            TOTAL_IO_MB: float(2 * (read // MB)),
-        },
+        metrics=operation_metrics(len(files), size, read, read),
     )
 
 

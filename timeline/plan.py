@@ -37,6 +37,21 @@ TOTAL_IO_READ_MB = "TOTAL_IO_READ_MB"
 TOTAL_IO_WRITE_MB = "TOTAL_IO_WRITE_MB"
 
 
+_MB = 1 << 20
+
+
+def operation_metrics(log_files: int, log_bytes: int, read_bytes: int, write_bytes: int) -> dict[str, float]:
+    """What Hudi 0.15 and 1.2 write of an operation (FileSliceMetricUtils): whole megabytes, floored on each side."""
+    read_mb, write_mb = read_bytes // _MB, write_bytes // _MB
+    return {
+        TOTAL_LOG_FILES: float(log_files),
+        TOTAL_LOG_FILES_SIZE: float(log_bytes),
+        TOTAL_IO_READ_MB: float(read_mb),
+        TOTAL_IO_WRITE_MB: float(write_mb),
+        TOTAL_IO_MB: float(read_mb + write_mb),
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionOperation:
     """One file group to compact: the slice's base file, if any, and its log files in log order.

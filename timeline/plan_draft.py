@@ -8,19 +8,11 @@ from timeline.candidate import HAS_LOGS
 from timeline.log_plan import LOG_STRATEGY, log_operation
 from timeline.on_demand import OnDemand
 from timeline.picker import Kind
-from timeline.plan import (
-    TOTAL_IO_MB,
-    TOTAL_IO_READ_MB,
-    TOTAL_IO_WRITE_MB,
-    TOTAL_LOG_FILES,
-    TOTAL_LOG_FILES_SIZE,
-    CompactionOperation,
-    CompactionPlan,
-)
+from timeline.plan import CompactionOperation, CompactionPlan, operation_metrics
 from timeline.plan_notes import NOTES, encode_notes
 from timeline.plan_walk import Waiting
 from timeline.planner import Planned
-from timeline.slice_io import MB, read_bytes, write_bytes
+from timeline.slice_io import read_bytes, write_bytes
 from timeline.view import FileSlice
 
 
@@ -57,20 +49,13 @@ def drafts(planned: Planned, waiting: Sequence[Waiting], left_out: Sequence[str]
 
 
 def operation(slice_: FileSlice) -> CompactionOperation:
-    """One operation, with the metrics Hudi 0.15 and 1.2 write (see `slice_io`)."""
+    """One operation, of a new base file."""
     base = slice_.base
-    read_mb, write_mb = read_bytes(slice_) // MB, write_bytes(slice_) // MB
     return CompactionOperation(
         base_instant_time=base.name.instant if base else slice_.logs[0].name.instant,
         delta_file_paths=tuple(str(log.name) for log in slice_.logs),
         data_file_path=str(base.name) if base else None,
         file_id=slice_.file_id,
         partition_path=slice_.partition,
-        metrics={
-            TOTAL_LOG_FILES: float(len(slice_.logs)),
-            TOTAL_LOG_FILES_SIZE: float(slice_.log_bytes),
-            TOTAL_IO_READ_MB: float(read_mb),
-            TOTAL_IO_WRITE_MB: float(write_mb),
-            TOTAL_IO_MB: float(read_mb + write_mb),
-        },
+        metrics=operation_metrics(len(slice_.logs), slice_.log_bytes, read_bytes(slice_), write_bytes(slice_)),
     )

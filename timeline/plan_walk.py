@@ -54,7 +54,7 @@ class PartitionWalk:
                 while self._todo:
                     for number in range(min(self._ahead, len(self._todo))):
                         if (ahead := self._todo[number]) not in listings:
-                            listings[ahead] = pool.submit(self._list, ahead.folder)
+                            listings[ahead] = pool.submit(listed_if_there, self._storage, ahead.folder)
                     here = self._todo.popleft()
                     entries = listings.pop(here).result()
                     if entries is None or is_partition(entries):
@@ -66,11 +66,13 @@ class PartitionWalk:
                 for listing in listings.values():
                     listing.cancel()
 
-    def _list(self, folder: str) -> list[Entry] | None:
-        try:
-            return self._storage.list(folder)
-        except MissingFileError:
-            return None
+
+def listed_if_there(storage: Storage, folder: str) -> list[Entry] | None:
+    """The entries of a folder; None where it is gone."""
+    try:
+        return storage.list(folder)
+    except MissingFileError:
+        return None
 
 
 def first_and_last(waiting: Iterable[Waiting]) -> list[Waiting]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import datetime
 
 from timeline.active import Timeline
 from timeline.bounds import Cost, fill
@@ -85,12 +85,12 @@ def plan_compaction(looks: Iterable[Look], situation: Situation, options: Schedu
     """The plans to request now. Only as many of the looks are taken as the plans have room for."""
     planner = _Planner(situation, options, measure)
     filled = fill(planner.ordered(looks), _cost, options)
+    count = filled.total.slices
     for candidate, why in filled.left:
         planner.leave(candidate.slice, Rule.LIMIT, why)
-    for candidate in planner.chosen[sum(len(plan) for plan in filled.plans) + len(filled.left) :]:
+    for candidate in planner.chosen[count + len(filled.left) :]:
         planner.leave(candidate.slice, Rule.LIMIT, f"behind the end of the plan: {filled.closed}")
     notes = planner.notes(filled.plans, filled.total)
-    count = sum(len(plan) for plan in filled.plans)
     again = tuple(dict.fromkeys(o.partition for o in planner.left if o.rule.comes_back))
     if not count:
         return Planned(plans=(), why=_nothing(planner.left), notes=notes)
@@ -165,7 +165,7 @@ class _Planner:
 
     def _by_strategy(self, looks: Iterable[Look]) -> Iterator[Candidate]:
         """Hudi's choice among all there is: its strategies need to see everything."""
-        today: date = self._in.now.date()
+        today = self._in.now.date()
         seen: dict[str, list[Candidate]] = {}
         for look in looks:
             given = seen.setdefault(look.waiting.folder, [])

@@ -15,7 +15,7 @@ from timeline.gate import clock_ms, put_wanted, remove_wanted
 from timeline.instant import Instant, State, later
 from timeline.layout import HOODIE
 from timeline.lock import TableLock
-from timeline.plan import CompactionPlan, decode_plan, encode_plan, pending_clustering_file_groups
+from timeline.plan import CompactionPlan, encode_plan, pending_clustering_file_groups
 from timeline.plan_draft import drafts
 from timeline.plan_notes import PlanNotes
 from timeline.planner import Situation, plan_compaction
@@ -123,8 +123,7 @@ def busy_file_groups(table: Table, timeline: Timeline) -> Iterable[tuple[GroupKe
     """File groups in pending log compactions and clusterings, and which: not planned before those are done."""
     yield from ((key, "in a pending clustering") for key in clustered_file_groups(table, timeline))
     for instant in timeline.pending("logcompaction"):
-        requested = _requested_path(table, instant)
-        plan = decode_plan(table.storage.read(requested), requested)
+        plan = table.compaction_plan(instant.requested_time)
         why = f"in the pending log compaction {instant.requested_time}"
         yield from (((o.partition_path, o.file_id), why) for o in plan.operations)
 

@@ -60,7 +60,7 @@ def read_logs(
     `out`: the columns wanted of rows. `stack` keeps what is open, and the spill's files.
     """
     fold, spill = LogFold(rules.merge, out), None
-    sources = {log.path: stack.enter_context(storage.open_input(log.path)) for log in slice_.logs}
+    sources = _opened(storage, slice_, stack)
     selection = _select(sources, rules.visibility)
     total_bytes = sum(b.content_bytes for b in selection.blocks)
     entries, read_bytes = 0, 0.0
@@ -114,13 +114,10 @@ def _check_count(block: LogBlock, found: int, said: int) -> None:
 
 def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules) -> None:
     """UnsupportedError or MalformedError where the slice's log files could not be merged; reads headers only."""
-    sources = {log.path: storage.open_input(log.path) for log in slice_.logs}
-    try:
+    with ExitStack() as stack:
+        sources = _opened(storage, slice_, stack)
         for block in _select(sources, rules.visibility).blocks:
             check_supported(block, sources[block.path])
-    finally:
-        for source in sources.values():
-            source.close()
 
 
 def slice_blocks(storage: Storage, slice_: FileSlice) -> list[LogBlock]:
@@ -130,6 +127,10 @@ def slice_blocks(storage: Storage, slice_: FileSlice) -> list[LogBlock]:
         with storage.open_input(log.path) as source:
             blocks += scan_blocks(source, log.path)
     return blocks
+
+
+def _opened(storage: Storage, slice_: FileSlice, stack: ExitStack) -> dict[str, pa.NativeFile]:
+    return {log.path: stack.enter_context(storage.open_input(log.path)) for log in slice_.logs}
 
 
 def _select(sources: Mapping[str, pa.NativeFile], visibility: Visibility) -> Selection:
@@ -150,14 +151,11 @@ def runs_of(storage: Storage, slice_: FileSlice, rules: SliceRules, pending: Ite
 
 def log_entries(storage: Storage, slice_: FileSlice, visibility: Visibility) -> Counter[BlockKind]:
     """Entries of the blocks that count, by kind, as their headers and footers tell."""
-    sources = {log.path: storage.open_input(log.path) for log in slice_.logs}
     counts: Counter[BlockKind] = Counter()
-    try:
+    with ExitStack() as stack:
+        sources = _opened(storage, slice_, stack)
         for block in _select(sources, visibility).blocks:
             counts[block.kind] += count_entries(block, sources[block.path])
-    finally:
-        for source in sources.values():
-            source.close()
     return counts
 
 

@@ -20,14 +20,13 @@ from timeline.log_block import BlockKind
 from timeline.parquet_input import open_parquet
 from timeline.picker import Kind, Picking
 from timeline.plan_notes import NOTES, decode_waiting
-from timeline.plan_walk import PartitionWalk, Waiting, first_and_last, is_partition, subfolders
+from timeline.plan_walk import PartitionWalk, Waiting, first_and_last, is_partition, listed_if_there, subfolders
 from timeline.planner import Look, Planned
 from timeline.prefetch import prefetched
 from timeline.read import slice_rules
 from timeline.schedule_options import Due, ScheduleOptions, due
 from timeline.slice_log import log_entries, runs_of
 from timeline.slice_rules import SliceRules
-from timeline.storage import Entry
 from timeline.table import Table
 from timeline.view import DataFile, FileSlice, Name, ViewFacts, check_partitions, file_groups, log_instants
 
@@ -83,19 +82,13 @@ class Survey:
             found |= dict.fromkeys(f for f in above if _depth(f) >= depth or f in self._listed)
             upper = [f for f in above if f not in found]
             above = []
-            for folder, entries in zip(upper, prefetched(upper, self._list), strict=True):
+            listings = prefetched(upper, lambda folder: listed_if_there(self._table.storage, folder) or [])
+            for folder, entries in zip(upper, listings, strict=True):
                 if is_partition(entries):
                     found[folder] = None
                 else:
                     above += subfolders(folder, entries)
         return list(found)
-
-    def _list(self, folder: str) -> list[Entry]:
-        """As the walk: a folder that is gone has nothing in it."""
-        try:
-            return self._table.storage.list(folder)
-        except MissingFileError:
-            return []
 
     def measure(self, slices: Iterable[FileSlice]) -> Iterator[tuple[FileSlice, SliceStats]]:
         """Sizes that the listing did not tell, and rows where an option asks for them; a few slices ahead."""

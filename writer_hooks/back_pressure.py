@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -29,6 +28,7 @@ from timeline.active import Timeline
 from timeline.errors import PressureError, UsageError
 from timeline.gate import clock_ms, read_wanted
 from timeline.option import check_least, option
+from timeline.prefetch import prefetched
 from timeline.read import slice_rules
 from timeline.slice_log import merged_files
 from timeline.table import Table, consistent
@@ -37,7 +37,6 @@ from timeline.view import FileGroup, FileSlice, GroupKey, is_replaced, latest_sl
 _log = structlog.get_logger()
 
 _POLL_S = 1.0
-_LISTING_THREADS = 8
 
 
 class FullAction(Enum):
@@ -169,9 +168,8 @@ class Room:
         table = self._table.reload()
         timeline = table.load_timeline()
         facts = table.load_facts(timeline)
-        with ThreadPoolExecutor(_LISTING_THREADS) as pool:
-            found = pool.map(lambda partition: table.partition_groups(partition, timeline, facts), partitions)
-            return [group for groups in found for group in groups if not is_replaced(group, facts)]
+        found = prefetched(partitions, lambda partition: table.partition_groups(partition, timeline, facts))
+        return [group for groups in found for group in groups if not is_replaced(group, facts)]
 
     def wait(self) -> None:
         """After `check` has found no room, outside the transaction: returns when there is.
