@@ -470,3 +470,15 @@ def test_a_strategy_keeps_its_settings_from_anywhere(path: Path) -> None:
     said = ["--strategy", "bounded-io", "--conf", "hoodie.compaction.target.io=500", "--dry-run"]
     done = CliRunner().invoke(app, ["schedule", str(path), *said])
     assert done.exit_code == 0, done.output
+
+
+def test_a_major_plan_before_a_minor_one_is_taken_back(path: Path) -> None:
+    """The last request, which tells where to look, is a log compaction."""
+    for ts in (3, 4):
+        upsert(path, DAYS[:2], ts)
+    upsert(path, DAYS[:1], 5)
+    options = replace(universal(path), full_compaction_delta_commits=4, max_file_slices=1, max_plans=2)
+    major, minor = schedule(path, options).requested
+    assert (major.plan.action, minor.plan.action) == ("compaction", "logcompaction")
+    unschedule(open_table(path), major.instant, ProcessLock(str(path)))
+    assert DAYS[0] in days_of(schedule(path, PLAN_NOW))

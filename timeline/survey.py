@@ -66,7 +66,7 @@ class Survey:
         and only the last plan is asked. And where log files are merged with each other, since they are still log files.
         """
         unseen = [planned.closed_in, *self._walk.rest] if planned.closed_in is not None else []
-        last = max((n for n, plan in enumerate(planned.plans) if any(c.kind is Kind.MAJOR for c in plan)), default=-1)
+        last = len(planned.plans) - 1
         others = [c for n, plan in enumerate(planned.plans) for c in plan if n != last or c.kind is Kind.MINOR]
         again = [*planned.again, *(p for p, _ in self._facts.pending_plans), *(c.slice.partition for c in others)]
         return first_and_last([*(w for w in unseen if w is not None), *(Waiting(folder=p) for p in again)])
