@@ -65,9 +65,9 @@ def test_pure_files_do_no_io(name: str) -> None:
 def test_no_file_imports_in_a_circle() -> None:
     """Any order of imports works."""
     graph = {
-        f"{p.parent.name}.{p.stem}": {m for m in imports(p) if m.split(".")[0] in ORDER}
+        ".".join(p.relative_to(ROOT).with_suffix("").parts): {m for m in imports(p) if m.split(".")[0] in ORDER}
         for package in ORDER
-        for p in (ROOT / package).glob("*.py")
+        for p in (ROOT / package).rglob("*.py")
     }
     done: set[str] = set()
 

@@ -1,0 +1,74 @@
+"""Where the metadata table lies, and how it is opened: a table of its own, in a folder of the table it describes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import IO
+
+import pyarrow as pa
+
+from timeline.layout import HOODIE
+from timeline.storage import Entry, Storage
+from timeline.table import Table
+from timeline.table_config import load_table_config
+
+METADATA_FOLDER = f"{HOODIE}/metadata"
+"""Base path of the metadata table, relative to that of its data table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """A folder of a storage as a storage of its own: it keeps the promises of the one it lies in."""
+
+    storage: Storage
+    folder: str
+
+    @property
+    def base_path(self) -> str:
+        return f"{self.storage.base_path}/{self.folder}"
+
+    def _full(self, path: str) -> str:
+        return f"{self.folder}/{path}" if path else self.folder
+
+    def list(self, folder: str) -> list[Entry]:
+        return self.storage.list(self._full(folder))
+
+    def find(self, path: str) -> Entry | None:
+        return self.storage.find(self._full(path))
+
+    def read(self, path: str) -> bytes:
+        return self.storage.read(self._full(path))
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        return self.storage.open_input(self._full(path))
+
+    def open_output(self, path: str) -> IO[bytes]:
+        return self.storage.open_output(self._full(path))
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        return self.storage.put_if_absent(self._full(path), data)
+
+    def make_folder(self, folder: str) -> None:
+        self.storage.make_folder(self._full(folder))
+
+    def place(self, source: str, target: str) -> bool:
+        return self.storage.place(self._full(source), self._full(target))
+
+    def overwrite(self, path: str, data: bytes) -> None:
+        self.storage.overwrite(self._full(path), data)
+
+    def delete(self, path: str) -> None:
+        self.storage.delete(self._full(path))
+
+    def delete_folder(self, folder: str) -> None:
+        self.storage.delete_folder(self._full(folder))
+
+
+def open_metadata_table(table: Table) -> Table:
+    """The metadata table of a data table, which says by `config.metadata_partitions` whether it has one.
+
+    It is not checked as data tables are: its base files are HFiles, and it merges its records in its own way.
+    NotATableError: there is none. MalformedError: its settings cannot be used.
+    """
+    storage = Below(table.storage, METADATA_FOLDER)
+    return Table(storage, load_table_config(storage))
