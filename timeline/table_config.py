@@ -28,7 +28,8 @@ _NAME = "hoodie.table.name"
 _DATABASE = "hoodie.database.name"
 _CHECKSUM = "hoodie.table.checksum"
 _REQUIRED = (_VERSION, _NAME, "hoodie.table.type", _CHECKSUM)
-_METADATA_PARTITIONS = ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight")
+_BUILT_PARTITIONS = "hoodie.table.metadata.partitions"
+_METADATA_PARTITIONS = (_BUILT_PARTITIONS, f"{_BUILT_PARTITIONS}.inflight")
 
 # A writer that replaces the file may finish between our look at the file and our look at its backup.
 _LOAD_ROUNDS = 2
@@ -158,6 +159,11 @@ class TableConfig:
     def metadata_partitions(self) -> tuple[str, ...]:
         """Partitions of the metadata table, built or being built; empty means it is off."""
         return tuple(sorted({name for key in _METADATA_PARTITIONS for name in self._list(key)}))
+
+    @property
+    def built_metadata_partitions(self) -> tuple[str, ...]:
+        """Partitions of the metadata table that are built: those that readers may use."""
+        return tuple(sorted(self._list(_BUILT_PARTITIONS)))
 
     @property
     def create_schema(self) -> str | None:
