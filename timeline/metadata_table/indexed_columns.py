@@ -55,7 +55,7 @@ def columns_to_index(schema_text: str, index_defs: bytes | None, table_version: 
     version = _index_version(definitions, table_version)
     record = parse_avro(schema_text)
     names = [*_source_fields(definitions), *_default_names(record, version, table_version)]
-    columns = {name: _value_type(record, name, version) for name in names}
+    columns = {name: _value_type(record, name) for name in names}
     return tuple(IndexedColumn(name, kind) for name, kind in columns.items() if kind is not None)
 
 
@@ -100,10 +100,14 @@ def _default_names(record: dict[str, Any], version: IndexVersion, table_version:
         return
     yield from (name for name in _ALWAYS if name in names)
     own = [name for name in names if name not in (*META_COLUMNS, _OPERATION)]
-    yield from [name for name in own if _value_type(record, name, version) is not None][:_FIRST_COLUMNS]
+    yield from [name for name in own if _is_taken(_value_type(record, name), version)][:_FIRST_COLUMNS]
 
 
-def _value_type(record: dict[str, Any], path: str, version: IndexVersion) -> ValueType | None:
+def _is_taken(kind: ValueType | None, version: IndexVersion) -> bool:
+    return kind is not None and (version is IndexVersion.V2 or kind.fits_version_1)
+
+
+def _value_type(record: dict[str, Any], path: str) -> ValueType | None:
     """The type at a path; None where there is nothing, or nothing that has statistics."""
     node: Any = record
     for name in path.split("."):
@@ -114,5 +118,4 @@ def _value_type(record: dict[str, Any], path: str, version: IndexVersion) -> Val
         node, _ = without_null(found)
     if isinstance(node, dict) and node["type"] == "enum":
         return None
-    kind = ValueType.of(arrow_type(node))
-    return kind if kind is not None and kind.is_storable(version) else None
+    return ValueType.of(arrow_type(node))

@@ -4,8 +4,6 @@ Fields that a schema has not yet (0.15 knows no `isTightBound` and no `valueType
 fields that are not here are null. Two records of a key are merged by Hudi as follows (HoodieTableMetadataUtil
 .mergeColumnStatsRecords): a deleted or a tight new one takes the place of the old one, else bounds are widened and
 counts added. So `partition_stats` records of one write need nothing of the older ones: they are not tight.
-
-A union's branch is named by fastavro's pair (record name, record).
 """
 
 from __future__ import annotations
@@ -95,8 +93,8 @@ def _stats(name: str, found: ColumnRange, version: IndexVersion) -> dict[str, An
     return {
         "fileName": name,
         "columnName": found.column,
-        "minValue": None if found.low is None else found.type.wrapped(found.low, version),
-        "maxValue": None if found.high is None else found.type.wrapped(found.high, version),
+        "minValue": None if found.low is None else found.type.low_bound(found.low, version),
+        "maxValue": None if found.high is None else found.type.high_bound(found.high, version),
         "nullCount": found.nulls,
         "valueCount": found.values,
         "totalSize": found.bytes_,

@@ -12,14 +12,18 @@ has the type in that name alone; version 2 (table version 9) names the type besi
     (local-)timestamp-millis, -micros   int          Long                the same
     decimal(p, s)                    unscaled, int   Decimal             Bytes
 
-DecimalWrapper is decimal(30, 15). Source: Hudi ValueType, ValueMetadata, HoodieAvroWrapperUtils.
+DecimalWrapper is decimal(30, 15). In version 1 Hudi 1.x gives up columns of other decimals, 0.15 fails; both read
+any number of digits before the point. Source: Hudi ValueType, ValueMetadata, HoodieAvroWrapperUtils.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from fractions import Fraction
 
 import pyarrow as pa
 
@@ -27,6 +31,10 @@ from timeline.errors import MalformedError
 
 Value = bool | int | float | str | bytes
 
+Wrapped = tuple[str, dict[str, Value]]
+"""(full name of the wrapper's record type, the record), as fastavro has a value of a union."""
+
+_NAMESPACE = "org.apache.hudi.avro.model"
 _DECIMAL_PRECISION, _DECIMAL_SCALE = 30, 15
 
 
@@ -104,19 +112,26 @@ class ValueType:
             return (pa.decimal128 if self.precision <= 38 else pa.decimal256)(self.precision, self.scale)
         return _ARROW[self.kind]
 
-    def is_storable(self, version: IndexVersion) -> bool:
-        """Whether every value of the type can be stored."""
-        if self.kind is not Kind.DECIMAL or version is not IndexVersion.V1:
-            return True
+    @property
+    def fits_version_1(self) -> bool:
+        """Whether version 1 stores every value as it is: not so for decimals beyond decimal(30, 15)."""
         return self.scale <= _DECIMAL_SCALE and self.precision - self.scale <= _DECIMAL_PRECISION - _DECIMAL_SCALE
 
-    def wrapped(self, value: Value, version: IndexVersion) -> tuple[str, dict[str, Value]]:
-        """(name of the wrapper's record type, the record); of a type that `is_storable`."""
-        if self.kind is Kind.DECIMAL:
-            if version is IndexVersion.V1:
-                return "DecimalWrapper", {"value": _java_bytes(int(value) * 10 ** (_DECIMAL_SCALE - self.scale))}
-            return "BytesWrapper", {"value": _java_bytes(int(value))}
-        return self._wrapper(version), {"value": value}
+    def low_bound(self, value: Value, version: IndexVersion) -> Wrapped:
+        """A lower bound as it is stored: the value, or a lesser one where it cannot be."""
+        return self._wrapped(value, version, towards=math.floor)
+
+    def high_bound(self, value: Value, version: IndexVersion) -> Wrapped:
+        """An upper bound as it is stored: the value, or a greater one where it cannot be."""
+        return self._wrapped(value, version, towards=math.ceil)
+
+    def _wrapped(self, value: Value, version: IndexVersion, towards: Callable[[Fraction], int]) -> Wrapped:
+        if self.kind is not Kind.DECIMAL:
+            return f"{_NAMESPACE}.{self._wrapper(version)}", {"value": value}
+        if version is IndexVersion.V2:
+            return f"{_NAMESPACE}.BytesWrapper", {"value": _java_bytes(int(value))}
+        unscaled = towards(int(value) * Fraction(10) ** (_DECIMAL_SCALE - self.scale))
+        return f"{_NAMESPACE}.DecimalWrapper", {"value": _java_bytes(unscaled)}
 
     def _wrapper(self, version: IndexVersion) -> str:
         if self.kind is Kind.DATE and version is IndexVersion.V1:
