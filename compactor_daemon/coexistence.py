@@ -91,7 +91,7 @@ def look_beside(table: Table, timeline: Timeline) -> Beside:
     return Beside(
         version=config.version,
         metadata_partitions=config.metadata_partitions,
-        metadata_building=config.metadata_partitions_inflight,
+        metadata_building=config.building_metadata_partitions,
         timeline=timeline,
         compactions=compactions,
         silent=tuple(i for i in silent if i in still),  # who completes takes the heartbeat away

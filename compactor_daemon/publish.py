@@ -63,7 +63,7 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
     `go` names has no final name then. `output`: how a file is written that has to be merged again.
     """
     storage, table = table.storage, table.reload()
-    change, update = Change.of(decode_commit(go.content, go.completed_path)), None
+    change, update = Change.of(go.instant, decode_commit(go.content, go.completed_path)), None
     if completed_compaction(table, go.instant) is None and _place_all(table, go, output):
         update = prepare(table, change)
     with lock.hold("complete a compaction"):
@@ -75,7 +75,7 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
         refuse_rollback(table, go.instant)
         _check_publishable(table, go)
         storage.delete(inflight_path(table, go.instant))  # a dead JVM attempt's: Hudi refuses to go on beside it
-        tell(table, go.instant, change, update)
+        tell(table, change, update)
         storage.put_if_absent(go.completed_path, go.content)
         done = completed_compaction(table, go.instant)
         if done is None:

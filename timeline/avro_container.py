@@ -34,7 +34,7 @@ STRING: Schema = {"type": "string", "avro.java.string": "String"}
 _SYNC_MARKER = b"phantombase-sync"
 
 
-def array_of(items: Schema) -> Schema:
+def array_of(items: Schema | list[Any]) -> Schema:
     """The schema of an array."""
     return {"type": "array", "items": items}
 

@@ -24,6 +24,8 @@ _LOG = re.compile(
     re.ASCII,
 )
 
+_BASE_EXTENSIONS = (".parquet", ".hfile")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseFileName:
@@ -93,10 +95,11 @@ def parse_data_file(name: str) -> BaseFileName | LogFileName | None:
     """A data file's parsed name, or None for what lies beside data files and is not data.
 
     Skipped by rule: `.crc` side files of Hadoop's local file system, partition metadata, hidden names that are
-    not log files, `_`-prefixed marker files (`_SUCCESS`), and what does not end in `.parquet`. The rest must parse.
+    not log files, `_`-prefixed marker files (`_SUCCESS`), and what ends neither in `.parquet` nor, as base files of
+    metadata tables do, in `.hfile`. The rest must parse.
     """
     if name.endswith(".crc") or name.startswith((".hoodie_partition_metadata", "_")):
         return None
     if name.startswith("."):
         return LogFileName.parse(name) if ".log." in name else None
-    return BaseFileName.parse(name) if name.endswith(".parquet") else None
+    return BaseFileName.parse(name) if name.endswith(_BASE_EXTENSIONS) else None

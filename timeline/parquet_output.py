@@ -1,4 +1,4 @@
-"""How Parquet files are written here: codec and level, and which columns get a dictionary."""
+"""How Parquet files are written here: codec and level, which columns get a dictionary, and which statistics."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def open_parquet_writer(
         compression=codec.upper(),
         compression_level=LEVELS.get(codec),
         use_dictionary=_dictionary_columns(sample.slice(0, _SAMPLE_ROWS)),
+        write_statistics=_statistics_columns(schema),
         # True would embed a second copy of all key/values, the bloom filter among them.
         store_schema=False,
     )
@@ -48,16 +49,30 @@ def _dictionary_columns(sample: pa.Table) -> list[str]:
     return worth
 
 
-def _leaves(field: pa.Field, path: str = "") -> Iterator[str]:
+def _statistics_columns(schema: pa.Schema) -> list[str]:
+    """Leaf columns that get statistics: not those of floats.
+
+    Arrow leaves NaN out of the bounds, and to Spark NaN is greater than all numbers: a row group with bounds 1 to 2
+    and a NaN would be passed over when `x > 5` is asked for. Parquet's own Java writer then leaves the bounds away;
+    Arrow's has to be told before the first row.
+    """
+    return [path for field in schema for path, kind in _leaf_types(field) if not pa.types.is_floating(kind)]
+
+
+def _leaves(field: pa.Field) -> Iterator[str]:
     """Parquet paths of a field's leaf columns, as pyarrow writes them."""
+    return (path for path, _ in _leaf_types(field))
+
+
+def _leaf_types(field: pa.Field, path: str = "") -> Iterator[tuple[str, pa.DataType]]:
     here, kind = f"{path}{field.name}", field.type
     if pa.types.is_struct(kind):
         for child in kind:
-            yield from _leaves(child, f"{here}.")
+            yield from _leaf_types(child, f"{here}.")
     elif pa.types.is_map(kind):
-        yield from _leaves(kind.key_field.with_name("key"), f"{here}.key_value.")
-        yield from _leaves(kind.item_field.with_name("value"), f"{here}.key_value.")
+        yield from _leaf_types(kind.key_field.with_name("key"), f"{here}.key_value.")
+        yield from _leaf_types(kind.item_field.with_name("value"), f"{here}.key_value.")
     elif pa.types.is_list(kind):
-        yield from _leaves(kind.value_field.with_name("element"), f"{here}.list.")
+        yield from _leaf_types(kind.value_field.with_name("element"), f"{here}.list.")
     else:
-        yield here
+        yield here, kind

@@ -145,16 +145,21 @@ def slice_rules(
             else (),
             every_duplicate=every_duplicate,
         ),
-        visibility=Visibility(
-            latest=as_of or UNKNOWN_COMPLETION,
-            completed=frozenset(timeline.completed_writes)
-            | frozenset(i.requested_time for i in timeline.archived if i.is_write),
-            pending=frozenset(timeline.pending_writes),
-            start=timeline.start,
-            by_file=table.layout.slicing is Slicing.BY_COMPLETION_TIME,
-        ),
+        visibility=visibility_of(timeline, as_of=as_of),
         float_text_in_logs=table.layout.float_text_in_logs,
         batch_rows=batch_rows,
+    )
+
+
+def visibility_of(timeline: Timeline, *, as_of: str | None = None) -> Visibility:
+    """Whose log blocks one reader sees."""
+    return Visibility(
+        latest=as_of or UNKNOWN_COMPLETION,
+        completed=frozenset(timeline.completed_writes)
+        | frozenset(i.requested_time for i in timeline.archived if i.is_write),
+        pending=frozenset(timeline.pending_writes),
+        start=timeline.start,
+        by_file=timeline.layout.slicing is Slicing.BY_COMPLETION_TIME,
     )
 
 

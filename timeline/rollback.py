@@ -161,7 +161,7 @@ def _finish(table: Table, rollback: PendingRollback, lock: TableLock, reserved: 
         storage.delete_folder(staged_folder(plan.target))
         took_ms = int((time.monotonic() - start) * 1000)
         done = encode_rollback_metadata(plan, rollback.instant, took_ms, commands, storage.base_path)
-        _complete(table, rollback, done, _left_behind(plan, commands), lock, reserved)
+        _complete(table, rollback, done, _left_behind(rollback.instant, plan, commands), lock, reserved)
     storage.delete(heartbeat_path(plan.target))
     return rollback.instant
 
@@ -182,12 +182,13 @@ def _check(table: Table, plan: RollbackPlan) -> None:
             )
 
 
-def _left_behind(plan: RollbackPlan, commands: Mapping[tuple[str, str], int]) -> Change:
+def _left_behind(instant: str, plan: RollbackPlan, commands: Mapping[tuple[str, str], int]) -> Change:
     """Log files that stay: revoked ones and those that revoke them, whose instant the metadata table may not know."""
     revoked: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for slice_ in plan.revoked:
         revoked[slice_.partition] |= slice_.logs
-    return Change(files=files_of_rollback(commands, revoked), moves_rows=False, measured=False)
+    files = files_of_rollback(commands, revoked)
+    return Change(instant=instant, files=files, moves_rows=False, schema_text=None)
 
 
 def _complete(
@@ -207,7 +208,7 @@ def _complete(
         if current is not None and current.completed:
             raise _not_pending(table, plan.target)
         if left.files:
-            tell(table, rollback.instant, left, update)
+            tell(table, left, update)
         forget(table, plan.target)
         for state in (State.INFLIGHT, State.REQUESTED):
             table.storage.delete(table.instant_path(plan.instant.at(state)))

@@ -155,6 +155,13 @@ def rolled_back_instants(data: bytes, where: str) -> tuple[str, ...]:
     return tuple(record["commitsRollback"])
 
 
+def restored_instants(data: bytes, where: str) -> tuple[str, ...]:
+    """The instants that a completed restore has undone, which is made of rollbacks."""
+    _, record = read_record(data, where, _RESTORE_SCHEMA)
+    rollbacks = (r for listed in record["hoodieRestoreMetadata"].values() for r in listed if r is not None)
+    return tuple(instant for rollback in rollbacks for instant in rollback["commitsRollback"])
+
+
 def _absolute(base_path: str, partition: str, name: str) -> str:
     return "/".join(part for part in (base_path.rstrip("/"), partition, name) if part)
 
@@ -209,3 +216,11 @@ _METADATA_SCHEMA = root_record(
     defaulted("version", "int", 1),
     {"name": "instantsRollback", "type": {**array_of(_INSTANT_SCHEMA), "default": []}, "default": []},
 )
+_RESTORE_SCHEMA = root_record(
+    "HoodieRestoreMetadata",
+    _plain(
+        "hoodieRestoreMetadata",
+        map_of(array_of(["null", record_of("HoodieRollbackMetadata", _plain("commitsRollback", array_of(STRING)))])),
+    ),
+)
+"""Only what is read of it."""

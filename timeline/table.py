@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -33,10 +32,10 @@ from timeline.errors import (
 from timeline.history import load_history
 from timeline.instant import Instant, State, format_time, highest_states, next_time, parse_time
 from timeline.layout import HOODIE, Layout
+from timeline.listing import Listing, StorageListing
 from timeline.local_storage import LocalStorage
 from timeline.plan import CompactionPlan, decode_plan
-from timeline.plan_walk import is_partition, subfolders
-from timeline.storage import Entry, Storage
+from timeline.storage import Storage
 from timeline.table_config import TableConfig, load_table_config
 from timeline.view import FileGroup, GroupKey, TableView, ViewFacts, check_partitions, file_groups, log_instants
 
@@ -46,15 +45,18 @@ _CONSISTENT_HASHING = f"{HOODIE}/.bucket_index/consistent_hashing_metadata"
 _SERVICE_OPERATIONS = frozenset({"COMPACT", LOG_COMPACT, "CLUSTER", "INDEX"})
 _TORN_PAUSES_S = (0.02, 0.1, 0.5)
 _READ_AGAIN_MAX = 5
-_LISTING_THREADS = 8
 
 
 @dataclass(frozen=True)
 class Table:
-    """A Hudi table that phantombase can read. `config` is a snapshot: see `reload`."""
+    """A Hudi table that phantombase can read.
+
+    `config` is a snapshot: see `reload`. `listing`: where views come from.
+    """
 
     storage: Storage
     config: TableConfig
+    listing: Listing = StorageListing()
 
     @staticmethod
     def open(path: str) -> Table:
@@ -85,7 +87,7 @@ class Table:
 
     def reload(self) -> Table:
         """The table as hoodie.properties stands now: a Hudi 1.x writer may have upgraded it meanwhile."""
-        return Table.on(self.storage)
+        return replace(Table.on(self.storage), listing=self.listing)
 
     @property
     def layout(self) -> Layout:
@@ -187,20 +189,8 @@ class Table:
     # --- view --------------------------------------------------------------------------------------------------
 
     def partitions(self, under: str = "") -> list[str]:
-        """Partition paths at or under a folder, found by their metadata file; only that subtree is listed."""
-        return [partition for partition, _ in self._listings(under)]
-
-    def _listings(self, under: str) -> Iterator[tuple[str, list[Entry]]]:
-        with ThreadPoolExecutor(_LISTING_THREADS) as pool:
-            level = [under]
-            while level:
-                below: list[str] = []
-                for folder, entries in zip(level, pool.map(self.storage.list, level), strict=True):
-                    if is_partition(entries):
-                        yield folder, entries
-                    else:
-                        below += subfolders(folder, entries)
-                level = below
+        """Partition paths at or under a folder, as the table's listing has them."""
+        return [partition for partition, _ in self.listing.below(self.storage, self.config, under)]
 
     def load_view(
         self, partition: str | None = None, *, exactly: Collection[str] | None = None, pending: str | None = None
@@ -216,9 +206,9 @@ class Table:
             timeline = timeline.with_pending_merge(self.requested_merge(pending))
         facts = self.load_facts(timeline)
         if exactly is not None:
-            listings = [(part, self.storage.list(part)) for part in sorted(set(exactly))]
+            listings = list(self.listing.exactly(self.storage, self.config, exactly))
         else:
-            listings = list(self._listings(self._folder(partition)))
+            listings = list(self.listing.below(self.storage, self.config, _folder(partition)))
         if partition and not listings:
             raise _no_partition(partition)
         if partition is None and exactly is None:
@@ -250,14 +240,6 @@ class Table:
         if any(timeline.needs_archive(t) for t in log_instants(entries)):
             timeline = self.with_archive(timeline)
         return file_groups(partition, entries, timeline, facts)
-
-    def _folder(self, partition: str | None) -> str:
-        folder = (partition or "").strip("/")
-        if any(part.startswith(".") for part in folder.split("/")):
-            raise _no_partition(folder)
-        if folder and ((entry := self.storage.find(folder)) is None or not entry.is_folder):
-            raise _no_partition(folder)
-        return folder
 
     def load_facts(self, timeline: Timeline) -> ViewFacts:
         """Pending plans, replaced file groups and compacted base files, from the instants' own files."""
@@ -340,6 +322,13 @@ def consistent(load: Callable[[], T]) -> T:
         except (MissingFileError, TableChangedError):
             continue
     return load()
+
+
+def _folder(partition: str | None) -> str:
+    folder = (partition or "").strip("/")
+    if any(part.startswith(".") for part in folder.split("/")):
+        raise _no_partition(folder)
+    return folder
 
 
 def _no_partition(partition: str) -> UsageError:

@@ -167,9 +167,14 @@ class TableConfig:
         return tuple(sorted({name for key in _METADATA_PARTITIONS for name in self._list(key)}))
 
     @property
-    def metadata_partitions_inflight(self) -> tuple[str, ...]:
-        """Those of them that Hudi's indexer is building."""
-        return self._list(_METADATA_BUILDING)
+    def built_metadata_partitions(self) -> tuple[str, ...]:
+        """Partitions of the metadata table that are built: those that readers may use."""
+        return tuple(sorted(self._list(_METADATA_BUILT)))
+
+    @property
+    def building_metadata_partitions(self) -> tuple[str, ...]:
+        """Those that Hudi's indexer is building."""
+        return tuple(sorted(self._list(_METADATA_BUILDING)))
 
     @property
     def create_schema(self) -> str | None:

@@ -92,7 +92,7 @@ class Transaction:
 
     def complete(self, mine: Footprint, metadata: CommitMetadata) -> Instant:
         """Makes the write visible; the files are in their places. ConflictError: nothing of it is."""
-        storage, change = self.table.storage, Change.of(metadata)
+        storage, change = self.table.storage, Change.of(self.instant, metadata)
         update = prepare(self.table, change)
         with self.lock.hold("complete a delta commit"):
             table = self._unchanged()
@@ -104,7 +104,7 @@ class Transaction:
             done = Instant(
                 requested_time=self.instant, action=ACTION, state=State.COMPLETED, completion_time=completion
             )
-            tell(table, self.instant, change, update)
+            tell(table, change, update)
             path = table.instant_path(done)
             data = encode_commit(metadata, table.layout.encoding)
             try:

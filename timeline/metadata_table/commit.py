@@ -16,6 +16,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from timeline.active import Timeline
 from timeline.commit_metadata import CommitMetadata, WriteStat
@@ -24,8 +25,9 @@ from timeline.errors import ConflictError, MalformedError
 from timeline.file_name import LogFileName
 from timeline.instant import Instant, State
 from timeline.layout import Slicing
-from timeline.log_write import encoded_block
+from timeline.log_write import hfile_block
 from timeline.markers import delete_markers
+from timeline.metadata_table.hfile_write import encode_hfile
 from timeline.metadata_table.keys import file_group_index
 from timeline.metadata_table.location import open_metadata_table
 from timeline.metadata_table.slices import OpenSlice, open_slices
@@ -37,8 +39,13 @@ _ACTION = "deltacommit"
 _TRIES = 20
 _BLOCK_BYTES = 64 << 20
 
-EncodedRecords = Mapping[str, Sequence[tuple[str, bytes]]]
-"""Records in Avro with their keys, by partition of the metadata table."""
+Keyed: TypeAlias = tuple[str, bytes]
+"""A record in Avro and its key."""
+
+EncodedRecords: TypeAlias = Mapping[str, Sequence[Keyed]]
+"""Records by partition of the metadata table."""
+
+_SCHEMA = "schema"
 
 
 def newest_schema(metadata: Table) -> str:
@@ -64,11 +71,11 @@ def commit_records(table: Table, instant: str, records: EncodedRecords, schema_t
     metadata = open_metadata_table(table)
     forget(table, instant)
     slices = {p: open_slices(metadata, p, metadata.load_timeline()) for p in records}
-    parts: dict[OpenSlice, list[bytes]] = {}
+    parts: dict[OpenSlice, list[Keyed]] = {}
     for partition, keyed in records.items():
         of_partition = slices[partition]
-        for key, record in keyed:
-            parts.setdefault(of_partition[file_group_index(key, len(of_partition))], []).append(record)
+        for one in keyed:
+            parts.setdefault(of_partition[file_group_index(one[0], len(of_partition))], []).append(one)
     _begin(metadata, instant, parts)
     stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
     for slice_, encoded in parts.items():
@@ -118,7 +125,7 @@ def _refuse_compacted(metadata: Table, timeline: Timeline, instant: Instant) -> 
             )
 
 
-def _begin(metadata: Table, instant: str, slices: Mapping[OpenSlice, Sequence[bytes]]) -> None:
+def _begin(metadata: Table, instant: str, slices: Mapping[OpenSlice, Sequence[Keyed]]) -> None:
     """Requested and inflight: Hudi's rollback on version 6 looks in the latter for the file groups written to."""
     planned: defaultdict[str, list[WriteStat]] = defaultdict(list)
     for slice_, records in slices.items():
@@ -146,13 +153,13 @@ def _put(metadata: Table, instant: Instant, content: bytes) -> None:
         )
 
 
-def _append(metadata: Table, slice_: OpenSlice, instant: str, records: Sequence[bytes], schema_text: str) -> WriteStat:
+def _append(metadata: Table, slice_: OpenSlice, instant: str, records: Sequence[Keyed], schema_text: str) -> WriteStat:
     """A new log file on a slice."""
-    data = b"".join(
-        bytes(part)
-        for some in _blocks(records)
-        for part in encoded_block(some, instant=instant, schema_text=schema_text)
-    )
+    # Readers look keys up, and prefixes of keys: that only HFiles can do, and these are in the order of their keys.
+    entries = sorted((key.encode(), value) for key, value in records)
+    contents = (encode_hfile(some, {_SCHEMA: schema_text.encode()}) for some in _cut(entries))
+    blocks = (hfile_block(content, instant=instant, schema_text=schema_text) for content in contents)
+    data = b"".join(bytes(part) for block in blocks for part in block)
     by_name = metadata.layout.slicing is Slicing.BY_BASE_INSTANT
     base_instant = slice_.base_instant if by_name else instant
     first = 1 + max((log.version for log in slice_.logs if log.instant == base_instant), default=0)
@@ -181,13 +188,13 @@ def _append(metadata: Table, slice_: OpenSlice, instant: str, records: Sequence[
     )
 
 
-def _blocks(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """The records, cut into parts that one block may hold."""
+def _cut(entries: Sequence[tuple[bytes, bytes]]) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+    """The entries, cut into parts that one log block may hold."""
     start, size = 0, 0
-    for position, record in enumerate(records):
-        size += len(record)
+    for position, (_, value) in enumerate(entries):
+        size += len(value)
         if size > _BLOCK_BYTES:
-            yield records[start : position + 1]
+            yield entries[start : position + 1]
             start, size = position + 1, 0
-    if start < len(records):
-        yield records[start:]
+    if start < len(entries):
+        yield entries[start:]

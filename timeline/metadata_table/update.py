@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import fastavro
 import structlog
 
 from timeline.commit_metadata import CommitMetadata
+from timeline.file_name import BaseFileName, parse_data_file
 from timeline.metadata_table import commit
 from timeline.metadata_table.commit import EncodedRecords, commit_records, newest_schema
 from timeline.metadata_table.files_records import Record, Sizes, files_of, files_records
 from timeline.metadata_table.location import open_metadata_table
-from timeline.metadata_table.partitions import FILES, Upkeep, upkeep
+from timeline.metadata_table.partitions import BLOOM_FILTERS, FILES, Upkeep, upkeep
+from timeline.metadata_table.statistics import index_records
 from timeline.table import Table
 from timeline.table_config import save_table_config
 
@@ -30,26 +34,36 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a commit does to the data table. `files`: those that are there from now on.
+    """What `instant` does to the data table. `files`: those that are there from now on. `moves_rows`: see `upkeep`.
 
-    `moves_rows`: see `upkeep`. `measured`: whether what the files hold is told too, and not only that they are there.
+    `schema_text`: of the files' newest rows, as commits record it; None: nothing of what they hold is told.
     """
 
+    instant: str
     files: Sizes
     moves_rows: bool
-    measured: bool = True
+    schema_text: str | None
 
     @staticmethod
-    def of(metadata: CommitMetadata) -> Change:
+    def of(instant: str, metadata: CommitMetadata) -> Change:
         """That of a delta commit, compaction or log compaction."""
-        return Change(files=files_of(metadata), moves_rows=not metadata.compacted)
+        return Change(
+            instant=instant,
+            files=files_of(metadata),
+            moves_rows=not metadata.compacted,
+            schema_text=metadata.extra_metadata["schema"],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What the metadata table is to be told. `upkeep`: of the partitions it was prepared for."""
+    """What the metadata table is to be told. `upkeep`: of the partitions it was prepared for.
+
+    `dropped`: those taken out, also because a file lacks what they would be told.
+    """
 
     upkeep: Upkeep
+    dropped: tuple[str, ...]
     records: EncodedRecords
     schema_text: str
 
@@ -65,12 +79,21 @@ def prepare(table: Table, change: Change) -> Update | None:
         return None
     wanted = _upkeep(table, change.moves_rows)
     schema_text = newest_schema(open_metadata_table(table))
-    records = {FILES: files_records(change.files)}
-    return Update(upkeep=wanted, records=_encoded(records, schema_text), schema_text=schema_text)
+    encode = partial(_encoded, fastavro.parse_schema(json.loads(schema_text)))
+    records = defaultdict(list, {FILES: [encode(keyed) for keyed in files_records(change.files)]})
+    dropped = wanted.dropped
+    if change.schema_text is not None:
+        schema = table.schema(change.schema_text)
+        for partition, keyed in index_records(table, change.files, change.instant, schema, wanted.kept):
+            records[partition].append(encode(keyed))
+        if BLOOM_FILTERS in wanted.kept and len(records[BLOOM_FILTERS]) < _base_files(change.files):
+            del records[BLOOM_FILTERS]  # Hudi's lookup fails on a file without one
+            dropped = (*dropped, BLOOM_FILTERS)
+    return Update(upkeep=wanted, dropped=dropped, records=records, schema_text=schema_text)
 
 
-def tell(table: Table, instant: str, change: Change, prepared: Update | None) -> None:
-    """Tells the metadata table of a change at `instant`; the caller holds the table lock and loaded `table` inside it.
+def tell(table: Table, change: Change, prepared: Update | None) -> None:
+    """Tells the metadata table of a change; the caller holds the table lock and loaded `table` inside it.
 
     Indexes that cannot be kept are taken out first. May be repeated: what an earlier try told is forgotten. What was
     `prepared` for other partitions than there are now is prepared anew.
@@ -81,17 +104,17 @@ def tell(table: Table, instant: str, change: Change, prepared: Update | None) ->
     if update is None or update.upkeep != _upkeep(table, change.moves_rows):
         update = prepare(table, change)
     assert update is not None
-    if update.upkeep.dropped:
-        save_table_config(table.storage, table.config.without_metadata_partitions(update.upkeep.dropped))
+    if update.dropped:
+        save_table_config(table.storage, table.config.without_metadata_partitions(update.dropped))
         _log.warning(
             "indexes_dropped",
             table=table.storage.base_path,
-            instant=instant,
-            indexes=update.upkeep.dropped,
+            instant=change.instant,
+            indexes=update.dropped,
             why="phantombase does not keep them",
             todo="A Hudi writer that has them enabled builds them anew.",
         )
-    commit_records(table, instant, update.records, update.schema_text)
+    commit_records(table, change.instant, update.records, update.schema_text)
 
 
 def forget(table: Table, instant: str) -> None:
@@ -103,15 +126,17 @@ def forget(table: Table, instant: str) -> None:
 def _upkeep(table: Table, moves_rows: bool) -> Upkeep:
     config = table.config
     where = table.storage.base_path
-    return upkeep(config.metadata_partitions, config.metadata_partitions_inflight, moves_rows=moves_rows, where=where)
+    return upkeep(
+        config.built_metadata_partitions, config.building_metadata_partitions, moves_rows=moves_rows, where=where
+    )
 
 
-def _encoded(records: dict[str, list[tuple[str, Record]]], schema_text: str) -> dict[str, Sequence[tuple[str, bytes]]]:
-    schema = fastavro.parse_schema(json.loads(schema_text))
+def _encoded(schema: Any, keyed: tuple[str, Record]) -> tuple[str, bytes]:
+    key, record = keyed
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, schema, {**record, "key": ""})  # HFiles have it beside the record
+    return key, out.getvalue()
 
-    def encoded(record: Record) -> bytes:
-        out = io.BytesIO()
-        fastavro.schemaless_writer(out, schema, record)
-        return out.getvalue()
 
-    return {partition: [(key, encoded(r)) for key, r in keyed] for partition, keyed in records.items() if keyed}
+def _base_files(files: Sizes) -> int:
+    return sum(isinstance(parse_data_file(name), BaseFileName) for names in files.values() for name in names)

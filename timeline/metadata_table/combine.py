@@ -1,0 +1,102 @@
+"""How two entries of one key become one in the metadata table (pure).
+
+Hudi combines in two steps: first the entries of a slice's log blocks among each other, then the base file's entry with
+the result. The order of the steps shows: a file that is only deleted in the logs stays there as deleted until the base
+file's entry has been taken in. Source: HoodieMetadataPayload and HoodieTableMetadataUtil of Hudi 0.15.0 and 1.2.0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from timeline.errors import MalformedError
+from timeline.metadata_table.decode import Entry, Record
+
+PARTITIONS, FILES, COLUMN_STATS, PARTITION_STATS = 1, 2, 3, 6
+"""Values of `type` whose entries are combined; of all others the later entry counts."""
+
+_FILES_FIELD, _STATS_FIELD = "filesystemMetadata", "ColumnStatsMetadata"
+_SUMS = ("valueCount", "nullCount", "totalSize", "totalUncompressedSize")
+
+
+def fold(entries: Iterable[Entry]) -> dict[str, Record | None]:
+    """The entries of log blocks in order, one a key; None where the last word is that the key is deleted."""
+    folded: dict[str, Record | None] = {}
+    for key, newer in entries:
+        older = folded.get(key)
+        folded[key] = newer if newer is None or older is None else combine(older, newer)
+    return folded
+
+
+def merge(base: Iterable[tuple[str, Record]], logs: dict[str, Record | None]) -> Iterator[tuple[str, Record]]:
+    """A slice's entries: those of its base file with what `fold` made of its logs, then those only in logs."""
+    rest = dict(logs)
+    for key, older in base:
+        newer = rest.pop(key, older)
+        if newer is not None:
+            yield key, older if newer is older else combine(older, newer)
+    yield from ((key, record) for key, record in rest.items() if record is not None)
+
+
+def combine(older: Record, newer: Record) -> Record:
+    """What Hudi makes of two entries of one key. MalformedError: of different types, an impossible size."""
+    kind = newer["type"]
+    if older["type"] != kind:
+        raise MalformedError(
+            "two entries of one key in the metadata table are of different types",
+            path=newer["key"],
+            expected=str(older["type"]),
+            found=str(kind),
+        )
+    if kind in (PARTITIONS, FILES):
+        return {**newer, _FILES_FIELD: _files(older, newer)}
+    if kind in (COLUMN_STATS, PARTITION_STATS) and older.get(_STATS_FIELD) and newer.get(_STATS_FIELD):
+        return {**newer, _STATS_FIELD: _stats(older[_STATS_FIELD], newer[_STATS_FIELD])}
+    return newer
+
+
+def _files(older: Record, newer: Record) -> dict[str, dict[str, Any]]:
+    """Sizes only grow; who deletes a file that is there takes both entries away, else the deletion stays."""
+    files = dict(older.get(_FILES_FIELD) or {})
+    for name, file in (newer.get(_FILES_FIELD) or {}).items():
+        before = files.get(name)
+        if newer["type"] == FILES and not file["isDeleted"] and file["size"] <= 0:
+            raise MalformedError("file without bytes in the metadata table", path=f"{newer['key']}/{name}")
+        if before is None:
+            files[name] = file
+        elif not file["isDeleted"]:
+            files[name] = {"size": max(before["size"], file["size"]), "isDeleted": False}
+        elif before["isDeleted"]:
+            files[name] = file
+        else:
+            del files[name]
+    return files
+
+
+def _stats(older: Record, newer: Record) -> Record:
+    """A tight or deleted entry, or one behind a deleted one, replaces; all others widen what there was."""
+    if newer["isDeleted"] or older["isDeleted"] or newer.get("isTightBound"):
+        return newer
+    lows = [v for v in (older["minValue"], newer["minValue"]) if v is not None]
+    highs = [v for v in (older["maxValue"], newer["maxValue"]) if v is not None]
+    return {
+        **newer,
+        "minValue": min(lows, key=_java_order, default=None),
+        "maxValue": max(highs, key=_java_order, default=None),
+        **{name: (older[name] or 0) + (newer[name] or 0) for name in _SUMS},
+    }
+
+
+def _java_order(bound: tuple[str, Record]) -> Any:
+    """A bound's place in Java's natural order: text by UTF-16 units, bytes as signed, NaN last, -0.0 before 0.0."""
+    value = bound[1].get("value")
+    match value:
+        case str():
+            return value.encode("utf-16-be", "surrogatepass")
+        case bytes():
+            return bytes(b ^ 0x80 for b in value)
+        case float():
+            return math.isnan(value), value, math.copysign(1.0, value)
+    return value

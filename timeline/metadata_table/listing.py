@@ -1,0 +1,34 @@
+"""Lists a table's files through its metadata table instead of its folders."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from timeline.errors import MissingFileError
+from timeline.listing import Listed
+from timeline.metadata_table.read import read_files
+from timeline.storage import Entry, Storage
+from timeline.table import Table
+from timeline.table_config import TableConfig
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataListing:
+    """The metadata table is read anew each time; errors as `read_entries`. Entries have no times."""
+
+    def below(self, storage: Storage, config: TableConfig, folder: str) -> Iterator[Listed]:
+        for partition, files in read_files(Table(storage, config)).partitions.items():
+            if not folder or partition == folder or partition.startswith(f"{folder}/"):
+                yield partition, _entries(files)
+
+    def exactly(self, storage: Storage, config: TableConfig, partitions: Collection[str]) -> Iterator[Listed]:
+        named = read_files(Table(storage, config)).partitions
+        for partition in sorted(set(partitions)):
+            if partition not in named:
+                raise MissingFileError("no such partition in the metadata table", path=partition)
+            yield partition, _entries(named[partition])
+
+
+def _entries(files: Mapping[str, int]) -> list[Entry]:
+    return [Entry(name=name, is_folder=False, size=size) for name, size in sorted(files.items())]

@@ -1,0 +1,111 @@
+"""Reads the metadata table as Hudi's readers with `hoodie.metadata.enable=true` see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from timeline.errors import UsageError
+from timeline.log_scan import Visibility, select_blocks
+from timeline.metadata_table.combine import fold, merge
+from timeline.metadata_table.decode import Entry, Record, base_entries, block_entries
+from timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
+from timeline.metadata_table.valid_instants import valid_instants
+from timeline.read import visibility_of
+from timeline.slice_log import slice_blocks
+from timeline.storage import Storage
+from timeline.table import Table
+from timeline.view import FileSlice, is_replaced, latest_slice
+
+FILES = "files"
+"""The partition with the files of every partition of the data table."""
+
+ALL_PARTITIONS = "__all_partitions__"
+"""Key of its entry with the names of all partitions."""
+
+_NOT_PARTITIONED = "."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedFiles:
+    """What the metadata table says lies where: of every partition it names, file names and sizes in bytes.
+
+    `unnamed`: files of partitions that it does not name: a reader who knows such a partition gets them.
+    """
+
+    partitions: Mapping[str, Mapping[str, int]]
+    unnamed: Mapping[str, Mapping[str, int]]
+
+
+def read_files(table: Table) -> ListedFiles:
+    """The `files` partition of a data table's metadata table; errors as `read_entries`.
+
+    Files said to be deleted that nobody added are left out, as Hudi does by default.
+    """
+    names: Mapping[str, int] = {}
+    files: dict[str, dict[str, int]] = {}
+    for key, record in read_entries(table, FILES):
+        listed = record.get("filesystemMetadata") or {}
+        present = {name: int(file["size"]) for name, file in listed.items() if not file["isDeleted"]}
+        if key == ALL_PARTITIONS:
+            names = {_path(name): size for name, size in present.items()}
+        else:
+            files[_path(key)] = present
+    return ListedFiles(
+        partitions={name: files.get(name, {}) for name in sorted(names)},
+        unnamed={name: files[name] for name in sorted(files.keys() - names)},
+    )
+
+
+def read_entries(table: Table, partition: str) -> Iterator[tuple[str, Record]]:
+    """The merged entries of one partition of a data table's metadata table, file group by file group.
+
+    Held in memory are a file group's log entries and one block of its base file. Entries of indexes that are marked
+    deleted are among them: a reader of that index leaves them out.
+    UsageError: the metadata table, or this partition of it, is off or still being built. MalformedError,
+    UnsupportedError: what it consists of cannot be read. MissingFileError: a file was removed meanwhile, see
+    `consistent`.
+    """
+    built = table.config.built_metadata_partitions
+    if partition not in built:
+        raise UsageError(
+            "the metadata table does not have this partition",
+            path=f"{table.storage.base_path}/{METADATA_FOLDER}/{partition}",
+            expected=", ".join(built) or "none: it is off",
+            todo="Let Hudi build it, or list the storage.",
+        )
+    # The data table's timeline first: of an instant completed since, entries may be seen, but none is missed.
+    data = table.load_timeline()
+    metadata = open_metadata_table(table)
+    view = metadata.load_view(exactly={partition})
+    valid = valid_instants(table, data, view.timeline)
+    visibility = visibility_of(view.timeline)
+    for group in view.groups:
+        slice_ = latest_slice(group)
+        if slice_ is not None and not is_replaced(group, view.facts):
+            yield from _slice_entries(metadata.storage, slice_, visibility, valid)
+
+
+def _slice_entries(
+    storage: Storage, slice_: FileSlice, visibility: Visibility, valid: frozenset[str]
+) -> Iterator[tuple[str, Record]]:
+    logs = fold(_log_entries(storage, slice_, visibility, valid))
+    if slice_.base is None:
+        yield from merge((), logs)
+        return
+    with storage.open_input(slice_.base.path) as source:
+        yield from merge(base_entries(source.read_buffer(), slice_.base.path), logs)
+
+
+def _log_entries(storage: Storage, slice_: FileSlice, visibility: Visibility, valid: frozenset[str]) -> Iterator[Entry]:
+    with ExitStack() as stack:
+        sources = {log.path: stack.enter_context(storage.open_input(log.path)) for log in slice_.logs}
+        for block in select_blocks(slice_blocks(storage, slice_), visibility).blocks:
+            if block.instant in valid:
+                yield from block_entries(block, sources[block.path])
+
+
+def _path(identifier: str) -> str:
+    """The partition path an identifier stands for."""
+    return "" if identifier == _NOT_PARTITIONED else identifier

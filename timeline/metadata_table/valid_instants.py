@@ -1,0 +1,75 @@
+"""Whose log blocks count in a metadata table.
+
+The metadata table is committed before the data table's own completed file appears, so a completed delta commit of it
+alone says nothing. Hudi takes the blocks of:
+
+    instants completed on the data table's active timeline, of any action
+    delta commits of the metadata table that have no instant there: indexing, and on version 6 its own table services
+    instants that completed rollbacks and restores of the data table have undone: their entries were undone with them
+    rollbacks and restores of the metadata table, and the made-up delta commits that fill it first
+
+Source: HoodieTableMetadataUtil.getValidInstantTimestamps of Hudi 0.15.0 (version 6) and 1.2.0 (versions 8 and 9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from timeline.active import Timeline
+from timeline.instant import Instant, State
+from timeline.rollback_plan import decode_rollback_plan, restored_instants, rolled_back_instants
+from timeline.table import Table
+
+MADE_UP = "00000000000000"
+"""Delta commits that fill a new partition of the metadata table begin with it."""
+
+_UNDOING = ("rollback", "restore")
+_OWN_TIME_CHARACTERS = 20  # an instant of the data table, and three digits that say what for
+_SERVICE_SUFFIXES = frozenset({"001", "002", "003", "004", "005", "006"})
+_FIRST_FILLING_SUFFIX = "010"
+
+
+def valid_instants(table: Table, data: Timeline, metadata: Timeline) -> frozenset[str]:
+    """Requested times of the log blocks that count. `data`, `metadata`: active timelines of the data table (`table`)
+    and its metadata table."""
+    pending = {i.requested_time for i in data.instants if not i.completed}
+    valid = {i.requested_time for i in data.instants if i.completed}
+    valid |= {
+        i.requested_time
+        for i in metadata.instants
+        if i.completed and i.action == "deltacommit" and _counts_alone(metadata, i.requested_time, pending)
+    }
+    since = min(valid, default=MADE_UP)
+    if metadata.layout.has_completion_times:
+        # What was undone before the last compaction is in its base files.
+        since = max([since, *(i.requested_time for i in metadata.instants if i.action == "commit" and i.completed)])
+    for instant in data.instants:
+        if instant.completed and instant.action in _UNDOING and instant.requested_time > since:
+            valid |= set(_undone(table, instant))
+    valid |= {i.requested_time for i in metadata.instants if i.completed and i.action in _UNDOING}
+    valid |= {i.requested_time for i in metadata.instants if i.completed and _fills(i)}
+    return frozenset(valid)
+
+
+def _counts_alone(metadata: Timeline, time: str, pending: set[str]) -> bool:
+    """Whether a completed delta commit of the metadata table counts that is not completed on the data table."""
+    if metadata.layout.has_completion_times:
+        return time not in pending
+    suffix = time[-3:]
+    own = len(time) == _OWN_TIME_CHARACTERS
+    return own and (suffix in _SERVICE_SUFFIXES or suffix >= _FIRST_FILLING_SUFFIX)
+
+
+def _fills(instant: Instant) -> bool:
+    return instant.action == "deltacommit" and instant.requested_time.startswith(MADE_UP)
+
+
+def _undone(table: Table, instant: Instant) -> Iterable[str]:
+    path = table.instant_path(instant)
+    data = table.storage.read(path)
+    if instant.action == "restore":
+        return restored_instants(data, path)
+    if data:
+        return rolled_back_instants(data, path)
+    requested = table.instant_path(instant.at(State.REQUESTED))  # Hudi may leave the completed file empty
+    return (decode_rollback_plan(table.storage.read(requested), requested).target,)
