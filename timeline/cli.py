@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,9 @@ from timeline.errors import MissingFileError, PhantombaseError, UsageError
 from timeline.export import check_output, export_parquet
 from timeline.instant import MERGES, Instant, State, parse_as_of
 from timeline.layout import HOODIE
+from timeline.metadata_table.listing import MetadataListing
+from timeline.metadata_table.read import commits_to_compact
+from timeline.metadata_table.validate import validate as validate_table
 from timeline.plan import CompactionPlan, decode_plan
 from timeline.read import Query, ReadOptions
 from timeline.report import (
@@ -34,6 +38,7 @@ from timeline.report import (
     planned_paths,
     slices_report,
     table_facts,
+    validation_report,
 )
 from timeline.table import Table, consistent
 
@@ -51,10 +56,29 @@ Data lies in [b]file groups[/b], each with a file id. A [b]file slice[/b] is one
 until it is done, the slice it is going to make is a [b]phantom[/b]: it may have logs already, but no base file.""",
 )
 
+
+class ListedBy(Enum):
+    """What names a table's partitions and files."""
+
+    STORAGE = "storage"
+    METADATA = "metadata"
+
+    def open(self, path: str) -> Table:
+        """The table, listed that way."""
+        table = Table.open(path)
+        return table if self is ListedBy.STORAGE else replace(table, listing=MetadataListing())
+
+
 TablePath = Annotated[str, typer.Argument(metavar="TABLE", help="Base path: the folder that holds .hoodie.")]
 Partition = Annotated[
     str | None,
     typer.Option("--partition", metavar="P", help="Only partitions at or under this path, e.g. year=2026."),
+]
+Listing = Annotated[
+    ListedBy,
+    typer.Option(
+        "--listing", help="What names partitions and files: folders, or Hudi's metadata table where it is on."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document: sizes in bytes, times in seconds.")]
 
@@ -87,11 +111,19 @@ def _overview(table: Table, archived: bool, pending_only: bool) -> Row:
     beats = {i.requested_time: table.storage.find(f"{HOODIE}/.heartbeat/{i.requested_time}") for i in open_instants}
     ages = {t: max(0, now_ms - beat.modified_ms) / 1000 for t, beat in beats.items() if beat is not None}
     return {
-        "table": table_facts(table.config, table.storage.base_path),
+        "table": table_facts(table.config, table.storage.base_path, _metadata_commits(table)),
         "pending_only": pending_only,
         "instants": instant_rows(timeline, pending_only=pending_only),
         "pending": pending_rows(timeline, table.now(), dict(_plans(table, open_instants)), ages),
     }
+
+
+def _metadata_commits(table: Table) -> int | PhantombaseError | None:
+    """What the metadata table has to compact, or why that cannot be told: an overview shows the rest all the same."""
+    try:
+        return commits_to_compact(table) if table.config.metadata_partitions else None
+    except PhantombaseError as error:
+        return error
 
 
 def _plans(table: Table, instants: list[Instant]) -> Iterator[tuple[str, CompactionPlan | PhantombaseError]]:
@@ -107,7 +139,9 @@ def _plans(table: Table, instants: list[Instant]) -> Iterator[tuple[str, Compact
 
 
 @app.command()
-def slices(path: TablePath, partition: Partition = None, json: Json = False) -> None:
+def slices(
+    path: TablePath, partition: Partition = None, listing: Listing = ListedBy.STORAGE, json: Json = False
+) -> None:
     """The table's file slices: base file, log files, and which pending plan they are in.
 
     base: the base file's size; [b]phantom[/b]: a pending compaction will make it; a dash: log files only.
@@ -119,7 +153,7 @@ def slices(path: TablePath, partition: Partition = None, json: Json = False) -> 
       timeline slices /data/trips --partition year=2026/month=11
       timeline slices /data/trips --json | jq '.slices | map(select(.log_bytes > 1e9))'
     """
-    data = consistent(lambda: _slices(Table.open(path), partition))
+    data = consistent(lambda: _slices(listing.open(path), partition))
     emit(data, json, render.slices)
 
 
@@ -185,6 +219,7 @@ def read(
         str | None, typer.Option(metavar="A,B", help="Only these columns, in the table's order.")
     ] = None,
     partition: Partition = None,
+    listing: Listing = ListedBy.STORAGE,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it is there.")] = False,
     json: Json = False,
 ) -> None:
@@ -205,10 +240,10 @@ def read(
     options = ReadOptions(
         query=query, as_of=None if as_of is None else parse_as_of(as_of), columns=names, partition=partition
     )
-    table = Table.open(path)
+    table = listing.open(path)
     check_output(table, output, overwrite)
     started = time.monotonic()
-    done = consistent(lambda: export_parquet(Table.open(path), options, output))
+    done = consistent(lambda: export_parquet(listing.open(path), options, output))
     data = {
         "table": table.storage.base_path,
         "query": query.value,
@@ -257,6 +292,26 @@ def audit(
             bar.advance(1)
     emit(audit_report(found, table.storage.base_path), json, render.audit)
     if not all(f.good for f in found):
+        raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
+def validate(path: TablePath, json: Json = False) -> None:
+    """Compare the metadata table with what lies on storage. Exit code 1 when they differ.
+
+    Hudi's [b]metadata table[/b] (.hoodie/metadata) is an index of a table's files: readers which use it see no file
+    that it does not name. Compared are partitions, and names and sizes of the files of completed writes; what a
+    pending write has left so far does not count. While a clean or rollback pends, files may be gone that are still
+    named: run it again when that is done.
+
+    [b]Examples[/b]
+      timeline validate /data/trips
+      timeline validate /data/trips --json | jq '.differences[]'
+    """
+    table = Table.open(path)
+    found = consistent(lambda: validate_table(table.reload()))
+    emit(validation_report(found, commits_to_compact(table), table.storage.base_path), json, render.validate)
+    if found.differences:
         raise typer.Exit(EXIT_FAILED)
 
 

@@ -48,7 +48,6 @@ def show(data: Row) -> Iterator[RenderableType]:
 
 
 def _header(facts: Row) -> RenderableType:
-    on = ", ".join(facts["metadata_partitions"])
     database = f"{facts['database']}." if facts["database"] else ""
     return facts_grid(
         {
@@ -59,10 +58,22 @@ def _header(facts: Row) -> RenderableType:
             "ordering": ", ".join(facts["ordering_fields"]) or "none: the later write wins",
             "record key": ", ".join(facts["record_key_fields"]) or "made up by Hudi",
             "partitioned by": ", ".join(facts["partition_fields"]) or "nothing",
-            "metadata table": f"on ({on})" if facts["metadata_table"] else "off",
+            "metadata table": _metadata_table(facts),
             "instants in": "UTC" if facts["timezone"] == "UTC" else "the writers' local time",
         }
     )
+
+
+def _metadata_table(facts: Row) -> str:
+    if not facts["metadata_table"]:
+        return "off"
+    commits = facts["metadata_commits_since_compaction"]
+    since = facts["metadata_problem"] if commits is None else _to_compact(commits)
+    return f"on ({', '.join(facts['metadata_partitions'])}); {since}"
+
+
+def _to_compact(commits: int) -> str:
+    return f"{plural(commits, 'delta commit')} since its last compaction"
 
 
 def _readable(time: str) -> str:
@@ -223,4 +234,29 @@ _AUDIT_COLUMNS = (
     Column(title="rows", cell=lambda r: f"{r['rows']:,}", right=True),
     Column(title="found", cell=lambda r: ", ".join(f"{n:,} {verdict}" for verdict, n in r["verdicts"].items())),
     Column(title="", cell=lambda r: Text("good", "green") if r["good"] else Text("WRONG", "bold red")),
+)
+
+
+# --- validate ----------------------------------------------------------------------------------------------------
+
+
+def validate(data: Row) -> Iterator[RenderableType]:
+    """Every difference, then what was compared."""
+    rows = data["differences"]
+    if rows:
+        yield RowsTable(title=plural(len(rows), "difference"), columns=_DIFFERENCE_COLUMNS, rows=rows)
+        yield ""
+    verdict = Text("WRONG", "bold red") if rows else Text("good", "green")
+    compared = f"{plural(data['partitions'], 'partition')}, {plural(data['files'], 'file')}"
+    yield Text.assemble(
+        verdict, f": {compared}; the metadata table has {_to_compact(data['metadata_commits_since_compaction'])}"
+    )
+
+
+_DIFFERENCE_COLUMNS = (
+    Column(title="partition", cell=_partition),
+    Column(title="file", cell=_plain("file")),
+    Column(title="found", cell=_plain("what")),
+    Column(title="on storage", cell=_bytes("storage_bytes"), right=True),
+    Column(title="in the metadata table", cell=_bytes("metadata_bytes"), right=True),
 )

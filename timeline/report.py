@@ -14,6 +14,7 @@ from timeline.active import Timeline
 from timeline.audit import InstantAudit
 from timeline.errors import MissingFileError, PhantombaseError, UsageError
 from timeline.instant import Instant, parse_time
+from timeline.metadata_table.validate import Validation
 from timeline.plan import TOTAL_LOG_FILES_SIZE, CompactionOperation, CompactionPlan
 from timeline.table_config import TableConfig
 from timeline.view import FileGroup, FileSlice, TableView, slice_before
@@ -35,8 +36,11 @@ def moment(time: str) -> datetime | None:
 # --- show --------------------------------------------------------------------------------------------------------
 
 
-def table_facts(config: TableConfig, path: str) -> Row:
-    """What the table says about itself."""
+def table_facts(config: TableConfig, path: str, metadata_commits: int | PhantombaseError | None = None) -> Row:
+    """What the table says about itself.
+
+    `metadata_commits`: delta commits of its metadata table since the last compaction there, or why nobody knows.
+    """
     return {
         "name": config.name,
         "database": config.database or None,
@@ -49,6 +53,8 @@ def table_facts(config: TableConfig, path: str) -> Row:
         "partition_fields": list(config.partition_fields),
         "metadata_table": bool(config.metadata_partitions),
         "metadata_partitions": list(config.metadata_partitions),
+        "metadata_commits_since_compaction": metadata_commits if isinstance(metadata_commits, int) else None,
+        "metadata_problem": str(metadata_commits) if isinstance(metadata_commits, PhantombaseError) else None,
         "timezone": "UTC" if config.utc_timezone else "LOCAL",
     }
 
@@ -259,5 +265,29 @@ def audit_report(audits: Sequence[InstantAudit], table_path: str) -> Row:
                 "leftovers": list(a.leftovers),
             }
             for a in audits
+        ],
+    }
+
+
+# --- validate ----------------------------------------------------------------------------------------------------
+
+
+def validation_report(found: Validation, metadata_commits: int, table_path: str) -> Row:
+    """What `timeline validate` found. `metadata_commits`: see `table_facts`."""
+    return {
+        "table": table_path,
+        "good": not found.differences,
+        "partitions": found.partitions,
+        "files": found.files,
+        "metadata_commits_since_compaction": metadata_commits,
+        "differences": [
+            {
+                "partition": d.partition,
+                "file": d.name,
+                "what": d.what,
+                "storage_bytes": None if d.name is None else d.storage_bytes,
+                "metadata_bytes": None if d.name is None else d.metadata_bytes,
+            }
+            for d in found.differences
         ],
     }

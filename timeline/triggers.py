@@ -132,6 +132,12 @@ def unplanned(timeline: Timeline, now: datetime) -> tuple[int, float | None]:
         return since.commits, None
 
 
+def commits_since_compaction(timeline: Timeline) -> int:
+    """Delta commits since the last completed compaction; all, where there is none."""
+    since = _since_completed(timeline)
+    return 0 if since is None else since.commits
+
+
 def _since_request(timeline: Timeline) -> _Since | None:
     last = timeline.pending_compactions[-1:] or _completed_compactions(timeline)[-1:]
     deltas = _delta_commits(timeline)

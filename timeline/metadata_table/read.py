@@ -16,6 +16,7 @@ from timeline.read import visibility_of
 from timeline.slice_log import slice_blocks
 from timeline.storage import Storage
 from timeline.table import Table
+from timeline.triggers import commits_since_compaction
 from timeline.view import FileSlice, is_replaced, latest_slice
 
 FILES = "files"
@@ -85,6 +86,11 @@ def read_entries(table: Table, partition: str) -> Iterator[tuple[str, Record]]:
         slice_ = latest_slice(group)
         if slice_ is not None and not is_replaced(group, view.facts):
             yield from _slice_entries(metadata.storage, slice_, visibility, valid)
+
+
+def commits_to_compact(table: Table) -> int:
+    """Delta commits of a data table's metadata table since its last compaction, as Hudi counts them."""
+    return commits_since_compaction(open_metadata_table(table).load_timeline())
 
 
 def _slice_entries(

@@ -1,0 +1,150 @@
+"""Compares what the metadata table says lies in a table with what lies there.
+
+Files count that the file-system view shows: those of completed writes. What a pending write has left on storage is no
+difference, nor are the log files of version 6 that only it has written to, or is appending to: their names do not tell
+whose they are, their blocks do. Whatever the metadata table names must be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from timeline.active import Timeline
+from timeline.errors import MissingFileError, TableChangedError
+from timeline.file_name import LogFileName, parse_data_file
+from timeline.layout import Slicing
+from timeline.listing import StorageListing
+from timeline.log_block import BlockKind, scan_blocks
+from timeline.metadata_table.read import ListedFiles, read_files
+from timeline.storage import Entry
+from timeline.table import Table
+from timeline.view import ViewFacts, file_groups, log_instants
+
+_LOOKS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One file, or with `name` None a whole partition, of which storage and metadata table say different things.
+
+    Sizes in bytes: None where that side does not have it. Partitions have none: 0 where they are.
+    """
+
+    partition: str
+    name: str | None
+    storage_bytes: int | None
+    metadata_bytes: int | None
+
+    @property
+    def what(self) -> str:
+        """In words."""
+        if self.metadata_bytes is None:
+            return "missing in the metadata table"
+        return "only in the metadata table" if self.storage_bytes is None else "other size"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """What was compared, and where the two differ, by partition and name."""
+
+    partitions: int
+    files: int
+    differences: tuple[Difference, ...]
+
+
+def validate(table: Table) -> Validation:
+    """Compares every partition. A pending clean, rollback or restore may have removed files that are named still.
+
+    Errors as `read_entries`. TableChangedError: they differ, but the table changed at every look.
+    """
+    for _ in range(_LOOKS):
+        before = table.load_timeline()
+        try:
+            found = _compare(table, before)
+        except MissingFileError:
+            if table.load_timeline() == before:
+                raise
+            continue
+        if not found.differences or table.load_timeline() == before:
+            return found
+    raise TableChangedError(
+        "the table changed at every look", path=table.storage.base_path, todo="Try again while less is written."
+    )
+
+
+def _compare(table: Table, timeline: Timeline) -> Validation:
+    facts = table.load_facts(timeline)
+    listed = read_files(table)
+    stored = dict(StorageListing().below(table.storage, table.config, ""))
+    if any(timeline.needs_archive(t) for entries in stored.values() for t in log_instants(entries)):
+        timeline = table.with_archive(timeline)
+    partitions = sorted({*stored, *listed.partitions, *listed.unnamed})
+    compared = [_Partition.of(p, stored.get(p), listed, timeline, facts) for p in partitions]
+    return Validation(
+        partitions=len(partitions),
+        files=sum(len(one.counted.keys() | one.said.keys()) for one in compared),
+        differences=tuple(d for one in compared for d in one.differences() if not _unfinished(table, timeline, d)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Partition:
+    """File names and sizes of a partition: all on storage, those that count, those in the metadata table."""
+
+    path: str
+    there: bool
+    named: bool
+    stored: Mapping[str, int]
+    counted: Mapping[str, int]
+    said: Mapping[str, int]
+
+    @staticmethod
+    def of(
+        path: str, entries: list[Entry] | None, listed: ListedFiles, timeline: Timeline, facts: ViewFacts
+    ) -> _Partition:
+        groups = file_groups(path, entries or (), timeline, facts)
+        files = (file for g in groups for s in g.slices for file in (s.base, *s.logs) if file is not None)
+        return _Partition(
+            path=path,
+            there=entries is not None,
+            named=path in listed.partitions,
+            stored={e.name: e.size for e in entries or () if not e.is_folder},
+            counted={str(file.name): file.size for file in files},
+            said=listed.partitions.get(path, listed.unnamed.get(path, {})),
+        )
+
+    def differences(self) -> Iterator[Difference]:
+        if self.there != self.named and (self.counted or self.named):
+            there, named = (0 if one else None for one in (self.there, self.named))
+            yield Difference(partition=self.path, name=None, storage_bytes=there, metadata_bytes=named)
+        for name in sorted(self.counted.keys() | self.said.keys()):
+            stored, said = self.stored.get(name), self.said.get(name)
+            if stored != said:
+                yield Difference(partition=self.path, name=name, storage_bytes=stored, metadata_bytes=said)
+
+
+def _unfinished(table: Table, timeline: Timeline, difference: Difference) -> bool:
+    """Whether pending writes explain it: a log file of version 6 that is theirs, or has grown by them."""
+    name, stored = difference.name, difference.storage_bytes
+    if name is None or stored is None or timeline.layout.slicing is not Slicing.BY_BASE_INSTANT:
+        return False
+    if not isinstance(parse_data_file(name), LogFileName):
+        return False
+    path = f"{difference.partition}/{name}" if difference.partition else name
+    done = _finished_bytes(table, timeline, path)
+    return done == 0 if difference.metadata_bytes is None else done == difference.metadata_bytes < stored
+
+
+def _finished_bytes(table: Table, timeline: Timeline, path: str) -> int:
+    """Where the last block of a completed action ends."""
+    completed = {i.requested_time for i in timeline.instants if i.completed}
+    with table.storage.open_input(path) as source:
+        blocks = list(scan_blocks(source, path))
+        ends = [*(b.offset for b in blocks[1:]), source.size()]
+    finished = (
+        end
+        for block, end in zip(blocks, ends, strict=True)
+        if block.kind is not BlockKind.CORRUPT and (block.instant in completed or timeline.is_committed(block.instant))
+    )
+    return max(finished, default=0)
