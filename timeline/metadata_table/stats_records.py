@@ -29,20 +29,25 @@ _NO_TYPE = ValueType(Kind.NULL)
 
 def column_stats_records(
     partition: str, file_name: str, ranges: Sequence[ColumnRange], version: IndexVersion
-) -> Iterator[Keyed]:
+) -> list[Keyed]:
     """One record a column of a new file, be it one without rows (as Hudi has them of a log file of deletes).
 
-    A file without records is never left out by a reader.
+    None at all where a column's bounds cannot be stored: a file without records is never left out by a reader, one
+    without some of them may be.
     """
-    for found in ranges:
-        key = column_stats_key(found.column, partition, file_name)
-        yield key, _record(key, COLUMN_STATS, _stats(file_name, found, version))
+    stored = [(column_stats_key(r.column, partition, file_name), _stats(file_name, r, version)) for r in ranges]
+    if any(stats is None for _, stats in stored):
+        return []
+    return [(key, _record(key, COLUMN_STATS, stats)) for key, stats in stored]
 
 
 def deleted_column_stats_records(
     partition: str, file_name: str, columns: Sequence[IndexedColumn], version: IndexVersion
 ) -> Iterator[Keyed]:
-    """One record a column of a file that is no more."""
+    """One record a column of a file that is no more, as Hudi 0.15 writes them.
+
+    1.x deletes the keys from the metadata table, and passes over such records where it finds them.
+    """
     for column in columns:
         key = column_stats_key(column.name, partition, file_name)
         stats = {
@@ -62,11 +67,15 @@ def deleted_column_stats_records(
 
 
 def partition_stats_records(partition: str, ranges: Sequence[ColumnRange], version: IndexVersion) -> Iterator[Keyed]:
-    """One record a column over all files a write added to a partition, to be merged into what is there."""
+    """One record a column over all files a write added to a partition, to be merged into what is there.
+
+    None of a column without rows, or whose bounds cannot be stored: Hudi has no such columns in `partition_stats`.
+    """
     for found in ranges:
-        if found.values:
+        stats = _stats(partition, found, version)
+        if found.values and stats is not None:
             key = partition_stats_key(found.column, partition)
-            yield key, _record(key, PARTITION_STATS, _stats(partition, found, version))
+            yield key, _record(key, PARTITION_STATS, stats)
 
 
 def bloom_filter_record(partition: str, file_name: str, instant: str, bloom: BloomFilter) -> Keyed:
@@ -85,16 +94,21 @@ def _bloom(partition: str, name: str, instant: str, type_code: str, text: bytes,
     return key, {"key": key, "type": BLOOM_FILTERS, "BloomFilterMetadata": bloom}
 
 
-def _record(key: str, kind: int, stats: Mapping[str, Any]) -> dict[str, Any]:
+def _record(key: str, kind: int, stats: Mapping[str, Any] | None) -> dict[str, Any]:
     return {"key": key, "type": kind, "ColumnStatsMetadata": stats}
 
 
-def _stats(name: str, found: ColumnRange, version: IndexVersion) -> dict[str, Any]:
+def _stats(name: str, found: ColumnRange, version: IndexVersion) -> dict[str, Any] | None:
+    """None where a bound cannot be stored."""
+    low = None if found.low is None else found.type.low_bound(found.low, version)
+    high = None if found.high is None else found.type.high_bound(found.high, version)
+    if (low is None, high is None) != (found.low is None, found.high is None):
+        return None
     return {
         "fileName": name,
         "columnName": found.column,
-        "minValue": None if found.low is None else found.type.low_bound(found.low, version),
-        "maxValue": None if found.high is None else found.type.high_bound(found.high, version),
+        "minValue": low,
+        "maxValue": high,
         "nullCount": found.nulls,
         "valueCount": found.values,
         "totalSize": found.bytes_,

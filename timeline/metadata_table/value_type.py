@@ -12,8 +12,8 @@ has the type in that name alone; version 2 (table version 9) names the type besi
     (local-)timestamp-millis, -micros   int          Long                the same
     decimal(p, s)                    unscaled, int   Decimal             Bytes
 
-DecimalWrapper is decimal(30, 15). In version 1 Hudi 1.x gives up columns of other decimals, 0.15 fails; both read
-any number of digits before the point. Source: Hudi ValueType, ValueMetadata, HoodieAvroWrapperUtils.
+DecimalWrapper is decimal(30, 15): in version 1 Hudi 1.x gives up columns of other decimals, 0.15 fails where a value
+does not fit. Source: Hudi ValueType, ValueMetadata, HoodieAvroWrapperUtils.
 """
 
 from __future__ import annotations
@@ -117,20 +117,22 @@ class ValueType:
         """Whether version 1 stores every value as it is: not so for decimals beyond decimal(30, 15)."""
         return self.scale <= _DECIMAL_SCALE and self.precision - self.scale <= _DECIMAL_PRECISION - _DECIMAL_SCALE
 
-    def low_bound(self, value: Value, version: IndexVersion) -> Wrapped:
-        """A lower bound as it is stored: the value, or a lesser one where it cannot be."""
+    def low_bound(self, value: Value, version: IndexVersion) -> Wrapped | None:
+        """A lower bound as it is stored: the value or a lesser one, None where neither can be."""
         return self._wrapped(value, version, towards=math.floor)
 
-    def high_bound(self, value: Value, version: IndexVersion) -> Wrapped:
-        """An upper bound as it is stored: the value, or a greater one where it cannot be."""
+    def high_bound(self, value: Value, version: IndexVersion) -> Wrapped | None:
+        """An upper bound as it is stored: the value or a greater one, None where neither can be."""
         return self._wrapped(value, version, towards=math.ceil)
 
-    def _wrapped(self, value: Value, version: IndexVersion, towards: Callable[[Fraction], int]) -> Wrapped:
+    def _wrapped(self, value: Value, version: IndexVersion, towards: Callable[[Fraction], int]) -> Wrapped | None:
         if self.kind is not Kind.DECIMAL:
             return f"{_NAMESPACE}.{self._wrapper(version)}", {"value": value}
         if version is IndexVersion.V2:
             return f"{_NAMESPACE}.BytesWrapper", {"value": _java_bytes(int(value))}
         unscaled = towards(int(value) * Fraction(10) ** (_DECIMAL_SCALE - self.scale))
+        if abs(unscaled) >= 10**_DECIMAL_PRECISION:
+            return None  # Hudi 0.15 fails where it reads such a record, the compaction of the metadata table too.
         return f"{_NAMESPACE}.DecimalWrapper", {"value": _java_bytes(unscaled)}
 
     def _wrapper(self, version: IndexVersion) -> str:
