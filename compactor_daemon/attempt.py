@@ -58,7 +58,6 @@ class Attempt:
     barrier: frozenset[str]
     trace: ForeignTrace
     table_version: int
-    metadata_partitions: tuple[str, ...]
 
 
 def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt:
@@ -84,7 +83,6 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
         barrier=frozenset(i.requested_time for i in pending),
         trace=trace,
         table_version=table.config.version,
-        metadata_partitions=table.config.metadata_partitions,
     )
 
 

@@ -21,8 +21,9 @@ from timeline.active import Timeline
 from timeline.books import LEDGER
 from timeline.commit_metadata import CommitMetadata
 from timeline.console import human_duration
-from timeline.errors import PhantombaseError
+from timeline.errors import PhantombaseError, UnsupportedError
 from timeline.heartbeat import read_heartbeat
+from timeline.metadata_table.partitions import upkeep
 from timeline.table import Table
 
 INLINE = "hoodie.compact.inline=false, hoodie.datasource.compaction.async.enable=false"
@@ -33,7 +34,6 @@ MULTI_WRITER = (
     "(the same lock as our --lock)"
 )
 NO_UPGRADE = "hoodie.write.auto.upgrade=false"
-NO_METADATA = "hoodie.metadata.enable=false"
 
 
 class Severity(IntEnum):
@@ -66,6 +66,7 @@ class Beside:
 
     version: int
     metadata_partitions: tuple[str, ...]
+    metadata_building: tuple[str, ...]
     timeline: Timeline
     compactions: Mapping[str, bool | None] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
@@ -90,6 +91,7 @@ def look_beside(table: Table, timeline: Timeline) -> Beside:
     return Beside(
         version=config.version,
         metadata_partitions=config.metadata_partitions,
+        metadata_building=config.metadata_partitions_inflight,
         timeline=timeline,
         compactions=compactions,
         silent=tuple(i for i in silent if i in still),  # who completes takes the heartbeat away
@@ -124,14 +126,25 @@ def _completed_twice(seen: Beside) -> Iterator[Finding]:
 
 
 def _metadata_table(seen: Beside) -> Iterator[Finding]:
-    if seen.metadata_partitions:
+    try:
+        dropped = upkeep(seen.metadata_partitions, seen.metadata_building, moves_rows=True, where="").dropped
+    except UnsupportedError as error:
         yield Finding(
             name="metadata-table",
             severity=Severity.DANGER,
-            what="the metadata table is on: commits of ours would be invisible to Hudi, so we refuse to make any",
-            found=", ".join(seen.metadata_partitions),
-            todo=f"In every Hudi writer: {NO_METADATA}; then --drop-metadata-table once.",
+            what=f"{error.what}: we refuse to write",
+            found=error.found or "",
+            todo=error.todo or "",
         )
+    else:
+        if dropped:
+            yield Finding(
+                name="metadata-table",
+                severity=Severity.WARNING,
+                what="indexes that writes of ours cannot keep: the first one takes them out",
+                found=", ".join(dropped),
+                todo="Write with Hudi, or turn them off in every Hudi writer: it builds them anew each time.",
+            )
 
 
 def _single_writers(seen: Beside) -> Iterator[Finding]:

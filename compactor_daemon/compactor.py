@@ -31,8 +31,8 @@ from timeline.gate import clock_ms
 from timeline.heartbeat import heartbeat
 from timeline.layout import RECORDS, TEMPORARY
 from timeline.lock import TableLock, hold_file
+from timeline.metadata_table.update import check_keepable
 from timeline.read import slice_rules
-from timeline.schedule import refuse_metadata_table
 from timeline.slice_log import check_slice
 from timeline.storage import Storage
 from timeline.table import Table, consistent
@@ -149,7 +149,7 @@ def compact_instant(
     """
     started = time.monotonic()
     table = table.reload()
-    refuse_metadata_table(table)
+    check_keepable(table, moves_rows=False)
     storage = table.storage
     limit = limit or Limit()
     work = find_go(storage, instant) or open_attempt(table, instant, options)

@@ -20,7 +20,7 @@ from timeline.table import Table, TableSchema
 def decide_go(table: Table, attempt: Attempt, done: list[SliceDone], schema: TableSchema, lock: TableLock) -> Go:
     """The decision, in the table lock. ConflictError, AttemptDeadError: nothing is published."""
     with lock.hold("decide a compaction"):
-        check_unchanged(table, attempt.table_version, attempt.metadata_partitions, attempt.instant)
+        check_unchanged(table, attempt.table_version, attempt.instant)
         _check_undisturbed(table, attempt)
         completion = None
         if table.layout.has_completion_times:
@@ -71,7 +71,6 @@ def build_go(
         attempt=attempt.number,
         nonce=uuid.uuid4().hex,
         table_version=attempt.table_version,
-        metadata_partitions=attempt.metadata_partitions,
         completion_time=completion,
         completed_path=f"{timeline_folder}/{layout.file_name(completed)}",
         content=encode_commit(commit(done, schema.commit_text), layout.encoding),

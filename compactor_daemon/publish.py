@@ -2,7 +2,8 @@
 
 Owner, successor or both may do it, at any time, twice:
 
-    place each file -> check each size -> in the lock: completed file by put-if-absent -> is it the decided one?
+    place each file -> check each size -> in the lock: the metadata table, where it is on -> completed file by
+    put-if-absent -> is it the decided one?
 
 A placed file that is gone, with its staged copy, is merged again from its inputs.
 """
@@ -13,9 +14,11 @@ from compactor_daemon.foreign import inflight_path
 from compactor_daemon.options import OutputOptions
 from compactor_daemon.records import Go, Placement
 from compactor_daemon.restore import merge_again
+from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import ConflictError, StorageError, TableChangedError
 from timeline.instant import Instant
 from timeline.lock import TableLock
+from timeline.metadata_table.update import Change, prepare, tell
 from timeline.rollback import pending_rollbacks
 from timeline.staged import place_staged
 from timeline.table import Table
@@ -38,17 +41,16 @@ def completed_compaction(table: Table, instant: str) -> Instant | None:
     return found[0] if found else None
 
 
-def check_unchanged(table: Table, version: int, metadata_partitions: tuple[str, ...], instant: str) -> None:
-    """TableChangedError when the table was upgraded or its metadata table switched meanwhile."""
-    now = table.reload().config
-    found = (now.version, now.metadata_partitions)
-    if found != (version, metadata_partitions):
+def check_unchanged(table: Table, version: int, instant: str) -> None:
+    """TableChangedError when the table was upgraded meanwhile."""
+    now = table.reload().config.version
+    if now != version:
         raise TableChangedError(
             "the table changed under this compaction",
             path=table.storage.base_path,
             instant=instant,
-            expected=f"table version {version}, metadata partitions {list(metadata_partitions)}",
-            found=f"table version {found[0]}, metadata partitions {list(found[1])}",
+            expected=f"table version {version}",
+            found=f"table version {now}",
             todo="Nothing of it is visible. If a run says this again, let Hudi execute this compaction; "
             "the next run then removes what is left.",
         )
@@ -61,8 +63,9 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
     `go` names has no final name then. `output`: how a file is written that has to be merged again.
     """
     storage, table = table.storage, table.reload()
-    if completed_compaction(table, go.instant) is None:
-        _place_all(table, go, output)
+    change, update = Change.of(decode_commit(go.content, go.completed_path)), None
+    if completed_compaction(table, go.instant) is None and _place_all(table, go, output):
+        update = prepare(table, change)
     with lock.hold("complete a compaction"):
         table = table.reload()
         done = completed_compaction(table, go.instant)
@@ -72,6 +75,7 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
         refuse_rollback(table, go.instant)
         _check_publishable(table, go)
         storage.delete(inflight_path(table, go.instant))  # a dead JVM attempt's: Hudi refuses to go on beside it
+        tell(table, go.instant, change, update)
         storage.put_if_absent(go.completed_path, go.content)
         done = completed_compaction(table, go.instant)
         if done is None:
@@ -79,14 +83,15 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
         _check_ours(table, done, go)
 
 
-def _place_all(table: Table, go: Go, output: OutputOptions) -> None:
+def _place_all(table: Table, go: Go, output: OutputOptions) -> bool:
     """Gives all files their final names, unless the decision can never be published: the lock section says so."""
     try:
-        check_unchanged(table, go.table_version, go.metadata_partitions, go.instant)
+        check_unchanged(table, go.table_version, go.instant)
     except TableChangedError:
-        return
+        return False
     for placement in go.placements:
         place(table, go, placement, output)
+    return True
 
 
 def _check_publishable(table: Table, go: Go) -> None:
@@ -96,7 +101,7 @@ def _check_publishable(table: Table, go: Go) -> None:
     lock: outside of it somebody else may be completing the same decision.
     """
     try:
-        check_unchanged(table, go.table_version, go.metadata_partitions, go.instant)
+        check_unchanged(table, go.table_version, go.instant)
     except TableChangedError:
         if completed_compaction(table.reload(), go.instant) is None:
             remove_placed(table, go, keep=set())

@@ -96,14 +96,13 @@ class Go:
     """Everything that follows from the decision: publishing is a pure function of this record.
 
     `completed_path` is the completed timeline file (v8+: with the completion time in its name), `content` its
-    bytes. `table_version` and `metadata_partitions` are those the decision was made under.
+    bytes. `table_version`: that under which the decision was made.
     """
 
     instant: str
     attempt: int
     nonce: str
     table_version: int
-    metadata_partitions: tuple[str, ...]
     completion_time: str | None
     completed_path: str
     content: bytes
@@ -122,7 +121,6 @@ class Go:
                 **{
                     **{k: v for k, v in fields.items() if k != "fate"},
                     "content": base64.b64decode(fields["content"]),
-                    "metadata_partitions": tuple(fields["metadata_partitions"]),
                     "placements": tuple(Placement(**p) for p in fields["placements"]),
                 }
             )

@@ -25,7 +25,8 @@ from compactor_daemon.retire import finish_completed
 from timeline.console import progress
 from timeline.errors import ConflictError, LedgerError, PhantombaseError, StoppedError
 from timeline.lock import table_lock
-from timeline.schedule import drop_metadata_table, refuse_metadata_table
+from timeline.metadata_table.drop import drop_metadata_table
+from timeline.metadata_table.update import check_keepable
 from timeline.table import Table
 
 _log = structlog.get_logger()
@@ -64,7 +65,7 @@ def run_compactions(
     table = Table.open(path)
     instants = pending_instants(table, instant)
     if not drop_metadata:
-        refuse_metadata_table(table)
+        check_keepable(table, moves_rows=False)
     if limit.closed or (not instants and not recorded_instants(table.storage)):
         return Compactions(left=instants)
     held = table_lock(table.storage.base_path, lock)

@@ -20,8 +20,9 @@ from timeline.candidate import HAS_LOGS
 from timeline.console import configure_logging, emit, human_bytes, plural
 from timeline.errors import UsageError
 from timeline.lock import ProcessLock, TableLock, table_lock
+from timeline.metadata_table.drop import drop_metadata_table
 from timeline.plan_notes import reasons_of
-from timeline.schedule import Requested, Scheduled, drop_metadata_table, refuse_metadata_table, schedule_compaction
+from timeline.schedule import Requested, Scheduled, schedule_compaction
 from timeline.schedule_options import PLAN_NOW, ScheduleOptions
 from timeline.table import Table
 from timeline.terminal_table import Column, RowsTable
@@ -72,9 +73,7 @@ def schedule(
     files = (zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
     fleet = zookeeper_options(zookeeper, zookeeper_dir, *files)
     opened = Table.open(table)
-    if not drop_metadata_table_:
-        refuse_metadata_table(opened)  # before the lock makes its file
-    # A dry run leaves not even that.
+    # A dry run leaves no trace, not even the lock's file.
     held: TableLock = ProcessLock(os.path.abspath(table)) if dry_run else table_lock(os.path.abspath(table), lock)
     if drop_metadata_table_:
         opened = drop_metadata_table(opened, held)

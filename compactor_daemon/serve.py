@@ -19,7 +19,7 @@ from compactor_daemon.zookeeper import ZooKeeperOptions, ZooKeeperSession, zooke
 from compactor_daemon.zookeeper_claims import ZooKeeperClaims
 from timeline.errors import UsageError
 from timeline.lock import TableLock, table_lock
-from timeline.schedule import refuse_metadata_table
+from timeline.metadata_table.update import check_keepable
 from timeline.table import Table
 
 
@@ -44,7 +44,7 @@ def open_daemon(
         raise UsageError("a table is named twice", found=" ".join(paths))
     tables = {path: Table.open(path) for path in paths}
     for table in tables.values():
-        refuse_metadata_table(table)
+        check_keepable(table, moves_rows=False)
     daemons: list[Daemon] = []
 
     def tell(what: Callable[[Daemon], None]) -> None:

@@ -24,8 +24,9 @@ from timeline.gate import clock_ms
 from timeline.instant import Instant
 from timeline.local_storage import LocalStorage
 from timeline.lock import TableLock
+from timeline.metadata_table.update import check_keepable
 from timeline.plan import TOTAL_LOG_FILES_SIZE, CompactionPlan
-from timeline.schedule import Scheduled, refuse_metadata_table, schedule_compaction
+from timeline.schedule import Scheduled, schedule_compaction
 from timeline.schedule_options import ScheduleOptions
 from timeline.survey import is_due
 from timeline.table import Table
@@ -68,7 +69,7 @@ class ServedTable:
     def look(self) -> Seen:
         """One listing of the timeline; of the records too while something pends. Errors of the tree."""
         table = Table.open(self.path)
-        refuse_metadata_table(table)
+        check_keepable(table, moves_rows=False)
         timeline = table.load_timeline()
         instants = [i.requested_time for i in timeline.pending_merges]
         recorded = set(recorded_instants(table.storage)) if instants else set()
@@ -128,7 +129,7 @@ class ServedTable:
         table = Table.open(self.path)
         if self.is_done(instant) or instant not in pending_instants(table):
             return None
-        refuse_metadata_table(table)
+        check_keepable(table, moves_rows=False)
         preflight(table, [instant])
         return compact_instant(
             table,

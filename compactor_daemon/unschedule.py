@@ -55,6 +55,7 @@ from timeline.file_name import parse_data_file
 from timeline.heartbeat import process_name
 from timeline.layout import Slicing
 from timeline.lock import TableLock
+from timeline.metadata_table.update import forget
 from timeline.plan import CompactionPlan
 from timeline.slice_log import may_delete
 from timeline.storage import Storage
@@ -164,6 +165,7 @@ def _remove(table: Table, instant: str, plan: CompactionPlan, options: AttemptOp
     decide(storage, instant, open_next(storage, instant, who), void_record(nonce, who), nonce)
     path = table.instant_path(table.requested_merge(instant))
     data = storage.read(path)
+    forget(table, instant)
     storage.delete(path)
     try:
         ended |= _end_attempts(storage, instant, who)

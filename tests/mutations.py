@@ -346,7 +346,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/daemon", "        finally:\n            held.release()\n", "        finally:\n            pass\n", "daemon"),
     ("compactor_daemon/daemon", "if isinstance(error, SparkError) and self._spark_is_gone():", "if False:", "daemon"),
     ("compactor_daemon/served_table", "timeline.instants != self._refused\n            and", "", "fleet served_table"),
-    ("compactor_daemon/serve", "    for table in tables.values():\n        refuse_metadata_table(table)\n", "", "fleet"),
+    ("compactor_daemon/serve", "    for table in tables.values():\n        check_keepable(table, moves_rows=False)\n", "", "fleet"),
     # Spark on a cluster.
     ("compactor_daemon/spark_start", '"spark.dynamicAllocation.enabled": "true"', '"spark.dynamicAllocation.enabled": "false"', "spark_cluster spark_start"),
     ("compactor_daemon/execute", "except Exception as error:  # in the words", "except ZeroDivisionError as error:  # in the words", "spark_cluster"),

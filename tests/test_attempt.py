@@ -362,9 +362,9 @@ def test_a_live_hudi_compactor_is_left_alone(tmp_path: Path) -> None:
     check_whole(path, path.with_name("pending.expected"))
 
 
-@pytest.mark.parametrize("change", ["inflight", "version", "metadata", "rollback", "unscheduled"])
+@pytest.mark.parametrize("change", ["inflight", "version", "rollback", "unscheduled"])
 def test_a_table_that_changed_underneath_stops_the_attempt(change: str, tmp_path: Path) -> None:
-    """Between staging and deciding: another executor, an upgrade, the metadata table, a rollback, no plan."""
+    """Between staging and deciding: another executor, an upgrade, a rollback, no plan."""
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
     (instant,) = pending_instants(table)
@@ -375,8 +375,6 @@ def test_a_table_that_changed_underneath_stops_the_attempt(change: str, tmp_path
         (timeline / f"{instant}.compaction.inflight").touch()
     elif change == "version":
         properties.write_bytes(properties.read_bytes() + b"\nhoodie.table.version=8\n")
-    elif change == "metadata":
-        properties.write_bytes(properties.read_bytes() + b"\nhoodie.table.metadata.partitions=files\n")
     elif change == "rollback":
         donor = unzip_golden("v9_rolled_back", tmp_path)
         plan = next((donor / ".hoodie" / "timeline").glob("*.rollback.requested"))

@@ -78,7 +78,8 @@ def test_other_tables(name: str, tmp_path: Path) -> None:
     path = unzip_golden(name, tmp_path)
     if not list(path.glob(".hoodie/**/*.compaction.requested")):
         from timeline.lock import ProcessLock
-        from timeline.schedule import drop_metadata_table, schedule_compaction
+        from timeline.metadata_table.drop import drop_metadata_table
+        from timeline.schedule import schedule_compaction
 
         lock = ProcessLock(str(path))
         schedule_compaction(drop_metadata_table(Table.open(str(path)), lock), lock, lambda storage: ())

@@ -51,9 +51,17 @@ def test_a_table_with_no_sign_of_others(version: int, tmp_path: Path) -> None:
 
 
 def test_a_live_metadata_table(tmp_path: Path) -> None:
-    found = findings(unzip_golden("v9_with_metadata_table", tmp_path))
-    assert found["metadata-table"].severity is Severity.DANGER
-    assert "hoodie.metadata.enable=false" in found["metadata-table"].todo
+    """It is kept; indexes that are not are named, and unknown ones keep us from writing."""
+    path = unzip_golden("v9_with_metadata_table", tmp_path)
+    properties = path / ".hoodie/hoodie.properties"
+    kept = properties.read_bytes()
+    assert "metadata-table" not in findings(path)
+    properties.write_bytes(kept + b"\nhoodie.table.metadata.partitions=files,record_index,secondary_index_city\n")
+    found = findings(path)["metadata-table"]
+    assert (found.severity, found.found) == (Severity.WARNING, "record_index, secondary_index_city")
+    properties.write_bytes(kept + b"\nhoodie.table.metadata.partitions=files,vector_index\n")
+    found = findings(path)["metadata-table"]
+    assert (found.severity, found.found) == (Severity.DANGER, "vector_index")
 
 
 @VERSIONS

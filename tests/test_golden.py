@@ -90,7 +90,7 @@ def test_compacts_as_hudi_did(name: str, tmp_path: Path) -> None:
 
 def drop_and_schedule(path: Path) -> None:
     """Requests a compaction; the lock is in-process: nobody else is there."""
-    from timeline.schedule import drop_metadata_table
+    from timeline.metadata_table.drop import drop_metadata_table
 
     lock = ProcessLock(str(path))
     table = drop_metadata_table(Table.open(str(path)), lock)

@@ -124,7 +124,6 @@ def a_go(instant: str) -> bytes:
         attempt=1,
         nonce="n",
         table_version=9,
-        metadata_partitions=(),
         completion_time=None,
         completed_path="x",
         content=b"",

@@ -81,11 +81,13 @@ def test_too_little_said_of_a_new_table(tmp_path: Path) -> None:
     assert not (tmp_path / "trips").exists()
 
 
-def test_a_live_metadata_table_is_refused_or_dropped(tmp_path: Path) -> None:
+def test_an_unknown_index_is_refused_or_dropped(tmp_path: Path) -> None:
     table = unzip_golden("v9_with_metadata_table", tmp_path)
+    properties = table / ".hoodie/hoodie.properties"
+    properties.write_bytes(properties.read_bytes() + b"\nhoodie.table.metadata.partitions=files,vector_index\n")
     batch = pa.table({"id": ["k1"], "p": ["north"], "ts": [10**6]})
     before = contents(table)
-    with pytest.raises(UnsupportedError, match="metadata table is on"):
+    with pytest.raises(UnsupportedError, match="vector_index"):
         writer(batch).upsert(str(table))
     assert contents(table) == before
     assert writer(batch).option(drop_metadata_table=True).upsert(str(table)).writes == 1

@@ -9,9 +9,9 @@ from timeline.heartbeat import heartbeat_path, is_live, read_heartbeat
 from timeline.instant import SERVICES, Instant, State
 from timeline.lock import TableLock
 from timeline.markers import marker_folder
+from timeline.metadata_table.update import check_keepable
 from timeline.plan import pending_clustering_file_groups
 from timeline.rollback import Reserved, completed_rollback_of, pending_rollbacks, roll_back
-from timeline.schedule import refuse_metadata_table
 from timeline.storage import files_below
 from timeline.table import Table
 
@@ -33,7 +33,7 @@ def roll_back_dead_writers(
 
     ConflictError: a rollback of a completed instant pends: only Hudi can finish it.
     """
-    refuse_metadata_table(table)
+    check_keepable(table, moves_rows=False)
     left = [r for r in pending_rollbacks(table) if not _is_service(table, r.plan.instant)]
     dead = partial(_is_dead, table, lazy=lazy, now_ms=now_ms, expiry_s=expiry_s)
     done = [roll_back(table, r.plan.instant, lock, reserved) for r in left if dead(r.at(State.INFLIGHT))]

@@ -17,28 +17,28 @@ after only while its heartbeat, fresh or stale, is there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from timeline.errors import ConflictError, MalformedError, TableChangedError, UsageError
-from timeline.file_name import LogFileName, parse_data_file
+from timeline.file_name import parse_data_file
 from timeline.heartbeat import heartbeat, heartbeat_path
 from timeline.instant import SERVICES, Instant, State
 from timeline.layout import staged_folder
 from timeline.lock import TableLock
-from timeline.log_block import BlockKind, HeaderKey, scan_blocks
-from timeline.log_write import rollback_block
 from timeline.markers import delete_markers
+from timeline.metadata_table.files_records import files_of_rollback
+from timeline.metadata_table.update import Change, check_keepable, forget, prepare, tell
+from timeline.revoke import revoke
 from timeline.rollback_plan import (
-    RevokedSlice,
     RollbackPlan,
     decode_rollback_plan,
     encode_rollback_metadata,
     encode_rollback_plan,
     rolled_back_instants,
 )
-from timeline.rollback_traces import data_files, join, traces_of
-from timeline.schedule import refuse_metadata_table
+from timeline.rollback_traces import join, traces_of
 from timeline.storage import Storage
 from timeline.table import Table
 
@@ -46,8 +46,6 @@ Reserved = Callable[[Storage], Iterable[str]]
 """Times that are taken though no timeline file shows them (records of attempts), asked under the lock."""
 
 _BEAT_S = 30.0
-_TOKEN = "1-0-1"  # as Hudi's own command blocks
-_TRIES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +74,10 @@ def roll_back(table: Table, instant: Instant, lock: TableLock, reserved: Reserve
     """Undoes a pending write; the rollback's instant. May be repeated.
 
     Whether its writer is dead is the caller's business. A rollback of it that pends is finished. ConflictError: it
-    completed, or nobody knows it. UsageError: a table service's instant. UnsupportedError: the metadata table is on.
+    completed, or nobody knows it. UsageError: a table service's instant. UnsupportedError: see
+    `check_keepable`.
     """
-    refuse_metadata_table(table)
+    check_keepable(table, moves_rows=False)
     if instant.action in SERVICES or not instant.is_write:
         raise UsageError("only a write can be rolled back", instant=instant.requested_time, found=instant.action)
     target = instant.requested_time
@@ -156,13 +155,13 @@ def _finish(table: Table, rollback: PendingRollback, lock: TableLock, reserved: 
         storage.put_if_absent(table.instant_path(rollback.at(State.INFLIGHT)), b"")
         for partition, name in plan.doomed:
             storage.delete(join(partition, name))
-        commands = dict(c for s in plan.revoked if (c := _revoke(table, s, plan.target)) is not None)
+        commands = dict(c for s in plan.revoked if (c := revoke(table, s, plan.target)) is not None)
         for instant in (plan.target, rollback.instant):  # Hudi marks its command blocks under the rollback
             delete_markers(storage, instant)
         storage.delete_folder(staged_folder(plan.target))
         took_ms = int((time.monotonic() - start) * 1000)
         done = encode_rollback_metadata(plan, rollback.instant, took_ms, commands, storage.base_path)
-        _complete(table, rollback, done, lock, reserved)
+        _complete(table, rollback, done, _left_behind(plan, commands), lock, reserved)
     storage.delete(heartbeat_path(plan.target))
     return rollback.instant
 
@@ -183,45 +182,19 @@ def _check(table: Table, plan: RollbackPlan) -> None:
             )
 
 
-def _revoke(table: Table, slice_: RevokedSlice, target: str) -> tuple[tuple[str, str], int] | None:
-    """Puts a command block behind the revoked log files of a slice, once; None for a slice whose logs are all gone.
-
-    The block's own instant is its target. Hudi takes the rollback's, which is greater than that of writes that were
-    going on meanwhile: Hudi 0.15 stops reading a slice there and hides their rows (hudi-format.md 6.2).
-    """
-    for _ in range(_TRIES):
-        logs = [
-            (name, entry.size)
-            for entry, name in data_files(table, slice_.partition)
-            if isinstance(name, LogFileName) and (name.file_id, name.instant) == (slice_.file_id, slice_.base_instant)
-        ]
-        if not logs:
-            return None
-        behind = max((n.version for n, _ in logs if str(n) in slice_.logs), default=0)
-        for name, size in logs:
-            if name.version > behind and _revokes(table, join(slice_.partition, str(name)), target):
-                return (slice_.partition, str(name)), size
-        version = max(name.version for name, _ in logs) + 1
-        made = LogFileName(file_id=slice_.file_id, instant=slice_.base_instant, version=version, token=_TOKEN)
-        block = rollback_block(target, target)
-        if table.storage.put_if_absent(join(slice_.partition, str(made)), block):
-            return (slice_.partition, str(made)), len(block)
-    raise ConflictError(
-        "no free name for a log file: others were faster each time",
-        path=slice_.partition,
-        found=f"{_TRIES} tries in file group {slice_.file_id}",
-        todo="Run again.",
-    )
+def _left_behind(plan: RollbackPlan, commands: Mapping[tuple[str, str], int]) -> Change:
+    """Log files that stay: revoked ones and those that revoke them, whose instant the metadata table may not know."""
+    revoked: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for slice_ in plan.revoked:
+        revoked[slice_.partition] |= slice_.logs
+    return Change(files=files_of_rollback(commands, revoked), moves_rows=False, measured=False)
 
 
-def _revokes(table: Table, path: str, target: str) -> bool:
-    blocks = scan_blocks(table.storage.open_input(path), path)
-    return any(b.kind is BlockKind.COMMAND and b.headers.get(HeaderKey.TARGET_INSTANT_TIME) == target for b in blocks)
-
-
-def _complete(table: Table, rollback: PendingRollback, content: bytes, lock: TableLock, reserved: Reserved) -> None:
+def _complete(
+    table: Table, rollback: PendingRollback, content: bytes, left: Change, lock: TableLock, reserved: Reserved
+) -> None:
     """Takes the instant off the timeline and completes the rollback, in one section."""
-    plan = rollback.plan
+    plan, update = rollback.plan, prepare(table, left) if left.files else None
     with lock.hold(f"complete the rollback of {plan.target}"):
         _check_unchanged(table)
         timeline = table.load_timeline()
@@ -233,6 +206,9 @@ def _complete(table: Table, rollback: PendingRollback, content: bytes, lock: Tab
         current = timeline.find(plan.target, plan.instant.family)
         if current is not None and current.completed:
             raise _not_pending(table, plan.target)
+        if left.files:
+            tell(table, rollback.instant, left, update)
+        forget(table, plan.target)
         for state in (State.INFLIGHT, State.REQUESTED):
             table.storage.delete(table.instant_path(plan.instant.at(state)))
         completion = table.next_time(timeline, reserved(table.storage)) if table.layout.has_completion_times else None

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from timeline.active import Timeline
-from timeline.errors import ConflictError, UnsupportedError
+from timeline.errors import ConflictError
 from timeline.gate import clock_ms, put_wanted, remove_wanted
 from timeline.instant import Instant, State, later
-from timeline.layout import HOODIE
 from timeline.lock import TableLock
 from timeline.plan import CompactionPlan, encode_plan, pending_clustering_file_groups
 from timeline.plan_draft import drafts
@@ -23,7 +22,6 @@ from timeline.schedule_options import PLAN_NOW, ScheduleOptions
 from timeline.storage import Storage
 from timeline.survey import Survey, is_due
 from timeline.table import Table
-from timeline.table_config import save_table_config
 from timeline.triggers import TriggerStrategy
 from timeline.view import GroupKey
 
@@ -72,11 +70,10 @@ def schedule_compaction(
     lock. Where only a pending write is in the way of a due plan, writers are asked to wait (see `gate`). `dry_run`:
     nothing is changed.
 
-    UnsupportedError: the metadata table is on. LockError, UnknownStateError: nothing was changed.
+    LockError, UnknownStateError: nothing was changed.
     """
     with lock.hold("schedule a compaction"):
         table = table.reload()
-        refuse_metadata_table(table)
         timeline = table.load_timeline()
         asked = is_due(table, timeline, options)
         if not asked:
@@ -138,28 +135,3 @@ def clustered_file_groups(table: Table, timeline: Timeline) -> Iterable[GroupKey
 
 def _requested_path(table: Table, instant: Instant) -> str:
     return f"{table.config.timeline_folder}/{instant.requested_time}.{instant.action}.requested"
-
-
-def refuse_metadata_table(table: Table) -> None:
-    """UnsupportedError while the metadata table is on: a commit that does not update it is invisible for ever."""
-    if table.config.metadata_partitions:
-        raise UnsupportedError(
-            "the table's metadata table is on, and phantombase does not maintain it yet",
-            path=table.storage.base_path,
-            found="hoodie.table.metadata.partitions=" + ",".join(table.config.metadata_partitions),
-            todo="Turn it off with --drop-metadata-table (the next Hudi writer with it on rebuilds it), "
-            "or set hoodie.metadata.enable=false in all writers.",
-        )
-
-
-def drop_metadata_table(table: Table, lock: TableLock) -> Table:
-    """Turns the metadata table off as a Hudi writer without it does; nothing to do where it is off.
-
-    The property goes first: it is the switch readers obey. A crash in between leaves a folder nobody reads.
-    """
-    with lock.hold("drop the metadata table"):
-        table = table.reload()
-        if table.config.metadata_partitions:
-            save_table_config(table.storage, table.config.without_metadata_table())
-            table.storage.delete_folder(f"{HOODIE}/metadata")
-        return table.reload()

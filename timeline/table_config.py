@@ -8,7 +8,7 @@ replaced, `hoodie.properties.backup` lies beside it. `hoodie.table.checksum` is 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -28,7 +28,9 @@ _NAME = "hoodie.table.name"
 _DATABASE = "hoodie.database.name"
 _CHECKSUM = "hoodie.table.checksum"
 _REQUIRED = (_VERSION, _NAME, "hoodie.table.type", _CHECKSUM)
-_METADATA_PARTITIONS = ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight")
+_METADATA_BUILT = "hoodie.table.metadata.partitions"
+_METADATA_BUILDING = "hoodie.table.metadata.partitions.inflight"
+_METADATA_PARTITIONS = (_METADATA_BUILT, _METADATA_BUILDING)
 
 # A writer that replaces the file may finish between our look at the file and our look at its backup.
 _LOAD_ROUNDS = 2
@@ -88,6 +90,11 @@ class TableConfig:
         """The same settings with the metadata table switched off: readers then do not look at its folder."""
         kept = {key: value for key, value in self.properties.items() if key not in _METADATA_PARTITIONS}
         return TableConfig(properties=kept)
+
+    def without_metadata_partitions(self, dropped: Collection[str]) -> TableConfig:
+        """The same settings with some partitions of the metadata table switched off, as Hudi drops an index."""
+        kept = ",".join(name for name in self._list(_METADATA_BUILT) if name not in dropped)
+        return TableConfig(properties={**self.properties, _METADATA_BUILT: kept})
 
     @property
     def version(self) -> int:
@@ -158,6 +165,11 @@ class TableConfig:
     def metadata_partitions(self) -> tuple[str, ...]:
         """Partitions of the metadata table, built or being built; empty means it is off."""
         return tuple(sorted({name for key in _METADATA_PARTITIONS for name in self._list(key)}))
+
+    @property
+    def metadata_partitions_inflight(self) -> tuple[str, ...]:
+        """Those of them that Hudi's indexer is building."""
+        return self._list(_METADATA_BUILDING)
 
     @property
     def create_schema(self) -> str | None:

@@ -28,8 +28,9 @@ from timeline.instant import Instant, State
 from timeline.layout import staged_folder
 from timeline.lock import TableLock
 from timeline.markers import delete_markers
+from timeline.metadata_table.update import Change, check_keepable, prepare, tell
 from timeline.rollback import completed_rollback_of, pending_rollbacks, roll_back
-from timeline.schedule import clustered_file_groups, refuse_metadata_table
+from timeline.schedule import clustered_file_groups
 from timeline.table import Table
 from timeline.view import GroupKey, ViewFacts
 from writer_hooks.conflict import Footprint, conflict_with_commit, conflict_with_plans, conflict_with_schema
@@ -91,9 +92,10 @@ class Transaction:
 
     def complete(self, mine: Footprint, metadata: CommitMetadata) -> Instant:
         """Makes the write visible; the files are in their places. ConflictError: nothing of it is."""
-        table, storage = self.table, self.table.storage
+        storage, change = self.table.storage, Change.of(metadata)
+        update = prepare(self.table, change)
         with self.lock.hold("complete a delta commit"):
-            self._check_unchanged()
+            table = self._unchanged()
             self._check_still_ours()
             self.check_conflicts(mine, metadata.extra_metadata["schema"])
             completion = None
@@ -102,6 +104,7 @@ class Transaction:
             done = Instant(
                 requested_time=self.instant, action=ACTION, state=State.COMPLETED, completion_time=completion
             )
+            tell(table, self.instant, change, update)
             path = table.instant_path(done)
             data = encode_commit(metadata, table.layout.encoding)
             try:
@@ -114,16 +117,17 @@ class Transaction:
                 raise StorageError("the completed commit does not read back as written", path=path)
             return done
 
-    def _check_unchanged(self) -> None:
-        """Under the lock: an upgrade moves the timeline, and a live metadata table hides commits it does not know."""
-        before, now = self.table.config, self.table.reload().config
-        if (now.version, now.metadata_partitions) != (before.version, before.metadata_partitions):
+    def _unchanged(self) -> Table:
+        """The table as it is, under the lock: an upgrade moves the timeline."""
+        now = self.table.reload()
+        if now.config.version != self.table.config.version:
             raise TableChangedError(
-                "the table was upgraded, or its metadata table switched, under this write",
+                "the table was upgraded under this write",
                 path=self.table.storage.base_path,
                 instant=self.instant,
                 todo="Nothing of this write is visible. Write again (retries=).",
             )
+        return now
 
     def _check_still_ours(self) -> None:
         path = self.table.instant_path(_instant(self.instant, State.INFLIGHT))
@@ -158,12 +162,12 @@ def _instant(time: str, state: State) -> Instant:
 def transaction(table: Table, lock: TableLock, heartbeat_s: float) -> Iterator[Transaction]:
     """Begins a delta commit; rolls it back when the block fails, so that the table reads as before.
 
-    UnsupportedError: the metadata table is on. Errors before the first write leave no trace.
+    UnsupportedError: see `check_keepable`. Errors before the first write leave no trace.
     """
     with ExitStack() as stack:
         with lock.hold("begin a delta commit"):
             table = table.reload()
-            refuse_metadata_table(table)
+            check_keepable(table)
             storage, timeline = table.storage, table.load_timeline()
             time = table.next_time(timeline, reserved_times(storage))
             pulse = stack.enter_context(heartbeat(storage, time, heartbeat_s, keep_on_error=True))

@@ -16,8 +16,9 @@ from timeline.errors import ConflictError, PressureError
 from timeline.gate import wait_while_wanted
 from timeline.layout import Slicing
 from timeline.lock import TableLock, table_lock
+from timeline.metadata_table.drop import drop_metadata_table
+from timeline.metadata_table.update import check_keepable
 from timeline.rollback import roll_back
-from timeline.schedule import drop_metadata_table, refuse_metadata_table
 from timeline.table import Table, TableSchema
 from writer_hooks.after_commit import AfterCommit, Mode, after_commit, due_at_once
 from writer_hooks.back_pressure import NO_LIMIT, BackPressure, Room
@@ -78,11 +79,11 @@ def write_batch(
 
 
 def _checked(table: Table, options: WriteOptions) -> tuple[Table, TableLock]:
-    """The table and its lock; UnsupportedError while the metadata table is on."""
+    """The table and its lock. UnsupportedError: see `check_keepable`."""
     lock = table_lock(table.storage.base_path, options.lock)
     if options.drop_metadata_table:
         table = drop_metadata_table(table, lock)
-    refuse_metadata_table(table)
+    check_keepable(table)
     return table, lock
 
 

@@ -297,14 +297,16 @@ def test_a_write_that_completes_at_any_call_is_kept_or_undone_but_never_both(pat
     assert number > 30
 
 
-def test_the_metadata_table_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_index_is_refused(tmp_path: Path) -> None:
     """Nothing is touched."""
     path = unzip_golden("v6_with_metadata_table", tmp_path)
+    properties = path / ".hoodie/hoodie.properties"
+    properties.write_bytes(properties.read_bytes() + b"\nhoodie.table.metadata.partitions=files,vector_index\n")
     before = content(path)
     instant = Instant(requested_time="20000101000000000", action="deltacommit", state=State.INFLIGHT)
-    with pytest.raises(UnsupportedError, match="metadata"):
+    with pytest.raises(UnsupportedError, match="vector_index"):
         roll_back(open_table(path), instant, LOCK)
-    with pytest.raises(UnsupportedError, match="metadata"):
+    with pytest.raises(UnsupportedError, match="vector_index"):
         undo_all(open_table(path))
     assert content(path) == before
 

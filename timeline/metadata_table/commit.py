@@ -1,0 +1,193 @@
+"""Delta commits on the metadata table's own timeline: what Hudi's readers and writers take for the table's truth.
+
+A change to the data table at instant t is told here first, under the table lock, at the same t:
+
+    forget     what an earlier try of t has left here
+    t.deltacommit.requested, t.deltacommit.inflight (which file groups), a log file each, then the completed file
+    (the caller) the data table's completed file
+
+Readers pass over an instant of this timeline while t pends on the data table's, so a crash at any line changes nothing:
+who does t again, or rolls it back, forgets what is here first; Hudi's writers do the same. So t must be forgotten here
+before it leaves the data table's timeline: from then on Hudi 1.x would take it for true.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from timeline.active import Timeline
+from timeline.commit_metadata import CommitMetadata, WriteStat
+from timeline.commit_metadata import encode as encode_commit
+from timeline.errors import ConflictError, MalformedError
+from timeline.file_name import LogFileName
+from timeline.instant import Instant, State
+from timeline.layout import Slicing
+from timeline.log_write import encoded_block
+from timeline.markers import delete_markers
+from timeline.metadata_table.keys import file_group_index
+from timeline.metadata_table.location import open_metadata_table
+from timeline.metadata_table.slices import OpenSlice, open_slices
+from timeline.revoke import revoke
+from timeline.rollback_traces import traces_of
+from timeline.table import Table
+
+_ACTION = "deltacommit"
+_TRIES = 20
+_BLOCK_BYTES = 64 << 20
+
+EncodedRecords = Mapping[str, Sequence[tuple[str, bytes]]]
+"""Records in Avro with their keys, by partition of the metadata table."""
+
+
+def newest_schema(metadata: Table) -> str:
+    """The Avro schema of the metadata table's records, as its newest delta commit has it."""
+    timeline = metadata.load_timeline()
+    for requested in sorted(timeline.completed_writes, reverse=True):
+        text = metadata.commit_metadata(timeline.completed_writes[requested]).extra_metadata.get("schema", "")
+        if text:
+            return text
+    raise MalformedError(
+        "no commit of the metadata table records its schema",
+        path=metadata.storage.base_path,
+        todo="Turn the metadata table off with --drop-metadata-table: the next Hudi writer builds it anew.",
+    )
+
+
+def commit_records(table: Table, instant: str, records: EncodedRecords, schema_text: str) -> None:
+    """Makes a delta commit with these records (the caller holds the table lock); may be repeated.
+
+    `table`: the data table. MalformedError: a partition without file groups. ConflictError: another process is making
+    the same commit, without the lock.
+    """
+    metadata = open_metadata_table(table)
+    forget(table, instant)
+    slices = {p: open_slices(metadata, p, metadata.load_timeline()) for p in records}
+    parts: dict[OpenSlice, list[bytes]] = {}
+    for partition, keyed in records.items():
+        of_partition = slices[partition]
+        for key, record in keyed:
+            parts.setdefault(of_partition[file_group_index(key, len(of_partition))], []).append(record)
+    _begin(metadata, instant, parts)
+    stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
+    for slice_, encoded in parts.items():
+        stats[slice_.partition].append(_append(metadata, slice_, instant, encoded, schema_text))
+    completion = None
+    if metadata.layout.has_completion_times:
+        used = metadata.load_timeline().used_times()
+        completion = table.next_time(table.load_timeline(), used)
+    done = Instant(requested_time=instant, action=_ACTION, state=State.COMPLETED, completion_time=completion)
+    _put(metadata, done, _commit(metadata, {p: tuple(s) for p, s in stats.items()}, {"schema": schema_text}))
+
+
+def forget(table: Table, instant: str) -> None:
+    """Takes an instant of the data table out of the metadata table, where it is there (the caller holds the lock).
+
+    May be repeated; after a crash at any line it is done by whoever forgets the instant next.
+    """
+    metadata = open_metadata_table(table)
+    storage, timeline = metadata.storage, metadata.load_timeline()
+    found = timeline.find(instant, _ACTION)
+    if found is None:
+        return
+    _refuse_compacted(metadata, timeline, found)
+    traces = traces_of(metadata, instant, _ACTION, scan=True)
+    for slice_ in traces.revoked:
+        revoke(metadata, slice_, instant)
+    for partition, name in traces.doomed:
+        storage.delete(f"{partition}/{name}")
+    delete_markers(storage, instant)
+    for completed in metadata.completed_commits(instant):
+        storage.delete(metadata.instant_path(completed))
+    for state in (State.INFLIGHT, State.REQUESTED):
+        storage.delete(metadata.instant_path(found.at(state)))
+
+
+def _refuse_compacted(metadata: Table, timeline: Timeline, instant: Instant) -> None:
+    """Hudi compacts no instant that pends on the data table; if somebody did, its records cannot be taken out."""
+    told = instant.completion_time or instant.requested_time
+    for later in timeline.completed_writes.values():
+        if instant.completed and later.action == "commit" and later.requested_time > told:
+            raise MalformedError(
+                "the metadata table was compacted with an instant that never completed",
+                path=metadata.storage.base_path,
+                instant=instant.requested_time,
+                found=f"compaction {later.requested_time}",
+                todo="Turn the metadata table off with --drop-metadata-table: the next Hudi writer builds it anew.",
+            )
+
+
+def _begin(metadata: Table, instant: str, slices: Mapping[OpenSlice, Sequence[bytes]]) -> None:
+    """Requested and inflight: Hudi's rollback on version 6 looks in the latter for the file groups written to."""
+    planned: defaultdict[str, list[WriteStat]] = defaultdict(list)
+    for slice_, records in slices.items():
+        planned[slice_.partition].append(
+            WriteStat(file_id=slice_.file_id, prev_commit=slice_.base_instant, num_update_writes=len(records))
+        )
+    begun = Instant(requested_time=instant, action=_ACTION, state=State.REQUESTED)
+    _put(metadata, begun, b"")
+    _put(metadata, begun.at(State.INFLIGHT), _commit(metadata, {p: tuple(s) for p, s in planned.items()}, {}))
+
+
+def _commit(metadata: Table, stats: Mapping[str, tuple[WriteStat, ...]], extra: Mapping[str, str]) -> bytes:
+    commit = CommitMetadata(partition_to_write_stats=stats, extra_metadata=extra, operation_type="UPSERT_PREPPED")
+    return encode_commit(commit, metadata.layout.encoding)
+
+
+def _put(metadata: Table, instant: Instant, content: bytes) -> None:
+    path = metadata.instant_path(instant)
+    if not metadata.storage.put_if_absent(path, content):
+        raise ConflictError(
+            "somebody else is making the same commit of the metadata table",
+            path=f"{metadata.storage.base_path}/{path}",
+            instant=instant.requested_time,
+            todo="All writers of a table must share one lock. Run again.",
+        )
+
+
+def _append(metadata: Table, slice_: OpenSlice, instant: str, records: Sequence[bytes], schema_text: str) -> WriteStat:
+    """A new log file on a slice."""
+    data = b"".join(
+        bytes(part)
+        for some in _blocks(records)
+        for part in encoded_block(some, instant=instant, schema_text=schema_text)
+    )
+    by_name = metadata.layout.slicing is Slicing.BY_BASE_INSTANT
+    base_instant = slice_.base_instant if by_name else instant
+    first = 1 + max((log.version for log in slice_.logs if log.instant == base_instant), default=0)
+    # The last part makes the name ours alone: one of a dead try may lie around.
+    token = f"0-0-{uuid.uuid4().int % 10**9}"
+    for version in range(first, first + _TRIES):
+        name = LogFileName(file_id=slice_.file_id, instant=base_instant, version=version, token=token)
+        path = f"{slice_.partition}/{name}"
+        if metadata.storage.put_if_absent(path, data):
+            return WriteStat(
+                file_id=slice_.file_id,
+                path=path,
+                prev_commit=base_instant,
+                num_writes=len(records),
+                num_update_writes=len(records),
+                total_write_bytes=len(data),
+                partition_path=slice_.partition,
+                file_size_in_bytes=len(data),
+                log_version=version,
+                log_offset=0,
+                base_file=slice_.base_file if by_name else "",
+                log_files=(*(str(log) for log in slice_.logs if by_name), str(name)),
+            )
+    raise ConflictError(
+        "no free name for a log file of the metadata table", path=slice_.partition, instant=instant, todo="Run again."
+    )
+
+
+def _blocks(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """The records, cut into parts that one block may hold."""
+    start, size = 0, 0
+    for position, record in enumerate(records):
+        size += len(record)
+        if size > _BLOCK_BYTES:
+            yield records[start : position + 1]
+            start, size = position + 1, 0
+    if start < len(records):
+        yield records[start:]

@@ -1,0 +1,21 @@
+"""Turning the metadata table off."""
+
+from __future__ import annotations
+
+from timeline.lock import TableLock
+from timeline.metadata_table.location import METADATA_FOLDER
+from timeline.table import Table
+from timeline.table_config import save_table_config
+
+
+def drop_metadata_table(table: Table, lock: TableLock) -> Table:
+    """Turns the metadata table off as a Hudi writer without it does; nothing to do where it is off.
+
+    The property goes first: it is the switch readers obey. A crash in between leaves a folder nobody reads.
+    """
+    with lock.hold("drop the metadata table"):
+        table = table.reload()
+        if table.config.metadata_partitions:
+            save_table_config(table.storage, table.config.without_metadata_table())
+            table.storage.delete_folder(METADATA_FOLDER)
+        return table.reload()

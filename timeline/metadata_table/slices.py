@@ -1,0 +1,69 @@
+"""File slices of the metadata table that a delta commit appends to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from timeline.active import Timeline
+from timeline.errors import MalformedError, MissingFileError
+from timeline.file_name import BaseFileName, LogFileName
+from timeline.layout import Slicing
+from timeline.storage import Entry
+from timeline.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSlice:
+    """The latest file slice of a file group. `base_file`: its name, "" without one; `logs`: in the order they merge."""
+
+    partition: str
+    file_id: str
+    base_instant: str
+    base_file: str
+    logs: tuple[LogFileName, ...]
+
+
+def open_slices(metadata: Table, partition: str, timeline: Timeline) -> list[OpenSlice]:
+    """The latest slice of each file group, in the order of their indexes (their ids end in it).
+
+    Hudi compacts the metadata table whole, so a compaction that pends holds every file group: what is appended now
+    belongs to the slice that it will begin (version 6).
+    """
+    try:
+        names = list(_names(metadata.storage.list(partition)))
+    except MissingFileError:
+        names = []
+    pending = max((i.requested_time for i in timeline.pending_compactions), default="")
+    found = []
+    for file_id in sorted({n.file_id for n in names}):
+        mine = [n for n in names if n.file_id == file_id]
+        bases = [n for n in mine if isinstance(n, BaseFileName)]
+        logs = [n for n in mine if isinstance(n, LogFileName)]
+        by_name = metadata.layout.slicing is Slicing.BY_BASE_INSTANT
+        instants = [pending, *(n.instant for n in bases), *(n.instant for n in logs if by_name)]
+        base_instant = max(instants) or min(n.instant for n in logs)
+        base = next((str(n) for n in bases if n.instant == base_instant), "")
+        found.append(
+            OpenSlice(
+                partition=partition,
+                file_id=file_id,
+                base_instant=base_instant,
+                base_file=base,
+                logs=tuple(sorted((n for n in logs if n.instant == base_instant), key=lambda n: n.sort_key)),
+            )
+        )
+    if not found:
+        raise MalformedError(
+            "a partition of the metadata table has no file groups",
+            path=f"{metadata.storage.base_path}/{partition}",
+            todo="Turn the metadata table off with --drop-metadata-table: the next Hudi writer builds it anew.",
+        )
+    return found
+
+
+def _names(entries: Sequence[Entry]) -> Iterator[BaseFileName | LogFileName]:
+    for entry in entries:
+        if entry.is_folder or entry.name.endswith(".crc") or entry.name.startswith(".hoodie"):
+            continue
+        yield LogFileName.parse(entry.name) if entry.name.startswith(".") else BaseFileName.parse(entry.name)
