@@ -64,11 +64,9 @@ def data_block(
     return _block(BlockKind.AVRO_DATA, headers, [struct.pack(">ii", CONTENT_VERSION, rows.num_rows), *records])
 
 
-def encoded_block(records: Sequence[bytes], *, instant: str, schema_text: str) -> Parts:
-    """A data block of `instant` with records that are in Avro already, by `schema_text`."""
-    framed = [part for record in records for part in (struct.pack(">i", len(record)), record)]
-    content = [struct.pack(">ii", CONTENT_VERSION, len(records)), *framed]
-    return _block(BlockKind.AVRO_DATA, _headers(instant, schema_text, ()), content)
+def hfile_block(content: bytes, *, instant: str, schema_text: str) -> Parts:
+    """A data block of `instant` whose content is a whole HFile of records by `schema_text`."""
+    return _block(BlockKind.HFILE_DATA, _headers(instant, schema_text, ()), [content])
 
 
 def _parquet_file(rows: pa.Table, schema_text: str, codec: str) -> pa.Buffer:

@@ -24,8 +24,9 @@ from timeline.errors import ConflictError, MalformedError
 from timeline.file_name import LogFileName
 from timeline.instant import Instant, State
 from timeline.layout import Slicing
-from timeline.log_write import encoded_block
+from timeline.log_write import hfile_block
 from timeline.markers import delete_markers
+from timeline.metadata_table.hfile_write import Entry, hfile_content
 from timeline.metadata_table.keys import file_group_index
 from timeline.metadata_table.location import open_metadata_table
 from timeline.metadata_table.slices import OpenSlice, open_slices
@@ -64,11 +65,11 @@ def commit_records(table: Table, instant: str, records: EncodedRecords, schema_t
     metadata = open_metadata_table(table)
     forget(table, instant)
     slices = {p: open_slices(metadata, p, metadata.load_timeline()) for p in records}
-    parts: dict[OpenSlice, list[bytes]] = {}
+    parts: dict[OpenSlice, list[Entry]] = {}
     for partition, keyed in records.items():
         of_partition = slices[partition]
         for key, record in keyed:
-            parts.setdefault(of_partition[file_group_index(key, len(of_partition))], []).append(record)
+            parts.setdefault(of_partition[file_group_index(key, len(of_partition))], []).append((key.encode(), record))
     _begin(metadata, instant, parts)
     stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
     for slice_, encoded in parts.items():
@@ -118,7 +119,7 @@ def _refuse_compacted(metadata: Table, timeline: Timeline, instant: Instant) -> 
             )
 
 
-def _begin(metadata: Table, instant: str, slices: Mapping[OpenSlice, Sequence[bytes]]) -> None:
+def _begin(metadata: Table, instant: str, slices: Mapping[OpenSlice, Sequence[Entry]]) -> None:
     """Requested and inflight: Hudi's rollback on version 6 looks in the latter for the file groups written to."""
     planned: defaultdict[str, list[WriteStat]] = defaultdict(list)
     for slice_, records in slices.items():
@@ -146,12 +147,12 @@ def _put(metadata: Table, instant: Instant, content: bytes) -> None:
         )
 
 
-def _append(metadata: Table, slice_: OpenSlice, instant: str, records: Sequence[bytes], schema_text: str) -> WriteStat:
+def _append(metadata: Table, slice_: OpenSlice, instant: str, records: Sequence[Entry], schema_text: str) -> WriteStat:
     """A new log file on a slice."""
     data = b"".join(
         bytes(part)
-        for some in _blocks(records)
-        for part in encoded_block(some, instant=instant, schema_text=schema_text)
+        for some in _blocks(sorted(records))
+        for part in hfile_block(hfile_content(some, schema_text), instant=instant, schema_text=schema_text)
     )
     by_name = metadata.layout.slicing is Slicing.BY_BASE_INSTANT
     base_instant = slice_.base_instant if by_name else instant
@@ -181,10 +182,10 @@ def _append(metadata: Table, slice_: OpenSlice, instant: str, records: Sequence[
     )
 
 
-def _blocks(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+def _blocks(records: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
     """The records, cut into parts that one block may hold."""
     start, size = 0, 0
-    for position, record in enumerate(records):
+    for position, (_, record) in enumerate(records):
         size += len(record)
         if size > _BLOCK_BYTES:
             yield records[start : position + 1]
