@@ -14,7 +14,8 @@ from timeline.file_name import BaseFileName, LogFileName
 from timeline.heartbeat import Process, heartbeat_path
 from timeline.instant import Instant, State, next_time
 from timeline.layout import Slicing, staged_folder
-from timeline.markers import Marker, MarkerKind, log_marker_kind, make_marker
+from timeline.markers import Marker, MarkerKind, list_markers, log_marker_kind, make_marker
+from timeline.table import Table
 
 _ROW = avro_schema(("a", "int"))
 
@@ -76,6 +77,21 @@ def leave_dead_write(
     storage.overwrite(heartbeat_path(time_), b"phantombase\n" + json.dumps(asdict(owner)).encode())
     make_old({p for p in path.rglob("*") if p.is_file()} - before, age_s)
     return DeadWrite(instant=instant, logs=placed_logs, bases=placed_bases)
+
+
+def kill_newest(table: Table) -> Instant:
+    """Makes the newest delta commit one whose writer died just before completing it: its markers are there again."""
+    timeline = table.load_timeline()
+    done = timeline.completed_writes[timeline.latest_completed]
+    for partition, stats in table.commit_metadata(done).partition_to_write_stats.items():
+        for stat in stats:
+            assert stat.path is not None
+            file = stat.path.rpartition("/")[2]
+            kind = log_marker_kind(table.layout) if ".log." in file else MarkerKind.CREATE
+            make_marker(table.storage, done.requested_time, Marker(partition=partition, file=file, kind=kind))
+    assert list_markers(table.storage, done.requested_time)
+    table.storage.delete(table.instant_path(done))
+    return done.at(State.INFLIGHT)
 
 
 def make_old(files: set[Path], age_s: float) -> None:

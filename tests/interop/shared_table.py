@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 from hudi import HudiTableBuilder
@@ -180,7 +181,7 @@ class SharedTable:
         same(self.we_read(Query.READ_OPTIMIZED), hudis)
         return hudis
 
-    def copy(self) -> SharedTable:
+    def copy(self) -> Self:
         """A copy of the table beside it."""
         path = self.path.with_name(f"{self.path.name}-copy")
         shutil.copytree(self.path, path)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,10 +20,14 @@ import pyarrow.compute as pc
 import pytest
 
 from compactor_daemon.options import OutputOptions
+from tests.dead_writer import kill_newest, leave_dead_write
+from tests.interop.indexed_table import IndexedTable
 from tests.interop.model import Write, check_write
 from tests.interop.rows import DECIMAL, PARTITIONS, SCHEMA, Rows, key, same
 from tests.interop.shared_table import BUCKET, COMMIT_TIME, EVENT_TIME, PARQUET_LOGS, SharedTable, hudi_rs_reads
 from tests.judge.client import Judge
+from timeline.dead_writers import roll_back_dead_writers
+from timeline.lock import ProcessLock
 from timeline.log_write import LogFormat
 from timeline.merge_rule import IS_DELETED
 from writer_hooks import Writer
@@ -47,10 +52,23 @@ KEYS = 120
 
 
 class History:
-    """One table and what may happen to it next; `said` tells what has happened. `merges`: log compactions may, too."""
+    """One table and what may happen to it next; `said` tells what has happened.
 
-    def __init__(self, judge: Judge, version: int, seed: int, path: Path, *, merges: bool = False) -> None:
+    `merges`: log compactions may, too. `indexes`: options of Hudi's writers that make it keep the metadata table.
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        version: int,
+        seed: int,
+        path: Path,
+        *,
+        merges: bool = False,
+        indexes: Mapping[str, object] | None = None,
+    ) -> None:
         self.merges = merges
+        self.indexed = indexes is not None
         self.random = random.Random(seed * 31 + version)
         self.bucket = self.random.random() < 0.4
         self.commit_time = self.random.random() < 0.4
@@ -71,7 +89,8 @@ class History:
         # What clustering and bulk insert write as INT64 decimals, Hudi 0.15's compaction multiplies by 100.
         columns = [name for name in SCHEMA.names if version > 6 or self.bucket or name != DECIMAL]
         self.source = Rows(seed, columns)
-        self.table = SharedTable(
+        kind = SharedTable if indexes is None else partial(IndexedTable, random=self.random)
+        self.table = kind(
             judge=judge,
             path=path,
             version=version,
@@ -79,7 +98,8 @@ class History:
             options=(COMMIT_TIME if self.commit_time else EVENT_TIME)
             | (BUCKET if self.bucket else {"hoodie.index.type": "BLOOM" if bloom else "SIMPLE"})
             | (PARQUET_LOGS if parquet_logs else {})
-            | KEYS_OF[self.keys],
+            | KEYS_OF[self.keys]
+            | dict(indexes or {}),
         )
         self.clock = 10
         self.fresh = 1000
@@ -247,6 +267,27 @@ class History:
         self.table.judge.savepoint(self.table.path)
         return True
 
+    def our_writer_dies(self) -> bool:
+        """And is rolled back, by the next write of Hudi's or by us."""
+        leave_dead_write(self.table.path)
+        # Hudi 0.15 hides what its own writer wrote behind its rollback.
+        hudis = self.table.version > 6 and self.random.random() < 0.5 and self.upsert()
+        if not hudis:
+            self.roll_back()
+        return True
+
+    def hudis_writer_dies(self) -> bool:
+        """After it has told the metadata table."""
+        if not self.upsert():
+            return False
+        kill_newest(self.table.open())
+        self.roll_back()
+        return True
+
+    def roll_back(self) -> None:
+        lock = ProcessLock(str(self.table.path))
+        assert roll_back_dead_writers(self.table.open(), lock, lazy=False, now_ms=0, expiry_s=120.0)
+
     def hudi_rs_can_read(self) -> bool:
         """Where it is a judge: `p:SIMPLE` it takes for the name of a column; of version 6 it knows neither the logs of
         a pending compaction nor that a late delete takes effect there.
@@ -280,6 +321,8 @@ class History:
         }
         if self.merges:
             steps |= {self.we_merge_logs: 25, self.we_upsert: 15}
+        if self.indexed:
+            steps |= {self.our_writer_dies: 3, self.hudis_writer_dies: 3}
         while True:
             (step,) = self.random.choices(list(steps), list(steps.values()))
             self.said.append(step.__name__)
@@ -310,10 +353,10 @@ def test_so_it_is_with_log_compactions(judge: Judge, version: int, seed: int, tm
     tell(History(judge, version, seed, tmp_path / "table", merges=True), seed)
 
 
-def tell(history: History, seed: int) -> None:
+def tell(history: History, seed: int, steps: int = STEPS) -> None:
     """Takes the steps, and compares after each."""
     try:
-        for _ in range(STEPS):
+        for _ in range(steps):
             history.step()
         history.said.append("compaction by both")
         history.table.we_may_schedule()

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.attempts import open_table
-from tests.dead_writer import leave_dead_write
+from tests.dead_writer import kill_newest, leave_dead_write
 from tests.faults import HookedStorage, ProcessDied, die_at_nth
 from tests.interop.rows import Rows, same
 from tests.interop.shared_table import SharedTable, check_rows
@@ -18,7 +18,6 @@ from timeline.dead_writers import roll_back_dead_writers
 from timeline.instant import Instant, State
 from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
-from timeline.markers import Marker, MarkerKind, list_markers, log_marker_kind, make_marker
 from timeline.rollback import pending_rollbacks, roll_back
 from timeline.table import Table
 
@@ -34,22 +33,6 @@ def table(judge: Judge, version: int, tmp_path: Path) -> SharedTable:
     made.create(rows(range(40), 1))
     made.upsert(rows(range(0, 40, 2), 2))
     return made
-
-
-def kill_newest(table: SharedTable) -> Instant:
-    """Makes Hudi's newest delta commit one whose writer died before completing it: markers are there again."""
-    opened = table.open()
-    timeline = opened.load_timeline()
-    done = timeline.completed_writes[timeline.latest_completed]
-    for partition, stats in opened.commit_metadata(done).partition_to_write_stats.items():
-        for stat in stats:
-            assert stat.path is not None
-            file = stat.path.rpartition("/")[2]
-            kind = log_marker_kind(opened.layout) if ".log." in file else MarkerKind.CREATE
-            make_marker(opened.storage, done.requested_time, Marker(partition=partition, file=file, kind=kind))
-    assert list_markers(opened.storage, done.requested_time)
-    opened.storage.delete(opened.instant_path(done))
-    return done.at(State.INFLIGHT)
 
 
 def undo(table: Table) -> list[str]:
@@ -75,7 +58,7 @@ def test_we_roll_back_a_dead_writer_of_hudi(table: SharedTable) -> None:
     """Its log files and its new base files; whole, and killed half-way and taken up by us and by Hudi."""
     before = table.agree()
     table.upsert(Rows(seed=3)(range(0, 80, 3), 3))
-    dead = kill_newest(table)
+    dead = kill_newest(table.open())
     same(table.agree(), before)
     left = table.copy()
     (rollback,) = undo(table.open())
@@ -122,7 +105,7 @@ def test_hudi_rolls_back_a_dead_writer_of_ours(table: SharedTable) -> None:
 def test_a_write_that_went_on_beside_our_rollback_is_read_by_hudi(table: SharedTable) -> None:
     """Its instant is older than the rollback's; behind a command block with the rollback's, 0.15 hides its rows."""
     table.upsert(Rows(seed=3)(range(0, 40, 3), 3))
-    dead = kill_newest(table)
+    dead = kill_newest(table.open())
     rows = Rows(seed=5)(range(0, 40, 5), 9)
     opened = table.open()
     ahead = opened.instant_path(Instant(requested_time="20990101000000000", action="clean", state=State.COMPLETED))

@@ -9,7 +9,9 @@ unless an option asks for it. Options are Hudi's own, and the later ones win:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -20,7 +22,7 @@ import pyarrow.parquet as pq
 from tests.judge.environment import JudgeError
 from tests.judge.session import Session
 
-__all__ = ["QUIET", "Judge", "JudgeError"]
+__all__ = ["METADATA_TABLE", "QUIET", "Judge", "JudgeError", "Selected"]
 
 Options: TypeAlias = Mapping[str, object]
 Rows: TypeAlias = pa.Table | Path
@@ -46,6 +48,18 @@ WRITER_KEYS = {
     "hoodie.table.partition.fields": "hoodie.datasource.write.partitionpath.field",
 }
 """Entries of hoodie.properties, and the options by which a writer has to repeat them."""
+
+
+METADATA_TABLE: Options = {"hoodie.metadata.enable": "true"}
+"""Hudi's own default, which QUIET turns off: writes keep the metadata table, reads list and skip files by it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selected:
+    """Rows a query found, and the number of file slices that it opened."""
+
+    rows: list[tuple[Any, ...]]
+    files: int
 
 
 class Judge:
@@ -100,6 +114,14 @@ class Judge:
     def count(self, path: Path, *, query: str = "snapshot", options: Options | None = None) -> int:
         """The number of rows Hudi reads."""
         return int(self.session.ask("count", path=str(path), options=_read_options(query, options)))
+
+    def select(
+        self, path: Path, columns: Sequence[str], *, where: str = "true", options: Options | None = None
+    ) -> Selected:
+        """What a query finds; `columns` and `where` are expressions of SQL. Small results only: they come as JSON."""
+        read = _read_options("snapshot", options)
+        found = self.session.ask("select", path=str(path), columns=json.dumps(columns), where=where, options=read)
+        return Selected(rows=[tuple(row) for row in found["rows"]], files=int(found["files"]))
 
     def scan(self, path: Path, *, query: str = "snapshot", options: Options | None = None) -> float:
         """Read all rows and columns on all cores, keep nothing, return the seconds: for benchmarks."""
@@ -211,6 +233,16 @@ class Judge:
         """Archive the timeline down to `keep` (fewest, most) commits, as far as it has been cleaned."""
         fewest, most = keep
         self._call("archive_commits", path, options, min_commits=fewest, max_commits=most, retain_commits=1)
+
+    # The metadata table.
+
+    def listed_files(self, path: Path) -> dict[str, int]:
+        """Size in bytes of each data file the metadata table lists, by its path below the table.
+
+        The procedure's name promises to compare with storage, but both of its listings come from the metadata table.
+        """
+        rows = self._call("validate_metadata_table_files", path, None, verbose=True)
+        return {"/".join(filter(None, (row["partition"], row["file_name"]))): row["metadata_size"] for row in rows}
 
     def _commit(self, path: Path, rows: Rows | None, operation: str, options: Options | None) -> None:
         operate = {"hoodie.datasource.write.operation": operation}

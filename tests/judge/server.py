@@ -49,6 +49,15 @@ def count(spark: SparkSession, request: dict[str, Any]) -> int:
     return frame(spark, request).count()
 
 
+def select(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
+    """Rows of `columns` where `where` holds, both in SQL, and how many file slices were opened for them."""
+    rows = frame(spark, request).where(request["where"]).selectExpr(*json.loads(request["columns"]))
+    found = [list(row) for row in rows.collect()]
+    leaves = rows._jdf.queryExecution().executedPlan().collectLeaves()
+    metrics = [leaves.apply(number).metrics().get("numFiles") for number in range(leaves.size())]
+    return {"rows": found, "files": sum(metric.get().value() for metric in metrics if metric.isDefined())}
+
+
 def scan(spark: SparkSession, request: dict[str, Any]) -> None:
     """Read every column of every row on all cores and drop them: a read without a result to write."""
     frame(spark, request).write.format("noop").mode("overwrite").save()
@@ -65,7 +74,7 @@ def sql(spark: SparkSession, request: dict[str, Any]) -> list[dict[str, Any]]:
             spark.conf.unset(key)
 
 
-OPERATIONS = {"write": write, "read": read, "count": count, "scan": scan, "sql": sql}
+OPERATIONS = {"write": write, "read": read, "count": count, "select": select, "scan": scan, "sql": sql}
 
 
 def failure(error: Exception) -> dict[str, str]:
