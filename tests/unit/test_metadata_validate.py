@@ -27,6 +27,11 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Indexed:
     return Indexed.golden(request.param, tmp_path)
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def invoke(*args: str | Path) -> tuple[int, str]:
     """Exit code and stdout."""
     result = CliRunner().invoke(app, [str(arg) for arg in args])
