@@ -1,0 +1,221 @@
+"""Keeping the metadata table: which partitions, what is told, HFiles, and forgetting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compactor_daemon.compactor import pending_instants
+from tests.attempts import open_table, run_one
+from tests.golden_tables import unzip_golden
+from tests.metadata_tables import VERSIONS
+from timeline.errors import MalformedError, UnsupportedError
+from timeline.instant import State
+from timeline.lock import ProcessLock
+from timeline.metadata_table.commit import commit_records, forget, newest_schema
+from timeline.metadata_table.hfile import open_hfile
+from timeline.metadata_table.hfile_write import encode_hfile
+from timeline.metadata_table.location import open_metadata_table
+from timeline.metadata_table.partitions import upkeep
+from timeline.metadata_table.read import read_entries, read_files
+from timeline.metadata_table.update import Change, prepare, tell
+from timeline.metadata_table.validate import validate
+from timeline.schedule import schedule_compaction
+from timeline.table import Table
+from writer_hooks import writer
+
+# --- HFiles --------------------------------------------------------------------------------------------------------
+
+pairs = st.dictionaries(st.binary(max_size=40), st.binary(max_size=9000), max_size=60)
+)
+
+
+@settings(max_examples=60)
+@given(pairs)
+def test_an_hfile_reads_as_it_was_written(values: dict[bytes, bytes]) -> None:
+    """In any number of blocks; its checksums are right (the reader verifies them)."""
+    entries = sorted(values.items())
+    file = open_hfile(pa.py_buffer(encode_hfile(entries, {"schema": b"text"})), "x")
+    read = [pair for batch in file.batches() for pair in zip(*batch.to_pydict().values(), strict=True)]
+    assert read == entries
+    assert file.entry_count == len(entries)
+    assert file.info["schema"] == b"text"
+
+
+def test_a_damaged_hfile_of_ours_is_noticed() -> None:
+    data = bytearray(encode_hfile([(b"k", b"value")], {}))
+    data[60] ^= 1
+    with pytest.raises(MalformedError, match="checksum"):
+        list(open_hfile(pa.py_buffer(bytes(data)), "x").batches())
+
+
+# --- which partitions ----------------------------------------------------------------------------------------------
+
+OURS = ("bloom_filters", "column_stats", "files", "partition_stats")
+
+
+def test_what_is_kept_left_and_dropped() -> None:
+    built = [*OURS, "record_index", "secondary_index_city", "expr_index_day"]
+    writes, merges = (upkeep(built, [], moves_rows=moves, where="") for moves in (True, False))
+    assert writes.kept == merges.kept == OURS
+    assert (writes.left, writes.dropped) == ((), ("expr_index_day", "record_index", "secondary_index_city"))
+    assert (merges.left, merges.dropped) == (("record_index", "secondary_index_city"), ("expr_index_day",))
+
+
+def test_what_is_being_built_is_kept_too_or_refused() -> None:
+    """An indexer skips commits that the metadata table knows: they would be missing from its index."""
+    assert upkeep(["files"], ["column_stats"], moves_rows=True, where="").kept == ("column_stats", "files")
+    assert upkeep(["files"], ["record_index"], moves_rows=False, where="").left == ("record_index",)
+    with pytest.raises(UnsupportedError, match="record_index"):
+        upkeep(["files"], ["record_index"], moves_rows=True, where="")
+    for moves in (True, False):
+        with pytest.raises(UnsupportedError, match="vector_index"):
+            upkeep(["files", "vector_index"], [], moves_rows=moves, where="")
+
+
+# --- telling and forgetting ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=VERSIONS)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    """A golden table with the metadata table on."""
+    return open_table(unzip_golden(f"{request.param}_with_metadata_table", tmp_path))
+
+
+def rows(ids: range, ts: int) -> pa.Table:
+    """Some of its columns."""
+    return pa.table({"id": [f"k{i:03d}" for i in ids], "p": ["north"] * len(ids), "ts": [ts] * len(ids)})
+
+
+def path_of(table: Table) -> Path:
+    return Path(table.storage.base_path)
+
+
+def test_writes_and_compactions_are_listed(table: Table) -> None:
+    """What the metadata table says is what lies there, step by step."""
+    for ts in (10**6, 10**6 + 1):
+        writer(rows(range(6), ts)).upsert(str(path_of(table)))
+        assert validate(table.reload()).differences == ()
+    schedule_compaction(table.reload(), ProcessLock("x"))
+    writer(rows(range(3), 10**6 + 2)).upsert(str(path_of(table)))
+    for instant in pending_instants(table):
+        run_one(table.reload(), instant)
+        assert validate(table.reload()).differences == ()
+    names = {name for files in read_files(table.reload()).partitions.values() for name in files}
+    assert any(instant in name for name in names)
+
+
+def test_an_index_of_rows_is_taken_out_by_a_write_and_not_by_a_compaction(
+    table: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
+    properties = path_of(table) / ".hoodie/hoodie.properties"
+    built = ",".join((*table.config.built_metadata_partitions, "record_index"))
+    properties.write_bytes(properties.read_bytes() + f"\nhoodie.table.metadata.partitions={built}\n".encode())
+    run_one(table.reload(), *pending_instants(table))
+    assert "record_index" in table.reload().config.metadata_partitions
+    capsys.readouterr()
+    writer(rows(range(3), 10**6)).upsert(str(path_of(table)))
+    assert "record_index" not in table.reload().config.metadata_partitions
+    assert table.reload().config.metadata_partitions == table.config.metadata_partitions
+    (warning,) = [line for line in capsys.readouterr().out.splitlines() if "indexes_dropped" in line]
+    assert "record_index" in warning
+
+
+def test_a_base_file_without_a_filter_takes_the_filters_out(table: Table) -> None:
+    """Hudi's lookup by filters fails on a file that has none."""
+    change = Change(
+        instant="20990101000000000",
+        files={"north": {f"f-0_0-0-0_{'2' * 17}.parquet": 1}},
+        moves_rows=True,
+        schema_text=table.schema_text(table.load_timeline()),
+    )
+    plain = next((path_of(table) / "north").glob("*.parquet"))
+    target = path_of(table) / "north" / next(iter(change.files["north"]))
+    pq.write_table(pq.read_table(plain).replace_schema_metadata(None), target, store_schema=False)
+    properties = path_of(table) / ".hoodie/hoodie.properties"
+    properties.write_bytes(properties.read_bytes() + b"\nhoodie.table.metadata.partitions=files,bloom_filters\n")
+    update = prepare(table.reload(), change)
+    assert update is not None
+    assert update.dropped == ("bloom_filters",)
+    assert set(update.records) == {"files"}
+
+
+def told(table: Table, instant: str, name: str) -> None:
+    """Only the metadata table hears of a file, as if its writer had died then."""
+    change = Change(instant=instant, files={"north": {name: 7}}, moves_rows=True, schema_text=None)
+    tell(table, change, prepare(table, change))
+
+
+def listed(table: Table) -> set[str]:
+    return {n for of in read_files(table).partitions.values() for n in of}
+
+
+def test_told_again_and_forgotten(table: Table) -> None:
+    """Whatever an earlier try told is gone: a pending instant counts nothing, a completed one only its last telling."""
+    instant = table.next_time(table.load_timeline())
+    before = listed(table)
+    begun = path_of(table) / table.config.timeline_folder / f"{instant}.deltacommit.requested"
+    begun.touch()
+    for name in ("one", "two"):
+        told(table, instant, f"{name}-0_0-0-0_{instant}.parquet")
+        assert listed(table) == before, "the data table's instant pends"
+    forget(table, instant)
+    begun.unlink()  # as a rollback would
+    assert listed(table) == before
+    assert not [i for i in open_metadata_table(table).load_timeline().instants if i.requested_time == instant]
+    begun.touch()
+    told(table, instant, f"three-0_0-0-0_{instant}.parquet")
+    done = path_of(table) / table.config.timeline_folder
+    suffix = f"_{instant}" if table.layout.has_completion_times else ""
+    newest = table.load_timeline().completed_writes[table.load_timeline().latest_completed]
+    (done / f"{instant}{suffix}.deltacommit").write_bytes(table.storage.read(table.instant_path(newest)))
+    assert listed(table) == before | {f"three-0_0-0-0_{instant}.parquet"}
+
+
+def test_an_instant_that_was_compacted_cannot_be_forgotten(table: Table) -> None:
+    """Its records are in a base file by then."""
+    instant = table.next_time(table.load_timeline())
+    told(table, instant, f"one-0_0-0-0_{instant}.parquet")
+    folder = path_of(table) / ".hoodie/metadata" / open_metadata_table(table).config.timeline_folder
+    later = f"{int(instant) + 10**6}"
+    (folder / (f"{later}_{later}.commit" if table.layout.has_completion_times else f"{later}.commit")).touch()
+    with pytest.raises(MalformedError, match="never completed"):
+        forget(table, instant)
+
+
+def test_a_partition_without_file_groups_is_refused(table: Table) -> None:
+    """Nothing is told then."""
+    before = open_metadata_table(table).load_timeline()
+    with pytest.raises(MalformedError, match="no file groups"):
+        commit_records(table, "20990101000000000", {"bloom_filters": [("k", b"")]}, "{}")
+    assert open_metadata_table(table).load_timeline() == before
+
+
+def test_the_schema_is_that_of_the_newest_delta_commit(table: Table) -> None:
+    metadata = open_metadata_table(table)
+    assert '"HoodieMetadataRecord"' in newest_schema(metadata)
+    for instant in metadata.load_timeline().instants:
+        if instant.state is State.COMPLETED:
+            metadata.storage.delete(metadata.instant_path(instant))
+    with pytest.raises(MalformedError, match="records its schema"):
+        newest_schema(metadata)
+
+
+def test_statistics_of_a_write_are_there(table: Table) -> None:
+    """A record a column of a new log file, and partitions that are told of its values."""
+    if "column_stats" not in table.config.metadata_partitions:
+        pytest.skip("0.15 builds none by default")
+    writer(rows(range(6), 10**6)).upsert(str(path_of(table)))
+    now = table.reload()
+    instant = now.load_timeline().latest_completed
+    of_file = [r["ColumnStatsMetadata"] for _, r in read_entries(now, "column_stats")]
+    mine = {s["columnName"]: s for s in of_file if instant in s["fileName"]}
+    assert mine["ts"]["maxValue"][1] == {"value": 10**6}
+    assert mine["_hoodie_record_key"]["minValue"][1] == {"value": "k000"}
+    of_partition = [r["ColumnStatsMetadata"] for _, r in read_entries(now, "partition_stats")]
+    assert max(s["maxValue"][1]["value"] for s in of_partition if s["columnName"] == "ts") == 10**6
