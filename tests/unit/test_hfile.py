@@ -127,6 +127,10 @@ def test_promises_that_do_not_fit() -> None:
         block[at : at + 4] = struct.pack(">i", (1 << 31) - 1)
         with pytest.raises(MalformedError, match="impossible sizes"):
             open_hfile(pa.py_buffer(bytes(block) + trailer({1: 0, 12: GZ})), "file")
+    block = bytearray(hblock(b"FILEINF2", b"PBUF\x00", Style(codec=NONE)))
+    block[12:16] = struct.pack(">i", 4)
+    with pytest.raises(MalformedError, match="another size"):
+        open_hfile(pa.py_buffer(bytes(block) + trailer({1: 0, 12: NONE})), "file")
     content = bytes(1 << 20)  # a thousandth of it on disk, and the header says less than it holds
     bomb = bytearray(hblock(b"FILEINF2", content, style))
     bomb[12:16] = struct.pack(">i", 10)

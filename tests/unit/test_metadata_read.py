@@ -5,15 +5,17 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.builders import PARQUET, block, delete_block, rollback_block
+from tests.builders import PARQUET, avro_content, block, delete_block, rollback_block
 from tests.metadata_tables import ADDED, VERSIONS, Indexed, entry
 from tests.seed import SEED
-from timeline.errors import MalformedError, PhantombaseError, UnsupportedError, UsageError
+from timeline.commit_metadata import CommitMetadata, encode
+from timeline.errors import MalformedError, MissingFileError, PhantombaseError, UnsupportedError, UsageError
 from timeline.listing import StorageListing
 from timeline.metadata_table.combine import combine, fold, merge
 from timeline.metadata_table.listing import MetadataListing
@@ -94,6 +96,7 @@ def test_blocks_of_both_kinds(table: Indexed, kind: str) -> None:
         entry("north", {gone: None, grown: before[grown] + 1, NEW: 7}),
     ]
     table.commit(make(added))
+    assert all(record["key"] == key for key, record in read_entries(table.open(), "files"))
     listed = read_files(table.open()).partitions
     assert list(listed) == ["east", "north", "south"]
     assert listed["east"] == {NEW: 5}
@@ -183,6 +186,36 @@ def test_command_blocks(tmp_path: Path) -> None:
     assert north(table) == before
 
 
+def test_made_up_commits(table: Indexed) -> None:
+    """Those that fill a new partition are before every instant of the data table."""
+    filling = "00000000000000012"
+    table.commit(table.avro([entry("north", {NEW: 3})], filling), filling, data=False)
+    assert north(table)[NEW] == 3
+
+
+def test_replaced_file_groups(table: Indexed) -> None:
+    """A partition that Hudi has dropped."""
+    opened = table.open()
+    replaced = CommitMetadata(partition_to_replace_file_ids={"files": ("files-0000-0",)})
+    name = f"{ADDED}_{ADDED}" if opened.layout.has_completion_times else ADDED
+    timeline = table.folder / ".hoodie" / opened.layout.default_timeline_folder
+    (timeline / f"{name}.replacecommit").write_bytes(encode(replaced, opened.layout.encoding))
+    assert list(read_entries(opened, "files")) == []
+
+
+def test_listed_below_a_folder(table: Indexed) -> None:
+    """Partitions in it, not those whose names only begin alike; and every reload lists the same way."""
+    table.commit(table.avro([entry("__all_partitions__", {"a/b": 0, "a/c": 0, "ab": 0, "south": None})]))
+    opened = table.open()
+    through = replace(opened, listing=MetadataListing())
+    assert through.partitions("a") == ["a/b", "a/c"]
+    assert through.partitions("a/c") == ["a/c"]
+    assert through.reload().partitions() == ["a/b", "a/c", "ab", "north"]
+    assert opened.reload().partitions() == ["north", "south"]
+    with pytest.raises(MissingFileError, match="no such partition"):
+        through.load_view(exactly={"south"})
+
+
 # --- refusals
 
 
@@ -207,6 +240,17 @@ def test_undecodable_records(table: Indexed, value: bytes) -> None:
     content = sound[at - 8 : at] + len(value).to_bytes(4, "big") + value
     table.commit(block(3, {0: ADDED, 2: table.schema}, content))
     with pytest.raises(MalformedError, match=r"metadata table; at files/.*log\."):
+        read_files(table.open())
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_bytes_behind_the_last(table: Indexed, inside: bool) -> None:
+    """Of a record, of a block."""
+    content = avro_content(table.schema, [entry("north", {})])
+    if inside:
+        content = content[:8] + (len(content) - 12 + 1).to_bytes(4, "big") + content[12:]
+    table.commit(block(3, {0: ADDED, 2: table.schema}, content + b"\x00"))
+    with pytest.raises(MalformedError, match="1 bytes behind it" if inside else "do not add up"):
         read_files(table.open())
 
 

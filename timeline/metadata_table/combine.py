@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from timeline.errors import MalformedError
@@ -46,15 +47,36 @@ def combine(older: Record, newer: Record) -> Record:
     if older["type"] != kind:
         raise MalformedError(
             "two entries of one key in the metadata table are of different types",
-            path=newer["key"],
+            path=str(newer.get("key")),
             expected=str(older["type"]),
             found=str(kind),
         )
-    if kind in (PARTITIONS, FILES):
-        return {**newer, _FILES_FIELD: _files(older, newer)}
-    if kind in (COLUMN_STATS, PARTITION_STATS) and older.get(_STATS_FIELD) and newer.get(_STATS_FIELD):
-        return {**newer, _STATS_FIELD: _stats(older[_STATS_FIELD], newer[_STATS_FIELD])}
+    with _shaped(newer):
+        if kind in (PARTITIONS, FILES):
+            return {**newer, _FILES_FIELD: _files(older, newer)}
+        if kind in (COLUMN_STATS, PARTITION_STATS) and older.get(_STATS_FIELD) and newer.get(_STATS_FIELD):
+            return {**newer, _STATS_FIELD: _stats(older[_STATS_FIELD], newer[_STATS_FIELD])}
     return newer
+
+
+def present_files(record: Record) -> dict[str, int]:
+    """Names and sizes of the files (of `__all_partitions__`: partitions) that an entry does not say are deleted."""
+    with _shaped(record):
+        listed = record.get(_FILES_FIELD) or {}
+        return {name: int(file["size"]) for name, file in listed.items() if not file["isDeleted"]}
+
+
+@contextmanager
+def _shaped(record: Record) -> Iterator[None]:
+    """Each block brings its own schema: one that names or types fields otherwise shows here."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        raise MalformedError(
+            "entry of the metadata table of another shape",
+            path=str(record.get("key")),
+            found=f"{type(error).__name__}: {error}",
+        ) from error
 
 
 def _files(older: Record, newer: Record) -> dict[str, dict[str, Any]]:

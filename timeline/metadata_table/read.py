@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from timeline.errors import UsageError
 from timeline.log_scan import Visibility, select_blocks
-from timeline.metadata_table.combine import fold, merge
+from timeline.metadata_table.combine import fold, merge, present_files
 from timeline.metadata_table.decode import Entry, Record, base_entries, block_entries
 from timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
 from timeline.metadata_table.valid_instants import valid_instants
@@ -47,8 +47,7 @@ def read_files(table: Table) -> ListedFiles:
     names: Mapping[str, int] = {}
     files: dict[str, dict[str, int]] = {}
     for key, record in read_entries(table, FILES):
-        listed = record.get("filesystemMetadata") or {}
-        present = {name: int(file["size"]) for name, file in listed.items() if not file["isDeleted"]}
+        present = present_files(record)
         if key == ALL_PARTITIONS:
             names = {_path(name): size for name, size in present.items()}
         else:
