@@ -266,6 +266,18 @@ def test_decimals_that_version_1_cannot_store_get_wider_bounds_or_none() -> None
     ]
 
 
+@pytest.mark.parametrize("kind", [Kind.TIMESTAMP_MILLIS, Kind.LOCAL_TIMESTAMP_MILLIS])
+def test_milliseconds_are_within_their_bounds_as_microseconds_too(kind: Kind) -> None:
+    """Hudi 0.15 reads version 1's bounds of a timestamp as microseconds."""
+    past, future = between(ValueType(kind), -5, -1), between(ValueType(kind), 7, 10**18)
+    assert bounds(past, V1) == ((f"{MODEL}.LongWrapper", {"value": -5000}), (f"{MODEL}.LongWrapper", {"value": -1}))
+    assert bounds(future, V1) == (
+        (f"{MODEL}.LongWrapper", {"value": 7}),
+        (f"{MODEL}.LongWrapper", {"value": 2**63 - 1}),
+    )
+    assert bounds(past, V2) == ((f"{MODEL}.LongWrapper", {"value": -5}), (f"{MODEL}.LongWrapper", {"value": -1}))
+
+
 def test_partition_records_widen_what_is_there() -> None:
     """They are not tight; a column without rows has nothing to add."""
     there, empty = between(ValueType(Kind.INT), 1, 2), replace(between(ValueType(Kind.INT), None, None), values=0)

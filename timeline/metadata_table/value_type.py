@@ -9,11 +9,12 @@ has the type in that name alone; version 2 (table version 9) names the type besi
     string; bytes, fixed             str; bytes      String; Bytes       the same
     date                             days, int       Date                Int
     time-millis; -micros             int             Int; Long           the same
-    (local-)timestamp-millis, -micros   int          Long                the same
+    (local-)timestamp-millis, -micros   int          Long (see below)    the same
     decimal(p, s)                    unscaled, int   Decimal             Bytes
 
 DecimalWrapper is decimal(30, 15): in version 1 Hudi 1.x gives up columns of other decimals, 0.15 fails where a value
-does not fit. Source: Hudi ValueType, ValueMetadata, HoodieAvroWrapperUtils.
+does not fit. Bounds of milliseconds in version 1 are wide, see `_readings`. Source: Hudi ValueType, ValueMetadata,
+HoodieAvroWrapperUtils.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
+from typing import Any
 
 import pyarrow as pa
 
@@ -35,6 +37,7 @@ Wrapped = tuple[str, dict[str, Value]]
 """(full name of the wrapper's record type, the record), as fastavro has a value of a union."""
 
 _NAMESPACE = "org.apache.hudi.avro.model"
+_LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 _DECIMAL_PRECISION, _DECIMAL_SCALE = 30, 15
 
 
@@ -119,11 +122,20 @@ class ValueType:
 
     def low_bound(self, value: Value, version: IndexVersion) -> Wrapped | None:
         """A lower bound as it is stored: the value or a lesser one, None where neither can be."""
-        return self._wrapped(value, version, towards=math.floor)
+        return self._wrapped(min(self._readings(value, version)), version, towards=math.floor)
 
     def high_bound(self, value: Value, version: IndexVersion) -> Wrapped | None:
         """An upper bound as it is stored: the value or a greater one, None where neither can be."""
-        return self._wrapped(value, version, towards=math.ceil)
+        return self._wrapped(max(self._readings(value, version)), version, towards=math.ceil)
+
+    def _readings(self, value: Value, version: IndexVersion) -> tuple[Any, ...]:
+        """The value, and what a reader may take it for: Hudi 0.15's compares every long of a timestamp as microseconds.
+
+        With the least and the greatest of both in its bounds, a file is found under either reading.
+        """
+        if version is IndexVersion.V2 or self.kind not in (Kind.TIMESTAMP_MILLIS, Kind.LOCAL_TIMESTAMP_MILLIS):
+            return (value,)
+        return value, max(_LONG_MIN, min(int(value) * 1000, _LONG_MAX))
 
     def _wrapped(self, value: Value, version: IndexVersion, towards: Callable[[Fraction], int]) -> Wrapped | None:
         if self.kind is not Kind.DECIMAL:
