@@ -97,7 +97,10 @@ class SharedTable:
         return mine if buckets is None else mine.buckets(int(str(buckets)))
 
     def creator(self, rows: pa.Table) -> Writer:
-        """A write of ours that makes the table, as `create` does; Hudi's later writes know its options."""
+        """A write of ours that makes the table, as `create` does; Hudi's later writes know its options.
+
+        The metadata table only Hudi can make.
+        """
         conf: dict[str, object] = {
             "hoodie.table.name": "shared",
             "hoodie.write.table.version": self.version,
@@ -107,7 +110,8 @@ class SharedTable:
             **self.options,
         }
         self.judge.adopt(self.path, self.options)
-        return writer(rows).conf({name: str(value) for name, value in conf.items()})
+        mine = {name: str(value) for name, value in conf.items() if not name.startswith("hoodie.metadata.")}
+        return writer(rows).conf(mine)
 
     def open(self) -> Table:
         """The table as we see it now."""

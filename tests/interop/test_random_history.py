@@ -106,6 +106,8 @@ class History:
         first = self.rows(range(KEYS), self.clock)
         if made_by_us:
             self.random.choice((Writer.upsert, Writer.insert, Writer.bulk_insert))(self.table.creator(first), str(path))
+            if self.indexed:
+                self.table.upsert(self.rows(self.some(), self.times()))
         else:
             self.table.create(first)
         self.snapshot = self.table.agree()
