@@ -7,8 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from compactor_daemon.compactor import pending_instants
 from tests.attempts import open_table, run_one
@@ -18,8 +16,6 @@ from timeline.errors import MalformedError, UnsupportedError
 from timeline.instant import State
 from timeline.lock import ProcessLock
 from timeline.metadata_table.commit import commit_records, forget, newest_schema
-from timeline.metadata_table.hfile import open_hfile
-from timeline.metadata_table.hfile_write import encode_hfile
 from timeline.metadata_table.location import open_metadata_table
 from timeline.metadata_table.partitions import upkeep
 from timeline.metadata_table.read import read_entries, read_files
@@ -28,31 +24,6 @@ from timeline.metadata_table.validate import validate
 from timeline.schedule import schedule_compaction
 from timeline.table import Table
 from writer_hooks import writer
-
-# --- HFiles --------------------------------------------------------------------------------------------------------
-
-pairs = st.dictionaries(st.binary(max_size=40), st.binary(max_size=9000), max_size=60)
-)
-
-
-@settings(max_examples=60)
-@given(pairs)
-def test_an_hfile_reads_as_it_was_written(values: dict[bytes, bytes]) -> None:
-    """In any number of blocks; its checksums are right (the reader verifies them)."""
-    entries = sorted(values.items())
-    file = open_hfile(pa.py_buffer(encode_hfile(entries, {"schema": b"text"})), "x")
-    read = [pair for batch in file.batches() for pair in zip(*batch.to_pydict().values(), strict=True)]
-    assert read == entries
-    assert file.entry_count == len(entries)
-    assert file.info["schema"] == b"text"
-
-
-def test_a_damaged_hfile_of_ours_is_noticed() -> None:
-    data = bytearray(encode_hfile([(b"k", b"value")], {}))
-    data[60] ^= 1
-    with pytest.raises(MalformedError, match="checksum"):
-        list(open_hfile(pa.py_buffer(bytes(data)), "x").batches())
-
 
 # --- which partitions ----------------------------------------------------------------------------------------------
 
