@@ -21,6 +21,7 @@ from tests.attempts import open_table, run_all, run_one
 from tests.faults import Failure, HookedStorage, ProcessDied, die_at, fail_at
 from tests.golden_tables import unzip_golden
 from tests.interleave import serial_pools
+from tests.interop.shared_table import hudi_rs_reads
 from tests.seed import SEED
 from tests.test_writer_faults import CHAOS, chosen
 from tests.written import seed_note
@@ -95,6 +96,7 @@ class Ground:
         self.check(path, after)
         run_all(open_table(path))
         self.check(path, after)
+        assert by_key(hudi_rs_reads(path)) == after
         table = open_table(path)
         for timeline in (table.load_timeline(), open_metadata_table(table).load_timeline()):
             assert not [i for i in timeline.instants if not i.completed]

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from timeline.active import Timeline
+from timeline.avro_schema import with_meta_columns, without_meta_columns
 from timeline.commit_metadata import CommitMetadata, WriteStat
 from timeline.commit_metadata import encode as encode_commit
 from timeline.errors import ConflictError, MalformedError
@@ -49,12 +50,15 @@ _SCHEMA = "schema"
 
 
 def newest_schema(metadata: Table) -> str:
-    """The Avro schema of the metadata table's records, as its newest delta commit has it."""
+    """The Avro schema of the metadata table's records: that of its newest delta commit, and the meta columns.
+
+    Hudi's log blocks have those, always null; hudi-rs fails on blocks without.
+    """
     timeline = metadata.load_timeline()
     for requested in sorted(timeline.completed_writes, reverse=True):
         text = metadata.commit_metadata(timeline.completed_writes[requested]).extra_metadata.get("schema", "")
         if text:
-            return text
+            return with_meta_columns(without_meta_columns(text))
     raise MalformedError(
         "no commit of the metadata table records its schema",
         path=metadata.storage.base_path,
@@ -85,7 +89,11 @@ def commit_records(table: Table, instant: str, records: EncodedRecords, schema_t
         used = metadata.load_timeline().used_times()
         completion = table.next_time(table.load_timeline(), used)
     done = Instant(requested_time=instant, action=_ACTION, state=State.COMPLETED, completion_time=completion)
-    _put(metadata, done, _commit(metadata, {p: tuple(s) for p, s in stats.items()}, {"schema": schema_text}))
+    _put(
+        metadata,
+        done,
+        _commit(metadata, {p: tuple(s) for p, s in stats.items()}, {"schema": without_meta_columns(schema_text)}),
+    )
 
 
 def forget(table: Table, instant: str) -> None:
