@@ -88,8 +88,8 @@ def compact(
         bool,
         typer.Option(
             "--drop-metadata-table",
-            help="turn the metadata table off first, if it is on: phantombase does not maintain it yet, and a "
-            "commit it does not know is invisible to Hudi readers. The next Hudi writer with it on rebuilds it",
+            help="turn Hudi's metadata table off first, if it is on. It is kept true otherwise; the next Hudi writer "
+            "with hoodie.metadata.enable=true builds it anew",
         ),
     ] = False,
     executor: ExecutorOption = EXECUTE.executor,

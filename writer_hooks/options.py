@@ -39,7 +39,8 @@ class WriteOptions:
     (`hoodie.cleaner.policy.failed.writes=LAZY`); None: when a lock is given, since others write too.
     `lock`: `file:PATH` or `zookeeper:HOST:PORT/BASE/KEY`, the same for all who write to or schedule on the table
     (`hoodie.write.lock.*`); None: a file in the table, which real Hudi does not know.
-    `drop_metadata_table`: turn a live metadata table off first (`hoodie.metadata.enable=false`).
+    `drop_metadata_table`: turn the metadata table off first, as Hudi's writers do with `hoodie.metadata.enable=false`;
+    else it is kept true where the table has one.
     `compaction`: what is done for it after the commit.
     `back_pressure`: how long a file group's log may become; None: batches of a stream wait, other writes go on.
     `times`: how TIMESTAMP partition values are formatted, as far as the table does not store it, under Hudi's names

@@ -70,7 +70,6 @@ _ONLY = {
     "hoodie.datasource.write.slash.separated.date.partitioning": "false",
     "hoodie.populate.meta.fields": "true",
     "hoodie.table.cdc.enabled": "false",
-    "hoodie.metadata.enable": "false",
 }
 """Understood, and supported with one value only."""
 

@@ -29,6 +29,7 @@ _KNOWN: _Known = {
     "hoodie.bucket.index.hash.field": ("bucket_fields", lambda text: tuple(f.strip() for f in text.split(","))),
     "hoodie.combine.before.upsert": ("combine", _flag),
     "hoodie.combine.before.insert": ("combine", _flag),
+    "hoodie.metadata.enable": ("drop_metadata_table", lambda text: not _flag(text)),
     "hoodie.logfile.data.block.format": ("log_format", lambda text: LogFormat(text.strip().lower())),
     "hoodie.parquet.max.file.size": ("file_bytes", int),
     "hoodie.parquet.small.file.limit": ("small_file_bytes", int),
