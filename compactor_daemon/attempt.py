@@ -32,6 +32,7 @@ from compactor_daemon.slice_task import SliceTask
 from timeline.errors import BarrierError, ConflictError, MissingFileError
 from timeline.heartbeat import process_name
 from timeline.instant import Instant
+from timeline.metadata_table.measure import Measure
 from timeline.plan import CompactionPlan
 from timeline.read import slice_rules
 from timeline.slice_rules import SliceRules
@@ -117,6 +118,7 @@ def tasks_for(
     *,
     instant: str,
     attempt: int,
+    measure: Measure | None = None,
 ) -> list[SliceTask]:
     """One task per file to be made; each input comes with its position in the plan."""
     return [
@@ -129,6 +131,7 @@ def tasks_for(
             schema_text=schema.file_text,
             output=output,
             log=one.log,
+            measure=measure,
         )
         for position, one in inputs
     ]
@@ -155,7 +158,15 @@ def stage(
         schema = table.schema(table.schema_text(view.timeline))
         rules = merge_rules(table, view, schema, output)
         inputs = planned_inputs(table, view, attempt.plan, attempt.instant, rules)
-        tasks = tasks_for(enumerate(inputs), rules, schema, output, instant=attempt.instant, attempt=attempt.number)
+        tasks = tasks_for(
+            enumerate(inputs),
+            rules,
+            schema,
+            output,
+            instant=attempt.instant,
+            attempt=attempt.number,
+            measure=Measure.of(table, schema),
+        )
         own = done_slices(storage, attempt.instant, attempt.number)
         done = {t.position: d for t in tasks if (d := _usable(t, own, adopted)) is not None}
         todo = [t for t in tasks if t.position not in done]

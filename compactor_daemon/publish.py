@@ -12,15 +12,17 @@ from __future__ import annotations
 
 from compactor_daemon.foreign import inflight_path
 from compactor_daemon.options import OutputOptions
-from compactor_daemon.records import Go, Placement
+from compactor_daemon.records import Go, Placement, attempts, done_slices
 from compactor_daemon.restore import merge_again
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import ConflictError, StorageError, TableChangedError
 from timeline.instant import Instant
 from timeline.lock import TableLock
+from timeline.metadata_table.column_range import ColumnRange
 from timeline.metadata_table.update import Change, prepare, tell
 from timeline.rollback import pending_rollbacks
 from timeline.staged import place_staged
+from timeline.storage import Storage
 from timeline.table import Table
 
 
@@ -63,7 +65,7 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
     `go` names has no final name then. `output`: how a file is written that has to be merged again.
     """
     storage, table = table.storage, table.reload()
-    change, update = Change.of(go.instant, decode_commit(go.content, go.completed_path)), None
+    change, update = Change.of(go.instant, decode_commit(go.content, go.completed_path), _measured(storage, go)), None
     if completed_compaction(table, go.instant) is None and _place_all(table, go, output):
         update = prepare(table, change)
     with lock.hold("complete a compaction"):
@@ -81,6 +83,13 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
         if done is None:
             raise StorageError("the completed commit is not there after it was written", path=go.completed_path)
         _check_ours(table, done, go)
+
+
+def _measured(storage: Storage, go: Go) -> dict[str, tuple[ColumnRange, ...]]:
+    """What the tasks found out of the files they wrote, where their records are still there."""
+    numbers = [n for n in attempts(storage, go.instant) if n <= go.attempt]
+    done = [d for n in numbers for d in done_slices(storage, go.instant, n).values()]
+    return {d.final: d.ranges for d in done if d.final is not None and d.ranges is not None}
 
 
 def _place_all(table: Table, go: Go, output: OutputOptions) -> bool:

@@ -16,12 +16,13 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from timeline.errors import AttemptDeadError, ConflictError, MalformedError
 from timeline.layout import RECORDS
 from timeline.ledger import Ledger
+from timeline.metadata_table.column_range import ColumnRange
 from timeline.storage import Storage
 
 OPEN, FATE, OK = "open", "fate", ".ok"
@@ -44,7 +45,8 @@ class SliceDone:
 
     `staged` and `final` are paths relative to the table base, None where there was nothing to write (no base and
     no log entry). `inputs`: the names of the files merged. `fingerprint`: digest of inputs, schema and merge
-    rules; a later attempt adopts the file only under an equal one. `size` in bytes, `seconds` of work.
+    rules; a later attempt adopts the file only under an equal one. `size` in bytes, `seconds` of work. `ranges`: of the
+    file's columns, where the metadata table has statistics.
     """
 
     position: int
@@ -65,18 +67,26 @@ class SliceDone:
     rolled_back_blocks: int
     skipped: Mapping[str, int]
     seconds: float
+    ranges: tuple[ColumnRange, ...] | None = None
 
     def to_json(self) -> bytes:
         """As stored."""
-        return _dump({**asdict(self), "ledger": self.ledger.to_json()})
+        ranges = None if self.ranges is None else [r.to_json() for r in self.ranges]
+        return _dump({**asdict(replace(self, ranges=None)), "ledger": self.ledger.to_json(), "ranges": ranges})
 
     @staticmethod
     def from_json(data: bytes, where: str) -> SliceDone:
         """Inverse of `to_json`; MalformedError names the file."""
         fields = _load(data, where)
         try:
+            ranges = fields["ranges"]
             return SliceDone(
-                **{**fields, "inputs": tuple(fields["inputs"]), "ledger": Ledger.from_json(fields["ledger"])}
+                **{
+                    **fields,
+                    "inputs": tuple(fields["inputs"]),
+                    "ledger": Ledger.from_json(fields["ledger"]),
+                    "ranges": None if ranges is None else tuple(ColumnRange.from_json(r) for r in ranges),
+                }
             )
         except (KeyError, TypeError, ValueError) as error:
             raise MalformedError("unreadable record of a compacted file slice", path=where, found=str(error)) from error

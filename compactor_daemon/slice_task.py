@@ -26,6 +26,7 @@ from timeline.file_name import BaseFileName, LogFileName
 from timeline.identity import identity_columns, identity_sum
 from timeline.ledger import Ledger
 from timeline.log_scan import Skipped
+from timeline.metadata_table.measure import Measure
 from timeline.slice_log import LogCounts
 from timeline.slice_rules import SliceRules
 from timeline.slice_stream import SliceStream, base_tables
@@ -43,7 +44,8 @@ _TOKEN_STAGE = 990_000_000
 class SliceTask:
     """Everything needed to compact one slice, picklable. `schema_text`: Avro schema of the file written.
 
-    `log`: a log file is made of the slice's logs, not a base file of the slice.
+    `log`: a log file is made of the slice's logs, not a base file of the slice. `measure`: what the metadata table is
+    to be told of the file, None where it has no statistics.
     """
 
     instant: str
@@ -54,6 +56,7 @@ class SliceTask:
     schema_text: str
     output: OutputOptions
     log: LogOutput | None = None
+    measure: Measure | None = None
 
     @property
     def final_name(self) -> BaseFileName | LogFileName:
@@ -104,11 +107,12 @@ def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
     ledger, counts = stage(storage, staged, task)
     if inputs.base is None and not counts.entries:
         storage.delete(staged)  # no base and no log entry: Hudi writes nothing either
-        staged_path, final, size = None, None, 0
+        staged_path, final, size, ranges = None, None, 0, None
     else:
         entry = storage.find(staged)
         staged_path, size = staged, entry.size if entry else 0
         final = f"{inputs.partition}/{task.final_name}" if inputs.partition else str(task.final_name)
+        ranges = task.measure.file(storage, staged, str(task.final_name)) if task.measure is not None else None
     done = SliceDone(
         position=task.position,
         partition=inputs.partition,
@@ -128,6 +132,7 @@ def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
         rolled_back_blocks=counts.skipped_blocks(Skipped.ROLLED_BACK),
         skipped={cause.value: number for cause, number in counts.skipped},
         seconds=round(time.monotonic() - started, 3),
+        ranges=ranges,
     )
     return _record(storage, f"{folder}/{task.position}{OK}", done)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from timeline.active import Timeline
 from timeline.avro_schema import META_COLUMNS, project
+from timeline.metadata_table.measure import Measure
 from timeline.read import slice_rules
 from timeline.table import Table, TableSchema
 from writer_hooks.bucket import KeySplit
@@ -89,6 +90,7 @@ def stage_rows(
         combine=combines(operation, options),
         deletes=operation is Operation.DELETE,
         file_bytes=options.file_bytes,
+        measure=Measure.of(begun.table, schema),
     )
     if options.buckets is not None:
         done = rows.regroup(BucketStep(work, options.buckets)).collect()

@@ -22,10 +22,11 @@ import pyarrow.compute as pc
 
 from compactor_daemon.base_file import write_base_file
 from timeline.avro_schema import COMMIT_SEQNO, COMMIT_TIME, FILE_NAME, PARTITION_PATH, RECORD_KEY
-from timeline.file_name import BaseFileName
+from timeline.file_name import BaseFileName, LogFileName
 from timeline.layout import staged_folder
 from timeline.log_write import data_block, delete_block, split_rows
 from timeline.merge_rule import HUDI_0X
+from timeline.metadata_table.column_range import ColumnRange
 from timeline.ordering import Ordering
 from timeline.staged import staged_output
 from timeline.view import FileSlice, GroupKey
@@ -69,7 +70,8 @@ class StagedFile:
     """One file of a write: sizes in bytes, counts in rows.
 
     `base_instant`: of the slice written on, None for a new file group; `base_file` and `log_files`: names of what
-    that slice holds. `name`: the base file's final name; a log file gets its version when it is placed.
+    that slice holds. `name`: the base file's final name; a log file gets its version when it is placed. `ranges`: of
+    the file's columns, where the metadata table has statistics.
     """
 
     kind: FileKind
@@ -85,6 +87,7 @@ class StagedFile:
     inserts: int
     updates: int
     deletes: int
+    ranges: tuple[ColumnRange, ...] | None = None
 
     @property
     def key(self) -> GroupKey:
@@ -93,13 +96,20 @@ class StagedFile:
 
     def to_json(self) -> bytes:
         """As it travels to the driver."""
-        return json.dumps({**asdict(self), "kind": self.kind.value}).encode()
+        ranges = None if self.ranges is None else [r.to_json() for r in self.ranges]
+        return json.dumps({**asdict(replace(self, ranges=None)), "kind": self.kind.value, "ranges": ranges}).encode()
 
     @staticmethod
     def from_json(data: bytes) -> StagedFile:
         """Inverse of `to_json`."""
         fields = json.loads(data)
-        return StagedFile(**{**fields, "kind": FileKind(fields["kind"]), "log_files": tuple(fields["log_files"])})
+        ranges = fields["ranges"]
+        made = {
+            "kind": FileKind(fields["kind"]),
+            "log_files": tuple(fields["log_files"]),
+            "ranges": None if ranges is None else tuple(ColumnRange.from_json(r) for r in ranges),
+        }
+        return StagedFile(**{**fields, **made})
 
 
 class Stager:
@@ -186,8 +196,10 @@ class Stager:
     def _done(
         self, kind: FileKind, key: GroupKey, slice_: FileSlice | None, path: str, name: str | None, counts: Counts
     ) -> StagedFile:
-        entry = self._work.table.storage.find(path)
+        storage, measure = self._work.table.storage, self._work.measure
+        entry = storage.find(path)
         partition, file_id = key
+        log = LogFileName(file_id=file_id, instant=self._work.instant, version=1)
         return StagedFile(
             kind=kind,
             partition=partition,
@@ -198,5 +210,6 @@ class Stager:
             staged=path,
             name=name,
             size=entry.size if entry else 0,
+            ranges=measure.file(storage, path, name or str(log)) if measure is not None else None,
             **asdict(counts),
         )

@@ -28,6 +28,7 @@ from timeline.instant import Instant, State
 from timeline.layout import staged_folder
 from timeline.lock import TableLock
 from timeline.markers import delete_markers
+from timeline.metadata_table.measure import Measured
 from timeline.metadata_table.update import Change, check_keepable, prepare, tell
 from timeline.rollback import completed_rollback_of, pending_rollbacks, roll_back
 from timeline.schedule import clustered_file_groups
@@ -90,9 +91,12 @@ class Transaction:
         plans = self.table.pending_plans(now)
         return conflict_with_plans(mine, {k for k, c in plans.items() if c not in known}, logs_too=by_name)
 
-    def complete(self, mine: Footprint, metadata: CommitMetadata) -> Instant:
-        """Makes the write visible; the files are in their places. ConflictError: nothing of it is."""
-        storage, change = self.table.storage, Change.of(self.instant, metadata)
+    def complete(self, mine: Footprint, metadata: CommitMetadata, measured: Measured | None = None) -> Instant:
+        """Makes the write visible; the files are in their places. ConflictError: nothing of it is.
+
+        `measured`: what is known of the files' columns, which the metadata table may be told; else they are read.
+        """
+        storage, change = self.table.storage, Change.of(self.instant, metadata, measured or {})
         update = prepare(self.table, change)
         with self.lock.hold("complete a delta commit"):
             table = self._unchanged()

@@ -17,6 +17,7 @@ from timeline.errors import ConflictError
 from timeline.log_fold import LogFold
 from timeline.log_write import LogFormat
 from timeline.merge_rule import IS_DELETED, Keyed, MergeRule
+from timeline.metadata_table.measure import Measure
 from timeline.slice_rules import SliceRules
 from timeline.table import Table, TableSchema
 from timeline.view import FileGroup, GroupKey, ViewFacts, is_replaced
@@ -28,7 +29,7 @@ class WriteWork:
 
     `clustering`: file groups of pending clusterings, which nobody may write to. `combine`: of several rows of a key
     one is kept, by the merge rule. `deletes`: the rows are keys to delete. `file_bytes`: where a new base file ends
-    and the next one begins.
+    and the next one begins. `measure`: see `Measure`, None where the metadata table has no statistics.
     """
 
     table: Table
@@ -43,6 +44,7 @@ class WriteWork:
     combine: bool
     deletes: bool
     file_bytes: int
+    measure: Measure | None = None
 
     @property
     def merge(self) -> MergeRule:

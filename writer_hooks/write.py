@@ -155,7 +155,8 @@ def _attempt(
             begun.check_conflicts(mine, schema.commit_text)
             placed = place_all(begun.table, begun.instant, files)
             extra = batch.metadata if batch is not None else {}
-            begun.complete(mine, _metadata(begun, schema, placed, operation, extra))
+            measured = {p.path: p.staged.ranges for p in placed if p.staged.ranges is not None}
+            begun.complete(mine, _metadata(begun, schema, placed, operation, extra), measured)
     remove_traces(table)
     done = _written(begun, operation, files, time.monotonic() - started)
     _log.info("written", instant=done.instant, operation=operation.value, files=done.files, rows=done.writes)

@@ -142,15 +142,17 @@ def _check(table: SharedTable, files: set[Path], deleted: set[Path]) -> None:
     ours = _as_stored(data, _our_records(table, files))
     for place in hudis.keys() - ours.keys():
         stats = hudis[place].get("ColumnStatsMetadata") or hudis[place]["BloomFilterMetadata"]
-        assert stats["isDeleted"] or stats["columnName"] in NESTED, f"Hudi has more of {place}: {stats}"
+        left_over = stats["isDeleted"] or stats["fileName"] in {file.name for file in deleted}
+        assert left_over or stats["columnName"] in NESTED, f"Hudi has more of {place}: {stats}"
     for place, (entry, is_base) in ours.items():
         assert place in hudis, f"Hudi has nothing of {entry}"
         _compare(entry, hudis[place], is_base)
     for place, (entry, is_base) in _as_stored(data, _our_tombstones(table, deleted)).items():
-        if table.version == 6:
-            _compare(entry, hudis[place], is_base)
-        else:
+        if table.version > 6:
             assert place not in hudis, "Hudi 1.x deletes the key"
+        elif is_base and table.partition_field is None:
+            # Of log files 0.15 leaves the records; of files in a partition it deletes those of another, cut name.
+            _compare(entry, hudis[place], is_base)
 
 
 def _compare(ours: Mapping[str, Any], hudis: Mapping[str, Any], is_base: bool) -> None:
@@ -170,7 +172,7 @@ def _compare(ours: Mapping[str, Any], hudis: Mapping[str, Any], is_base: bool) -
     if is_partition and mine["columnName"] == "text":
         unequal -= UTF16
     assert not unequal, f"{ {name: (mine[name], other[name]) for name in unequal} } of {mine}"
-    if is_base and mine["columnName"] in ("nan", "small_nan"):
+    if is_base and mine["columnName"] in ("nan", "small_nan") and not mine["isDeleted"]:
         assert not mine["minValue"][1]["value"] <= 0
         assert math.isnan(mine["maxValue"][1]["value"])
 

@@ -22,6 +22,8 @@ from timeline.metadata_table.hfile import (
 )
 
 _BLOCK_BYTES = 64 << 10
+"""Where a data block ends. Hudi 1.2's reader takes the size of a block's checksums off its content: with blocks of this
+size they are shorter than any last entry, which it would else pass over."""
 _CRC32, _CHECKSUM_STEP = 1, 16 << 10
 _NO_BLOCK = -1
 _NO_COMPRESSION = 2

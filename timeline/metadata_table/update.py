@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import json
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from timeline.metadata_table import commit
 from timeline.metadata_table.commit import EncodedRecords, commit_records, newest_schema
 from timeline.metadata_table.files_records import Record, Sizes, files_of, files_records
 from timeline.metadata_table.location import open_metadata_table
+from timeline.metadata_table.measure import Measured
 from timeline.metadata_table.partitions import BLOOM_FILTERS, FILES, Upkeep, upkeep
 from timeline.metadata_table.statistics import index_records
 from timeline.table import Table
@@ -36,22 +37,25 @@ _log = structlog.get_logger()
 class Change:
     """What `instant` does to the data table. `files`: those that are there from now on. `moves_rows`: see `upkeep`.
 
-    `schema_text`: of the files' newest rows, as commits record it; None: nothing of what they hold is told.
+    `schema_text`: of the files' newest rows, as commits record it; None: nothing of what they hold is told. `measured`:
+    what is known of that already.
     """
 
     instant: str
     files: Sizes
     moves_rows: bool
     schema_text: str | None
+    measured: Measured = field(default_factory=dict)
 
     @staticmethod
-    def of(instant: str, metadata: CommitMetadata) -> Change:
+    def of(instant: str, metadata: CommitMetadata, measured: Measured) -> Change:
         """That of a delta commit, compaction or log compaction."""
         return Change(
             instant=instant,
             files=files_of(metadata),
             moves_rows=not metadata.compacted,
             schema_text=metadata.extra_metadata["schema"],
+            measured=measured,
         )
 
 
@@ -84,7 +88,8 @@ def prepare(table: Table, change: Change) -> Update | None:
     dropped = wanted.dropped
     if change.schema_text is not None:
         schema = table.schema(change.schema_text)
-        for partition, keyed in index_records(table, change.files, change.instant, schema, wanted.kept):
+        told = index_records(table, change.files, change.instant, schema, wanted.kept, change.measured)
+        for partition, keyed in told:
             records[partition].append(encode(keyed))
         if BLOOM_FILTERS in wanted.kept and len(records[BLOOM_FILTERS]) < _base_files(change.files):
             del records[BLOOM_FILTERS]  # Hudi's lookup fails on a file without one
