@@ -144,7 +144,7 @@ def _metadata_files(path: Path) -> dict[str, int]:
     """Files of the metadata table's partitions and of its active timeline."""
     folder = path / ".hoodie/metadata"
     timeline = sum(p.is_file() for p in (folder / ".hoodie/timeline").iterdir())
-    data = sum(p.is_file() and not p.name.startswith(".hoodie") for p in folder.glob("*/*") if ".hoodie" not in p.parts)
+    data = sum(not p.name.startswith(".hoodie") for p in folder.glob("[!.]*/*"))
     return {"data": data, "timeline": timeline}
 
 
