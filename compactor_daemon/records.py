@@ -79,7 +79,7 @@ class SliceDone:
         """Inverse of `to_json`; MalformedError names the file."""
         fields = _load(data, where)
         try:
-            ranges = fields["ranges"]
+            ranges = fields.get("ranges")  # not known to earlier versions
             return SliceDone(
                 **{
                     **fields,
@@ -90,6 +90,10 @@ class SliceDone:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise MalformedError("unreadable record of a compacted file slice", path=where, found=str(error)) from error
+
+
+_NOT_OF_GO = ("fate", "metadata_partitions")
+"""In the file of a go record, and not in the record; the second is of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +133,7 @@ class Go:
         try:
             return Go(
                 **{
-                    **{k: v for k, v in fields.items() if k != "fate"},
+                    **{k: v for k, v in fields.items() if k not in _NOT_OF_GO},
                     "content": base64.b64decode(fields["content"]),
                     "placements": tuple(Placement(**p) for p in fields["placements"]),
                 }
