@@ -62,9 +62,13 @@ def numbered(first: int, ts: int) -> pa.Table:
 
 
 def opened(table: IndexedTable, where: str) -> int:
-    """File slices Hudi opens for a condition that a row fulfils."""
+    """File slices Hudi opens for a condition that a row fulfils.
+
+    Hudi 0.15 tells how many only where it reads base files alone.
+    """
     table.check_skipping([where])
-    found = table.judge.select(table.path, ["id"], where=where, options=SKIPPING)
+    query = {"hoodie.datasource.query.type": "read_optimized" if table.version == 6 else "snapshot"}
+    found = table.judge.select(table.path, ["id"], where=where, options={**SKIPPING, **query})
     assert found.rows
     return found.files
 
@@ -77,8 +81,9 @@ def test_queries_skip_files_of_ours_as_those_of_hudi(judge: Judge, version: int,
     assert (opened(table, everything), opened(table, "number = 4")) == (3, 1)
 
     table.writer(numbered(0, 2).set_column(3, "number", pa.array(range(900, 909), pa.int32()))).upsert(str(table.path))
-    assert opened(table, everything) == 3
-    assert opened(table, "number = 904") == 1, "log files of ours have no ranges"
+    if version > 6:
+        assert opened(table, everything) == 3
+        assert opened(table, "number = 904") == 1, "log files of ours have no ranges"
     table.we_schedule()
     table.we_compact()
     assert opened(table, everything) == 3
