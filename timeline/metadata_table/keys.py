@@ -33,6 +33,11 @@ def partition_name(partition: str) -> str:
     return partition or NO_PARTITION
 
 
+def partition_path(name: str) -> str:
+    """Inverse of `partition_name`."""
+    return "" if name == NO_PARTITION else name
+
+
 def column_stats_key(column: str, partition: str, file_name: str) -> str:
     """The key of one column of one file."""
     return _short_id(column) + _short_id(partition_name(partition)) + _file_id(file_name)

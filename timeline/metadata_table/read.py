@@ -10,7 +10,9 @@ from timeline.errors import UsageError
 from timeline.log_scan import Visibility, select_blocks
 from timeline.metadata_table.combine import fold, merge, present_files
 from timeline.metadata_table.decode import Entry, Record, base_entries, block_entries
+from timeline.metadata_table.keys import ALL_PARTITIONS, partition_path
 from timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
+from timeline.metadata_table.partitions import FILES
 from timeline.metadata_table.valid_instants import valid_instants
 from timeline.read import visibility_of
 from timeline.slice_log import slice_blocks
@@ -18,14 +20,6 @@ from timeline.storage import Storage
 from timeline.table import Table
 from timeline.triggers import commits_since_compaction
 from timeline.view import FileSlice, is_replaced, latest_slice
-
-FILES = "files"
-"""The partition with the files of every partition of the data table."""
-
-ALL_PARTITIONS = "__all_partitions__"
-"""Key of its entry with the names of all partitions."""
-
-_NOT_PARTITIONED = "."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +43,9 @@ def read_files(table: Table) -> ListedFiles:
     for key, record in read_entries(table, FILES):
         present = present_files(record)
         if key == ALL_PARTITIONS:
-            names = {_path(name): size for name, size in present.items()}
+            names = {partition_path(name): size for name, size in present.items()}
         else:
-            files[_path(key)] = present
+            files[partition_path(key)] = present
     return ListedFiles(
         partitions={name: files.get(name, {}) for name in sorted(names)},
         unnamed={name: files[name] for name in sorted(files.keys() - names)},
@@ -109,8 +103,3 @@ def _log_entries(storage: Storage, slice_: FileSlice, visibility: Visibility, va
         for block in select_blocks(slice_blocks(storage, slice_), visibility).blocks:
             if block.instant in valid:
                 yield from block_entries(block, sources[block.path])
-
-
-def _path(identifier: str) -> str:
-    """The partition path an identifier stands for."""
-    return "" if identifier == _NOT_PARTITIONED else identifier
