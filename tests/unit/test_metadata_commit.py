@@ -13,14 +13,17 @@ from tests.attempts import open_table, run_one
 from tests.golden_tables import unzip_golden
 from tests.metadata_tables import VERSIONS
 from timeline.errors import MalformedError, UnsupportedError
-from timeline.instant import State
+from timeline.file_name import LogFileName
+from timeline.instant import Instant, State
 from timeline.lock import ProcessLock
 from timeline.metadata_table.commit import commit_records, forget, newest_schema
 from timeline.metadata_table.location import open_metadata_table
 from timeline.metadata_table.partitions import upkeep
 from timeline.metadata_table.read import read_entries, read_files
+from timeline.metadata_table.slices import open_slices
 from timeline.metadata_table.update import Change, prepare, tell
 from timeline.metadata_table.validate import validate
+from timeline.plan import CompactionOperation, CompactionPlan, encode_plan
 from timeline.schedule import schedule_compaction
 from timeline.table import Table
 from writer_hooks import writer
@@ -146,6 +149,28 @@ def test_told_again_and_forgotten(table: Table) -> None:
     newest = table.load_timeline().completed_writes[table.load_timeline().latest_completed]
     (done / f"{instant}{suffix}.deltacommit").write_bytes(table.storage.read(table.instant_path(newest)))
     assert listed(table) == before | {f"three-0_0-0-0_{instant}.parquet"}
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_pending_compaction_begins_slices_of_the_file_groups_in_its_plan_only(planned: bool, tmp_path: Path) -> None:
+    """Hudi plans those that have logs: a log of the others stays where their base file is."""
+    table = open_table(unzip_golden("v6_with_metadata_table", tmp_path))
+    metadata = open_metadata_table(table)
+    (before,) = (s.base_instant for s in open_slices(metadata, "files", metadata.load_timeline()))
+    compaction = "20990101000000000001"
+    one = CompactionOperation(
+        base_instant_time=before,
+        delta_file_paths=(),
+        data_file_path=None,
+        file_id="files-0000-0" if planned else "col-stats-0000-0",
+        partition_path="files" if planned else "column_stats",
+    )
+    requested = Instant(requested_time=compaction, action="compaction", state=State.REQUESTED)
+    plan = encode_plan(CompactionPlan(operations=(one,)))
+    metadata.storage.put_if_absent(metadata.instant_path(requested), plan)
+    told(table, "20990101000000001", f"one-0_0-0-0_{'2' * 17}.parquet")
+    logs = [LogFileName.parse(p.name) for p in (path_of(table) / ".hoodie/metadata/files").glob(".files*.log.*")]
+    assert {n.instant for n in logs} == ({before, compaction} if planned else {before})
 
 
 def test_an_instant_that_was_compacted_cannot_be_forgotten(table: Table) -> None:

@@ -27,20 +27,22 @@ class OpenSlice:
 def open_slices(metadata: Table, partition: str, timeline: Timeline) -> list[OpenSlice]:
     """The latest slice of each file group, in the order of their indexes (their ids end in it).
 
-    Hudi compacts the metadata table whole, so a compaction that pends holds every file group: what is appended now
-    belongs to the slice that it will begin (version 6).
+    What is appended to a file group that a pending compaction holds belongs to the slice which that will begin (version
+    6). It holds those that had logs when it was planned: to others it will give no base file, and a slice begun there
+    would hide the older one.
     """
     try:
         names = list(_names(metadata.storage.list(partition)))
     except MissingFileError:
         names = []
-    pending = max((i.requested_time for i in timeline.pending_compactions), default="")
+    planned = metadata.pending_plans(timeline)
     found = []
     for file_id in sorted({n.file_id for n in names}):
         mine = [n for n in names if n.file_id == file_id]
         bases = [n for n in mine if isinstance(n, BaseFileName)]
         logs = [n for n in mine if isinstance(n, LogFileName)]
         by_name = metadata.layout.slicing is Slicing.BY_BASE_INSTANT
+        pending = planned.get((partition, file_id), "")
         instants = [pending, *(n.instant for n in bases), *(n.instant for n in logs if by_name)]
         base_instant = max(instants) or min(n.instant for n in logs)
         base = next((str(n) for n in bases if n.instant == base_instant), "")
