@@ -10,12 +10,14 @@ A placed file that is gone, with its staged copy, is merged again from its input
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from compactor_daemon.foreign import inflight_path
 from compactor_daemon.options import OutputOptions
-from compactor_daemon.records import Go, Placement, attempts, done_slices
+from compactor_daemon.records import Go, Placement, SliceDone, done_slices
 from compactor_daemon.restore import merge_again
 from timeline.commit_metadata import decode as decode_commit
-from timeline.errors import ConflictError, StorageError, TableChangedError
+from timeline.errors import ConflictError, MissingFileError, StorageError, TableChangedError
 from timeline.instant import Instant
 from timeline.lock import TableLock
 from timeline.metadata_table.column_range import ColumnRange
@@ -86,9 +88,14 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
 
 
 def _measured(storage: Storage, go: Go) -> dict[str, tuple[ColumnRange, ...]]:
-    """What the tasks found out of the files they wrote, where their records are still there."""
-    numbers = [n for n in attempts(storage, go.instant) if n <= go.attempt]
-    done = [d for n in numbers for d in done_slices(storage, go.instant, n).values()]
+    """What the tasks found out of the files they wrote, where their records are still there.
+
+    Who publishes the same decision may be taking them away this moment.
+    """
+    done: list[SliceDone] = []
+    for number in range(1, go.attempt + 1):
+        with suppress(MissingFileError):
+            done += done_slices(storage, go.instant, number).values()
     return {d.final: d.ranges for d in done if d.final is not None and d.ranges is not None}
 
 

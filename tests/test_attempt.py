@@ -146,6 +146,24 @@ def test_a_decided_compaction_is_published_by_a_successor_twice(tmp_path: Path) 
     check_whole(path, path.with_name("pending.expected"))
 
 
+def test_a_decision_is_published_while_somebody_else_retires_it(tmp_path: Path) -> None:
+    """Records that were listed are gone when they are read: nothing rests on them."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table, inner = open_table(path), LocalStorage(str(path))
+    (instant,) = pending_instants(table)
+    go = decided(table, instant)
+
+    def overtaken(call: Call) -> object:
+        found = call.do()
+        if call.name == "list" and call.path == attempt_folder(instant, go.attempt):
+            publish(table, go, ProcessLock("b"), OUTPUT)
+            retire(table, go, OUTPUT)
+        return found
+
+    publish(open_table(path, HookedStorage(inner, overtaken)), go, ProcessLock("a"), OUTPUT)
+    check_whole(path, path.with_name("pending.expected"))
+
+
 def test_a_lost_published_file_is_placed_again_before_staging_goes(tmp_path: Path) -> None:
     """Retiring looks first whether everything is there."""
     path = unzip_golden("v9_pending", tmp_path)
