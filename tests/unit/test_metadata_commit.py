@@ -24,6 +24,7 @@ from timeline.metadata_table.slices import open_slices
 from timeline.metadata_table.update import Change, prepare, tell
 from timeline.metadata_table.validate import validate
 from timeline.plan import CompactionOperation, CompactionPlan, encode_plan
+from timeline.rollback_plan import RollbackPlan, encode_rollback_plan
 from timeline.schedule import schedule_compaction
 from timeline.table import Table
 from writer_hooks import writer
@@ -149,6 +150,19 @@ def test_told_again_and_forgotten(table: Table) -> None:
     newest = table.load_timeline().completed_writes[table.load_timeline().latest_completed]
     (done / f"{instant}{suffix}.deltacommit").write_bytes(table.storage.read(table.instant_path(newest)))
     assert listed(table) == before | {f"three-0_0-0-0_{instant}.parquet"}
+
+
+def test_a_rollback_that_hudi_began_is_not_finished_over_what_is_told_again(table: Table) -> None:
+    """Hudi finishes a pending rollback by its plan, also where the instant has completed since."""
+    instant = table.next_time(table.load_timeline())
+    told(table, instant, f"one-0_0-0-0_{instant}.parquet")
+    metadata = open_metadata_table(table)
+    plan = encode_rollback_plan(RollbackPlan(target=instant, action="deltacommit"), metadata.storage.base_path)
+    rollback = Instant(requested_time=f"{int(instant) + 10**6}", action="rollback", state=State.REQUESTED)
+    metadata.storage.put_if_absent(metadata.instant_path(rollback), plan)
+    metadata.storage.put_if_absent(metadata.instant_path(rollback.at(State.INFLIGHT)), b"")
+    told(table, instant, f"two-0_0-0-0_{instant}.parquet")
+    assert metadata.load_timeline().pending("rollback") == ()
 
 
 @pytest.mark.parametrize("planned", [True, False])

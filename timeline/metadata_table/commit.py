@@ -33,6 +33,7 @@ from timeline.metadata_table.keys import file_group_index
 from timeline.metadata_table.location import open_metadata_table
 from timeline.metadata_table.slices import OpenSlice, open_slices
 from timeline.revoke import revoke
+from timeline.rollback_plan import decode_rollback_plan
 from timeline.rollback_traces import traces_of
 from timeline.table import Table
 
@@ -103,6 +104,7 @@ def forget(table: Table, instant: str) -> None:
     """
     metadata = open_metadata_table(table)
     storage, timeline = metadata.storage, metadata.load_timeline()
+    _forget_rollbacks(metadata, timeline, instant)
     found = timeline.find(instant, _ACTION)
     if found is None:
         return
@@ -117,6 +119,15 @@ def forget(table: Table, instant: str) -> None:
         storage.delete(metadata.instant_path(completed))
     for state in (State.INFLIGHT, State.REQUESTED):
         storage.delete(metadata.instant_path(found.at(state)))
+
+
+def _forget_rollbacks(metadata: Table, timeline: Timeline, instant: str) -> None:
+    """Takes away what Hudi began to undo of the instant here: it would be finished whatever is told by then."""
+    for rollback in timeline.pending("rollback"):
+        path = metadata.instant_path(rollback.at(State.REQUESTED))
+        if decode_rollback_plan(metadata.storage.read(path), path).target == instant:
+            for state in (State.INFLIGHT, State.REQUESTED):
+                metadata.storage.delete(metadata.instant_path(rollback.at(state)))
 
 
 def _refuse_compacted(metadata: Table, timeline: Timeline, instant: Instant) -> None:
