@@ -97,7 +97,7 @@ class Transaction:
         `measured`: what is known of the files' columns, which the metadata table may be told; else they are read.
         """
         storage, change = self.table.storage, Change.of(self.instant, metadata, measured or {})
-        update = prepare(self.table, change)
+        update = prepare(self.table.reload(), change)  # the metadata table may be gone by now
         with self.lock.hold("complete a delta commit"):
             table = self._unchanged()
             self._check_still_ours()
@@ -206,6 +206,8 @@ def _rolled_back_on_failure(table: Table, lock: TableLock, time: str) -> Iterato
         taken_over = False
         # What fails here is left to the next writer; the first error is the one to tell.
         try:
+            now = table.reload()  # who dropped an index meanwhile has changed the settings
+            table = now if now.config.version == table.config.version else table
             taken_over = any(r.plan.target == time for r in pending_rollbacks(table))
             taken_over = taken_over or completed_rollback_of(table, time) is not None
             pending = table.load_timeline().find(time, ACTION)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,11 +13,12 @@ from compactor_daemon.compactor import pending_instants
 from tests.attempts import open_table, run_one
 from tests.golden_tables import unzip_golden
 from tests.metadata_tables import VERSIONS
-from timeline.errors import MalformedError, UnsupportedError
+from timeline.errors import ConflictError, MalformedError, UnsupportedError
 from timeline.file_name import LogFileName
 from timeline.instant import Instant, State
 from timeline.lock import ProcessLock
 from timeline.metadata_table.commit import commit_records, forget, newest_schema
+from timeline.metadata_table.drop import drop_metadata_table
 from timeline.metadata_table.location import open_metadata_table
 from timeline.metadata_table.partitions import upkeep
 from timeline.metadata_table.read import read_entries, read_files
@@ -24,10 +26,12 @@ from timeline.metadata_table.slices import open_slices
 from timeline.metadata_table.update import Change, prepare, tell
 from timeline.metadata_table.validate import validate
 from timeline.plan import CompactionOperation, CompactionPlan, encode_plan
+from timeline.read import read_table
 from timeline.rollback_plan import RollbackPlan, encode_rollback_plan
 from timeline.schedule import schedule_compaction
 from timeline.table import Table
 from writer_hooks import writer
+from writer_hooks.placing import place_all
 
 # --- which partitions ----------------------------------------------------------------------------------------------
 
@@ -99,6 +103,34 @@ def test_an_index_of_rows_is_taken_out_by_a_write_and_not_by_a_compaction(
     assert table.reload().config.metadata_partitions == table.config.metadata_partitions
     (warning,) = [line for line in capsys.readouterr().out.splitlines() if "indexes_dropped" in line]
     assert "record_index" in warning
+
+
+def test_a_metadata_table_dropped_under_a_write_is_not_told(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dropped_meanwhile(*args: Any) -> Any:
+        drop_metadata_table(table, ProcessLock(table.storage.base_path))
+        return place_all(*args)
+
+    monkeypatch.setattr("writer_hooks.write.place_all", dropped_meanwhile)
+    writer(rows(range(3), 10**6)).upsert(str(path_of(table)))
+    assert table.reload().config.metadata_partitions == ()
+    assert 10**6 in read_table(table.reload())["ts"].to_pylist()
+
+
+def test_a_write_that_fails_after_an_index_was_dropped_is_rolled_back(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By itself, not when others take it for dead: until then nothing would be planned on version 6."""
+    properties = path_of(table) / ".hoodie/hoodie.properties"
+    built = ",".join((*table.config.built_metadata_partitions, "record_index"))
+
+    def switched_meanwhile(*_: object) -> None:
+        properties.write_bytes(properties.read_bytes() + f"\nhoodie.table.metadata.partitions={built}\n".encode())
+        raise ConflictError("somebody else changed what this write changes")
+
+    monkeypatch.setattr("writer_hooks.write.place_all", switched_meanwhile)
+    with pytest.raises(ConflictError):
+        writer(rows(range(3), 10**6)).upsert(str(path_of(table)))
+    assert table.reload().load_timeline().pending_delta_commits == ()
 
 
 def test_a_base_file_without_a_filter_takes_the_filters_out(table: Table) -> None:
