@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -261,3 +263,35 @@ def test_statistics_of_a_write_are_there(table: Table) -> None:
     assert mine["_hoodie_record_key"]["minValue"][1] == {"value": "k000"}
     of_partition = [r["ColumnStatsMetadata"] for _, r in read_entries(now, "partition_stats")]
     assert max(s["maxValue"][1]["value"] for s in of_partition if s["columnName"] == "ts") == 10**6
+
+
+@pytest.mark.parametrize("when", ["staged", "prepared"])
+def test_columns_indexed_since_a_file_was_measured_are_told_too(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hudi takes a column without statistics, beside others of a file, for one without values."""
+    table = open_table(unzip_golden("v9_with_metadata_table", tmp_path))
+    definitions = path_of(table) / ".hoodie/.index_defs/index.json"
+    now = definitions.read_text()
+    before = json.loads(now)
+    before["indexDefinitions"]["column_stats"]["sourceFields"] = ["id"]
+    definitions.write_text(json.dumps(before))
+    monkeypatch.setattr("timeline.metadata_table.indexed_columns._FIRST_COLUMNS", 1)
+
+    def defined_anew(do: Callable[..., Any]) -> Callable[..., Any]:
+        def done(*args: Any) -> Any:
+            try:
+                return do(*args)
+            finally:
+                definitions.write_text(now)
+
+        return done
+
+    if when == "staged":
+        monkeypatch.setattr("writer_hooks.write.place_all", defined_anew(place_all))
+    else:
+        monkeypatch.setattr("writer_hooks.transaction.prepare", defined_anew(prepare))
+    writer(rows(range(6), 10**6)).upsert(str(path_of(table)))
+    instant = table.load_timeline().latest_completed
+    told = [r["ColumnStatsMetadata"] for _, r in read_entries(table.reload(), "column_stats")]
+    assert "ts" in {s["columnName"] for s in told if instant in s["fileName"]}

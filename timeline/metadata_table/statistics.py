@@ -24,7 +24,7 @@ from timeline.metadata_table.stats_records import (
 from timeline.parquet_input import readable
 from timeline.rollback_traces import join
 from timeline.storage import Storage
-from timeline.table import Table, TableSchema
+from timeline.table import Table
 
 _THREADS = 8
 
@@ -40,23 +40,23 @@ class _Known:
 
 
 def index_records(
-    table: Table, files: Sizes, instant: str, schema: TableSchema, wanted: Collection[str], measured: Measured
+    table: Table, files: Sizes, instant: str, measure: Measure | None, wanted: Collection[str], measured: Measured
 ) -> Iterator[tuple[str, Keyed]]:
     """Records with their index partitions, of those that are `wanted`; file by file, partitions' own at the end.
 
-    `schema`: that of the files' newest rows. `measured`: what is known; other files are read, in their places. A base
-    file without a bloom filter has no record of one.
+    `measured`: what is known; other files, and those of which other columns are known than are asked for now, are read,
+    in their places. A base file without a bloom filter has no record of one.
     """
-    measure = Measure.of(table, schema)
+    columns = [] if measure is None else [(c.name, c.type) for c in measure.columns]
 
     def known(place: tuple[str, str]) -> _Known | None:
         partition, text = place
         path, name = join(partition, text), parse_data_file(text)
         if name is None or (isinstance(name, LogFileName) and name.is_cdc):
             return None
-        ranges = measured.get(path)
-        if ranges is None:
-            ranges = measure.file(table.storage, path, text) if measure is not None else ()
+        ranges = measured.get(path, ())
+        if measure is not None and [(r.column, r.type) for r in ranges] != columns:
+            ranges = measure.file(table.storage, path, text)
         is_asked = isinstance(name, BaseFileName) and BLOOM_FILTERS in wanted
         return _Known(partition, text, tuple(ranges), _bloom(table.storage, path) if is_asked else None)
 

@@ -24,7 +24,7 @@ from timeline.metadata_table import commit
 from timeline.metadata_table.commit import EncodedRecords, commit_records, newest_schema
 from timeline.metadata_table.files_records import Record, Sizes, files_of, files_records
 from timeline.metadata_table.location import open_metadata_table
-from timeline.metadata_table.measure import Measured
+from timeline.metadata_table.measure import Measure, Measured
 from timeline.metadata_table.partitions import BLOOM_FILTERS, FILES, Upkeep, upkeep
 from timeline.metadata_table.statistics import index_records
 from timeline.table import Table
@@ -61,12 +61,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What the metadata table is to be told. `upkeep`: of the partitions it was prepared for.
+    """What the metadata table is to be told. `upkeep`, `measure`: the partitions and columns it was prepared for.
 
     `dropped`: those taken out, also because a file lacks what they would be told.
     """
 
     upkeep: Upkeep
+    measure: Measure | None
     dropped: tuple[str, ...]
     records: EncodedRecords
     schema_text: str
@@ -85,28 +86,28 @@ def prepare(table: Table, change: Change) -> Update | None:
     schema_text = newest_schema(open_metadata_table(table))
     encode = partial(_encoded, fastavro.parse_schema(json.loads(schema_text)))
     records = defaultdict(list, {FILES: [encode(keyed) for keyed in files_records(change.files)]})
-    dropped = wanted.dropped
+    dropped, measure = wanted.dropped, _measure(table, change)
     if change.schema_text is not None:
-        schema = table.schema(change.schema_text)
-        told = index_records(table, change.files, change.instant, schema, wanted.kept, change.measured)
+        told = index_records(table, change.files, change.instant, measure, wanted.kept, change.measured)
         for partition, keyed in told:
             records[partition].append(encode(keyed))
         if BLOOM_FILTERS in wanted.kept and len(records[BLOOM_FILTERS]) < _base_files(change.files):
             del records[BLOOM_FILTERS]  # Hudi's lookup fails on a file without one
             dropped = (*dropped, BLOOM_FILTERS)
-    return Update(upkeep=wanted, dropped=dropped, records=records, schema_text=schema_text)
+    return Update(upkeep=wanted, measure=measure, dropped=dropped, records=records, schema_text=schema_text)
 
 
 def tell(table: Table, change: Change, prepared: Update | None) -> None:
     """Tells the metadata table of a change; the caller holds the table lock and loaded `table` inside it.
 
     Indexes that cannot be kept are taken out first. May be repeated: what an earlier try told is forgotten. What was
-    `prepared` for other partitions than there are now is prepared anew.
+    `prepared` for other partitions, or columns with statistics, than there are now is prepared anew.
     """
     if not table.config.metadata_partitions:
         return
     update = prepared
-    if update is None or update.upkeep != _upkeep(table, change.moves_rows):
+    now = _upkeep(table, change.moves_rows), _measure(table, change)
+    if update is None or (update.upkeep, update.measure) != now:
         update = prepare(table, change)
     assert update is not None
     if update.dropped:
@@ -134,6 +135,10 @@ def _upkeep(table: Table, moves_rows: bool) -> Upkeep:
     return upkeep(
         config.built_metadata_partitions, config.building_metadata_partitions, moves_rows=moves_rows, where=where
     )
+
+
+def _measure(table: Table, change: Change) -> Measure | None:
+    return None if change.schema_text is None else Measure.of(table, table.schema(change.schema_text))
 
 
 def _encoded(schema: Any, keyed: tuple[str, Record]) -> tuple[str, bytes]:
