@@ -21,6 +21,7 @@ from timeline.instant import Instant, State
 from timeline.lock import ProcessLock
 from timeline.metadata_table.commit import commit_records, forget, newest_schema
 from timeline.metadata_table.drop import drop_metadata_table
+from timeline.metadata_table.files_records import files_of_rollback
 from timeline.metadata_table.location import open_metadata_table
 from timeline.metadata_table.partitions import upkeep
 from timeline.metadata_table.read import read_entries, read_files
@@ -133,6 +134,12 @@ def test_a_write_that_fails_after_an_index_was_dropped_is_rolled_back(
     with pytest.raises(ConflictError):
         writer(rows(range(3), 10**6)).upsert(str(path_of(table)))
     assert table.reload().load_timeline().pending_delta_commits == ()
+
+
+def test_an_empty_log_file_that_a_rollback_leaves_has_a_size() -> None:
+    """Hudi's readers fail on entries of no size."""
+    found = files_of_rollback({("p", "command"): 50}, {"p": {"dead": 0, "begun": 7}, "q": {"gone": 7}})
+    assert found == {"p": {"dead": 1, "begun": 7, "command": 50}}
 
 
 def test_a_base_file_without_a_filter_takes_the_filters_out(table: Table) -> None:

@@ -38,10 +38,15 @@ def files_of(metadata: CommitMetadata) -> dict[str, dict[str, int]]:
 
 
 def files_of_rollback(commands: Mapping[tuple[str, str], int], revoked: Sizes) -> dict[str, dict[str, int]]:
-    """The log files a rollback leaves behind where it made command blocks (version 6): those, and what they revoke."""
+    """The log files a rollback leaves behind where it made command blocks (version 6): those, and what they revoke.
+
+    A writer that died early leaves empty ones. Hudi's readers fail on a size of 0 (HoodieMetadataPayload), and Hudi's
+    own rollbacks say 1.
+    """
     found: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for (partition, name), size in commands.items():
-        found[partition] |= {**revoked.get(partition, {}), name: size}
+        sizes = {**revoked.get(partition, {}), name: size}
+        found[partition] |= {log: max(bytes_, 1) for log, bytes_ in sizes.items()}
     return dict(found)
 
 
