@@ -8,7 +8,7 @@ and only its name is taken, so that a table may have been moved meanwhile. Ours 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -63,8 +63,15 @@ class RollbackPlan:
         return Instant(requested_time=self.target, action=self.action, state=State.INFLIGHT)
 
     def with_all_of(self, other: RollbackPlan) -> RollbackPlan:
-        """This plan and another of the same target in one."""
-        slices = {s.key: s for s in (*other.revoked, *self.revoked)}
+        """This plan and another of the same target in one.
+
+        Hudi 0.15 has a request for each log file, with 1 for its size: what one knows of a slice adds to the other's.
+        """
+        slices: dict[tuple[str, str, str], RevokedSlice] = {}
+        for slice_ in (*other.revoked, *self.revoked):
+            known = slices[slice_.key].logs if slice_.key in slices else {}
+            logs = {name: max(size, known.get(name, 0)) for name, size in slice_.logs.items()}
+            slices[slice_.key] = replace(slice_, logs={**known, **logs})
         return RollbackPlan(
             target=self.target,
             action=self.action,

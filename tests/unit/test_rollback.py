@@ -449,6 +449,17 @@ def test_plans_of_one_target_add_up() -> None:
     assert both.revoked == tuple(slices)
 
 
+def test_what_hudi_says_of_a_slice_and_what_is_found_add_up() -> None:
+    """Hudi 0.15: a request for each log file, each of size 1."""
+
+    def slice_of(**logs: int) -> RevokedSlice:
+        return RevokedSlice(partition="p", file_id="f", base_instant="1", logs=logs)
+
+    hudi = RollbackPlan(target="1", action="deltacommit", revoked=(slice_of(a=1), slice_of(b=1), slice_of(c=1)))
+    found = RollbackPlan(target="1", action="deltacommit", revoked=(slice_of(b=70, c=80, d=90),))
+    assert hudi.with_all_of(found).revoked == (slice_of(a=1, b=70, c=80, d=90),)
+
+
 def test_pending_rollbacks_are_found(tmp_path: Path) -> None:
     """Latest target first."""
     table = open_table(unzip_golden("v9_plain", tmp_path))
