@@ -84,6 +84,8 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
         done = completed_compaction(table, go.instant)
         if done is None:
             raise StorageError("the completed commit is not there after it was written", path=go.completed_path)
+        if not is_ours(table, done, go):  # without the lock, between our look and our put
+            tell(table, Change.of(go.instant, table.commit_metadata(done), {}), None)
         _check_ours(table, done, go)
 
 

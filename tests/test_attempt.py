@@ -62,6 +62,7 @@ from timeline.heartbeat import heartbeat, heartbeat_path
 from timeline.layout import RECORDS, TEMPORARY, MetadataEncoding
 from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
+from timeline.metadata_table.validate import validate
 from timeline.plan import decode_plan, encode_plan
 from timeline.read import read_table
 from timeline.schedule import schedule_compaction
@@ -489,6 +490,31 @@ def test_somebody_else_completing_first_wins(tmp_path: Path) -> None:
     with pytest.raises(ConflictError, match="completed this compaction first"):
         publish(table, go, ProcessLock("a"), OUTPUT)
     assert base_files(path, instant) == []
+
+
+def test_somebody_who_completes_first_without_the_lock_is_what_the_metadata_table_says(tmp_path: Path) -> None:
+    """He told it of his files, then we of ours; his commit stands."""
+    path = unzip_golden("v6_with_metadata_table", tmp_path)
+    table, inner = open_table(path), LocalStorage(str(path))
+    (instant,) = pending_instants(table)
+    go = decided(table, instant)
+    said = decode_commit(go.content, go.completed_path)
+    theirs = {
+        part: tuple(replace(s, path=str(s.path).replace("-1-990000000_", "-55-66_")) for s in stats)
+        for part, stats in said.partition_to_write_stats.items()
+    }
+
+    def overtaken(call: Call) -> object:
+        if call.name == "put_if_absent" and call.path == go.completed_path:
+            for file in base_files(path, instant):
+                shutil.copy(file, file.with_name(file.name.replace("-1-990000000_", "-55-66_")))
+            commit = encode(replace(said, partition_to_write_stats=theirs), table.layout.encoding)
+            inner.put_if_absent(go.completed_path, commit)
+        return call.do()
+
+    with pytest.raises(ConflictError, match="completed this compaction first"):
+        publish(open_table(path, HookedStorage(inner, overtaken)), go, ProcessLock("a"), OUTPUT)
+    assert validate(open_table(path)).differences == ()
 
 
 def test_what_hudi_completed_is_not_published_over(tmp_path: Path) -> None:
