@@ -67,7 +67,8 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
     `go` names has no final name then. `output`: how a file is written that has to be merged again.
     """
     storage, table = table.storage, table.reload()
-    change, update = Change.of(go.instant, decode_commit(go.content, go.completed_path), _measured(storage, go)), None
+    measured = _measured(storage, go) if table.config.metadata_partitions else {}
+    change, update = Change.of(go.instant, decode_commit(go.content, go.completed_path), measured), None
     if completed_compaction(table, go.instant) is None and _place_all(table, go, output):
         update = prepare(table, change)
     with lock.hold("complete a compaction"):

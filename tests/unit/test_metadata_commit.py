@@ -159,6 +159,12 @@ def test_a_base_file_without_a_filter_takes_the_filters_out(table: Table) -> Non
     assert update is not None
     assert update.dropped == ("bloom_filters",)
     assert set(update.records) == {"files"}
+    properties.write_bytes(
+        properties.read_bytes()
+        + b"\nhoodie.table.metadata.partitions=files\nhoodie.table.metadata.partitions.inflight=bloom_filters\n"
+    )
+    with pytest.raises(UnsupportedError, match="building"):
+        prepare(table.reload(), change)
 
 
 def told(table: Table, instant: str, name: str) -> None:

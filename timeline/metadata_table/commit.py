@@ -24,6 +24,7 @@ from timeline.commit_metadata import CommitMetadata, WriteStat
 from timeline.commit_metadata import encode as encode_commit
 from timeline.errors import ConflictError, MalformedError
 from timeline.file_name import LogFileName
+from timeline.heartbeat import heartbeat, heartbeat_path
 from timeline.instant import Instant, State
 from timeline.layout import Slicing
 from timeline.log_write import hfile_block
@@ -40,6 +41,7 @@ from timeline.table import Table
 _ACTION = "deltacommit"
 _TRIES = 20
 _BLOCK_BYTES = 64 << 20
+_BEAT_S = 30.0
 
 Keyed: TypeAlias = tuple[str, bytes]
 """A record in Avro and its key."""
@@ -81,20 +83,18 @@ def commit_records(table: Table, instant: str, records: EncodedRecords, schema_t
         of_partition = slices[partition]
         for one in keyed:
             parts.setdefault(of_partition[file_group_index(one[0], len(of_partition))], []).append(one)
-    _begin(metadata, instant, parts)
-    stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
-    for slice_, encoded in parts.items():
-        stats[slice_.partition].append(_append(metadata, slice_, instant, encoded, schema_text))
-    completion = None
-    if metadata.layout.has_completion_times:
-        used = metadata.load_timeline().used_times()
-        completion = table.next_time(table.load_timeline(), used)
-    done = Instant(requested_time=instant, action=_ACTION, state=State.COMPLETED, completion_time=completion)
-    _put(
-        metadata,
-        done,
-        _commit(metadata, {p: tuple(s) for p, s in stats.items()}, {"schema": without_meta_columns(schema_text)}),
-    )
+    with heartbeat(metadata.storage, instant, _BEAT_S):  # Hudi 1.2 takes writes here for dead by their heartbeats
+        _begin(metadata, instant, parts)
+        stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
+        for slice_, encoded in parts.items():
+            stats[slice_.partition].append(_append(metadata, slice_, instant, encoded, schema_text))
+        completion = None
+        if metadata.layout.has_completion_times:
+            used = metadata.load_timeline().used_times()
+            completion = table.next_time(table.load_timeline(), used)
+        done = Instant(requested_time=instant, action=_ACTION, state=State.COMPLETED, completion_time=completion)
+        said = {_SCHEMA: without_meta_columns(schema_text)}
+        _put(metadata, done, _commit(metadata, {p: tuple(s) for p, s in stats.items()}, said))
 
 
 def forget(table: Table, instant: str) -> None:
@@ -119,6 +119,7 @@ def forget(table: Table, instant: str) -> None:
         storage.delete(metadata.instant_path(completed))
     for state in (State.INFLIGHT, State.REQUESTED):
         storage.delete(metadata.instant_path(found.at(state)))
+    storage.delete(heartbeat_path(instant))
 
 
 def _forget_rollbacks(metadata: Table, timeline: Timeline, instant: str) -> None:

@@ -58,12 +58,17 @@ def upkeep(built: Collection[str], building: Collection[str], *, moves_rows: boo
                 "or use a newer phantombase.",
             )
         elif name in building:
-            raise UnsupportedError(
-                "Hudi is building an index that phantombase cannot keep",
-                path=where,
-                found=name,
-                todo="Wait until it is built, or drop it with Hudi, then write again.",
-            )
+            raise being_built(name, where)
         else:
             dropped.append(name)
     return Upkeep(kept=tuple(kept), left=tuple(left), dropped=tuple(dropped))
+
+
+def being_built(name: str, where: str) -> UnsupportedError:
+    """A partition that cannot be kept, and cannot be dropped either now."""
+    return UnsupportedError(
+        "Hudi is building an index that phantombase cannot keep",
+        path=where,
+        found=name,
+        todo="Wait until it is built, or drop it with Hudi, then write again.",
+    )

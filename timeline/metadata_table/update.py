@@ -25,7 +25,7 @@ from timeline.metadata_table.commit import EncodedRecords, commit_records, newes
 from timeline.metadata_table.files_records import Record, Sizes, files_of, files_records
 from timeline.metadata_table.location import open_metadata_table
 from timeline.metadata_table.measure import Measure, Measured
-from timeline.metadata_table.partitions import BLOOM_FILTERS, FILES, Upkeep, upkeep
+from timeline.metadata_table.partitions import BLOOM_FILTERS, FILES, Upkeep, being_built, upkeep
 from timeline.metadata_table.statistics import index_records
 from timeline.table import Table
 from timeline.table_config import save_table_config
@@ -93,6 +93,8 @@ def prepare(table: Table, change: Change) -> Update | None:
             records[partition].append(encode(keyed))
         if BLOOM_FILTERS in wanted.kept and len(records[BLOOM_FILTERS]) < _base_files(change.files):
             del records[BLOOM_FILTERS]  # Hudi's lookup fails on a file without one
+            if BLOOM_FILTERS in table.config.building_metadata_partitions:
+                raise being_built(BLOOM_FILTERS, table.storage.base_path)
             dropped = (*dropped, BLOOM_FILTERS)
     return Update(upkeep=wanted, measure=measure, dropped=dropped, records=records, schema_text=schema_text)
 
