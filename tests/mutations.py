@@ -301,7 +301,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # Unscheduling, and executors of Hudi.
     ("compactor_daemon/unschedule", "        storage.put_if_absent(path, data)\n", "", "unschedule"),
     ("compactor_daemon/unschedule", "        ended |= _end_attempts(storage, instant, who)\n", "        pass\n", "unschedule"),
-    ("compactor_daemon/unschedule", "if table.layout.slicing is Slicing.BY_BASE_INSTANT and pending:", "if False:", "unschedule"),
+    ("compactor_daemon/unschedule", "Slicing.BY_BASE_INSTANT and pending and not plan.merges_logs", "Slicing.BY_BASE_INSTANT and False", "unschedule"),
     ("compactor_daemon/unschedule", "    _refuse_files(table, instant, plan)\n", "", "unschedule"),
     ("compactor_daemon/unschedule", "    refuse_rollback(table, instant)\n", "", "unschedule"),
     ("compactor_daemon/unschedule", "trace.inflight_ms is not None or trace.is_live", "trace.is_live", "unschedule"),
@@ -345,11 +345,25 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/daemon", "        if weight is Weight.NOTHING:\n            return\n", "", "daemon"),
     ("compactor_daemon/daemon", "        finally:\n            held.release()\n", "        finally:\n            pass\n", "daemon"),
     ("compactor_daemon/daemon", "if isinstance(error, SparkError) and self._spark_is_gone():", "if False:", "daemon"),
-    ("compactor_daemon/served_table", "timeline.instants != self._refused\n            and", "", "fleet served_table"),
+    ("compactor_daemon/served_table", "timeline.instants != self._refused or", "True or", "fleet served_table"),
     ("compactor_daemon/serve", "    for table in tables.values():\n        check_keepable(table, moves_rows=False)\n", "", "fleet"),
     # Spark on a cluster.
     ("compactor_daemon/spark_start", '"spark.dynamicAllocation.enabled": "true"', '"spark.dynamicAllocation.enabled": "false"', "spark_cluster spark_start"),
     ("compactor_daemon/execute", "except Exception as error:  # in the words", "except ZeroDivisionError as error:  # in the words", "spark_cluster"),
+    # The metadata table.
+    ("writer_hooks/transaction", "            tell(table, change, update)\n", "", "metadata_faults"),
+    ("compactor_daemon/publish", "        tell(table, change, update)\n", "", "metadata_faults"),
+    ("rollback", "        forget(table, plan.target)\n", "", "metadata_faults"),
+    ("timeline/metadata_table/commit", "    forget(table, instant)\n", "", "metadata_faults metadata_commit"),
+    ("timeline/metadata_table/commit", "    _refuse_compacted(metadata, timeline, found)\n", "", "metadata_commit"),
+    ("timeline/metadata_table/commit", "with_meta_columns(without_meta_columns(text))", "text", "metadata_faults"),
+    ("timeline/metadata_table/commit", "file_group_index(one[0], len(of_partition))", "0", "metadata_commit metadata_statistics"),
+    ("timeline/metadata_table/partitions", "name.startswith(_OF_ROWS) and not moves_rows", "name.startswith(_OF_ROWS)", "metadata_commit"),
+    ("timeline/metadata_table/partitions", "        elif name in building:\n            raise being_built(name, where)\n", "", "metadata_commit"),
+    ("timeline/metadata_table/update", "(update.upkeep, update.measure) != now", "False", "metadata_commit"),
+    ("timeline/metadata_table/update", "len(records[BLOOM_FILTERS]) < _base_files(change.files)", "False", "metadata_commit"),
+    ("timeline/metadata_table/update", "        commit.forget(table, instant)\n", "        pass\n", "metadata_faults"),
+    ("timeline/metadata_table/column_range", "        high = math.nan\n", "        pass\n", "metadata_statistics"),
     # Claims.
     ("compactor_daemon/zookeeper_claims", "                if not self._is_leftover(instant):\n                    return None\n", "                pass\n", "claims fleet"),
 )  # fmt: skip
