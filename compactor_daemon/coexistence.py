@@ -24,6 +24,7 @@ from timeline.console import human_duration
 from timeline.errors import PhantombaseError, UnsupportedError
 from timeline.heartbeat import read_heartbeat
 from timeline.metadata_table.partitions import upkeep
+from timeline.metadata_table.read import commits_to_compact
 from timeline.table import Table
 
 INLINE = "hoodie.compact.inline=false, hoodie.datasource.compaction.async.enable=false"
@@ -34,6 +35,7 @@ MULTI_WRITER = (
     "(the same lock as our --lock)"
 )
 NO_UPGRADE = "hoodie.write.auto.upgrade=false"
+_METADATA_WAITING = 100
 
 
 class Severity(IntEnum):
@@ -60,13 +62,15 @@ class Beside:
     """What was seen of others.
 
     `compactions`: completed ones of the active timeline by the names of their commits, earliest first, True for ours,
-    None where the commit cannot be read. `silent`: pending delta commits without any heartbeat. `traces`: of executors
-    of Hudi at pending compactions.
+    None where the commit cannot be read. `metadata_waiting`: delta commits of the metadata table since its last
+    compaction. `silent`: pending delta commits without any heartbeat. `traces`: of executors of Hudi at pending
+    compactions.
     """
 
     version: int
     metadata_partitions: tuple[str, ...]
     metadata_building: tuple[str, ...]
+    metadata_waiting: int
     timeline: Timeline
     compactions: Mapping[str, bool | None] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
@@ -92,6 +96,7 @@ def look_beside(table: Table, timeline: Timeline) -> Beside:
         version=config.version,
         metadata_partitions=config.metadata_partitions,
         metadata_building=config.building_metadata_partitions,
+        metadata_waiting=commits_to_compact(table) if config.metadata_partitions else 0,
         timeline=timeline,
         compactions=compactions,
         silent=tuple(i for i in silent if i in still),  # who completes takes the heartbeat away
@@ -104,6 +109,7 @@ def coexistence(seen: Beside, now_ms: int, options: AttemptOptions | None = None
     found = [
         *_completed_twice(seen),
         *_metadata_table(seen),
+        *_metadata_waiting(seen),
         *_single_writers(seen),
         *_other_compactor(seen),
         *_executors(seen, now_ms, options or AttemptOptions()),
@@ -145,6 +151,18 @@ def _metadata_table(seen: Beside) -> Iterator[Finding]:
                 found=", ".join(dropped),
                 todo="Write with Hudi, or turn them off in every Hudi writer: it builds them anew each time.",
             )
+
+
+def _metadata_waiting(seen: Beside) -> Iterator[Finding]:
+    """Hudi's writers compact it every ten commits; we do not."""
+    if seen.metadata_waiting >= _METADATA_WAITING:
+        yield Finding(
+            name="metadata-table-grows",
+            severity=Severity.WARNING,
+            what="no Hudi writer has compacted the metadata table for long: its readers merge more at every query",
+            found=f"{seen.metadata_waiting} delta commits since",
+            todo="Write once with Hudi and hoodie.metadata.enable=true, or turn it off: --drop-metadata-table.",
+        )
 
 
 def _single_writers(seen: Beside) -> Iterator[Finding]:
