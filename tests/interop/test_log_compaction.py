@@ -120,7 +120,6 @@ def test_hudi_rs_reads_it(judge: Judge, version: int, options: dict[str, object]
 
 V6_CASES: dict[str, tuple[dict[str, object], Choose, bool]] = {
     "event time, all": (EVENT_TIME, longest, True),
-    "commit time, youngest": (COMMIT_TIME, at(2), True),
     "commit time, oldest": (COMMIT_TIME, at(0, 3), False),
 }
 """Options, what is merged, and whether Hudi 0.15 reads the same after it."""

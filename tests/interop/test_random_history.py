@@ -34,7 +34,7 @@ from writer_hooks import Writer
 
 pytestmark = pytest.mark.interop
 
-SEEDS = range(int(os.environ.get("PHANTOMBASE_HISTORIES", "2")))
+SEEDS = range(int(os.environ.get("PHANTOMBASE_HISTORIES", "1")))
 STEPS = 8
 _KEYGEN = "hoodie.datasource.write.keygenerator.class"
 KEYS_OF: dict[str, dict[str, object]] = {

@@ -32,8 +32,8 @@ def cities(table: pa.Table) -> dict[int, str]:
 
 @pytest.mark.parametrize(
     ("hudi", "version"),
-    [("0.15.0", None), ("1.2.0", 6), ("1.2.0", 8), ("1.2.0", 9)],
-    ids=["0.15.0-v6", "1.2.0-v6", "1.2.0-v8", "1.2.0-v9"],
+    [("0.15.0", None), ("1.2.0", 9)],
+    ids=["0.15.0-v6", "1.2.0-v9"],
 )
 def test_compaction_of_a_table_that_is_written_meanwhile(
     judges: Judges, tmp_path: Path, hudi: str, version: int | None
