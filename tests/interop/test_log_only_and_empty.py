@@ -17,8 +17,7 @@ from tests.interop.rows import DECIMAL, SCHEMA, Rows, partition, same
 from tests.interop.shared_table import BUCKET, EVENT_TIME, SharedTable, check_rows, hudi_rs_reads
 from tests.judge.client import Judge
 
-# Version 8 differs from 9 in nothing of this.
-pytestmark = [pytest.mark.interop, pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)]
+pytestmark = pytest.mark.interop
 
 WITHOUT_DECIMAL = [name for name in SCHEMA.names if name != DECIMAL]
 
