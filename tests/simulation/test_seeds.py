@@ -14,7 +14,7 @@ import pytest
 from tests.simulation.played import Stage, simulated
 from tests.simulation.story import Story
 
-SEEDS = int(os.environ.get("PHANTOMBASE_SEEDS", "1400"))
+SEEDS = int(os.environ.get("PHANTOMBASE_SEEDS", "2000"))
 SEED = os.environ.get("PHANTOMBASE_SEED")
 _CHUNKS = 10
 

@@ -19,9 +19,12 @@ from timeline.errors import ConflictError, MalformedError, UnsupportedError
 from timeline.file_name import LogFileName
 from timeline.instant import Instant, State
 from timeline.lock import ProcessLock
+from timeline.log_block import scan_blocks
 from timeline.metadata_table.commit import commit_records, forget, newest_schema
+from timeline.metadata_table.decode import block_entries
 from timeline.metadata_table.drop import drop_metadata_table
 from timeline.metadata_table.files_records import files_of_rollback
+from timeline.metadata_table.keys import file_group_index
 from timeline.metadata_table.location import open_metadata_table
 from timeline.metadata_table.partitions import upkeep
 from timeline.metadata_table.read import read_entries, read_files
@@ -308,3 +311,20 @@ def test_columns_indexed_since_a_file_was_measured_are_told_too(
     instant = table.load_timeline().latest_completed
     told = [r["ColumnStatsMetadata"] for _, r in read_entries(table.reload(), "column_stats")]
     assert "ts" in {s["columnName"] for s in told if instant in s["fileName"]}
+
+
+def test_every_record_is_in_the_file_group_of_its_key(table: Table) -> None:
+    """Readers look for a key nowhere else."""
+    if "column_stats" not in table.config.metadata_partitions:
+        pytest.skip("0.15 builds none by default")
+    writer(rows(range(6), 10**6)).upsert(str(path_of(table)))
+    instant = table.reload().load_timeline().latest_completed
+    metadata = open_metadata_table(table.reload())
+    logs = [e.name for e in metadata.storage.list("column_stats") if f"_{instant}.log" in e.name]
+    assert len(logs) == 2
+    for name in logs:
+        path = f"column_stats/{name}"
+        with metadata.storage.open_input(path) as source:
+            keys = [key for block in scan_blocks(source, path) for key, _ in block_entries(block, source)]
+        assert keys == sorted(keys)
+        assert {file_group_index(key, 2) for key in keys} == {int(LogFileName.parse(name).file_id.split("-")[2])}
