@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from timeline.console import Progress, progress
 from timeline.errors import StorageError, UsageError
+from timeline.parquet_output import statistics_columns
 from timeline.read import ReadOptions, Scan, plan_read
 from timeline.table import Table
 
@@ -66,7 +67,7 @@ def _write(scan: Scan, temporary: Path, bar: Progress, output: Path) -> int:
     rows = 0
     with _written(output):
         sink = pa.OSFile(str(temporary), "wb")
-        writer = pq.ParquetWriter(sink, scan.schema)
+        writer = pq.ParquetWriter(sink, scan.schema, write_statistics=statistics_columns(scan.schema))
     try:
         for group in _row_groups(_batches(scan, bar)):
             rows += group.num_rows

@@ -28,7 +28,7 @@ def open_parquet_writer(
         compression=codec.upper(),
         compression_level=LEVELS.get(codec),
         use_dictionary=_dictionary_columns(sample.slice(0, _SAMPLE_ROWS)),
-        write_statistics=_statistics_columns(schema),
+        write_statistics=statistics_columns(schema),
         # True would embed a second copy of all key/values, the bloom filter among them.
         store_schema=False,
     )
@@ -49,7 +49,7 @@ def _dictionary_columns(sample: pa.Table) -> list[str]:
     return worth
 
 
-def _statistics_columns(schema: pa.Schema) -> list[str]:
+def statistics_columns(schema: pa.Schema) -> list[str]:
     """Leaf columns that get statistics: not those of floats.
 
     Arrow leaves NaN out of the bounds, and to Spark NaN is greater than all numbers: a row group with bounds 1 to 2

@@ -291,6 +291,16 @@ def test_read_writes_what_hudi_reads(name: str, query: str, tmp_path: Path) -> N
     assert pq.ParquetFile(output).num_row_groups <= 1
 
 
+def test_read_notes_no_bounds_of_floats(tmp_path: Path) -> None:
+    """Arrow leaves NaN out of them, and Spark would pass over rows with it."""
+    output = tmp_path / "rows.parquet"
+    call_json("read", unzip_golden("v9_types", tmp_path), "--output", output)
+    group = pq.read_metadata(output).row_group(0)
+    chunks = [group.column(n) for n in range(group.num_columns)]
+    assert {c.physical_type for c in chunks if c.statistics is None} == {"DOUBLE", "FLOAT"}
+    assert all(c.statistics is None for c in chunks if c.physical_type in ("DOUBLE", "FLOAT"))
+
+
 def test_read_columns_partition_and_as_of(tmp_path: Path) -> None:
     """The options arrive: columns, partition, and a point in time that people can write."""
     table, output = unzip_golden("v9_plain", tmp_path), tmp_path / "out.parquet"
