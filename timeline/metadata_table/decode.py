@@ -17,7 +17,7 @@ from __future__ import annotations
 import io
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -37,23 +37,28 @@ Record: TypeAlias = dict[str, Any]
 Entry: TypeAlias = tuple[str, Record | None]
 """(key, record); None deletes what there was of the key."""
 
+Keys: TypeAlias = Collection[str] | None
+"""Of entries that are wanted; others of HFiles, which need not be decoded to be known, are passed over."""
+
 _SCHEMA = "schema"
 
 
-def base_entries(data: pa.Buffer, where: str) -> Iterator[tuple[str, Record]]:
+def base_entries(data: pa.Buffer, where: str, keys: Keys = None) -> Iterator[tuple[str, Record]]:
     """The entries of a base file, by key. MalformedError, UnsupportedError: see `open_hfile`; undecodable records."""
     file = open_hfile(data, where)
     schema = file.info.get(_SCHEMA)
     if schema is None:
         raise MalformedError("base file of the metadata table without its schema", path=where)
-    return _hfile_entries(file, schema.decode(errors="replace"))
+    return _hfile_entries(file, schema.decode(errors="replace"), keys)
 
 
-def block_entries(block: LogBlock, source: pa.NativeFile) -> Iterator[Entry]:
+def block_entries(block: LogBlock, source: pa.NativeFile, keys: Keys = None) -> Iterator[Entry]:
     """The entries of a log block in order. UnsupportedError: a kind of block that no metadata table has."""
     match block.kind:
         case BlockKind.HFILE_DATA:
-            yield from _hfile_entries(open_hfile(content_of(block, source), block.path), block.header(HeaderKey.SCHEMA))
+            yield from _hfile_entries(
+                open_hfile(content_of(block, source), block.path), block.header(HeaderKey.SCHEMA), keys
+            )
         case BlockKind.AVRO_DATA:
             for value in _avro_values(block, source):
                 record = _decoded(value, block.header(HeaderKey.SCHEMA), block.path)
@@ -69,11 +74,12 @@ def block_entries(block: LogBlock, source: pa.NativeFile) -> Iterator[Entry]:
             )
 
 
-def _hfile_entries(file: HFile, schema: str) -> Iterator[tuple[str, Record]]:
+def _hfile_entries(file: HFile, schema: str, keys: Keys) -> Iterator[tuple[str, Record]]:
     for batch in file.batches():
         for key, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             text = key.decode(errors="replace")
-            yield text, {**_decoded(value, schema, file.where), "key": text}
+            if keys is None or text in keys:
+                yield text, {**_decoded(value, schema, file.where), "key": text}
 
 
 def _avro_values(block: LogBlock, source: pa.NativeFile) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from timeline.errors import UsageError
 from timeline.log_scan import Visibility, select_blocks
 from timeline.metadata_table.combine import fold, merge, present_files
-from timeline.metadata_table.decode import Entry, Record, base_entries, block_entries
+from timeline.metadata_table.decode import Entry, Keys, Record, base_entries, block_entries
 from timeline.metadata_table.keys import ALL_PARTITIONS, partition_path
 from timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
 from timeline.metadata_table.partitions import FILES
@@ -52,11 +52,11 @@ def read_files(table: Table) -> ListedFiles:
     )
 
 
-def read_entries(table: Table, partition: str) -> Iterator[tuple[str, Record]]:
+def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tuple[str, Record]]:
     """The merged entries of one partition of a data table's metadata table, file group by file group.
 
     Held in memory are a file group's log entries and one block of its base file. Entries of indexes that are marked
-    deleted are among them: a reader of that index leaves them out.
+    deleted are among them: a reader of that index leaves them out. `keys`: only these are needed.
     UsageError: the metadata table, or this partition of it, is off or still being built. MalformedError,
     UnsupportedError: what it consists of cannot be read. MissingFileError: a file was removed meanwhile, see
     `consistent`.
@@ -78,7 +78,7 @@ def read_entries(table: Table, partition: str) -> Iterator[tuple[str, Record]]:
     for group in view.groups:
         slice_ = latest_slice(group)
         if slice_ is not None and not is_replaced(group, view.facts):
-            yield from _slice_entries(metadata.storage, slice_, visibility, valid)
+            yield from _slice_entries(metadata.storage, slice_, visibility, valid, keys)
 
 
 def commits_to_compact(table: Table) -> int:
@@ -87,19 +87,21 @@ def commits_to_compact(table: Table) -> int:
 
 
 def _slice_entries(
-    storage: Storage, slice_: FileSlice, visibility: Visibility, valid: frozenset[str]
+    storage: Storage, slice_: FileSlice, visibility: Visibility, valid: frozenset[str], keys: Keys
 ) -> Iterator[tuple[str, Record]]:
-    logs = fold(_log_entries(storage, slice_, visibility, valid))
+    logs = fold(_log_entries(storage, slice_, visibility, valid, keys))
     if slice_.base is None:
         yield from merge((), logs)
         return
     with storage.open_input(slice_.base.path) as source:
-        yield from merge(base_entries(source.read_buffer(), slice_.base.path), logs)
+        yield from merge(base_entries(source.read_buffer(), slice_.base.path, keys), logs)
 
 
-def _log_entries(storage: Storage, slice_: FileSlice, visibility: Visibility, valid: frozenset[str]) -> Iterator[Entry]:
+def _log_entries(
+    storage: Storage, slice_: FileSlice, visibility: Visibility, valid: frozenset[str], keys: Keys
+) -> Iterator[Entry]:
     with ExitStack() as stack:
         sources = {log.path: stack.enter_context(storage.open_input(log.path)) for log in slice_.logs}
         for block in select_blocks(slice_blocks(storage, slice_), visibility).blocks:
             if block.instant in valid:
-                yield from block_entries(block, sources[block.path])
+                yield from block_entries(block, sources[block.path], keys)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -25,7 +26,8 @@ from timeline.metadata_table.commit import EncodedRecords, commit_records, newes
 from timeline.metadata_table.files_records import Record, Sizes, files_of, files_records
 from timeline.metadata_table.location import open_metadata_table
 from timeline.metadata_table.measure import Measure, Measured
-from timeline.metadata_table.partitions import BLOOM_FILTERS, FILES, Upkeep, being_built, upkeep
+from timeline.metadata_table.partitions import BLOOM_FILTERS, FILES, PARTITION_STATS, Upkeep, being_built, upkeep
+from timeline.metadata_table.read import read_entries
 from timeline.metadata_table.statistics import index_records
 from timeline.table import Table
 from timeline.table_config import save_table_config
@@ -89,8 +91,14 @@ def prepare(table: Table, change: Change) -> Update | None:
     dropped, measure = wanted.dropped, _measure(table, change)
     if change.schema_text is not None:
         told = index_records(table, change.files, change.instant, measure, wanted.kept, change.measured)
+        types: dict[str, str] = {}
         for partition, keyed in told:
             records[partition].append(encode(keyed))
+            if partition == PARTITION_STATS and (kind := _value_type(keyed[1])) is not None:
+                types[keyed[0]] = kind
+        if types and _other_types(table, types):
+            del records[PARTITION_STATS]  # Hudi's readers fail on bounds of two types that it has to merge
+            dropped = (*dropped, PARTITION_STATS)
         if BLOOM_FILTERS in wanted.kept and len(records[BLOOM_FILTERS]) < _base_files(change.files):
             del records[BLOOM_FILTERS]  # Hudi's lookup fails on a file without one
             if BLOOM_FILTERS in table.config.building_metadata_partitions:
@@ -148,6 +156,20 @@ def _encoded(schema: Any, keyed: tuple[str, Record]) -> tuple[str, bytes]:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, schema, {**record, "key": ""})  # HFiles have it beside the record
     return key, out.getvalue()
+
+
+def _value_type(record: Record) -> str | None:
+    """The type of the bounds of a statistics record."""
+    bound = (record.get("ColumnStatsMetadata") or {}).get("minValue")
+    return None if bound is None else str(bound[0])
+
+
+def _other_types(table: Table, types: Mapping[str, str]) -> bool:
+    """Whether records of these keys have bounds of another type: before the column became a wider one."""
+    if PARTITION_STATS not in table.config.built_metadata_partitions:
+        return False
+    older = read_entries(table, PARTITION_STATS, types.keys())
+    return any(key in types and _value_type(record) not in (None, types[key]) for key, record in older)
 
 
 def _base_files(files: Sizes) -> int:
