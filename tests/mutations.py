@@ -363,6 +363,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/metadata_table/update", "(update.upkeep, update.measure) != now", "False", "metadata_commit"),
     ("timeline/metadata_table/update", "len(records[BLOOM_FILTERS]) < _base_files(change.files)", "False", "metadata_commit"),
     ("timeline/metadata_table/update", "        commit.forget(table, instant)\n", "        pass\n", "metadata_faults"),
+    ("timeline/metadata_table/update", "if types and _other_types(table, types):", "if False:", "metadata_commit"),
     ("timeline/metadata_table/column_range", "        high = math.nan\n", "        pass\n", "metadata_statistics"),
     # Claims.
     ("compactor_daemon/zookeeper_claims", "                if not self._is_leftover(instant):\n                    return None\n", "                pass\n", "claims fleet"),

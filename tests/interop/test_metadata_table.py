@@ -100,6 +100,23 @@ def test_queries_skip_files_of_ours_as_those_of_hudi(judge: Judge, version: int,
     table.agree()
 
 
+@pytest.mark.parametrize("version", [9], indirect=True, ids="v{}".format)
+def test_a_column_that_becomes_wider(judge: Judge, version: int, tmp_path: Path) -> None:
+    """Hudi cannot merge bounds of an int with those of a long; without ours it builds them anew, and goes on."""
+    table = IndexedTable(judge=judge, path=tmp_path / "table", version=version, options=METADATA_TABLE)
+    table.create(numbered(0, 1))
+    wide = numbered(0, 2)
+    wide = wide.set_column(3, "number", wide["number"].cast(pa.int64()))
+    table.writer(wide).upsert(str(table.path))
+    assert opened(table, "number = 4") >= 1
+    for ts in (3, 4):
+        later = wide.set_column(2, "ts", pa.array([ts] * 9, pa.int64()))
+        table.upsert(later)
+        table.writer(later).upsert(str(table.path))
+        table.check_skipping(["number > 4", "number is null"])
+    table.agree()
+
+
 # --- what a crash between the two timelines leaves -----------------------------------------------------------------
 
 ROWS = Rows(seed=11)

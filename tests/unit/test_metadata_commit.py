@@ -328,3 +328,14 @@ def test_every_record_is_in_the_file_group_of_its_key(table: Table) -> None:
             keys = [key for block in scan_blocks(source, path) for key, _ in block_entries(block, source)]
         assert keys == sorted(keys)
         assert {file_group_index(key, 2) for key in keys} == {int(LogFileName.parse(name).file_id.split("-")[2])}
+
+
+def test_a_column_that_becomes_wider_takes_the_statistics_of_partitions_out(table: Table) -> None:
+    """Hudi's readers would merge an int with a long, and fail."""
+    if "partition_stats" not in table.config.metadata_partitions:
+        pytest.skip("0.15 has none")
+    batch = rows(range(6), 10**6)
+    writer(batch.append_column("n", pa.array([7] * 6, pa.int32()))).upsert(str(path_of(table)))
+    assert "partition_stats" in table.reload().config.metadata_partitions
+    writer(batch.append_column("n", pa.array([7] * 6, pa.int64()))).upsert(str(path_of(table)))
+    assert table.reload().config.metadata_partitions == ("column_stats", "files")
