@@ -22,7 +22,7 @@ from typing import Any
 from timeline.errors import AttemptDeadError, ConflictError, MalformedError
 from timeline.layout import RECORDS
 from timeline.ledger import Ledger
-from timeline.metadata_table.column_range import ColumnRange
+from timeline.metadata_table.column_range import ColumnRange, ranges_from_json, ranges_to_json
 from timeline.storage import Storage
 
 OPEN, FATE, OK = "open", "fate", ".ok"
@@ -71,7 +71,7 @@ class SliceDone:
 
     def to_json(self) -> bytes:
         """As stored."""
-        ranges = None if self.ranges is None else [r.to_json() for r in self.ranges]
+        ranges = ranges_to_json(self.ranges)
         return _dump({**asdict(replace(self, ranges=None)), "ledger": self.ledger.to_json(), "ranges": ranges})
 
     @staticmethod
@@ -79,13 +79,12 @@ class SliceDone:
         """Inverse of `to_json`; MalformedError names the file."""
         fields = _load(data, where)
         try:
-            ranges = fields.get("ranges")  # not known to earlier versions
             return SliceDone(
                 **{
                     **fields,
                     "inputs": tuple(fields["inputs"]),
                     "ledger": Ledger.from_json(fields["ledger"]),
-                    "ranges": None if ranges is None else tuple(ColumnRange.from_json(r) for r in ranges),
+                    "ranges": ranges_from_json(fields.get("ranges")),  # not known to earlier versions
                 }
             )
         except (KeyError, TypeError, ValueError) as error:

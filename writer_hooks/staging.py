@@ -26,7 +26,7 @@ from timeline.file_name import BaseFileName, LogFileName
 from timeline.layout import staged_folder
 from timeline.log_write import data_block, delete_block, split_rows
 from timeline.merge_rule import HUDI_0X
-from timeline.metadata_table.column_range import ColumnRange
+from timeline.metadata_table.column_range import ColumnRange, ranges_from_json, ranges_to_json
 from timeline.ordering import Ordering
 from timeline.staged import staged_output
 from timeline.view import FileSlice, GroupKey
@@ -96,18 +96,17 @@ class StagedFile:
 
     def to_json(self) -> bytes:
         """As it travels to the driver."""
-        ranges = None if self.ranges is None else [r.to_json() for r in self.ranges]
+        ranges = ranges_to_json(self.ranges)
         return json.dumps({**asdict(replace(self, ranges=None)), "kind": self.kind.value, "ranges": ranges}).encode()
 
     @staticmethod
     def from_json(data: bytes) -> StagedFile:
         """Inverse of `to_json`."""
         fields = json.loads(data)
-        ranges = fields["ranges"]
         made = {
             "kind": FileKind(fields["kind"]),
             "log_files": tuple(fields["log_files"]),
-            "ranges": None if ranges is None else tuple(ColumnRange.from_json(r) for r in ranges),
+            "ranges": ranges_from_json(fields["ranges"]),
         }
         return StagedFile(**{**fields, **made})
 

@@ -84,6 +84,16 @@ class ColumnRange:
         )
 
 
+def ranges_to_json(ranges: Sequence[ColumnRange] | None) -> list[dict[str, Any]] | None:
+    """Those of a file, None where nobody measured it."""
+    return None if ranges is None else [found.to_json() for found in ranges]
+
+
+def ranges_from_json(data: Any) -> tuple[ColumnRange, ...] | None:
+    """Inverse of `ranges_to_json`; errors as `ColumnRange.from_json`."""
+    return None if data is None else tuple(ColumnRange.from_json(one) for one in data)
+
+
 def merged_ranges(parts: Iterable[Sequence[ColumnRange]]) -> tuple[ColumnRange, ...]:
     """One range a column over all parts, in the order the columns come."""
     merged: dict[str, ColumnRange] = {}

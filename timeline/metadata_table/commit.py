@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from timeline.active import Timeline
@@ -29,9 +29,9 @@ from timeline.instant import Instant, State
 from timeline.layout import Slicing
 from timeline.log_write import hfile_block
 from timeline.markers import delete_markers
-from timeline.metadata_table.hfile_write import encode_hfile
+from timeline.metadata_table.hfile_write import encode_hfile, grouped
 from timeline.metadata_table.keys import file_group_index
-from timeline.metadata_table.location import open_metadata_table
+from timeline.metadata_table.location import BUILD_ANEW, open_metadata_table
 from timeline.metadata_table.slices import OpenSlice, open_slices
 from timeline.revoke import revoke
 from timeline.rollback_plan import decode_rollback_plan
@@ -65,7 +65,7 @@ def newest_schema(metadata: Table) -> str:
     raise MalformedError(
         "no commit of the metadata table records its schema",
         path=metadata.storage.base_path,
-        todo="Turn the metadata table off with --drop-metadata-table: the next Hudi writer builds it anew.",
+        todo=BUILD_ANEW,
     )
 
 
@@ -77,7 +77,8 @@ def commit_records(table: Table, instant: str, records: EncodedRecords, schema_t
     """
     metadata = open_metadata_table(table)
     forget(table, instant)
-    slices = {p: open_slices(metadata, p, metadata.load_timeline()) for p in records}
+    timeline = metadata.load_timeline()
+    slices = {p: open_slices(metadata, p, timeline) for p in records}
     parts: dict[OpenSlice, list[Keyed]] = {}
     for partition, keyed in records.items():
         of_partition = slices[partition]
@@ -141,7 +142,7 @@ def _refuse_compacted(metadata: Table, timeline: Timeline, instant: Instant) -> 
                 path=metadata.storage.base_path,
                 instant=instant.requested_time,
                 found=f"compaction {later.requested_time}",
-                todo="Turn the metadata table off with --drop-metadata-table: the next Hudi writer builds it anew.",
+                todo=BUILD_ANEW,
             )
 
 
@@ -177,7 +178,7 @@ def _append(metadata: Table, slice_: OpenSlice, instant: str, records: Sequence[
     """A new log file on a slice."""
     # Readers look keys up, and prefixes of keys: that only HFiles can do, and these are in the order of their keys.
     entries = sorted((key.encode(), value) for key, value in records)
-    contents = (encode_hfile(some, {_SCHEMA: schema_text.encode()}) for some in _cut(entries))
+    contents = (encode_hfile(some, {_SCHEMA: schema_text.encode()}) for some in grouped(entries, _BLOCK_BYTES))
     blocks = (hfile_block(content, instant=instant, schema_text=schema_text) for content in contents)
     data = b"".join(bytes(part) for block in blocks for part in block)
     by_name = metadata.layout.slicing is Slicing.BY_BASE_INSTANT
@@ -206,15 +207,3 @@ def _append(metadata: Table, slice_: OpenSlice, instant: str, records: Sequence[
     raise ConflictError(
         "no free name for a log file of the metadata table", path=slice_.partition, instant=instant, todo="Run again."
     )
-
-
-def _cut(entries: Sequence[tuple[bytes, bytes]]) -> Iterator[Sequence[tuple[bytes, bytes]]]:
-    """The entries, cut into parts that one log block may hold."""
-    start, size = 0, 0
-    for position, (_, value) in enumerate(entries):
-        size += len(value)
-        if size > _BLOCK_BYTES:
-            yield entries[start : position + 1]
-            start, size = position + 1, 0
-    if start < len(entries):
-        yield entries[start:]

@@ -39,7 +39,7 @@ def encode_hfile(entries: Sequence[tuple[bytes, bytes]], info: Mapping[str, byte
     out = bytearray()
     index = bytearray()
     blocks, first, last = 0, 0, 0
-    for group in _grouped(entries):
+    for group in grouped(entries, _BLOCK_BYTES):
         before, last = (last if blocks else _NO_BLOCK), len(out)
         out += _block(DATA_MAGIC, b"".join(map(_entry, group)), before)
         key = _cell_key(group[0][0])
@@ -68,12 +68,12 @@ def encode_hfile(entries: Sequence[tuple[bytes, bytes]], info: Mapping[str, byte
     return bytes(out) + trailer.ljust(TRAILER_BYTES - len(_VERSION), b"\0") + _VERSION
 
 
-def _grouped(entries: Sequence[tuple[bytes, bytes]]) -> Iterable[Sequence[tuple[bytes, bytes]]]:
-    """Entries a data block: as many as reach its size."""
+def grouped(entries: Sequence[tuple[bytes, bytes]], bytes_max: int) -> Iterable[Sequence[tuple[bytes, bytes]]]:
+    """The entries in order, in groups that end with the entry that reaches so many bytes; none is empty."""
     start, size = 0, 0
     for place, (key, value) in enumerate(entries):
         size += len(key) + len(value)
-        if size >= _BLOCK_BYTES:
+        if size >= bytes_max:
             yield entries[start : place + 1]
             start, size = place + 1, 0
     if start < len(entries):

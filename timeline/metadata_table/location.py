@@ -15,6 +15,9 @@ from timeline.table_config import load_table_config
 METADATA_FOLDER = f"{HOODIE}/metadata"
 """Base path of the metadata table, relative to that of its data table."""
 
+BUILD_ANEW = "Turn the metadata table off with --drop-metadata-table: the next Hudi writer builds it anew."
+"""What to do about one that cannot be used."""
+
 
 @dataclass(frozen=True, slots=True)
 class Below:

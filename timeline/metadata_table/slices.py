@@ -9,6 +9,7 @@ from timeline.active import Timeline
 from timeline.errors import MalformedError, MissingFileError
 from timeline.file_name import BaseFileName, LogFileName
 from timeline.layout import Slicing
+from timeline.metadata_table.location import BUILD_ANEW
 from timeline.storage import Entry
 from timeline.table import Table
 
@@ -59,7 +60,7 @@ def open_slices(metadata: Table, partition: str, timeline: Timeline) -> list[Ope
         raise MalformedError(
             "a partition of the metadata table has no file groups",
             path=f"{metadata.storage.base_path}/{partition}",
-            todo="Turn the metadata table off with --drop-metadata-table: the next Hudi writer builds it anew.",
+            todo=BUILD_ANEW,
         )
     return found
 
