@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
@@ -14,6 +17,17 @@ pytest_plugins = ["tests.judge.fixtures", "tests.zookeeper", "tests.ensemble", "
 # No deadline: on a shared machine it fails tests at random. A failure prints how to run it again.
 settings.register_profile("phantombase", deadline=None, print_blob=True)
 settings.load_profile("phantombase")
+
+
+@pytest.fixture(autouse=True)
+def _logging_untouched() -> Iterator[None]:
+    """Commands configure logging for their process: here every test starts without it."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -46,17 +44,6 @@ from timeline.table import Table
 
 ME = Process.current()
 NOTE = {"attempt": 2, "since_ms": 1_000, "done": 3, "total": 8, "bytes": 4096}
-
-
-@pytest.fixture(autouse=True)
-def _logging_untouched() -> Iterator[None]:
-    """Commands configure logging for their process; here every test starts without it."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -104,17 +104,18 @@ def test_hudi_and_we_write_at_the_same_time(judge: Judge, version: int, zookeepe
             if not may_lose or ("ConcurrentModification" not in str(error) and "onflict" not in str(error)):
                 errors.append(error)
 
-    def ours(ts: int, of: str) -> None:
+    def ours(ts: int, of: str, **options: Any) -> None:
         batch = rows(numbers[of], ts)
         described = writer(batch).buckets(int(str(BUCKET["hoodie.bucket.index.num.buckets"])))
-        described.option(lock=f"zookeeper:{zookeeper.hosts}/hudi_locks/{key}", retries=5).upsert(str(table.path))
+        lock = f"zookeeper:{zookeeper.hosts}/hudi_locks/{key}"
+        described.option(lock=lock, retries=5, **options).upsert(str(table.path))
         won["we"] = batch
 
-    def four() -> None:
-        for ts in range(2, 6):
+    def three() -> None:
+        for ts in range(2, 5):
             hudis(ts, "hudi")
 
-    thread = threading.Thread(target=four)
+    thread = threading.Thread(target=three)
     thread.start()
     ts, done = 2, 0
     while thread.is_alive() or done < 5:
@@ -126,14 +127,19 @@ def test_hudi_and_we_write_at_the_same_time(judge: Judge, version: int, zookeepe
     check_rows(snapshot, won["hudi"])
     check_rows(snapshot, won["we"])
 
-    for ts in (1000, 1002):
+    for ts in (1000, 1002):  # in the second Hudi mostly loses
         won.clear()
         thread = threading.Thread(target=hudis, args=(ts, "we"), kwargs={"may_lose": True})
         thread.start()
+        time.sleep((ts - 1000) * 0.3)
         ours(ts + 1, "we")
         thread.join()
         assert errors == []
         check_rows(table.agree(), won["we"])  # the greater ordering value, whoever came first
+    # A write of Hudi's that lost stays pending, with a heartbeat that looks alive for two minutes: on v6 in the way of
+    # every plan. Nobody lives here any more.
+    ours(1004, "we", heartbeat_expiry_s=-1.0)
+    assert table.open().load_timeline().inflight_writers == ()
     table.we_schedule()
     table.we_compact()
     table.agree()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from typer.testing import CliRunner
 
 from tests.metadata_tables import ADDED, VERSIONS, Indexed, entry
@@ -22,17 +19,6 @@ from timeline.metadata_table.validate import Difference, validate
 
 MISSING, EXTRA, SIZE = "missing in the metadata table", "only in the metadata table", "other size"
 PENDING = "20261202000000000"
-
-
-@pytest.fixture(autouse=True)
-def _logging_untouched() -> Iterator[None]:
-    """Commands configure logging for their process: here every test starts without it."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
 
 
 @pytest.fixture(params=VERSIONS)

@@ -35,17 +35,6 @@ _INSTANT = re.compile(r"\d{17}")
 
 
 @pytest.fixture(autouse=True)
-def _logging_untouched() -> Iterator[None]:
-    """`configure_logging` is for processes; here every test starts without it."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
-
-
-@pytest.fixture(autouse=True)
 def _wide_and_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("COLUMNS", "FORCE_COLOR", "PHANTOMBASE_TRACEBACK"):
         monkeypatch.delenv(name, raising=False)
