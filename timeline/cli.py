@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -17,28 +16,24 @@ import typer
 
 from timeline import render
 from timeline.active import Timeline
-from timeline.audit import audit as audit_instant
-from timeline.audit import audited_instants
-from timeline.console import EXIT_FAILED, configure_logging, emit, progress, run
+from timeline.check_cli import audit, validate
+from timeline.cli_options import Json, ListedBy, Listing, Partition, TablePath
+from timeline.console import configure_logging, emit, run
 from timeline.errors import MissingFileError, PhantombaseError, UsageError
 from timeline.export import check_output, export_parquet
 from timeline.instant import MERGES, Instant, State, parse_as_of
 from timeline.layout import HOODIE
-from timeline.metadata_table.listing import MetadataListing
 from timeline.metadata_table.read import commits_to_compact
-from timeline.metadata_table.validate import validate as validate_table
 from timeline.plan import CompactionPlan, decode_plan
 from timeline.read import Query, ReadOptions
 from timeline.report import (
     Row,
-    audit_report,
     instant_rows,
     pending_rows,
     plan_report,
     planned_paths,
     slices_report,
     table_facts,
-    validation_report,
 )
 from timeline.table import Table, consistent
 
@@ -55,32 +50,6 @@ Data lies in [b]file groups[/b], each with a file id. A [b]file slice[/b] is one
 (Parquet) and the log files with later changes. A [b]compaction[/b] merges a slice's logs into a new base file;
 until it is done, the slice it is going to make is a [b]phantom[/b]: it may have logs already, but no base file.""",
 )
-
-
-class ListedBy(Enum):
-    """What names a table's partitions and files."""
-
-    STORAGE = "storage"
-    METADATA = "metadata"
-
-    def open(self, path: str) -> Table:
-        """The table, listed that way."""
-        table = Table.open(path)
-        return table if self is ListedBy.STORAGE else replace(table, listing=MetadataListing())
-
-
-TablePath = Annotated[str, typer.Argument(metavar="TABLE", help="Base path: the folder that holds .hoodie.")]
-Partition = Annotated[
-    str | None,
-    typer.Option("--partition", metavar="P", help="Only partitions at or under this path, e.g. year=2026."),
-]
-Listing = Annotated[
-    ListedBy,
-    typer.Option(
-        "--listing", help="What names partitions and files: folders, or Hudi's metadata table where it is on."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document: sizes in bytes, times in seconds.")]
 
 
 @app.command()
@@ -259,60 +228,8 @@ def read(
     emit(data, json, render.read)
 
 
-@app.command()
-def audit(
-    path: TablePath,
-    instant: Annotated[
-        str | None, typer.Argument(metavar="INSTANT", help="Only this compaction; default: all by phantombase.")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Prove compactions again from the files that still exist. Exit code 1 when something is wrong.
-
-    Every compaction by phantombase leaves a [b]ledger[/b]: what went into each file group and what came out, as
-    counts and as sums of row hashes. The audit checks the ledger itself, counts and hashes the rows of the base file
-    it speaks of, and, while the inputs are still there, runs the merge again. It looks for log files that were left
-    out and for second base files.
-
-    [b]proved[/b]: all of that holds. [b]output proved[/b]: a cleaner has taken inputs. [b]cleaned[/b]: the base file is
-    gone too, a newer one took its place. [b]wrong[/b]: something disagrees, and it is said what.
-
-    [b]Examples[/b]
-      timeline audit /data/trips
-      timeline audit /data/trips 20261121091052663
-      timeline audit /data/trips --json | jq '.instants[] | select(.good | not)'
-    """
-    configure_logging(json=json, verbose=False)
-    table = Table.open(path)
-    instants = audited_instants(table, instant)
-    with progress(len(instants), "auditing") as bar:
-        found = []
-        for one in instants:
-            found.append(audit_instant(table, one))
-            bar.advance(1)
-    emit(audit_report(found, table.storage.base_path), json, render.audit)
-    if not all(f.good for f in found):
-        raise typer.Exit(EXIT_FAILED)
-
-
-@app.command()
-def validate(path: TablePath, json: Json = False) -> None:
-    """Compare the metadata table with what lies on storage. Exit code 1 when they differ.
-
-    Hudi's [b]metadata table[/b] (.hoodie/metadata) is an index of a table's files: readers which use it see no file
-    that it does not name. Compared are partitions, and names and sizes of the files of completed writes; what a
-    pending write has left so far does not count. While a clean or rollback pends, files may be gone that are still
-    named: run it again when that is done.
-
-    [b]Examples[/b]
-      timeline validate /data/trips
-      timeline validate /data/trips --json | jq '.differences[]'
-    """
-    table = Table.open(path)
-    found = consistent(lambda: validate_table(table.reload()))
-    emit(validation_report(found, commits_to_compact(table), table.storage.base_path), json, render.validate)
-    if found.differences:
-        raise typer.Exit(EXIT_FAILED)
+app.command()(audit)
+app.command()(validate)
 
 
 def main() -> None:
