@@ -148,7 +148,7 @@ def test_a_create_that_arrives_after_the_look_is_not_left_behind(zookeeper: ZooK
     """Sent over a connection that was cut, it waits in the network; the session goes on over another one."""
     with (
         link([zookeeper.port, zookeeper.port]) as network,
-        daemon(network.hosts, table, session_timeout_s=12.0) as ours,
+        daemon(network.hosts, table) as ours,
         daemon(zookeeper.hosts, table) as other,
     ):
         assert ours.take(D) is not None
