@@ -12,6 +12,8 @@ import structlog
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+from compactor_daemon import spark_start
+
 pytest_plugins = ["tests.judge.fixtures", "tests.zookeeper", "tests.ensemble", "tests.spark_cluster"]
 
 # No deadline: on a shared machine it fails tests at random. A failure prints how to run it again.
@@ -28,6 +30,14 @@ def _logging_untouched() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(level)
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True)
+def _spark_has_stopped() -> Iterator[None]:
+    """Commands do not wait for the end of their Spark, but a process has one context at a time."""
+    yield
+    if spark_start._stopping is not None:
+        spark_start._stopping.join()
 
 
 @pytest.hookimpl(optionalhook=True)

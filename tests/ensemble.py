@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import signal
-import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from compactor_daemon.zookeeper_process import ServerProcess, ask, start_server
-from tests.zookeeper import START_MAX_S, TICK_MS
+from tests.zookeeper import LONGEST_SESSION_S, START_MAX_S, TICK_MS, free_ports
 
 _MEMBERS = (1, 2, 3)
 _LIMIT_TICKS = 25
 """How long members may take to follow a leader, and lag behind it."""
 
 
-def free_ports(count: int) -> list[int]:
-    """Different ports of 127.0.0.1 that nobody listens on now."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-
-
 class Ensemble:
-    """Members 1, 2 and 3, in `folder`; sessions live for 2 to 20 ticks of TICK_MS."""
+    """Members 1, 2 and 3, in `folder`; sessions live for 2 ticks of TICK_MS at least."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, longest_session_s: float) -> None:
         self._folder = folder
         free = free_ports(3 * len(_MEMBERS))
         self.ports = {member: free.pop() for member in _MEMBERS}
@@ -39,6 +29,7 @@ class Ensemble:
         self._servers: dict[int, ServerProcess] = {}
         self._settings: dict[str, object] = {
             "tickTime": TICK_MS,
+            "maxSessionTimeout": round(longest_session_s * 1000),
             "initLimit": _LIMIT_TICKS,
             "syncLimit": _LIMIT_TICKS,
         } | {f"server.{member}": f"127.0.0.1:{free.pop()}:{free.pop()}" for member in _MEMBERS}
@@ -97,9 +88,9 @@ class Ensemble:
 
 
 @contextmanager
-def running_ensemble(folder: Path) -> Iterator[Ensemble]:
+def running_ensemble(folder: Path, longest_session_s: float = LONGEST_SESSION_S) -> Iterator[Ensemble]:
     """An ensemble that serves; it does not outlive the context."""
-    ensemble = Ensemble(folder)
+    ensemble = Ensemble(folder, longest_session_s)
     try:
         ensemble.start()
         yield ensemble

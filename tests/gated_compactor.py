@@ -19,7 +19,7 @@ from compactor_daemon.slice_task import SliceTask
 from timeline.errors import PhantombaseError
 from timeline.storage import Storage
 
-_WAIT_MAX_S = 120.0
+_WAIT_MAX_S = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TypeVar
 
 _CHUNK_BYTES = 1 << 16
-_CALL_MAX_S = 10.0
+_CALL_MAX_S = 60.0
 _T = TypeVar("_T")
 
 

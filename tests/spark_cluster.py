@@ -20,7 +20,7 @@ import pytest
 from compactor_daemon.class_archive import spark_java
 from tests.zookeeper import wait_until
 
-START_MAX_S = 120.0
+START_MAX_S = 300.0
 WORKERS = 2
 _HOME = Path(pyspark.__file__).parent
 _JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dspark.master.rest.enabled=false")

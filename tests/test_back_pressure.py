@@ -178,7 +178,9 @@ def test_only_the_file_groups_of_the_write_count(version: int, buckets: int | No
 
 
 @pytest.mark.parametrize("known_by", ["a plan", "a completed compaction", "the gate"])
-def test_a_write_only_writer_waits_where_somebody_compacts(known_by: str, tmp_path: Path) -> None:
+def test_a_write_only_writer_waits_where_somebody_compacts(
+    known_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = Trips(tmp_path / "trips", 6)
     if known_by == "a completed compaction":
         table.write()
@@ -189,10 +191,18 @@ def test_a_write_only_writer_waits_where_somebody_compacts(known_by: str, tmp_pa
     if known_by == "a plan":
         assert table.schedule()
     if known_by == "the gate":
-        put_wanted(open_table(table.path).storage, 1.0, clock_ms())  # writers go on after it, and know of it
+        # Writers go on after it, in a second, and know of it, for a minute.
+        put_wanted(open_table(table.path).storage, LONG_S, clock_ms() - round((LONG_S - 1) * 1000))
+    waits, check = threading.Event(), Room._check_anybody
+
+    def noted(room: Room) -> None:
+        check(room)
+        waits.set()
+
+    monkeypatch.setattr(Room, "_check_anybody", noted)
 
     def somebody() -> None:
-        time.sleep(0.3 if known_by != "the gate" else 1.3)
+        assert waits.wait(LONG_S)
         if known_by != "a plan":
             assert table.schedule()
         table.compact()

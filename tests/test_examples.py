@@ -37,5 +37,6 @@ def test_example(name: str, tmp_path: Path) -> None:
         assert rows.num_rows == 100
     timeline = table.load_timeline()
     assert bool([i for i in timeline.instants if i.action == "commit"]) is (name in COMPACTS)
-    if name != "async_in_job":  # what is requested at the very end is left to the next compactor
+    # What is requested at the very end is left to the next compactor; so is what a query was at when it was stopped.
+    if name not in ("async_in_job", "streaming"):
         assert bool(timeline.pending_compactions) is (name == "schedule_only")

@@ -68,12 +68,14 @@ def test_the_shown_fleet_runs(tmp_path: Path, zookeeper: ZooKeeper) -> None:
 
     process = subprocess.Popen([*words(daemon), "--executor", "local"])
     try:
-        wait_until(lambda: not any(Table.open(str(t)).load_timeline().pending_compactions for t in (orders, rides)), 60)
-        shown = subprocess.run(words(status), capture_output=True, text=True, timeout=60, check=False)
+        wait_until(
+            lambda: not any(Table.open(str(t)).load_timeline().pending_compactions for t in (orders, rides)), 180
+        )
+        shown = subprocess.run(words(status), capture_output=True, text=True, timeout=300, check=False)
         assert shown.returncode == 0, shown.stderr
         assert "No compaction is pending." in shown.stdout
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(180) == 0
     finally:
         process.kill()
 
@@ -144,7 +146,7 @@ def test_set_up_says_what_is_missing(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 1

@@ -31,8 +31,10 @@ from writer_hooks import writer
 
 pytestmark = pytest.mark.spark
 
-WAIT_S = 120.0
+WAIT_S = 300.0
 ROWS = 200
+SESSION_S = 15
+"""So long a daemon that was killed keeps its claims; so long the machine may stand still and no session is lost."""
 ASKED_S = 3.0
 """Spark asks for more executors once a second, as long as tasks wait."""
 
@@ -183,7 +185,7 @@ def test_a_lost_driver_costs_a_take_over(
     path = tmp_path / "rides"
     written(path, 4)
     instant = plan(path, 4)
-    fleet = ["run", path, "--zookeeper", zookeeper.hosts, "--zookeeper-session", 2, "--backoff", 0.1]
+    fleet = ["run", path, "--zookeeper", zookeeper.hosts, "--zookeeper-session", SESSION_S, "--backoff", 0.1]
     fleet += ["--poll-interval", 1]
     storage = LocalStorage(str(path))
     with command(gate, *fleet, *on(cluster)) as first:

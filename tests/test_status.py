@@ -31,7 +31,7 @@ from compactor_daemon.zookeeper import ZooKeeperOptions, zookeeper_session
 from compactor_daemon.zookeeper_claims import ZooKeeperClaims
 from tests.attempts import OPTIONS, OUTPUT, open_table, run_one
 from tests.golden_tables import unzip_golden
-from tests.zookeeper import ZooKeeper
+from tests.zookeeper import ZooKeeper, wait_until
 from timeline.commit_metadata import CommitMetadata, encode
 from timeline.errors import UnknownStateError
 from timeline.gate import clock_ms
@@ -79,9 +79,10 @@ def only_first(table: Table) -> str:
     return table.load_timeline().pending_compactions[0].requested_time
 
 
-def report(table: Table, claims: Claimed = None, **options: Any) -> Row:
-    """The report now."""
-    return status_report(look(table, claims, recent=5), Clock(clock_ms(), table.now()), **options)
+def report(table: Table, claims: Claimed = None, *, now_ms: int | None = None, **options: Any) -> Row:
+    """The report now; `now_ms`: what the clock says that failures go by."""
+    clock = Clock(clock_ms() if now_ms is None else now_ms, table.now())
+    return status_report(look(table, claims, recent=5), clock, **options)
 
 
 def row_of(table: Table, claims: Claimed = None, **options: Any) -> Row:
@@ -123,9 +124,10 @@ def a_claim(instant: str) -> Claim:
     return replace(claim, attempt=4, done=1, total=6, input_bytes=99)
 
 
-def failure(age_s: float = 1.0, *, park: bool = False) -> Failure:
+def failure(age_s: float = 1.0, *, park: bool = False, now_ms: int | None = None) -> Failure:
     """A failed try."""
-    return Failure(at_ms=clock_ms() - round(age_s * 1000), error="StorageError", what="disk full", who="h:1", park=park)
+    at_ms = (clock_ms() if now_ms is None else now_ms) - round(age_s * 1000)
+    return Failure(at_ms=at_ms, error="StorageError", what="disk full", who="h:1", park=park)
 
 
 # --- the state of an instant -------------------------------------------------------------------------------------
@@ -208,9 +210,9 @@ def test_unreachable_zookeeper_is_no_no(table: Table, stack: ExitStack) -> None:
 
 def test_failures(table: Table) -> None:
     """One: it waits, twice as long each time. Too many, or one to park: until somebody releases it."""
-    instant = only(table)
-    record_failure(table.storage, instant, failure())
-    row = row_of(table)
+    instant, now_ms = only(table), clock_ms()
+    record_failure(table.storage, instant, failure(now_ms=now_ms))
+    row = row_of(table, now_ms=now_ms)
     assert (row["state"], row["why"]) == ("backing off", "StorageError: disk full")
     assert (row["failures"]["count"], row["failures"]["who"]) == (1, "h:1")
     assert 0 < row["failures"]["next_try_s"] <= 9
@@ -349,7 +351,7 @@ def test_a_compaction_from_waiting_to_done(table: Table) -> None:
         def __call__(self, storage: Storage, tasks: list[SliceTask], progress: Progress) -> list[SliceDone]:
             def look_on(done: int, total: int) -> None:
                 progress(done, total)
-                time.sleep(0.1)
+                wait_until(lambda: (row_of(table)["work"] or {}).get("done") == done)  # told by the next beat
                 seen.append(row_of(table))
 
             return super().__call__(storage, tasks, look_on)

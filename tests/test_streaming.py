@@ -62,7 +62,8 @@ def test_killed_and_restarted(version: int, tmp_path: Path) -> None:
         wanted = (
             _commits(tmp_path) + pick.randint(1, max(2, BATCHES // 12)) if kills < max(3, BATCHES // 8) else BATCHES + 1
         )
-        ended = _until(process, tmp_path, wanted, pick)
+        # The first kill comes soon: at least one must find the query at work.
+        ended = _until(process, tmp_path, wanted, pick.random() * (1.5 if kills else 0.2))
         if ended:
             break
         kills += 1
@@ -80,12 +81,12 @@ def test_killed_and_restarted(version: int, tmp_path: Path) -> None:
     assert kills > 0
 
 
-def _until(process: subprocess.Popen[bytes], folder: Path, commits: int, pick: random.Random) -> bool:
+def _until(process: subprocess.Popen[bytes], folder: Path, commits: int, more_s: float) -> bool:
     """Waits for so many commits, and some time more, then kills the process and its JVM; True when it has ended."""
     end = time.monotonic() + ROUND_MAX_S
     while process.poll() is None and _commits(folder) < commits and time.monotonic() < end:
         time.sleep(0.3)
-    time.sleep(pick.random() * 1.5)
+    time.sleep(more_s)
     if process.poll() is not None:
         return True
     os.killpg(process.pid, signal.SIGKILL)

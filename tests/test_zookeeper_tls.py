@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from compactor_daemon.zookeeper import ZooKeeperOptions, zookeeper_session
-from compactor_daemon.zookeeper_process import free_port, start_server
-from tests.zookeeper import START_MAX_S, TICK_MS
+from compactor_daemon.zookeeper_process import start_server
+from tests.zookeeper import START_MAX_S, TICK_MS, free_ports
 from timeline.errors import ZooKeeperError
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
@@ -31,7 +31,7 @@ class Secured:
 
 def openssl(folder: Path, *arguments: str) -> None:
     """Runs it in a folder."""
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=30)
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=120)
 
 
 def authority(folder: Path, name: str) -> None:
@@ -51,7 +51,7 @@ def certificate(folder: Path, name: str) -> None:
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """One for all tests here."""
-    folder, port = tmp_path_factory.mktemp("tls"), free_port()
+    folder, (port, plain) = tmp_path_factory.mktemp("tls"), free_ports(2)
     for name in ("ca", "other"):
         authority(folder, name)
     for name in ("server", "client"):
@@ -66,7 +66,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "ssl.trustStore.location": folder / "ca.pem",
         "ssl.clientAuth": "need",
     }
-    server = start_server(folder / "server", port=free_port(), settings=settings)
+    server = start_server(folder / "server", port=plain, settings=settings)
     try:
         server.wait_until_serving(START_MAX_S)
         yield Secured(hosts=f"127.0.0.1:{port}", folder=folder)
@@ -83,8 +83,8 @@ def test_who_enters(secured: Secured, ca: str | None, own: str | None, enters: b
     """With the right certificates all works; else the error asks about TLS."""
     options = ZooKeeperOptions(
         hosts=secured.hosts,
-        session_timeout_s=2.0,
-        connect_timeout_s=10.0 if enters else 1.5,
+        session_timeout_s=30.0 if enters else 2.0,
+        connect_timeout_s=60.0 if enters else 1.5,
         ca=str(secured.folder / f"{ca}.pem") if ca else None,
         certfile=str(secured.folder / f"{own}.pem") if own else None,
         keyfile=str(secured.folder / f"{own}.key") if own else None,

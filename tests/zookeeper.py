@@ -1,7 +1,11 @@
-"""A ZooKeeper server for tests: the embedded one's process, with sessions short enough for tests to lose them."""
+"""A ZooKeeper server for tests: the embedded one's process, with sessions short enough for tests to lose them.
+
+A shared machine stands still for seconds now and then: whoever is to keep a session asks for a long one.
+"""
 
 from __future__ import annotations
 
+import random
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -13,11 +17,14 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from compactor_daemon.zookeeper_process import free_port, start_server
+from compactor_daemon.zookeeper_process import is_free, start_server
 
-START_MAX_S = 60.0
+START_MAX_S = 120.0
 TICK_MS = 200
-"""Sessions live for 2 to 20 ticks."""
+"""Sessions live for at least 2 ticks."""
+LONGEST_SESSION_S = 60.0
+_PORTS = range(20_000, 32_000)
+"""Below those that the kernel hands out: nobody else gets one between our look and the server's start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +36,21 @@ class ZooKeeper:
     process: subprocess.Popen[bytes]
 
 
+def free_ports(count: int) -> list[int]:
+    """Different ports of 127.0.0.1 that nobody listens on now."""
+    found: set[int] = set()
+    while len(found) < count:
+        if is_free(port := random.SystemRandom().choice(_PORTS)):
+            found.add(port)
+    return list(found)
+
+
 @contextmanager
 def zookeeper_server(folder: Path) -> Iterator[ZooKeeper]:
     """Starts a server that keeps its data in a folder, waits until it answers, and stops it at the end."""
-    server = start_server(folder, port=free_port(), settings={"tickTime": TICK_MS})
+    (port,) = free_ports(1)
+    settings: dict[str, object] = {"tickTime": TICK_MS, "maxSessionTimeout": round(LONGEST_SESSION_S * 1000)}
+    server = start_server(folder, port=port, settings=settings)
     try:
         server.wait_until_serving(START_MAX_S)
         yield ZooKeeper(hosts=f"127.0.0.1:{server.port}", port=server.port, process=server.process)
@@ -48,10 +66,11 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
 
 
 @contextmanager
-def client(hosts: str, timeout_s: float = 10.0) -> Iterator[Any]:
-    """A connected client."""
-    found = KazooClient(hosts=hosts, timeout=timeout_s, connection_retry={"max_tries": -1, "delay": 0.05})
-    found.start(15)
+def client(hosts: str, timeout_s: float = 30.0) -> Iterator[Any]:
+    """A connected client; `timeout_s`: of its session. Calls by its `retry` go on for a minute."""
+    again = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5}
+    found = KazooClient(hosts=hosts, timeout=timeout_s, connection_retry=again, command_retry=again | {"deadline": 60})
+    found.start(60)
     try:
         yield found
     finally:
@@ -59,7 +78,7 @@ def client(hosts: str, timeout_s: float = 10.0) -> Iterator[Any]:
         found.close()
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
     """Fails when it has not come true in time."""
     until = time.monotonic() + seconds
     while not true():

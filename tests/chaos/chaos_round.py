@@ -26,7 +26,8 @@ from writer_hooks.new_table import NewTable
 from writer_hooks.options import WriteOptions
 
 _DAEMONS = 8
-_REST_S = 120.0
+_REST_S = 300.0
+_LONGEST_SESSION_S = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class Played:
 def play(folder: Path, seed: int, seconds: float) -> Played:
     """One round, in an empty folder; AssertionError: something is wrong."""
     pick = random.Random(seed)
-    with running_ensemble(folder / "ensemble") as ensemble:
+    with running_ensemble(folder / "ensemble", _LONGEST_SESSION_S) as ensemble:
         lock = pick.choice((f"file:{folder}/{{name}}.lock", "zookeeper:{hosts}/locks/{name}"))
         tables = [_table(folder, ensemble, lock, *kind) for kind in _KINDS]
         model = Model(_journals(folder))

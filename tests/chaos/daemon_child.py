@@ -29,21 +29,22 @@ from timeline.local_storage import LocalStorage
 from timeline.storage import Storage
 
 _METHODS = ("list", "find", "read", "open_input", "open_output", "put_if_absent", "place", "overwrite", "delete")
-_LOCK_SESSION_S = 2.0
-"""So short that a daemon that stands still inside the table lock loses it, where the lock is in ZooKeeper."""
 
 _counting = threading.Lock()
 
 
-def run_child(argv: list[str], log: Path, switches: Switches) -> None:
-    """The `compactor-daemon` command in this process, its output in `log`."""
+def run_child(argv: list[str], log: Path, switches: Switches, lock_session_s: float) -> None:
+    """The `compactor-daemon` command in this process, its output in `log`.
+
+    Where the table lock is in ZooKeeper, a daemon that stands still inside for longer than `lock_session_s` loses it.
+    """
     begin(log)
     switches.busy = 0
     _shift_clock(switches)
     _spoil_disk(switches)
     _spoil_calls(switches)
     _watch(switches)
-    _shorten_locks()
+    _shorten_locks(lock_session_s)
     sys.argv = ["compactor-daemon", *argv]
     main()
 
@@ -178,7 +179,7 @@ def _watch(switches: Switches) -> None:
     serving.ServedTable.look = looked
 
 
-def _shorten_locks() -> None:
+def _shorten_locks(session_s: float) -> None:
     parse = zookeeper_lock.parse_zookeeper_lock
     (locks,) = _patched(lock)
-    locks.parse_zookeeper_lock = lambda text: replace(parse(text), session_timeout_s=_LOCK_SESSION_S)
+    locks.parse_zookeeper_lock = lambda text: replace(parse(text), session_timeout_s=session_s)

@@ -20,8 +20,8 @@ from tests.chaos.switches import Switches
 from tests.partition import Link, link
 
 SESSION_S = 2.5
-"""Of daemons with ZooKeeper; whoever is silent for longer loses its claims."""
-_END_S = 30.0
+"""Of daemons with ZooKeeper, in trouble; whoever is silent for longer loses its claims, and the table lock there."""
+_END_S = 120.0
 _LOOKS = 6
 _ENDS = {"exit 0", "exit 1", "exit -9", "exit -15"}
 """Well, with failures to report (or ZooKeeper away at its start), killed, and told to end before it had begun."""
@@ -58,13 +58,14 @@ class Slot:
 
 @dataclass
 class Fleet:
-    """`lock`: of a table `{name}`, with `{hosts}` for each process's own way to ZooKeeper. Every other daemon also
-    requests compactions."""
+    """`lock`: of a table `{name}`, with `{hosts}` for each process's own way to ZooKeeper. `session_s`: of claims, and
+    of locks in ZooKeeper. Every other daemon also requests compactions."""
 
     context: ForkServerContext
     subjects: list[Subject]
     slots: list[Slot]
     lock: str
+    session_s: float
     ends: Counter[str] = field(default_factory=Counter)
 
     def tend(self) -> None:
@@ -115,7 +116,7 @@ class Fleet:
         paths = [str(s.path) for s in self.subjects]
         options = ["--lock", self._lock_of(self.slots[0]), "--executor", "local", "--json"]
         process = self._process(log, switches, ["run", *paths, "--once", *options])
-        process.join(120)
+        process.join(300)
         code = process.exitcode
         process.kill()
         assert code == 0, f"the last run ended with {code}: {log.read_text()[-3000:]}"
@@ -151,7 +152,7 @@ class Fleet:
         return self.lock.format(hosts=slot.network.hosts, name="{name}")
 
     def _process(self, log: Path, switches: Switches, arguments: list[str]) -> ForkServerProcess:
-        process = self.context.Process(target=run_child, args=(arguments, log, switches))
+        process = self.context.Process(target=run_child, args=(arguments, log, switches, self.session_s))
         process.start()
         return process
 
@@ -159,7 +160,7 @@ class Fleet:
         options: dict[str, object] = {
             "--lock": self._lock_of(slot),
             "--zookeeper": slot.network.hosts,
-            "--zookeeper-session": SESSION_S,
+            "--zookeeper-session": self.session_s,
             "--poll-interval": 1,
             "--max-concurrent": 2,
             "--retries": 100_000,
@@ -177,7 +178,13 @@ class Fleet:
 
 @contextmanager
 def fleet(
-    context: ForkServerContext, size: int, subjects: list[Subject], ports: list[int], lock: str, folder: Path
+    context: ForkServerContext,
+    size: int,
+    subjects: list[Subject],
+    ports: list[int],
+    lock: str,
+    folder: Path,
+    session_s: float = SESSION_S,
 ) -> Iterator[Fleet]:
     """A fleet whose daemons reach ZooKeeper's servers at these ports; no process of it outlives the context."""
     with ExitStack() as stack:
@@ -185,7 +192,7 @@ def fleet(
             Slot(n, stack.enter_context(link(ports)), new_switches(context), folder / f"daemon{n}.log")
             for n in range(size)
         ]
-        found = Fleet(context, subjects, slots, lock)
+        found = Fleet(context, subjects, slots, lock, session_s)
         stack.callback(found.abandon)
         yield found
 

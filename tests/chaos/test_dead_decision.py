@@ -25,7 +25,9 @@ from writer_hooks.engine import LocalEngine
 from writer_hooks.options import Operation, WriteOptions
 from writer_hooks.write import write
 
-_WAIT_S = 60.0
+_WAIT_S = 180.0
+_SESSION_S = 10.0
+"""So long until the one that stands still is taken for dead; the other one never stands so long."""
 
 
 def wait_until(condition: Callable[[], bool], daemons: Fleet) -> None:
@@ -52,7 +54,7 @@ def test_a_decision_of_the_dead_is_refused(version: int, lock: str, zookeeper: Z
     assert instant is not None
     storage, subject = open_table(path).storage, Subject(path=path, options=options)
     named = lock.format(folder=tmp_path)
-    with fleet(forks(), 2, [subject], [zookeeper.port], named, tmp_path) as daemons:
+    with fleet(forks(), 2, [subject], [zookeeper.port], named, tmp_path, _SESSION_S) as daemons:
         first, second = daemons.slots
         first.switches.point, first.switches.signal = Point.GO.number, signal.SIGSTOP
         second.due = time.monotonic() + 10 * _WAIT_S

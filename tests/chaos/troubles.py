@@ -40,6 +40,7 @@ class Troubles:
         self._ailing: list[_Ailing] = []
         self._leader: Future[None] | None = None
         self._next_leader = time.monotonic() + _LEADER_EVERY_S / 2
+        self._first = [self._kill, self._stop]
         self.counts: Counter[str] = Counter()
 
     def step(self) -> None:
@@ -55,6 +56,8 @@ class Troubles:
             (self._kill, self._stop, self._strike, self._cut, self._network, self._clock, self._full, self._slow),
             (2, 2, 8, 2, 1, 2, 2, 1),
         )[0]
+        if self._first:  # these are in every round
+            trouble = self._first.pop()
         lasts_s, undo = trouble(slot)
         self._ailing.append(_Ailing(slot, time.monotonic() + lasts_s, undo))
 

@@ -21,10 +21,10 @@ from tests.containers.images import IMAGE_USER, LABEL, PROJECT, ROOT, Images
 FILE = ROOT / "deploy/compose.yaml"
 ZOOKEEPERS = ("zoo1", "zoo2", "zoo3")
 HOSTS = "zoo1:2181,zoo2:2181,zoo3:2181/fleet"
-HEALTHY_MAX_S = 90.0
+HEALTHY_MAX_S = 180.0
 METRICS_PORT = 9464
 
-_COMMAND_MAX_S = 120.0
+_COMMAND_MAX_S = 300.0
 _HELD = Path(__file__).with_name("held")
 
 

@@ -29,7 +29,7 @@ from filelock import FileLock, Timeout
 
 _PACKAGES = ("docker.io", "docker-compose", "debootstrap")
 _INSTALL_MAX_S = 300.0
-_START_MAX_S = 30.0
+_START_MAX_S = 120.0
 _STOP_MAX_S = 30.0
 _OTHER_RUN_MAX_S = 300.0
 

@@ -132,4 +132,4 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:
     """A command and what it says."""
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)

@@ -18,8 +18,8 @@ from tests.containers.compose import METRICS_PORT, ask, is_healthy, wait_until
 from tests.containers.images import IMAGE_USER, LABEL, ROOT, Images
 from tests.golden_tables import unzip_golden
 
-_SOON_MAX_S = 60.0
-_STOP_MAX_S = 30
+_SOON_MAX_S = 180.0
+_STOP_MAX_S = 90
 _SIZE_MAX_BYTES = 1_700_000_000
 _OFTEN = {"interval": 10**9, "timeout": 5 * 10**9, "retries": 2, "start_period": 10**6}
 """The image's health check every second instead of every 15; Docker's unit is nanoseconds."""
@@ -46,7 +46,7 @@ def daemon(images: Images, table: Path, *options: str) -> DockerContainer:
 @pytest.fixture
 def shell(images: Images) -> Iterator[DockerContainer]:
     """A container of the image that only waits."""
-    waiting = DockerContainer(images.daemon).with_command(["60"])
+    waiting = DockerContainer(images.daemon).with_command(["900"])
     with waiting.with_kwargs(entrypoint=["sleep"], labels={LABEL: "1"}, network_mode="none") as container:
         yield container
 

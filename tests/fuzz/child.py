@@ -29,7 +29,7 @@ ADDRESS_SPACE_BYTES = 6 << 30
 """Hard limit. Far above what is used: allocators and thread stacks reserve much."""
 GROWTH_BYTES_MAX = 512 << 20
 """How much a case may add to resident memory at its peak; tables are below 3 MB."""
-HUNG_S = 15.0
+HUNG_S = 60.0
 """Seconds after which a case tells where it is, for the runner that is about to end it."""
 _COMPACT_EVERY = 8
 

@@ -6,9 +6,10 @@ The order in which Hudi lists file groups, and with it how ties fall, is taken f
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 
 import pytest
@@ -90,9 +91,16 @@ def cases(rng: random.Random, slices: Sequence[FileSlice]) -> Iterator[StrategyO
     yield StrategyOptions(strategies=(S.LOG_FILE_SIZE, S.DAY_BASED), target_partitions=2, strategy_io_mb=6)
 
 
+def wait_for_a_quiet_hour() -> None:
+    """Until midnight has passed, when it is near: both sides must mean the same day by today."""
+    while (now := datetime.now()).hour == 23 and now.minute >= 55:
+        time.sleep(1)
+
+
 @pytest.mark.parametrize("table_version", [9, 6])
 def test_same_choice_as_hudi(judge: Judge, tmp_path: Path, table_version: int) -> None:
     """Every strategy, several thresholds each, and lists of strategies; on version 6 a third of them."""
+    wait_for_a_quiet_hour()
     with seed_note(SEED, table_version):
         rng, path, today = random.Random(f"{SEED}-{table_version}"), tmp_path / "table", date.today()
         hive_style = table_version == 6
@@ -107,7 +115,7 @@ def test_same_choice_as_hudi(judge: Judge, tmp_path: Path, table_version: int) -
         for options in tuple(cases(rng, latest(path)))[:: 3 if table_version == 6 else 1]:
             with seed_note(SEED, options):
                 found.append(compare(judge, path, listed, options, today))
-        assert date.today() == today, "midnight: run it again"
+        assert date.today() == today, "it took too long"
         assert 0 in found
         assert len(set(found)) > 3
 

@@ -56,7 +56,7 @@ def test_ours_names_its_process_and_hudis_names_nothing(storage: LocalStorage) -
         found = read_heartbeat(storage, T)
         assert found is not None
         assert (found.ours, found.owner_gone) == (True, False)
-        assert abs(found.beat_ms / 1000 - time.time()) < 10
+        assert abs(found.beat_ms / 1000 - time.time()) < 60
         text = storage.read(heartbeat_path(T)).decode()
         assert json.loads(text.removeprefix("phantombase\n")) == asdict(Process.current())
     assert read_heartbeat(storage, T) is None
@@ -72,7 +72,7 @@ def test_a_note_is_that_of_the_last_beat(storage: LocalStorage) -> None:
     steps = iter(range(1000))
     with heartbeat(storage, T, 0.02, note=lambda: {"done": next(steps), "total": 1000}):
         first = read_heartbeat(storage, T)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while (now := read_heartbeat(storage, T)) is None or now.note is None or now.note["done"] < 3:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -91,7 +91,7 @@ def test_a_note_is_that_of_the_last_beat(storage: LocalStorage) -> None:
 def test_a_process_that_ended_is_gone_and_so_is_one_that_was_replaced() -> None:
     """Killed but not yet waited for; waited for; another one under its number. Elsewhere: nobody can tell."""
     child = subprocess.Popen(
-        [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"], stdout=subprocess.PIPE
+        [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"], stdout=subprocess.PIPE
     )
     assert child.stdout is not None
     child.stdout.readline()

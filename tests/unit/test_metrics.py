@@ -41,7 +41,7 @@ class Served:
 
     def get(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -142,9 +142,9 @@ def test_a_taken_port_is_an_error_and_a_hanging_client_no_hindrance(served: Serv
     with pytest.raises(UsageError, match=str(served.port)), serve(served.port, Metrics(), lambda: WELL):
         pass
     with serve(0, Metrics(), lambda: WELL) as port:
-        silent = socket.create_connection(("127.0.0.1", port), timeout=5)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+        silent = socket.create_connection(("127.0.0.1", port), timeout=60)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60) as answer:
             assert answer.status == 200
     silent.close()
     with pytest.raises(OSError):
-        socket.create_connection(("127.0.0.1", port), timeout=5)
+        socket.create_connection(("127.0.0.1", port), timeout=60)

@@ -30,7 +30,7 @@ Opener = Callable[[], Storage]
 def put_in_another_process(opener: Opener, start: Any, path: str, data: bytes, wins: Any) -> None:
     """One racer of `test_two_processes_race`; at the module's level so that it can be sent there."""
     storage = opener()
-    start.wait(30)
+    start.wait(120)
     if storage.put_if_absent(path, data):
         wins.put(data)
 
@@ -89,9 +89,9 @@ class StorageContract:
         for racer in racers:
             racer.start()
         for racer in racers:
-            racer.join(60)
+            racer.join(180)
         assert [racer.exitcode for racer in racers] == [0, 0]
-        assert opener().read("x") == wins.get(timeout=5)
+        assert opener().read("x") == wins.get(timeout=60)
         assert wins.empty()
 
     # --- staged files

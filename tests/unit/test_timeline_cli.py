@@ -72,7 +72,7 @@ def subprocess_call(*args: str | Path, **environment: str) -> subprocess.Complet
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

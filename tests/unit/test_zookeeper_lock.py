@@ -26,14 +26,14 @@ from timeline.zookeeper_lock import ZooKeeperLock
 @pytest.fixture
 def lock(zookeeper: ZooKeeper) -> ZooKeeperLock:
     """A lock nobody else uses."""
-    return ZooKeeperLock(hosts=zookeeper.hosts, base_path="/hudi_locks", key=uuid.uuid4().hex, timeout_s=20.0)
+    return ZooKeeperLock(hosts=zookeeper.hosts, base_path="/hudi_locks", key=uuid.uuid4().hex, timeout_s=60.0)
 
 
 @contextmanager
 def connected(zookeeper: ZooKeeper) -> Iterator[Any]:
     """A client of its own."""
-    client = KazooClient(hosts=zookeeper.hosts)
-    client.start(10)
+    client = KazooClient(hosts=zookeeper.hosts, timeout=30.0)
+    client.start(60)
     try:
         yield client
     finally:
@@ -55,8 +55,8 @@ def again(lock: ZooKeeperLock, **changes: Any) -> ZooKeeperLock:
 
 
 def wait_until(true: Any) -> None:
-    """Fails when it has not come true after some seconds."""
-    until = time.monotonic() + 15
+    """Fails when it has not come true after a minute."""
+    until = time.monotonic() + 60
     while not true():
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -137,13 +137,13 @@ def test_whoever_came_first_holds_whatever_its_uuid(lock: ZooKeeperLock, zookeep
             wait_until(lambda: len(client.get_children(lock.folder)) == 2)
             assert not entered.wait(0.3)
             client.delete(node)
-            assert entered.wait(10)
-            thread.join(10)
+            assert entered.wait(60)
+            thread.join(60)
 
 
 def test_not_free_in_time_says_who_holds(lock: ZooKeeperLock, zookeeper: ZooKeeper) -> None:
     """The payload of the holder's node, Curator's or ours; and the waiting node is gone."""
-    impatient = again(lock, timeout_s=0.5)
+    impatient = again(lock, timeout_s=5.0)  # to connect, too
     with connected(zookeeper) as client:
         node = as_curator(client, lock, b"10.1.2.3")
         with pytest.raises(LockError, match=r"to try it; .*held by 10\.1\.2\.3 \(_c_"), impatient.hold("try it"):
@@ -158,7 +158,7 @@ def test_a_holder_whose_session_ended_is_not_waited_for(lock: ZooKeeperLock, zoo
     """Its node goes with its session."""
     with connected(zookeeper) as client:
         as_curator(client, lock)
-    with again(lock, timeout_s=5.0).hold("go on"):
+    with lock.hold("go on"):
         pass
 
 
@@ -168,7 +168,7 @@ def test_no_server_is_an_error_in_time() -> None:
     start = time.monotonic()
     with pytest.raises(LockError, match="no connection"), nobody.hold("try"):
         pass
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 60
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def end_session(zookeeper: ZooKeeper, of: Any) -> None:
     """Ends a client's session behind its back: another connection takes it over and closes it."""
     thief = KazooClient(hosts=zookeeper.hosts, client_id=of.client_id)
-    thief.start(10)
+    thief.start(60)
     thief.stop()
     thief.close()
 
@@ -229,7 +229,7 @@ def test_a_session_lost_while_waiting_is_an_error(
         thread.start()
         wait_until(lambda: len(client.get_children(lock.folder)) == 2)
         end_session(zookeeper, clients[-1])
-        thread.join(20)
+        thread.join(60)
         assert "the session was lost while waiting" in str(errors[0])
         wait_until(lambda: len(client.get_children(lock.folder)) == 1)
 
@@ -246,6 +246,6 @@ def test_a_server_that_hangs_is_an_error_in_time(tmp_path: Path) -> None:
                 start = time.monotonic()
                 with pytest.raises(LockError), lock.hold("try"):
                     pass
-                assert time.monotonic() - start < 20
+                assert time.monotonic() - start < 60
                 timer.join()
                 server.process.send_signal(signal.SIGCONT)
