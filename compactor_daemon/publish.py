@@ -11,16 +11,18 @@ A placed file that is gone, with its staged copy, is merged again from its input
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 from compactor_daemon.foreign import inflight_path
 from compactor_daemon.options import OutputOptions
-from compactor_daemon.records import Go, Placement, SliceDone, done_slices
+from compactor_daemon.records import Go, Placement, SliceDone, done_slices, reserved_times
 from compactor_daemon.restore import merge_again
 from timeline.commit_metadata import decode as decode_commit
-from timeline.errors import ConflictError, MissingFileError, StorageError, TableChangedError
+from timeline.errors import ConflictError, MalformedError, MissingFileError, StorageError, TableChangedError
 from timeline.instant import Instant
 from timeline.lock import TableLock
 from timeline.metadata_table.column_range import ColumnRange
+from timeline.metadata_table.read import compacted_after
 from timeline.metadata_table.update import Change, prepare, tell
 from timeline.rollback import pending_rollbacks
 from timeline.staged import place_staged
@@ -81,13 +83,30 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
         _check_publishable(table, go)
         storage.delete(inflight_path(table, go.instant))  # a dead JVM attempt's: Hudi refuses to go on beside it
         tell(table, change, update)
-        storage.put_if_absent(go.completed_path, go.content)
+        path = _completed_path(table, go)
+        storage.put_if_absent(path, go.content)
         done = completed_compaction(table, go.instant)
         if done is None:
-            raise StorageError("the completed commit is not there after it was written", path=go.completed_path)
+            raise StorageError("the completed commit is not there after it was written", path=path)
         if not is_ours(table, done, go):  # without the lock, between our look and our put
             tell(table, Change.of(go.instant, table.commit_metadata(done), {}), None)
         _check_ours(table, done, go)
+
+
+def _completed_path(table: Table, go: Go) -> str:
+    """Where the completed file goes: as decided, or with a later completion time (under the lock).
+
+    Hudi archives what has completed before the last compaction of the metadata table, and takes nothing of it from that
+    table's logs from then on. What is told only now is in those: this compaction's files would be gone.
+    """
+    if go.completion_time is None or not compacted_after(table, go.completion_time):
+        return go.completed_path
+    folder, _, name = go.completed_path.rpartition("/")
+    decided = table.layout.parse(name)
+    if decided is None:
+        raise MalformedError("not the name of a completed commit", path=go.completed_path, instant=go.instant)
+    now = table.next_time(table.load_timeline(), reserved_times(table.storage))
+    return f"{folder}/{table.layout.file_name(replace(decided, completion_time=now))}"
 
 
 def _measured(storage: Storage, go: Go) -> dict[str, tuple[ColumnRange, ...]]:

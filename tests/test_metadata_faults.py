@@ -11,23 +11,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from tests.attempts import open_table, run_all, run_one
-from tests.faults import Failure, HookedStorage, ProcessDied, die_at, fail_at
+from tests.faults import Call, Failure, HookedStorage, ProcessDied, die_at, fail_at
 from tests.golden_tables import unzip_golden
 from tests.interleave import serial_pools
 from tests.interop.shared_table import hudi_rs_reads
 from tests.seed import SEED
 from tests.test_writer_faults import CHAOS, chosen
 from tests.written import seed_note
+from timeline.commit_metadata import CommitMetadata, encode
 from timeline.errors import PhantombaseError
+from timeline.instant import Instant, State
 from timeline.local_storage import LocalStorage
-from timeline.metadata_table.location import open_metadata_table
+from timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
 from timeline.metadata_table.validate import validate
 from timeline.read import read_table
 from timeline.storage import Storage
@@ -169,3 +171,28 @@ def test_a_compaction_that_dies_at_a_storage_call(version: int, tmp_path: Path) 
             with pytest.raises(ProcessDied):
                 compact(path, HookedStorage(LocalStorage(str(path)), die_at(number)))
             ground.check_next(path, by_key(ground.rows))
+
+
+def dies_before_it_tells(call: Call) -> Any:
+    """A compaction that is decided, and of which the metadata table does not know yet."""
+    if call.name == "put_if_absent" and call.path.startswith(METADATA_FOLDER):
+        raise ProcessDied(call.path)
+    return call.do()
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_a_decision_that_the_metadata_table_was_compacted_after(version: int, tmp_path: Path) -> None:
+    """Its commit completes later than decided, so that Hudi does not take it for a part of that compaction."""
+    path = unzip_golden(f"v{version}_with_metadata_table", tmp_path)
+    (pending,) = open_table(path).load_timeline().pending_compactions
+    with pytest.raises(ProcessDied):
+        compact(path, HookedStorage(LocalStorage(str(path)), dies_before_it_tells))
+    metadata = open_metadata_table(open_table(path))
+    began = metadata.next_time(metadata.load_timeline())
+    ended = metadata.next_time(metadata.load_timeline(), [began])
+    done = Instant(requested_time=began, action="commit", state=State.COMPLETED, completion_time=ended)
+    metadata.storage.put_if_absent(metadata.instant_path(done), encode(CommitMetadata(), metadata.layout.encoding))
+    compact(path, LocalStorage(str(path)))
+    (completed,) = open_table(path).completed_commits(pending.requested_time)
+    assert (completed.completion_time or "") > began
+    assert not validate(open_table(path)).differences

@@ -42,6 +42,7 @@ from timeline.view import FileGroup, GroupKey, TableView, ViewFacts, check_parti
 T = TypeVar("T")
 
 _CONSISTENT_HASHING = f"{HOODIE}/.bucket_index/consistent_hashing_metadata"
+_EVOLVED_SCHEMA = "latest_schema"
 _SERVICE_OPERATIONS = frozenset({"COMPACT", LOG_COMPACT, "CLUSTER", "INDEX"})
 _TORN_PAUSES_S = (0.02, 0.1, 0.5)
 _READ_AGAIN_MAX = 5
@@ -277,11 +278,21 @@ class Table:
         """The table's Avro schema without meta columns: that of the newest completed write that records one.
 
         Newest by requested time. Table services come last: they repeat the schema they found. Then the schema of
-        CREATE TABLE. MalformedError where the table has none.
+        CREATE TABLE. MalformedError where the table has none. UnsupportedError: columns that may have other names in
+        older files, which only Hudi's own schema beside it tells (`hoodie.schema.on.read.enable`).
         """
         fallback = ""
         for requested in sorted(timeline.completed_writes, reverse=True):
             metadata = self.commit_metadata(timeline.completed_writes[requested])
+            if metadata.extra_metadata.get(_EVOLVED_SCHEMA):
+                raise UnsupportedError(
+                    "schema evolution on read is not supported",
+                    path=self.storage.base_path,
+                    instant=requested,
+                    expected="commits without a schema of Hudi's own",
+                    found=_EVOLVED_SCHEMA,
+                    todo="Use Hudi for this table.",
+                )
             text = metadata.extra_metadata.get("schema", "")
             if text and metadata.operation_type not in _SERVICE_OPERATIONS:
                 return text

@@ -85,6 +85,14 @@ def test_columns_that_are_written_down_come_too() -> None:
     assert found == (IndexedColumn("s.a", ValueType(Kind.INT)), IndexedColumn("a", ValueType(Kind.INT)))
 
 
+def test_all_columns_where_hudi_is_told_to_take_more_than_by_default() -> None:
+    """Hudi will take one that a write of ours adds, too."""
+    many = [f"c{i:02}" for i in range(40)]
+    schema = avro_schema(*((name, "long") for name in many))
+    assert sorted(names(schema, definitions_of(*many[:39]), 9)) == many
+    assert names(schema, definitions_of(*many[:32]), 9) == many[:32]
+
+
 def test_index_version_is_written_down_or_the_tables() -> None:
     assert [index_version(None, version) for version in (6, 8, 9)] == [V1, V1, V2]
     assert index_version(definitions_of(version="V1"), 9) is V1

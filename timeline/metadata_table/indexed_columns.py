@@ -6,7 +6,7 @@ HoodieTableMetadataUtil.getColumnsToIndex, isColumnTypeSupported):
 
     0.15        every column
     1.x         _hoodie_commit_time, _hoodie_partition_path, _hoodie_record_key, and the first 32 columns that can have
-                statistics
+                statistics; all where more than 32 are written down, since its writers are told to take more then
 
 A reader asks for the columns written down, or for all of its schema; statistics nobody asks for do no harm, those
 that lack beside others of the same file do: Hudi takes a column without them for one that has no value in the file.
@@ -15,7 +15,7 @@ that lack beside others of the same file do: Hudi takes a column without them fo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,8 @@ def columns_to_index(schema_text: str, index_defs: bytes | None, table_version: 
     definitions = _definitions(index_defs)
     version = _index_version(definitions, table_version)
     record = parse_avro(schema_text)
-    names = [*_source_fields(definitions), *_default_names(record, version, table_version)]
+    written = _source_fields(definitions)
+    names = [*written, *_default_names(record, written, version, table_version)]
     columns = {name: _value_type(record, name) for name in names}
     return tuple(IndexedColumn(name, kind) for name, kind in columns.items() if kind is not None)
 
@@ -93,14 +94,17 @@ def _source_fields(definitions: dict[str, Any]) -> list[str]:
     return fields
 
 
-def _default_names(record: dict[str, Any], version: IndexVersion, table_version: int) -> Iterator[str]:
+def _default_names(
+    record: dict[str, Any], written: Collection[str], version: IndexVersion, table_version: int
+) -> Iterator[str]:
     names = [f["name"] for f in record["fields"]]
     if table_version < 8:
         yield from names
         return
     yield from (name for name in _ALWAYS if name in names)
     own = [name for name in names if name not in (*META_COLUMNS, _OPERATION)]
-    yield from [name for name in own if _is_taken(_value_type(record, name), version)][:_FIRST_COLUMNS]
+    taken = [name for name in own if _is_taken(_value_type(record, name), version)]
+    yield from taken if len(set(written).intersection(own)) > _FIRST_COLUMNS else taken[:_FIRST_COLUMNS]
 
 
 def _is_taken(kind: ValueType | None, version: IndexVersion) -> bool:

@@ -86,6 +86,14 @@ def commits_to_compact(table: Table) -> int:
     return commits_since_compaction(open_metadata_table(table).load_timeline())
 
 
+def compacted_after(table: Table, time: str) -> bool:
+    """Whether a data table's metadata table, where there is one, has a compaction with an instant after `time`."""
+    if not table.config.metadata_partitions:
+        return False
+    instants = open_metadata_table(table).load_timeline().instants
+    return any(i.family == "commit" and i.requested_time > time for i in instants)
+
+
 def _slice_entries(
     storage: Storage, slice_: FileSlice, visibility: Visibility, valid: frozenset[str], keys: Keys
 ) -> Iterator[tuple[str, Record]]:
