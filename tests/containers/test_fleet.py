@@ -124,6 +124,8 @@ def test_the_fleet_goes_on_without_zookeepers_leader(compose: Compose) -> None:
     wait_until("all plans are executed", tables.done, _DONE_MAX_S)
     assert leaders(compose)
     assert leaders(compose) != [leader]
+    # Who has not found the new leader yet says, when it is stopped, that it could not work.
+    wait_until("all work again", lambda: all(ask(d, "readyz") == "ok\n" for d in daemons), _CLAIMED_MAX_S)
     stop(daemons)
     assert tables.check() == [1] * 4
 
