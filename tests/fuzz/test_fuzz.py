@@ -12,7 +12,7 @@ import pytest
 
 from tests.fuzz.runner import run
 
-CASES = int(os.environ.get("PHANTOMBASE_FUZZ", "1200"))
+CASES = int(os.environ.get("PHANTOMBASE_FUZZ", "900"))
 SEED = int(os.environ.get("PHANTOMBASE_FUZZ_SEED", "1"))
 
 

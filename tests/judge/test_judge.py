@@ -63,7 +63,7 @@ def test_compaction_of_a_table_that_is_written_meanwhile(
     assert not (path / ".hoodie/metadata").exists()
 
 
-@pytest.mark.parametrize("hudi", ["0.15.0", "1.2.0"])
+@pytest.mark.parametrize("hudi", ["1.2.0"])
 def test_bucket_index_is_scheduled_and_compacted(judges: Judges, tmp_path: Path, hudi: str) -> None:
     """The options a table is created with hold for its later writes and table services."""
     judge, path = judges(hudi), tmp_path / "table"
