@@ -18,12 +18,14 @@ from compactor_daemon.execute import LocalRunner
 from compactor_daemon.records import reserved_times
 from tests.attempts import open_table, run_all
 from tests.dead_writer import leave_dead_write
+from tests.faults import Call, HookedStorage
 from tests.golden_tables import unzip_golden
 from tests.test_writer import rows, trips
 from tests.test_writer_refusals import contents
 from tests.written import check_nothing_left, read_rows
 from timeline.errors import PressureError
-from timeline.gate import WANTED, clock_ms, put_wanted
+from timeline.gate import WANTED, clock_ms, put_wanted, read_wanted
+from timeline.local_storage import LocalStorage
 from timeline.lock import table_lock
 from timeline.picker import Picking
 from timeline.schedule import schedule_compaction
@@ -213,6 +215,23 @@ def test_a_write_only_writer_waits_where_somebody_compacts(
     assert 0 < done.waited_s < LONG_S
     table.check()
     check_nothing_left(table.path)
+
+
+def test_the_gates_record_goes_when_the_plan_can_be_seen(tmp_path: Path) -> None:
+    """A writer that looks for both meanwhile finds one: it does not fail as if nobody compacted the table."""
+    table = Trips(tmp_path / "trips", 6, logs=LIMIT)
+    storage, planned = LocalStorage(str(table.path)), list[bool]()
+    put_wanted(storage, LONG_S, clock_ms())
+
+    def looked(call: Call) -> Any:
+        if (call.name, call.path) == ("delete", WANTED):
+            planned.append(bool(open_table(table.path).load_timeline().pending_compactions))
+        return call.do()
+
+    opened = open_table(table.path, HookedStorage(storage, looked))
+    assert schedule_compaction(opened, table_lock(str(table.path), None), reserved_times).instant is not None
+    assert planned == [True]
+    assert read_wanted(storage, clock_ms()) is None
 
 
 # --- version 6: nobody plans while a write pends ----------------------------------------------------------------------

@@ -17,7 +17,7 @@ from timeline.lock import TableLock
 from timeline.plan import CompactionPlan, encode_plan, pending_clustering_file_groups
 from timeline.plan_draft import drafts
 from timeline.plan_notes import PlanNotes
-from timeline.planner import Situation, plan_compaction
+from timeline.planner import Planned, Situation, plan_compaction
 from timeline.schedule_options import PLAN_NOW, ScheduleOptions
 from timeline.storage import Storage
 from timeline.survey import Survey, is_due
@@ -89,19 +89,27 @@ def schedule_compaction(
         )
         planned = plan_compaction(survey.looks(), situation, options, survey.measure)
         table.check_unchanged()
-        if not dry_run and planned.waits_for is None:
-            remove_wanted(table.storage)
-        elif not dry_run and options.strategy is not TriggerStrategy.ALWAYS:
-            put_wanted(table.storage, options.gate_s, clock_ms())
         if not planned.plans:
+            if not dry_run:
+                _tell_writers(table, planned, options)
             return Scheduled(requested=(), why=planned.why, notes=planned.notes)
         time = table.next_time(timeline, reserved(table.storage))
         waiting = survey.waiting(planned)
         plans = drafts(planned, waiting, survey.left_out(waiting))
         requested = [Requested(instant=later(time, number), plan=plan) for number, plan in enumerate(plans)]
-        for one in requested if not dry_run else ():
-            _make_visible(table, one)
+        if not dry_run:
+            for one in requested:
+                _make_visible(table, one)
+            remove_wanted(table.storage)  # last: the record or a plan shows writers that somebody compacts the table
         return Scheduled(requested=tuple(requested), why=f"{planned.why}; {asked.why}", notes=planned.notes)
+
+
+def _tell_writers(table: Table, planned: Planned, options: ScheduleOptions) -> None:
+    """Whether to wait though nothing was planned, see `gate`."""
+    if planned.waits_for is None:
+        remove_wanted(table.storage)
+    elif options.strategy is not TriggerStrategy.ALWAYS:
+        put_wanted(table.storage, options.gate_s, clock_ms())
 
 
 def _make_visible(table: Table, one: Requested) -> None:

@@ -197,9 +197,9 @@ class Room:
 
     def _check_anybody(self) -> None:
         """PressureError instead of a wait for nothing."""
-        if self._compacts or somebody_compacts(self._table.reload().load_timeline()):
-            return
-        if read_wanted(self._table.storage, clock_ms()) is None:
+        # The record first: it goes when the plan that it asked for can be seen.
+        wanted = read_wanted(self._table.storage, clock_ms())
+        if not (self._compacts or wanted is not None or somebody_compacts(self._table.reload().load_timeline())):
             raise self._error("nobody is known to compact this table")
 
     def _error(self, why: str) -> PressureError:
