@@ -58,21 +58,21 @@ def retire(table: Table, go: Go, output: OutputOptions) -> None:
         mine, bases = parse_data_file(text), [n for n in names[partition] if isinstance(n, BaseFileName)]
         if not any(mine is not None and n.file_id == mine.file_id and n.instant > go.instant for n in bases):
             place(table, go, placement, output)
-    keep_books(table.storage, go)
+    keep_books(table, go, done)
     _remove_strays(table, done, (o.partition_path for o in table.compaction_plan(go.instant).operations))
     remove_staged(table.storage, go.instant)
 
 
-def keep_books(storage: Storage, go: Go) -> None:
-    """The ledger of a completed compaction into the audit log, which outlives the commit on the timeline."""
+def keep_books(table: Table, go: Go, done: Instant) -> None:
+    """The ledger of a compaction, completed as `done`, into the audit log, which outlives its commit."""
     metadata = decode_commit(go.content, go.completed_path)
     entry = {
         "instant": go.instant,
         "attempt": go.attempt,
-        "completed": go.completed_path,
+        "completed": table.instant_path(done),
         "ledger": metadata.extra_metadata[LEDGER],
     }
-    storage.put_if_absent(audit_path(go.instant), json.dumps(entry, sort_keys=True).encode())
+    table.storage.put_if_absent(audit_path(go.instant), json.dumps(entry, sort_keys=True).encode())
 
 
 def _data_names(table: Table, partitions: Iterable[str]) -> dict[str, list[BaseFileName | LogFileName]]:

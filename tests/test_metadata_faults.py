@@ -6,6 +6,7 @@ nothing behind. Real Hudi goes on in `tests/interop/test_metadata_table.py`.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from tests.interop.shared_table import hudi_rs_reads
 from tests.seed import SEED
 from tests.test_writer_faults import CHAOS, chosen
 from tests.written import seed_note
+from timeline.books import audit_path
 from timeline.commit_metadata import CommitMetadata, encode
 from timeline.errors import PhantombaseError
 from timeline.instant import Instant, State
@@ -195,4 +197,6 @@ def test_a_decision_that_the_metadata_table_was_compacted_after(version: int, tm
     compact(path, LocalStorage(str(path)))
     (completed,) = open_table(path).completed_commits(pending.requested_time)
     assert (completed.completion_time or "") > began
+    books = json.loads((path / audit_path(pending.requested_time)).read_bytes())
+    assert books["completed"].endswith(completed.file_name)
     assert not validate(open_table(path)).differences
