@@ -40,6 +40,9 @@ META_COLUMNS = (
 
 COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, PARTITION_PATH, FILE_NAME = META_COLUMNS
 
+OPERATION = "_hoodie_operation"
+"""Hudi's sixth meta column, of changelog tables only: `D` and `-U` mark rows that delete. Commits do not tell of it."""
+
 _PRIMITIVE = {
     "string": pa.string(),
     "bytes": pa.binary(),

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from timeline.avro_arrow import decode_long, decode_records
-from timeline.avro_schema import parse_avro
+from timeline.avro_schema import OPERATION, parse_avro
 from timeline.conform import conform
 from timeline.errors import MalformedError, PhantombaseError, UnsupportedError
 from timeline.log_block import BlockKind, HeaderKey, LogBlock
@@ -39,7 +39,7 @@ def decode_rows(
     """The rows of a data block under `schema` (only its columns are decoded or read); see `conform` for
     `float_as_text`. A block of more than `part_bytes` encoded bytes comes in several tables.
 
-    UnsupportedError: HFile blocks, partial updates. MalformedError: anything the framing promised and the
+    UnsupportedError: HFile blocks, partial updates, changelogs. MalformedError: anything the framing promised and the
     content does not hold.
     """
     check_supported(block, source)
@@ -61,6 +61,13 @@ def check_supported(block: LogBlock, source: pa.NativeFile) -> None:
             path=block.path,
             instant=block.instant,
             todo="Compact the table with Hudi.",
+        )
+    if f'"{OPERATION}"' in block.headers.get(HeaderKey.SCHEMA, ""):
+        raise UnsupportedError(
+            f"changelog tables (rows with {OPERATION}, which may delete) are not supported",
+            path=block.path,
+            instant=block.instant,
+            todo="Use Hudi for this table.",
         )
     if block.kind not in (BlockKind.AVRO_DATA, BlockKind.PARQUET_DATA, BlockKind.DELETE):
         raise UnsupportedError(f"{block.kind.name} log blocks are not supported in data tables", path=block.path)

@@ -13,8 +13,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from timeline.avro_schema import project
+from timeline.avro_schema import OPERATION, project
 from timeline.conform import conform
+from timeline.errors import UnsupportedError
 from timeline.identity import IdentityTally
 from timeline.ledger import Ledger
 from timeline.log_fold import Winners
@@ -123,10 +124,13 @@ class SliceStream:
 def base_tables(storage: Storage, path: str, schema: pa.Schema, batch_rows: int) -> Iterator[tuple[pa.Table, int]]:
     """A Parquet base file's rows under a schema, by batches, each beside the number of rows in the footer.
 
-    MalformedError: not a readable file. Only columns of the schema are read.
+    MalformedError: not a readable file. UnsupportedError: of a changelog table, whose operations would be lost. Only
+    columns of the schema are read.
     """
     with storage.open_input(path) as source, readable("base file", path):
         file = open_parquet(source)
+        if OPERATION in file.schema_arrow.names:
+            raise UnsupportedError(f"changelog tables (rows with {OPERATION}) are not supported", todo="Use Hudi.")
         wanted = [n for n in schema.names if n in file.schema_arrow.names]
         for batch in parquet_batches(source, file, wanted, batch_rows):
             yield conform(_counted(batch), schema, path), file.metadata.num_rows

@@ -19,11 +19,10 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from timeline.avro_schema import META_COLUMNS
+from timeline.avro_schema import META_COLUMNS, OPERATION
 from timeline.errors import UsageError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OPERATION = "_hoodie_operation"
 
 
 def data_fields(schema: pa.Schema) -> pa.Schema:
@@ -33,8 +32,8 @@ def data_fields(schema: pa.Schema) -> pa.Schema:
     Hudi does not have.
     """
     fields = [f for f in schema if f.name not in META_COLUMNS]
-    if any(f.name == _OPERATION for f in fields):
-        raise UsageError(f"the column {_OPERATION} is Hudi's own", todo="Drop it.")
+    if any(f.name == OPERATION for f in fields):
+        raise UsageError(f"the column {OPERATION} is Hudi's own", todo="Drop it.")
     return pa.schema(_column_fields(fields, ""))
 
 

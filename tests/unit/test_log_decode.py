@@ -330,6 +330,13 @@ def test_partial_updates_are_refused(flag: str) -> None:
     assert rows_of(avro_block("10", ONE, ROWS, {IS_PARTIAL: "false"}), arrow_schema(ONE)).num_rows == 2
 
 
+def test_changelogs_are_refused() -> None:
+    """A row of operation D or -U deletes; the table's schema does not tell of the column."""
+    schema = avro_schema(("_hoodie_operation", ["null", "string"]), ("k", "string"), ("v", "long"))
+    with pytest.raises(UnsupportedError, match="changelog tables"):
+        rows_of(avro_block("10", schema, [{"_hoodie_operation": "D", **ROWS[0]}]), arrow_schema(ONE))
+
+
 @pytest.mark.parametrize("kind", [HFILE, CDC])
 def test_other_blocks_hold_no_rows(kind: int) -> None:
     """Rows are only in Avro and Parquet blocks."""

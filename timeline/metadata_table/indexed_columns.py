@@ -22,6 +22,7 @@ from typing import Any
 from timeline.avro_schema import (
     COMMIT_TIME,
     META_COLUMNS,
+    OPERATION,
     PARTITION_PATH,
     RECORD_KEY,
     arrow_type,
@@ -35,7 +36,6 @@ INDEX_DEFINITIONS = ".hoodie/.index_defs/index.json"
 
 _FIRST_COLUMNS = 32
 _ALWAYS = (COMMIT_TIME, PARTITION_PATH, RECORD_KEY)
-_OPERATION = "_hoodie_operation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _default_names(
         yield from names
         return
     yield from (name for name in _ALWAYS if name in names)
-    own = [name for name in names if name not in (*META_COLUMNS, _OPERATION)]
+    own = [name for name in names if name not in (*META_COLUMNS, OPERATION)]
     taken = [name for name in own if _is_taken(_value_type(record, name), version)]
     yield from taken if len(set(written).intersection(own)) > _FIRST_COLUMNS else taken[:_FIRST_COLUMNS]
 
