@@ -32,6 +32,7 @@ from compactor_daemon.slice_task import SliceTask
 from timeline.errors import BarrierError, ConflictError, MissingFileError
 from timeline.heartbeat import process_name
 from timeline.instant import Instant
+from timeline.log_scan import Visibility
 from timeline.metadata_table.measure import Measure
 from timeline.plan import CompactionPlan
 from timeline.read import slice_rules
@@ -202,10 +203,20 @@ def _adoptable(table: Table, attempt: Attempt) -> dict[str, SliceDone]:
 
 def _usable(task: SliceTask, own: Mapping[int, SliceDone], adopted: Mapping[str, SliceDone]) -> SliceDone | None:
     mine = own.get(task.position)
-    if mine is not None and mine.fingerprint == task.fingerprint:
+    if mine is not None and mine.fingerprint == task.fingerprint and _is_whole(mine, task.rules.visibility):
         return mine
     theirs = adopted.get(task.fingerprint)
-    return replace(theirs, position=task.position) if theirs is not None else None
+    if theirs is not None and _is_whole(theirs, task.rules.visibility):
+        return replace(theirs, position=task.position)
+    return None
+
+
+def _is_whole(done: SliceDone, visibility: Visibility) -> bool:
+    """Whether what a result left out as not completed still is.
+
+    On version 6 a write's log files are the same before and after it completes: the fingerprint does not tell.
+    """
+    return done.uncommitted is not None and not any(visibility.is_committed(i) for i in done.uncommitted)
 
 
 def _pending_of(table: Table, barrier: frozenset[str]) -> list[Instant]:

@@ -46,7 +46,8 @@ class SliceDone:
     `staged` and `final` are paths relative to the table base, None where there was nothing to write (no base and
     no log entry). `inputs`: the names of the files merged. `fingerprint`: digest of inputs, schema and merge
     rules; a later attempt adopts the file only under an equal one. `size` in bytes, `seconds` of work. `ranges`: of the
-    file's columns, where the metadata table has statistics.
+    file's columns, where the metadata table has statistics. `uncommitted`: instants whose log blocks were left out
+    because they had not completed, None where that is not known.
     """
 
     position: int
@@ -68,6 +69,7 @@ class SliceDone:
     skipped: Mapping[str, int]
     seconds: float
     ranges: tuple[ColumnRange, ...] | None = None
+    uncommitted: tuple[str, ...] | None = None
 
     def to_json(self) -> bytes:
         """As stored."""
@@ -78,13 +80,15 @@ class SliceDone:
     def from_json(data: bytes, where: str) -> SliceDone:
         """Inverse of `to_json`; MalformedError names the file."""
         fields = _load(data, where)
+        uncommitted = fields.get("uncommitted")  # it and `ranges` are not known to earlier versions
         try:
             return SliceDone(
                 **{
                     **fields,
                     "inputs": tuple(fields["inputs"]),
                     "ledger": Ledger.from_json(fields["ledger"]),
-                    "ranges": ranges_from_json(fields.get("ranges")),  # not known to earlier versions
+                    "ranges": ranges_from_json(fields.get("ranges")),
+                    "uncommitted": tuple(uncommitted) if uncommitted is not None else None,
                 }
             )
         except (KeyError, TypeError, ValueError) as error:

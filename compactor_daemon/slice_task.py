@@ -131,6 +131,7 @@ def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
         corrupt_blocks=counts.skipped_blocks(Skipped.CORRUPT),
         rolled_back_blocks=counts.skipped_blocks(Skipped.ROLLED_BACK),
         skipped={cause.value: number for cause, number in counts.skipped},
+        uncommitted=counts.uncommitted,
         seconds=round(time.monotonic() - started, 3),
         ranges=ranges,
     )

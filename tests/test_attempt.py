@@ -361,6 +361,30 @@ def test_a_log_that_appears_while_staging_is_merged(tmp_path: Path) -> None:
     assert any(late.name in d.inputs for d in done)
 
 
+def test_a_write_whose_log_was_whole_before_it_completed_is_merged(tmp_path: Path) -> None:
+    """Version 6: the same files before and behind the barrier, but blocks that count only behind it."""
+    path = unzip_golden("v6_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    below = [p for p in (path / ".hoodie").glob("*.deltacommit") if p.name < instant]
+    completed = max(below, key=lambda p: p.name)
+    aside = completed.rename(tmp_path / completed.name)
+    runner = LocalRunner(1)
+
+    def run(tasks):  # type: ignore[no-untyped-def]
+        done = runner(table.storage, tasks, lambda a, b: None)
+        if aside.exists():
+            aside.rename(completed)
+        return done
+
+    attempt = open_attempt(table, instant, OPTIONS)
+    assert attempt.barrier == {completed.name.partition(".")[0]}
+    done, schema = stage(table, attempt, OUTPUT, OPTIONS, run)
+    assert all("uncommitted" not in d.skipped for d in done)
+    publish(table, decide_go(table, attempt, done, schema, ProcessLock("w")), ProcessLock("w"), OUTPUT)
+    assert_same_rows(read_table(table), pq.read_table(tmp_path / "pending.expected/snapshot_after_compaction.parquet"))
+
+
 def test_a_live_hudi_compactor_is_left_alone(tmp_path: Path) -> None:
     """A young inflight file without heartbeat, or a fresh heartbeat, is somebody at work; an old one is taken over."""
     path = unzip_golden("v9_pending", tmp_path)

@@ -41,11 +41,15 @@ def may_delete(storage: Storage, path: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogCounts:
-    """What a slice's logs held: entries by block headers, blocks that count, blocks skipped by cause."""
+    """What a slice's logs held: entries by block headers, blocks that count, blocks skipped by cause.
+
+    `uncommitted`: the instants of blocks skipped for that cause, which may count later in the same files.
+    """
 
     entries: int = 0
     blocks: int = 0
     skipped: tuple[tuple[Skipped, int], ...] = ()
+    uncommitted: tuple[str, ...] = ()
 
     def skipped_blocks(self, cause: Skipped) -> int:
         """Blocks skipped for one cause."""
@@ -140,7 +144,13 @@ def _select(sources: Mapping[str, pa.NativeFile], visibility: Visibility) -> Sel
 def count_blocks(selection: Selection, entries: int) -> LogCounts:
     """What a selection held; `entries` by block headers."""
     causes = Counter(cause for _, cause in selection.skipped)
-    return LogCounts(entries=entries, blocks=len(selection.blocks), skipped=tuple(causes.items()))
+    uncommitted = {block.instant for block, cause in selection.skipped if cause is Skipped.UNCOMMITTED}
+    return LogCounts(
+        entries=entries,
+        blocks=len(selection.blocks),
+        skipped=tuple(causes.items()),
+        uncommitted=tuple(sorted(uncommitted)),
+    )
 
 
 def runs_of(storage: Storage, slice_: FileSlice, rules: SliceRules, pending: Iterable[Instant]) -> tuple[LogRun, ...]:

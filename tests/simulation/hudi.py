@@ -65,7 +65,7 @@ def _planned_rows(table: Table, operation: CompactionOperation) -> list[str]:
         base=DataFile(partition=PARTITION, name=BaseFileName.parse(operation.data_file_path), size=0),
         logs=tuple(DataFile(partition=PARTITION, name=name, size=0) for name in names),
     )
-    base, logs = slice_rows(table.storage, slice_, visibility_of(table, table.load_timeline()))
+    base, logs, _ = slice_rows(table.storage, slice_, visibility_of(table, table.load_timeline()))
     return [*base, *logs]
 
 

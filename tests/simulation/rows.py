@@ -21,6 +21,7 @@ from timeline.instant import Instant, State
 from timeline.ledger import Ledger
 from timeline.log_block import scan_blocks
 from timeline.log_scan import Visibility, select_blocks
+from timeline.slice_log import count_blocks
 from timeline.storage import Storage
 from timeline.table import Table
 from timeline.table_config import MergeMode
@@ -109,16 +110,19 @@ def visibility_of(table: Table, timeline: Timeline) -> Visibility:
     )
 
 
-def slice_rows(storage: Storage, slice_: FileSlice, visibility: Visibility) -> tuple[list[str], list[str]]:
-    """The rows of a slice's base file and those of its logs."""
+def slice_rows(
+    storage: Storage, slice_: FileSlice, visibility: Visibility
+) -> tuple[list[str], list[str], tuple[str, ...]]:
+    """The rows of a slice's base file, those of its logs, and the instants of blocks that do not count yet."""
     base = json.loads(storage.read(slice_.base.path)) if slice_.base is not None else []
     blocks = []
     data = {}
     for log in slice_.logs:
         data[log.path] = storage.open_input(log.path)
         blocks += list(scan_blocks(data[log.path], log.path))
-    chosen = select_blocks(blocks, visibility).blocks
-    return base, [bytes(data[b.path].read_at(b.content_bytes, b.content_offset)).decode() for b in chosen]
+    selection = select_blocks(blocks, visibility)
+    logs = [bytes(data[b.path].read_at(b.content_bytes, b.content_offset)).decode() for b in selection.blocks]
+    return base, logs, count_blocks(selection, len(logs)).uncommitted
 
 
 def snapshot(storage: Storage) -> Counter[str]:
@@ -130,14 +134,14 @@ def snapshot(storage: Storage) -> Counter[str]:
     for group in view.groups:
         slice_ = latest_slice(group)
         if slice_ is not None:
-            for rows in slice_rows(storage, slice_, visibility):
-                found.update(rows)
+            base, logs, _ = slice_rows(storage, slice_, visibility)
+            found.update([*base, *logs])
     return found
 
 
 def merge_slice(storage: Storage, task: SliceTask) -> SliceDone:
     """Stands for `compact_slice`: the same files in the same order of calls."""
-    base, logs = slice_rows(storage, task.slice, task.rules.visibility)
+    base, logs, uncommitted = slice_rows(storage, task.slice, task.rules.visibility)
     folder = attempt_folder(task.instant, task.attempt)
     staged = f"{folder}/{task.position}-{uuid.uuid4().hex}.parquet"
     data = base_bytes([*base, *logs])
@@ -162,6 +166,7 @@ def merge_slice(storage: Storage, task: SliceTask) -> SliceDone:
         rolled_back_blocks=0,
         skipped={},
         seconds=0.0,
+        uncommitted=uncommitted,
     )
     return _record(storage, f"{folder}/{task.position}.ok", done)
 
