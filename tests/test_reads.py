@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.attempts import run_all
 from tests.compare import assert_same_rows
 from tests.faults import Call, HookedStorage
 from tests.golden_tables import unzip_golden
@@ -19,6 +20,7 @@ from timeline.instant import parse_as_of
 from timeline.layout import HOODIE
 from timeline.local_storage import LocalStorage
 from timeline.read import Query, ReadOptions, plan_read, read_table
+from timeline.storage import Entry
 from timeline.table import Table
 
 
@@ -114,6 +116,31 @@ def test_a_file_cleaned_away_after_listing_means_reading_again(tmp_path: Path) -
             return super().open_input(path)
 
     assert_same_rows(read_table(Table.on(Cleaning(path))), expected)
+
+
+@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+def test_a_compaction_cleaned_behind_before_listing_means_reading_again(name: str, tmp_path: Path) -> None:
+    """Loaded before: the timeline. Gone since: the files it takes for the newest. Not a read of the logs alone."""
+    path = unzip_golden(name, tmp_path)
+    expected = read_table(Table.open(str(path)))
+    (pending,) = Table.open(str(path)).load_timeline().pending_compactions
+    groups = Table.open(str(path)).load_view().groups
+    below = [s for g in groups for s in g.slices if s.base_instant < pending.requested_time]
+    files = [f.path for s in below for f in (s.base, *s.logs) if f is not None]
+
+    class Cleaned(Watched):
+        def list(self, folder: str) -> list[Entry]:
+            if folder == "north" and (path / files[0]).exists():
+                run_all(Table.open(str(path)))
+                (path / Table.open(str(path)).config.timeline_folder / "29990101000000000.clean.requested").touch()
+                for file in files:
+                    (path / file).unlink()
+            return super().list(folder)
+
+    table = Table.on(Cleaned(path))
+    with pytest.raises(TableChangedError, match="compacted and cleaned"):
+        table.load_view()
+    assert_same_rows(read_table(table), expected)
 
 
 def test_an_upgrade_while_reading_is_noticed(tmp_path: Path) -> None:

@@ -97,6 +97,11 @@ class Timeline:
             return self.layout.has_completion_times
         return any(i.action == "savepoint" for i in self.instants)
 
+    def may_be_cleaned_since(self, before: Timeline) -> bool:
+        """Whether a clean began since an earlier look at the timeline, or was archived since, for all one can tell."""
+        cleans = ({i.requested_time for i in t.instants if i.action == "clean"} for t in (self, before))
+        return self.start != before.start or not next(cleans) <= next(cleans)
+
     def used_times(self) -> Iterator[str]:
         """Every requested and completion time; a new one must exceed them all."""
         for instant in (*self.instants, *self.archived):

@@ -35,9 +35,18 @@ from timeline.layout import HOODIE, Layout
 from timeline.listing import Listing, StorageListing
 from timeline.local_storage import LocalStorage
 from timeline.plan import CompactionPlan, decode_plan
-from timeline.storage import Storage
+from timeline.storage import Entry, Storage
 from timeline.table_config import TableConfig, load_table_config
-from timeline.view import FileGroup, GroupKey, TableView, ViewFacts, check_partitions, file_groups, log_instants
+from timeline.view import (
+    FileGroup,
+    GroupKey,
+    TableView,
+    ViewFacts,
+    base_instants,
+    check_partitions,
+    file_groups,
+    log_instants,
+)
 
 T = TypeVar("T")
 
@@ -218,6 +227,7 @@ class Table:
             timeline = self.with_archive(timeline)
         groups = tuple(g for part, entries in listings for g in file_groups(part, entries, timeline, facts))
         self.check_unchanged()
+        self._check_not_cleaned(timeline, (entries for _, entries in listings))
         return TableView(timeline=timeline, facts=facts, groups=groups)
 
     def check_unchanged(self) -> None:
@@ -240,7 +250,26 @@ class Table:
             return ()
         if any(timeline.needs_archive(t) for t in log_instants(entries)):
             timeline = self.with_archive(timeline)
+        self._check_not_cleaned(timeline, [entries])
         return file_groups(partition, entries, timeline, facts)
+
+    def _check_not_cleaned(self, timeline: Timeline, listings: Iterable[Iterable[Entry]]) -> None:
+        """TableChangedError when files that the timeline takes for the newest may have been gone from the listings.
+
+        A base file completed after the timeline was loaded is ignored; but what it stands for may be cleaned by then.
+        """
+        ignored = {t for entries in listings for t in base_instants(entries) if not timeline.is_committed(t)}
+        if not ignored:
+            return
+        now = self.load_timeline()
+        completed = sorted(ignored & now.completed_writes.keys())
+        if completed and now.may_be_cleaned_since(timeline):
+            raise TableChangedError(
+                "the table was compacted and cleaned while it was looked at",
+                path=self.storage.base_path,
+                instant=completed[-1],
+                todo="Do it again.",
+            )
 
     def load_facts(self, timeline: Timeline) -> ViewFacts:
         """Pending plans, replaced file groups and compacted base files, from the instants' own files."""

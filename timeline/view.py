@@ -296,3 +296,9 @@ def log_instants(entries: Iterable[Entry]) -> set[str]:
     """The instants in the names of a listing's log files. Names are not checked: `file_groups` does that."""
     names = (e.name.partition(".log.") for e in entries if not e.is_folder)
     return {head.rpartition("_")[2] for head, log, _ in names if log and head.startswith(".")}
+
+
+def base_instants(entries: Iterable[Entry]) -> set[str]:
+    """The instants in the names of a listing's base files, as `log_instants`."""
+    names = (e.name for e in entries if not e.is_folder and e.name.endswith((".parquet", ".hfile")))
+    return {name.rpartition("_")[2].partition(".")[0] for name in names if not name.startswith(".")}
