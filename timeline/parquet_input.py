@@ -36,6 +36,8 @@ def open_parquet(source: pa.NativeFile, *, dictionaries: Sequence[str] = ()) -> 
     file = pq.ParquetFile(
         source,
         read_dictionary=list(dictionaries),
+        # Old timestamps of 96 bits; in nanoseconds, pyarrow's default, 9999-12-31 overflows into another day.
+        coerce_int96_timestamp_unit="us",
         thrift_string_size_limit=_THRIFT_STRING_BYTES_MAX,
         thrift_container_size_limit=_THRIFT_ITEMS_MAX,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -42,6 +43,14 @@ def test_batches_of_a_dictionary_bomb(rows: int, width: int) -> None:
         assert batch.column("t")[0].as_py() == "x" * width
         seen += batch.num_rows
     assert seen == rows
+
+
+def test_timestamps_of_96_bits() -> None:
+    """As Spark's row writer can be told to write them; 9999-12-31 is beyond 64 bits of nanoseconds."""
+    times = pa.array([datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)], pa.timestamp("us"))
+    source = written(pa.table({"t": times}), use_deprecated_int96_timestamps=True)
+    (batch,) = parquet_batches(source, open_parquet(source), ["t"], 65_536)
+    assert batch.column("t").equals(times)
 
 
 def test_batches_over_row_groups() -> None:
