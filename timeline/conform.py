@@ -31,10 +31,18 @@ def conform(data: pa.RecordBatch | pa.Table, schema: pa.Schema, where: str, *, f
     float_as_text = float_as_text or any(_is_rewrite(kinds.get(f.name), f.type) for f in schema)
     columns = []
     for field in schema:
-        index = table.schema.get_field_index(field.name)
+        index = _place(table.schema, field.name, where)
         column = pa.nulls(table.num_rows, field.type) if index < 0 else table.column(index)
         columns.append(_column(column, field, where, float_as_text))
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _place(fields: pa.Schema | pa.StructType, name: str, where: str) -> int:
+    """Where the field is, -1 where it is missing. MalformedError: it is there twice, which Arrow calls -1 too."""
+    index = fields.get_field_index(name)
+    if index < 0 and any(f.name == name for f in fields):
+        raise MalformedError("two columns of one name", path=where, found=name)
+    return int(index)
 
 
 def _column(column: Any, field: pa.Field, where: str, text: bool) -> Any:
@@ -83,7 +91,7 @@ def _struct(array: pa.StructArray, target: pa.StructType, where: str, text: bool
     children = []
     fields = [target.field(i) for i in range(target.num_fields)]
     for field in fields:
-        index = array.type.get_field_index(field.name)
+        index = _place(array.type, field.name, where)
         if index < 0:
             children.append(pa.nulls(len(array), field.type))
         else:

@@ -48,6 +48,15 @@ def test_columns_are_matched_by_name() -> None:
         assert set(found.column("b").to_pylist()) == {1, 2}
 
 
+def test_a_name_twice_is_not_a_missing_column() -> None:
+    """Not read as null: at the top, nor inside a record."""
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["v", "v"])
+    inside = pa.table({"s": pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["v", "v"])})
+    for table, kind in ((twice, ("v", pa.int64())), (inside, ("s", pa.struct([("v", pa.int64())])))):
+        with pytest.raises(MalformedError, match="two columns of one name"):
+            conform(table, pa.schema([kind]), "here")
+
+
 def test_required_columns() -> None:
     """A column that must not be null is there and has none, or the file is refused by name."""
     schema = pa.schema([pa.field("a", pa.int64(), nullable=False)])
