@@ -53,14 +53,20 @@ def retire(table: Table, go: Go, output: OutputOptions) -> None:
     refuse_rollback(table, go.instant)
     names = _data_names(table, {p.final.rpartition("/")[0] for p in go.placements})
     for placement in go.placements:
-        # A newer base file of the group: a cleaner may have taken this one, and it is needed no more.
+        # A newer base file of the group, or the group replaced: a cleaner may have taken this one, and it is needed no
+        # more. In a replaced group it would come to light again once the replace commit is archived.
         partition, _, text = placement.final.rpartition("/")
         mine, bases = parse_data_file(text), [n for n in names[partition] if isinstance(n, BaseFileName)]
-        if not any(mine is not None and n.file_id == mine.file_id and n.instant > go.instant for n in bases):
+        newer = any(mine is not None and n.file_id == mine.file_id and n.instant > go.instant for n in bases)
+        if not newer and (mine in names[partition] or not _is_replaced(table, partition, mine)):
             place(table, go, placement, output)
     keep_books(table, go, done)
     _remove_strays(table, done, (o.partition_path for o in table.compaction_plan(go.instant).operations))
     remove_staged(table.storage, go.instant)
+
+
+def _is_replaced(table: Table, partition: str, name: BaseFileName | LogFileName | None) -> bool:
+    return name is not None and (partition, name.file_id) in table.load_facts(table.load_timeline()).replaced
 
 
 def keep_books(table: Table, go: Go, done: Instant) -> None:

@@ -178,6 +178,28 @@ def test_a_lost_published_file_is_placed_again_before_staging_goes(tmp_path: Pat
     check_whole(path, path.with_name("pending.expected"))
 
 
+@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+def test_a_file_cleaned_with_its_replaced_group_stays_away(name: str, tmp_path: Path) -> None:
+    """Placed again it would be hidden only until the replace commit is archived: then its rows would double."""
+    path = unzip_golden(name, tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    go = decided(table, instant)
+    publish(table, go, ProcessLock("a"), OUTPUT)
+    lost = base_files(path, instant)[0]
+    group = {lost.parent.name: (lost.name.partition("_")[0],)}
+    replace_ = CommitMetadata(
+        partition_to_write_stats={}, operation_type="CLUSTER", partition_to_replace_file_ids=group, extra_metadata={}
+    )
+    times = {6: "29990101000000000", 9: "29990101000000000_29990101000000001"}
+    file = path / table.config.timeline_folder / f"{times[table.config.version]}.replacecommit"
+    file.write_bytes(encode(replace_, table.layout.encoding))
+    lost.unlink()
+    finish_completed(open_table(path), OUTPUT)
+    assert not lost.exists()
+    assert len(base_files(path, instant)) == 1
+
+
 @pytest.mark.parametrize("completed", [True, False])
 @pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
 def test_a_file_lost_with_its_staged_copy_is_merged_again(name: str, completed: bool, tmp_path: Path) -> None:
