@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +16,11 @@ from tests.attempts import run_all
 from tests.compare import assert_same_rows
 from tests.faults import Call, HookedStorage
 from tests.golden_tables import unzip_golden
-from timeline.errors import MissingFileError, TableChangedError, UsageError
+from timeline.errors import MissingFileError, TableChangedError, UnsupportedError, UsageError
 from timeline.instant import parse_as_of
 from timeline.layout import HOODIE
 from timeline.local_storage import LocalStorage
-from timeline.read import Query, ReadOptions, plan_read, read_table
+from timeline.read import Query, ReadOptions, plan_read, read_table, slice_rules
 from timeline.storage import Entry
 from timeline.table import Table
 
@@ -116,6 +117,16 @@ def test_a_file_cleaned_away_after_listing_means_reading_again(tmp_path: Path) -
             return super().open_input(path)
 
     assert_same_rows(read_table(Table.on(Cleaning(path))), expected)
+
+
+def test_marks_of_deletion_are_booleans(tmp_path: Path) -> None:
+    """A number there is no mark to Hudi 0.15, which keeps the row."""
+    table = Table.open(str(unzip_golden("v6_plain", tmp_path)))
+    timeline = table.load_timeline()
+    schema = json.loads(table.schema_text(timeline))
+    schema["fields"].append({"name": "_hoodie_is_deleted", "type": ["null", "int"]})
+    with pytest.raises(UnsupportedError, match="another type than boolean"):
+        slice_rules(table, timeline, table.schema(json.dumps(schema)))
 
 
 @pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])

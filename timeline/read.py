@@ -20,7 +20,7 @@ from timeline.avro_schema import project
 from timeline.errors import MalformedError, UnsupportedError, UsageError
 from timeline.layout import Slicing
 from timeline.log_scan import Visibility
-from timeline.merge_rule import MergeRule
+from timeline.merge_rule import IS_DELETED, MergeRule
 from timeline.record_key import KeySource
 from timeline.slice_rules import SliceRules
 from timeline.slice_stream import SliceStream
@@ -132,6 +132,13 @@ def slice_rules(
             path=PROPERTIES,
             expected=", ".join(schema.arrow.names),
             found=f"hoodie.table.recordkey.fields={','.join(keys.fields)}",
+        )
+    if IS_DELETED in schema.arrow.names and schema.arrow.field(IS_DELETED).type != pa.bool_():
+        # Hudi 0.15 takes no notice of such a column, 1.2 fails.
+        raise UnsupportedError(
+            f"a column {IS_DELETED} of another type than boolean is not supported",
+            path=table.storage.base_path,
+            found=str(schema.arrow.field(IS_DELETED).type),
         )
     mode = config.merge_mode
     return SliceRules(
