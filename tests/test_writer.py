@@ -18,6 +18,8 @@ from timeline.read import read_table
 from timeline.slice_rules import SliceRules
 from timeline.table import Table
 from writer_hooks import Writer, writer
+from writer_hooks import write as write_module
+from writer_hooks.options import Operation
 from writer_hooks.placing import place_all
 
 SCHEMA = pa.schema(
@@ -237,6 +239,25 @@ def test_a_batch_of_a_stream_is_written_once(tmp_path: Path) -> None:
         sink(rows((1, 9, 9.0)), 0)
     trips(rows(), 9).foreach_batch(path, stream="another")(rows((2, 1, 1.0)), 0)
     assert len(read(tmp_path / "trips")) == 2
+
+
+@pytest.mark.parametrize("where", ["wait_while_wanted", "place_all"])
+def test_of_two_tries_of_a_batch_one_is_written(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one wakes up when the second and a later batch are done: once before it has begun, once after."""
+    path, real = tmp_path / "trips", getattr(write_module, where)
+    sink = trips(rows(), 9).option(small_file_bytes=0).foreach_batch(str(path), stream="s", operation=Operation.INSERT)
+    sink(rows((0, 1, 1.0)), 0)
+
+    def behind_another(*given: Any) -> Any:
+        monkeypatch.setattr(write_module, where, real)
+        sink(rows((1, 1, 1.0)), 1)
+        sink(rows((2, 1, 1.0)), 2)
+        return real(*given)
+
+    monkeypatch.setattr(write_module, where, behind_another)
+    with pytest.raises((ConflictError, UsageError)):
+        sink(rows((1, 1, 1.0)), 1)
+    assert read(path) == {"k0000": 1.0, "k0001": 1.0, "k0002": 1.0}
 
 
 @pytest.mark.parametrize("version", [6, 9])

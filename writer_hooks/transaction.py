@@ -12,7 +12,7 @@ Killed anywhere before the last step, t is dead: the next writer rolls it back, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -90,16 +90,24 @@ class Transaction:
         plans = self.table.pending_plans(now)
         return conflict_with_plans(mine, {k for k, c in plans.items() if c not in known}, logs_too=by_name)
 
-    def complete(self, mine: Footprint, metadata: CommitMetadata, measured: Measured | None = None) -> Instant:
+    def complete(
+        self,
+        mine: Footprint,
+        metadata: CommitMetadata,
+        measured: Measured | None = None,
+        check: Callable[[Table], None] = lambda _: None,
+    ) -> Instant:
         """Makes the write visible; the files are in their places. ConflictError: nothing of it is.
 
         `measured`: what is known of the files' columns, which the metadata table may be told; else they are read.
+        `check`: asked in the lock; what it raises keeps the write from completing.
         """
         storage, change = self.table.storage, Change.of(self.instant, metadata, measured or {})
         update = prepare(self.table.reload(), change)  # the metadata table may be gone by now
         with self.lock.hold("complete a delta commit"):
             table = self._unchanged()
             self.check_conflicts(mine, metadata.extra_metadata["schema"])
+            check(table)
             completion = None
             if table.layout.has_completion_times:
                 completion = table.next_time(table.load_timeline(), reserved_times(storage))
