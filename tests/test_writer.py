@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 
-from tests.golden_tables import unzip_golden
+from tests.golden_tables import golden_metadata, unzip_golden
+from timeline.avro_container import write_record
 from timeline.errors import ConflictError, LockError, UnsupportedError, UsageError
 from timeline.log_spill import LogSpill
 from timeline.log_write import LogFormat
@@ -298,6 +301,31 @@ def test_two_writes_that_change_the_schema_conflict(tmp_path: Path, monkeypatch:
         with_column("a", 0).upsert(path)
     with_column("a", 0).upsert(path)
     assert {"a", "b"} <= set(read_table(Table.open(path)).column_names)
+
+
+@pytest.mark.parametrize(("version", "action"), [(6, "replacecommit"), (9, "clustering")])
+def test_a_clustering_requested_meanwhile_conflicts(
+    version: int, action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not have the log that is about to come, and replaces the file group it lies on."""
+    path = tmp_path / "trips"
+    trips(rows((0, 1, 1.0)), version, 1).upsert(str(path))
+    (group,) = Table.open(str(path)).load_view().groups
+    golden = golden_metadata(f"v{version}_clustered").items()
+    data = next(d for p, d in golden if p.endswith(f".{action}.requested"))
+    record = next(reader := fastavro.reader(io.BytesIO(data)))
+    record["clusteringPlan"]["inputGroups"][0]["slices"][0] |= {"partitionPath": "mon", "fileId": group.file_id}
+
+    def placed_under_a_clustering(table: Table, instant: str, files: Any) -> Any:
+        requested = table.next_time(table.load_timeline(), ())
+        plan = write_record(record, reader.writer_schema)
+        table.storage.put_if_absent(f"{table.config.timeline_folder}/{requested}.{action}.requested", plan)
+        return place_all(table, instant, files)
+
+    monkeypatch.setattr("writer_hooks.write.place_all", placed_under_a_clustering)
+    with pytest.raises(ConflictError, match="clustering of file group"):
+        trips(rows((0, 2, 2.0)), version, 1).upsert(str(path))
+    assert read(path) == {"k0000": 1.0}
 
 
 @pytest.mark.parametrize("version", [6, 9])

@@ -32,7 +32,13 @@ from timeline.rollback import completed_rollback_of, pending_rollbacks, roll_bac
 from timeline.schedule import clustered_file_groups
 from timeline.table import Table
 from timeline.view import GroupKey, ViewFacts
-from writer_hooks.conflict import Footprint, conflict_with_commit, conflict_with_plans, conflict_with_schema
+from writer_hooks.conflict import (
+    Footprint,
+    conflict_with_clusterings,
+    conflict_with_commit,
+    conflict_with_plans,
+    conflict_with_schema,
+)
 
 _log = structlog.get_logger()
 
@@ -87,8 +93,9 @@ class Transaction:
                 found = conflict_with_plans(mine, [(p, s.file_id) for p, of in stats for s in of], logs_too=by_name)
             if found is not None:
                 return f"{instant.file_name}: {found}"
-        plans = self.table.pending_plans(now)
-        return conflict_with_plans(mine, {k for k, c in plans.items() if c not in known}, logs_too=by_name)
+        planned = {k for k, c in self.table.pending_plans(now).items() if c not in known}
+        found = conflict_with_plans(mine, planned, logs_too=by_name)
+        return found or conflict_with_clusterings(mine, clustered_file_groups(self.table, now))
 
     def complete(
         self,
