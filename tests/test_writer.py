@@ -313,7 +313,8 @@ def test_a_clustering_requested_meanwhile_conflicts(
     (group,) = Table.open(str(path)).load_view().groups
     golden = golden_metadata(f"v{version}_clustered").items()
     data = next(d for p, d in golden if p.endswith(f".{action}.requested"))
-    record = next(reader := fastavro.reader(io.BytesIO(data)))
+    reader: Any = fastavro.reader(io.BytesIO(data))
+    record = next(reader)
     record["clusteringPlan"]["inputGroups"][0]["slices"][0] |= {"partitionPath": "mon", "fileId": group.file_id}
 
     def placed_under_a_clustering(table: Table, instant: str, files: Any) -> Any:
