@@ -117,7 +117,9 @@ def written_as(table: Table, batch: StreamBatch) -> str | None:
     UsageError: a later batch was written already: the stream's checkpoint is not the one that wrote here.
     """
     timeline = table.load_timeline()
-    intent = read_intent(table.storage, batch) or _from_commits(table, timeline, batch.name)
+    # Hudi's own sink may have gone on where ours had stopped. Of the same batch the commit knows best.
+    said = [i for i in (_from_commits(table, timeline, batch.name), read_intent(table.storage, batch)) if i is not None]
+    intent = max(said, key=lambda one: one.batch, default=None)
     if intent is None or intent.batch < batch.number:
         return None
     if intent.batch > batch.number:
