@@ -131,6 +131,19 @@ def test_an_existing_table_needs_nothing_said(tmp_path: Path) -> None:
         writer(rows((1, 2, 2.0))).key("fare").upsert(path)
 
 
+@pytest.mark.parametrize("version", [6, 9])
+def test_partitions_may_begin_with_a_dot(version: int, tmp_path: Path) -> None:
+    """Hudi looks into every folder but its own."""
+    path = tmp_path / "trips"
+    days = pa.array([".x", ".hoodie_x", ".y/z"])
+    for ts in (1, 2):
+        batch = rows(*((n, ts, float(ts)) for n in range(3))).set_column(1, "day", days)
+        done = trips(batch, version).option(small_file_bytes=0).compact_inline(max_delta_commits=1).upsert(str(path))
+    assert done.updates == 3
+    assert done.after.compacted
+    assert read(path) == {f"k000{n}": 2.0 for n in range(3)}
+
+
 def test_duplicates_of_an_insert_stay(tmp_path: Path) -> None:
     path = str(tmp_path / "trips")
     trips(rows((1, 1, 1.0), (1, 2, 2.0)), 9).insert(path)
