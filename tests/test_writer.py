@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 
-from tests.golden_tables import unzip_golden
+from tests.golden_tables import golden_metadata, unzip_golden
+from timeline.avro_container import write_record
 from timeline.errors import ConflictError, LockError, UnsupportedError, UsageError
 from timeline.log_spill import LogSpill
 from timeline.log_write import LogFormat
@@ -18,7 +21,10 @@ from timeline.read import read_table
 from timeline.slice_rules import SliceRules
 from timeline.table import Table
 from writer_hooks import Writer, writer
+from writer_hooks import write as write_module
+from writer_hooks.options import Operation
 from writer_hooks.placing import place_all
+from writer_hooks.stream import StreamBatch
 
 SCHEMA = pa.schema(
     [("id", pa.string()), ("day", pa.string()), ("ts", pa.int64()), ("fare", pa.float64()), ("gone", pa.bool_())]
@@ -123,6 +129,19 @@ def test_an_existing_table_needs_nothing_said(tmp_path: Path) -> None:
     assert read(tmp_path / "trips") == {"k0001": 2.0}
     with pytest.raises(UsageError, match=r"another table is at this path.*record key fields"):
         writer(rows((1, 2, 2.0))).key("fare").upsert(path)
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_partitions_may_begin_with_a_dot(version: int, tmp_path: Path) -> None:
+    """Hudi looks into every folder but its own."""
+    path = tmp_path / "trips"
+    days = pa.array([".x", ".hoodie_x", ".y/z"])
+    for ts in (1, 2):
+        batch = rows(*((n, ts, float(ts)) for n in range(3))).set_column(1, "day", days)
+        done = trips(batch, version).option(small_file_bytes=0).compact_inline(max_delta_commits=1).upsert(str(path))
+    assert done.updates == 3
+    assert done.after.compacted
+    assert read(path) == {f"k000{n}": 2.0 for n in range(3)}
 
 
 def test_duplicates_of_an_insert_stay(tmp_path: Path) -> None:
@@ -239,6 +258,37 @@ def test_a_batch_of_a_stream_is_written_once(tmp_path: Path) -> None:
     assert len(read(tmp_path / "trips")) == 2
 
 
+def test_a_batch_that_another_sink_has_written_is_known_by_its_commit(tmp_path: Path) -> None:
+    """Hudi's sink leaves no record of ours: the last one may be older than what the table holds."""
+    path = tmp_path / "trips"
+    sink = trips(rows(), 9).foreach_batch(str(path), stream="s", operation=Operation.INSERT)
+    for number in range(3):
+        before = Table.open(str(path)).storage.read(StreamBatch(name="s", number=0).path) if number else b""
+        sink(rows((number, 1, 1.0)), number)
+    Table.open(str(path)).storage.overwrite(StreamBatch(name="s", number=0).path, before)
+    sink(rows((2, 1, 1.0)), 2)
+    assert len(read(path)) == 3
+
+
+@pytest.mark.parametrize("where", ["wait_while_wanted", "place_all"])
+def test_of_two_tries_of_a_batch_one_is_written(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one wakes up when the second and a later batch are done: once before it has begun, once after."""
+    path, real = tmp_path / "trips", getattr(write_module, where)
+    sink = trips(rows(), 9).option(small_file_bytes=0).foreach_batch(str(path), stream="s", operation=Operation.INSERT)
+    sink(rows((0, 1, 1.0)), 0)
+
+    def behind_another(*given: Any) -> Any:
+        monkeypatch.setattr(write_module, where, real)
+        sink(rows((1, 1, 1.0)), 1)
+        sink(rows((2, 1, 1.0)), 2)
+        return real(*given)
+
+    monkeypatch.setattr(write_module, where, behind_another)
+    with pytest.raises((ConflictError, UsageError)):
+        sink(rows((1, 1, 1.0)), 1)
+    assert read(path) == {"k0000": 1.0, "k0001": 1.0, "k0002": 1.0}
+
+
 @pytest.mark.parametrize("version", [6, 9])
 def test_a_key_deleted_under_a_plan_comes_back_once(version: int, tmp_path: Path) -> None:
     """The compaction takes it out of its base file: were it in the log on top, no later look-up would find it."""
@@ -277,6 +327,32 @@ def test_two_writes_that_change_the_schema_conflict(tmp_path: Path, monkeypatch:
         with_column("a", 0).upsert(path)
     with_column("a", 0).upsert(path)
     assert {"a", "b"} <= set(read_table(Table.open(path)).column_names)
+
+
+@pytest.mark.parametrize(("version", "action"), [(6, "replacecommit"), (9, "clustering")])
+def test_a_clustering_requested_meanwhile_conflicts(
+    version: int, action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not have the log that is about to come, and replaces the file group it lies on."""
+    path = tmp_path / "trips"
+    trips(rows((0, 1, 1.0)), version, 1).upsert(str(path))
+    (group,) = Table.open(str(path)).load_view().groups
+    golden = golden_metadata(f"v{version}_clustered").items()
+    data = next(d for p, d in golden if p.endswith(f".{action}.requested"))
+    reader: Any = fastavro.reader(io.BytesIO(data))
+    record = next(reader)
+    record["clusteringPlan"]["inputGroups"][0]["slices"][0] |= {"partitionPath": "mon", "fileId": group.file_id}
+
+    def placed_under_a_clustering(table: Table, instant: str, files: Any) -> Any:
+        requested = table.next_time(table.load_timeline(), ())
+        plan = write_record(record, reader.writer_schema)
+        table.storage.put_if_absent(f"{table.config.timeline_folder}/{requested}.{action}.requested", plan)
+        return place_all(table, instant, files)
+
+    monkeypatch.setattr("writer_hooks.write.place_all", placed_under_a_clustering)
+    with pytest.raises(ConflictError, match="clustering of file group"):
+        trips(rows((0, 2, 2.0)), version, 1).upsert(str(path))
+    assert read(path) == {"k0000": 1.0}
 
 
 @pytest.mark.parametrize("version", [6, 9])

@@ -15,13 +15,16 @@ from typing import TypeVar
 import pyarrow as pa
 import pytest
 
+from compactor_daemon.records import reserved_times
 from tests.attempts import open_table
 from tests.faults import Failure, HookedStorage, ProcessDied, die_at, fail_at, pause_at
 from tests.interleave import serial_pools
 from tests.seed import SEED
 from tests.test_writer import rows
 from tests.written import Rows, check_nothing_left, read_rows, seed_note, written_table
+from timeline.dead_writers import roll_back_dead_writers
 from timeline.errors import ConflictError, LockError, PhantombaseError
+from timeline.file_name import parse_data_file
 from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
 from timeline.storage import Storage
@@ -157,6 +160,27 @@ def test_a_write_taken_for_dead_at_every_storage_call(ground: Ground, monkeypatc
             ground.write(LocalStorage(str(path)), NEXT)
             assert read_rows(path) == expected | AFTER
             check_nothing_left(path)
+
+
+def test_a_write_rolled_back_while_it_stages_places_nothing(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody knows of would count as committed once archiving has passed its instant."""
+    monkeypatch.setattr("writer_hooks.write.table_lock", lambda path, _: ProcessLock(path))
+    with ground.copy() as path:
+
+        def rolled_back() -> None:
+            table, lock = open_table(path), ProcessLock(str(path))
+            assert roll_back_dead_writers(table, lock, lazy=False, now_ms=0, expiry_s=-1e12, reserved=reserved_times)
+
+        before = data_files(path)
+        paused = pause_at(ground.calls.index("open_output"), rolled_back)
+        with pytest.raises(ConflictError, match="rolled back by somebody else"):
+            ground.write(HookedStorage(LocalStorage(str(path)), paused))
+        assert data_files(path) == before
+
+
+def data_files(path: Path) -> set[str]:
+    """Names of base and log files."""
+    return {p.name for p in path.glob("*/*") if parse_data_file(p.name) is not None}
 
 
 def write_if_free(ground: Ground, path: Path, done: list[Written]) -> None:

@@ -46,6 +46,32 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {name: held for name, held in found.items() if not name.startswith(f"{RECORDS}/table.lock")}
 
 
+@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize("buckets", [5, 8])
+def test_more_buckets_than_the_table_has(version: int, buckets: int, tmp_path: Path) -> None:
+    """Keys would be looked for in other buckets than they lie in."""
+    path = tmp_path / "trips"
+    many = rows(*((n, 1, 1.0) for n in range(60)))
+    trips(many, version, 4).upsert(str(path))
+    with pytest.raises(UsageError, match="not the table's bucket index"):
+        trips(many, version, buckets).upsert(str(path))
+    assert trips(many, version, 4).upsert(str(path)).updates == 60
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_keys_in_file_groups_of_logs_are_not_looked_for(version: int, tmp_path: Path) -> None:
+    """As Flink's state index makes them: an upsert would have doubled every row."""
+    path = tmp_path / "trips"
+    for ts in (1, 2):
+        trips(rows((1, ts, 1.0)), version, 1).upsert(str(path))
+    (base,), (log,) = path.glob("tue/0*.parquet"), path.glob("tue/.0*.log.*")
+    base.unlink()
+    log.rename(log.with_name(f".abcdefab{log.name[9:]}"))
+    for write in (Writer.upsert, Writer.delete):
+        with pytest.raises(UnsupportedError, match="puts new keys into log files"):
+            write(trips(ROW, version), str(path))
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_without_a_trace(case: str, tmp_path: Path) -> None:
     path = tmp_path / "trips"

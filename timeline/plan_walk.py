@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from timeline.errors import MissingFileError
+from timeline.layout import HOODIE
 from timeline.prefetch import AHEAD
 from timeline.storage import Entry, Storage
 
@@ -92,6 +93,6 @@ def is_partition(entries: Iterable[Entry]) -> bool:
 
 
 def subfolders(folder: str, entries: Iterable[Entry]) -> list[str]:
-    """Paths of the folders in a folder which may be partitions or hold some."""
-    names = [e.name for e in entries if e.is_folder and not e.name.startswith(".")]
+    """Paths of the folders in a folder which may be partitions or hold some: all but Hudi's own, as Hudi looks."""
+    names = [e.name for e in entries if e.is_folder and e.name != HOODIE]
     return [f"{folder}/{name}" if folder else name for name in names]

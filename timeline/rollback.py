@@ -1,10 +1,11 @@
 """Rolls back pending writes of dead writers, as Hudi does it, so that either kind finishes what the other began.
 
     lock   R.rollback.requested: what is to be done        R greater than every time on storage
-           R.rollback.inflight, then the files:
+           R.rollback.inflight; what was staged for t goes: a writer that was not dead places nothing more
+           a second look, then the files:
              version 6      base files of t deleted; log files of t revoked by a command block in a new log file behind
              versions 8, 9  base and log files of t deleted: their names carry t
-           markers of t, and what was staged for it
+           markers of t
     lock   t.inflight and t.requested deleted, R.rollback
            heartbeat of t
 
@@ -81,17 +82,28 @@ def roll_back(table: Table, instant: Instant, lock: TableLock, reserved: Reserve
     if instant.action in SERVICES or not instant.is_write:
         raise UsageError("only a write can be rolled back", instant=instant.requested_time, found=instant.action)
     target = instant.requested_time
-    rollback = _pending_rollback_of(table, target)
-    if rollback is None and table.load_timeline().find(target, instant.family) is None:
+    found = _pending_rollback_of(table, target)
+    if found is None and table.load_timeline().find(target, instant.family) is None:
         done = completed_rollback_of(table, target)
         if done is not None:
             for time_ in (target, done):
                 table.storage.delete(heartbeat_path(time_))
             return done
-    rollback = _with_traces(table, rollback) if rollback else _request(table, instant, lock, reserved)
+    rollback = found or _request(table, instant, lock, reserved)
     if rollback is None:
         raise _not_pending(table, target)
-    return _finish(table, rollback, lock, reserved)
+    return _finish(table, rollback, lock, reserved, scan=found is not None)
+
+
+def undo_late(table: Table, target: str, action: str) -> None:
+    """By a writer itself: what it placed after its rollback, which would count as committed once t is archived."""
+    plan = traces_of(table, target, action, scan=False)
+    for partition, name in plan.doomed:
+        table.storage.delete(join(partition, name))
+    for slice_ in plan.revoked:
+        revoke(table, slice_, target)
+    delete_markers(table.storage, target)
+    table.storage.delete_folder(staged_folder(target))
 
 
 def _pending_rollback_of(table: Table, target: str) -> PendingRollback | None:
@@ -136,29 +148,30 @@ def _request(table: Table, instant: Instant, lock: TableLock, reserved: Reserved
         return rollback
 
 
-def _with_traces(table: Table, rollback: PendingRollback) -> PendingRollback:
-    """A rollback that was found, with what lies around beyond its plan."""
+def _with_traces(table: Table, rollback: PendingRollback, *, scan: bool) -> PendingRollback:
+    """A rollback with what lies around beyond its plan; `scan`: somebody else may have made the plan."""
     plan = rollback.plan
     pending = table.load_timeline().find(plan.target, plan.instant.family)
-    traces = traces_of(table, plan.target, plan.action, scan=pending is not None and not plan.revoked)
+    traces = traces_of(table, plan.target, plan.action, scan=scan and pending is not None and not plan.revoked)
     return replace(rollback, plan=plan.with_all_of(traces))
 
 
 # --- doing it ------------------------------------------------------------------------------------------------------
 
 
-def _finish(table: Table, rollback: PendingRollback, lock: TableLock, reserved: Reserved) -> str:
+def _finish(table: Table, rollback: PendingRollback, lock: TableLock, reserved: Reserved, *, scan: bool) -> str:
     """Does what the plan says and completes the rollback; every step may have been done before."""
-    storage, plan, start = table.storage, rollback.plan, time.monotonic()
-    _check(table, plan)
+    storage, start = table.storage, time.monotonic()
+    _check(table, rollback.plan)
     with heartbeat(storage, rollback.instant, _BEAT_S):  # Hudi 1.2's multi-writers leave the rollback to us then
         storage.put_if_absent(table.instant_path(rollback.at(State.INFLIGHT)), b"")
+        storage.delete_folder(staged_folder(rollback.plan.target))
+        plan = _with_traces(table, rollback, scan=scan).plan
         for partition, name in plan.doomed:
             storage.delete(join(partition, name))
         commands = dict(c for s in plan.revoked if (c := revoke(table, s, plan.target)) is not None)
         for instant in (plan.target, rollback.instant):  # Hudi marks its command blocks under the rollback
             delete_markers(storage, instant)
-        storage.delete_folder(staged_folder(plan.target))
         took_ms = int((time.monotonic() - start) * 1000)
         done = encode_rollback_metadata(plan, rollback.instant, took_ms, commands, storage.base_path)
         _complete(table, rollback, done, _left_behind(rollback.instant, plan, commands), lock, reserved)

@@ -366,7 +366,7 @@ def consistent(load: Callable[[], T]) -> T:
 
 def _folder(partition: str | None) -> str:
     folder = (partition or "").strip("/")
-    if any(part.startswith(".") for part in folder.split("/")):
+    if not {".", "..", HOODIE}.isdisjoint(folder.split("/")):
         raise _no_partition(folder)
     return folder
 

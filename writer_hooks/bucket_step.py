@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
+import numpy as np
+import pyarrow as pa
+
+from timeline.avro_schema import RECORD_KEY
 from timeline.errors import UsageError
-from timeline.view import FileGroup
+from timeline.parquet_input import open_parquet, parquet_batches, readable
+from timeline.view import FileGroup, latest_base
 from writer_hooks.bucket import bucket_file_id, bucket_of_file_id
 from writer_hooks.pieces import Piece, by_target
+from writer_hooks.prepare import ToBucket
 from writer_hooks.staging import StagedFile, Stager
 from writer_hooks.target_files import done_piece, log_of, new_base
 from writer_hooks.work import WriteWork
 
+_FILES_ASKED = 3
+_KEYS_ASKED = 1000
+
 
 @dataclass(frozen=True)
 class BucketStep:
-    """Takes pieces whose target is a bucket number; gives pieces whose payload is a staged file's record."""
+    """Takes pieces whose target is a bucket number; gives pieces whose payload is a staged file's record.
+
+    `route`: how rows came to their targets.
+    """
 
     work: WriteWork
-    buckets: int
+    route: ToBucket
 
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
         stager = Stager(self.work, slot)
-        partition, groups = None, dict[int, FileGroup]()
+        partition, groups, asked = None, dict[int, FileGroup](), False
         for (path, target), group in by_target(pieces):
             if path != partition:
-                partition, groups = path, self._groups(path)
+                partition, groups, asked = path, self._groups(path), False
+            if int(target) not in groups and not asked:
+                self._check_keys(groups)
+                asked = True
             done = self._bucket(stager, path, int(target), groups.get(int(target)), group)
             if done is not None:
                 yield done_piece(done)
@@ -36,16 +52,33 @@ class BucketStep:
         found: dict[int, FileGroup] = {}
         for group in self.work.groups(partition):
             bucket = bucket_of_file_id(group.file_id)
-            if bucket is None or bucket >= self.buckets or bucket in found:
+            if bucket is None or bucket >= self.route.targets or bucket in found:
                 raise UsageError(
                     "not a table with this bucket index",
                     path=f"{partition}/{group.file_id}",
-                    expected=f"file ids that begin with 8 digits below {self.buckets}, one a bucket",
+                    expected=f"file ids that begin with 8 digits below {self.route.targets}, one a bucket",
                     found=group.file_id,
                     todo="Give the number of buckets the table was written with, or none for a key index.",
                 )
             found[bucket] = group
         return found
+
+    def _check_keys(self, groups: Mapping[int, FileGroup]) -> None:
+        """UsageError before a bucket is opened beside others whose keys would not be looked for where they lie."""
+        bases = ((bucket, base) for bucket, group in groups.items() if (base := latest_base(group)) is not None)
+        for bucket, base in islice(bases, _FILES_ASKED):
+            with self.work.table.storage.open_input(base.path) as source, readable("base file", base.path):
+                for batch in islice(parquet_batches(source, open_parquet(source), [RECORD_KEY], _KEYS_ASKED), 1):
+                    keys = batch.column(0).cast(pa.string())
+                    wrong = np.flatnonzero(self.route(keys, 0) != bucket)
+                    if len(wrong):
+                        raise UsageError(
+                            "this is not the table's bucket index: rows would double",
+                            path=base.path,
+                            expected=f"keys of bucket {bucket} of {self.route.targets}",
+                            found=repr(keys[int(wrong[0])].as_py()),
+                            todo="Give the number of buckets, and the fields, the table was written with.",
+                        )
 
     def _bucket(
         self, stager: Stager, partition: str, bucket: int, group: FileGroup | None, pieces: Iterator[Piece]

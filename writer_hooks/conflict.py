@@ -8,6 +8,7 @@ Two writes conflict when they change one file group, as in Hudi's optimistic con
     a compaction requested meanwhile   version 6: our log lies under its plan, which does not hold it; all versions:
                                        a base file that we wrote anew would be older than the compaction's; and a
                                        key we found in a base file may be deleted by what the plan holds
+    a clustering requested meanwhile   it replaces the file group, and does not have what we wrote (Hudi's rule too)
 """
 
 from __future__ import annotations
@@ -67,6 +68,13 @@ def conflict_with_plans(mine: Footprint, plans: Iterable[GroupKey], *, logs_too:
     concerned = mine.rewritten | mine.appended if logs_too or mine.looked_up else mine.rewritten
     for key in sorted(concerned & set(plans)):
         return f"compaction of file group {'/'.join(key)}"
+    return None
+
+
+def conflict_with_clusterings(mine: Footprint, clustered: Iterable[GroupKey]) -> str | None:
+    """A file group of ours that a pending clustering is going to replace."""
+    for key in sorted((mine.rewritten | mine.appended) & set(clustered)):
+        return f"clustering of file group {'/'.join(key)}"
     return None
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from timeline.errors import UsageError
-from timeline.view import FileGroup
+from timeline.errors import UnsupportedError, UsageError
+from timeline.view import FileGroup, latest_base
 from writer_hooks.bucket import looks_like_bucket
 from writer_hooks.engine import Pieces, Summary
 from writer_hooks.insert_plan import ROW_BYTES, plan_inserts
@@ -61,6 +61,8 @@ class KeyIndex:
 
     def _lookup(self, rows: Pieces, groups: Mapping[str, list[FileGroup]]) -> Pieces | None:
         """Which keys lie where; None where there is nothing to look at."""
+        for partition, of in groups.items():
+            _refuse_logs_only(partition, of)
         found = {p: [slices for g in of if (slices := looked_into(g))] for p, of in groups.items()}
         bins = {p: bins_of(of, self.slots) for p, of in found.items() if of}
         if not bins:
@@ -93,6 +95,19 @@ def row_bytes(work: WriteWork) -> float:
         if bases:
             return max(1.0, sum(s.file_size_in_bytes for s in bases) / sum(s.num_writes for s in bases))
     return ROW_BYTES
+
+
+def _refuse_logs_only(partition: str, groups: list[FileGroup]) -> None:
+    """UnsupportedError where an index has put new keys into logs, which are not looked at: they would double."""
+    for group in groups:
+        if latest_base(group) is None and any(s.logs for s in group.slices):
+            raise UnsupportedError(
+                "this table is written with an index that puts new keys into log files",
+                path=f"{partition}/{group.file_id}",
+                expected="a base file in every file group, as with Hudi's SIMPLE and BLOOM index",
+                found="log files only",
+                todo="Let those who write it (Flink with its state index, say) write it, or go on with a copy.",
+            )
 
 
 def _refuse_buckets(partition: str, groups: list[FileGroup]) -> None:

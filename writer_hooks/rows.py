@@ -57,13 +57,15 @@ def prepare_rows(
 
 
 def _route(table: Table, slots: int, operation: Operation, options: WriteOptions) -> Route:
-    config = table.config
     if options.buckets is not None:
-        fields = options.bucket_fields or config.record_key_fields
-        return ToBucket(options.buckets, fields, KeySplit.of(config.layout))
+        return _to_bucket(table, options.buckets, options)
     looked_up = operation in (Operation.UPSERT, Operation.DELETE)
     # Rows of one key have to meet.
     return ToSlot(slots) if looked_up or combines(operation, options) else BySource(slots)
+
+
+def _to_bucket(table: Table, buckets: int, options: WriteOptions) -> ToBucket:
+    return ToBucket(buckets, options.bucket_fields or table.config.record_key_fields, KeySplit.of(table.config.layout))
 
 
 def stage_rows(
@@ -93,7 +95,7 @@ def stage_rows(
         measure=Measure.of(begun.table, schema),
     )
     if options.buckets is not None:
-        done = rows.regroup(BucketStep(work, options.buckets)).collect()
+        done = rows.regroup(BucketStep(work, _to_bucket(begun.table, options.buckets, options))).collect()
     elif operation is Operation.BULK_INSERT:
         done = rows.regroup(NewFilesStep(work)).collect()
     elif operation is Operation.INSERT:

@@ -1,8 +1,9 @@
 """Exactly-once batches of a stream: which batch was written last, and by which delta commit.
 
     intent      .hoodie/.phantombase/streams/<name>.json = {"batch": n, "instant": t}, once t is on the timeline and
-                before anything else of it
-    commit      the completed delta commit carries the same in its extra metadata, under Hudi's own key
+                before anything else of it; in the lock, and not where another try has written n since
+    commit      the completed delta commit carries the same in its extra metadata, under Hudi's own key; in the lock,
+                and only while the intent names t: of two tries at once the one that said so last
     replay      batch n again: the intent names t. t completed (active or archived): skip. Otherwise t is dead: it is
                 rolled back, and the batch is written anew
 
@@ -17,8 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from timeline.active import Timeline
-from timeline.errors import MalformedError, MissingFileError, UsageError
+from timeline.errors import ConflictError, MalformedError, MissingFileError, UsageError
 from timeline.layout import RECORDS
+from timeline.lock import TableLock
 from timeline.storage import Storage
 from timeline.table import Table
 
@@ -54,6 +56,35 @@ class StreamBatch:
         storage.overwrite(self.path, json.dumps({"batch": self.number, "instant": instant}).encode())
 
 
+def begin_batch(table: Table, lock: TableLock, batch: StreamBatch, instant: str) -> None:
+    """Says that `instant`, which is on the timeline, writes the batch.
+
+    ConflictError, or UsageError as `written_as`: another try has written it, and maybe more, since this one looked.
+    """
+    with lock.hold("begin a batch of a stream"):
+        done = written_as(table, batch)
+        if done is not None:
+            raise _conflict(table, batch, done)
+        batch.intend(table.storage, instant)
+
+
+def check_intended(table: Table, batch: StreamBatch, instant: str) -> None:
+    """ConflictError where the stream says now that another instant writes the batch, or writes a later one."""
+    intent = read_intent(table.storage, batch)
+    if intent != Intent(batch=batch.number, instant=instant):
+        raise _conflict(table, batch, intent.instant if intent is not None else instant)
+
+
+def _conflict(table: Table, batch: StreamBatch, instant: str) -> ConflictError:
+    return ConflictError(
+        "another try of this batch was begun meanwhile",
+        path=f"{table.storage.base_path}/{batch.path}",
+        instant=instant,
+        found=f"batch {batch.number} of the stream {batch.name}",
+        todo="Nothing of this try is visible. A stream's name is for one query at a time.",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
     """The last batch a stream began to write here, and the delta commit that was to hold it."""
@@ -86,7 +117,9 @@ def written_as(table: Table, batch: StreamBatch) -> str | None:
     UsageError: a later batch was written already: the stream's checkpoint is not the one that wrote here.
     """
     timeline = table.load_timeline()
-    intent = read_intent(table.storage, batch) or _from_commits(table, timeline, batch.name)
+    # Hudi's own sink may have gone on where ours had stopped. Of the same batch the commit knows best.
+    said = [i for i in (_from_commits(table, timeline, batch.name), read_intent(table.storage, batch)) if i is not None]
+    intent = max(said, key=lambda one: one.batch, default=None)
     if intent is None or intent.batch < batch.number:
         return None
     if intent.batch > batch.number:

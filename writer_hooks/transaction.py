@@ -12,7 +12,7 @@ Killed anywhere before the last step, t is dead: the next writer rolls it back, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -25,16 +25,20 @@ from timeline.commit_metadata import encode as encode_commit
 from timeline.errors import ConflictError, PhantombaseError, StorageError, TableChangedError
 from timeline.heartbeat import EXPIRY_S, Pulse, heartbeat
 from timeline.instant import Instant, State
-from timeline.layout import staged_folder
 from timeline.lock import TableLock
-from timeline.markers import delete_markers
 from timeline.metadata_table.measure import Measured
 from timeline.metadata_table.update import Change, check_keepable, prepare, tell
-from timeline.rollback import completed_rollback_of, pending_rollbacks, roll_back
+from timeline.rollback import completed_rollback_of, pending_rollbacks, roll_back, undo_late
 from timeline.schedule import clustered_file_groups
 from timeline.table import Table
 from timeline.view import GroupKey, ViewFacts
-from writer_hooks.conflict import Footprint, conflict_with_commit, conflict_with_plans, conflict_with_schema
+from writer_hooks.conflict import (
+    Footprint,
+    conflict_with_clusterings,
+    conflict_with_commit,
+    conflict_with_plans,
+    conflict_with_schema,
+)
 
 _log = structlog.get_logger()
 
@@ -57,7 +61,8 @@ class Transaction:
     pulse: Pulse
 
     def check_conflicts(self, mine: Footprint, schema_text: str) -> None:
-        """ConflictError when somebody has changed meanwhile what this write changes."""
+        """ConflictError when somebody has undone this write meanwhile, or changed what it changes."""
+        self._check_still_ours()
         now = self.table.load_timeline()
         found = self._conflict(now, mine, schema_text)
         if found is not None:
@@ -88,20 +93,28 @@ class Transaction:
                 found = conflict_with_plans(mine, [(p, s.file_id) for p, of in stats for s in of], logs_too=by_name)
             if found is not None:
                 return f"{instant.file_name}: {found}"
-        plans = self.table.pending_plans(now)
-        return conflict_with_plans(mine, {k for k, c in plans.items() if c not in known}, logs_too=by_name)
+        planned = {k for k, c in self.table.pending_plans(now).items() if c not in known}
+        found = conflict_with_plans(mine, planned, logs_too=by_name)
+        return found or conflict_with_clusterings(mine, clustered_file_groups(self.table, now))
 
-    def complete(self, mine: Footprint, metadata: CommitMetadata, measured: Measured | None = None) -> Instant:
+    def complete(
+        self,
+        mine: Footprint,
+        metadata: CommitMetadata,
+        measured: Measured | None = None,
+        check: Callable[[Table], None] = lambda _: None,
+    ) -> Instant:
         """Makes the write visible; the files are in their places. ConflictError: nothing of it is.
 
         `measured`: what is known of the files' columns, which the metadata table may be told; else they are read.
+        `check`: asked in the lock; what it raises keeps the write from completing.
         """
         storage, change = self.table.storage, Change.of(self.instant, metadata, measured or {})
         update = prepare(self.table.reload(), change)  # the metadata table may be gone by now
         with self.lock.hold("complete a delta commit"):
             table = self._unchanged()
-            self._check_still_ours()
             self.check_conflicts(mine, metadata.extra_metadata["schema"])
+            check(table)
             completion = None
             if table.layout.has_completion_times:
                 completion = table.next_time(table.load_timeline(), reserved_times(storage))
@@ -135,9 +148,9 @@ class Transaction:
 
     def _check_still_ours(self) -> None:
         path = self.table.instant_path(_instant(self.instant, State.INFLIGHT))
-        if self.table.storage.find(path) is None:
-            raise _rolled_back(self.table, self.instant)
-        if any(r.plan.target == self.instant for r in pending_rollbacks(self.table)):
+        # The inflight last: it goes before the rollback ends.
+        pending = any(r.plan.target == self.instant for r in pending_rollbacks(self.table))
+        if pending or self.table.storage.find(path) is None:
             raise _rolled_back(self.table, self.instant)
         if self.pulse.lapsed():
             raise ConflictError(
@@ -213,9 +226,8 @@ def _rolled_back_on_failure(table: Table, lock: TableLock, time: str) -> Iterato
             pending = table.load_timeline().find(time, ACTION)
             if pending is not None and not pending.completed:
                 roll_back(table, pending, lock, reserved_times)
-            elif taken_over:  # what we made after their clean-up
-                delete_markers(table.storage, time)
-                table.storage.delete_folder(staged_folder(time))
+            elif taken_over:
+                undo_late(table, time, ACTION)
         except PhantombaseError as error:
             _log.warning("rollback_failed", instant=time, error=str(error))
         if taken_over and isinstance(first, PhantombaseError) and not isinstance(first, ConflictError):

@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import structlog
 
@@ -29,7 +30,7 @@ from writer_hooks.options import Operation, WriteOptions
 from writer_hooks.placing import Placed, place_all, write_stat
 from writer_hooks.rows import footprint, prepare_rows, stage_rows
 from writer_hooks.staging import StagedFile
-from writer_hooks.stream import StreamBatch, read_intent, written_as
+from writer_hooks.stream import StreamBatch, begin_batch, check_intended, read_intent, written_as
 from writer_hooks.transaction import ACTION, Transaction, transaction
 from writer_hooks.write_schema import schema_after
 
@@ -147,7 +148,7 @@ def _attempt(
             _check_buckets(room, counts)
         with transaction(table, lock, options.heartbeat_s) as begun:
             if batch is not None:
-                batch.intend(begun.table.storage, begun.instant)
+                begin_batch(begun.table, lock, batch, begun.instant)
             _check_same(table, schema, begun, engine, operation, options)
             files = stage_rows(begun, schema, rows, counts, engine.slots, operation, options)
             mine = footprint(files, operation, options)
@@ -156,7 +157,8 @@ def _attempt(
             placed = place_all(begun.table, begun.instant, files)
             extra = batch.metadata if batch is not None else {}
             measured = {p.path: p.staged.ranges for p in placed if p.staged.ranges is not None}
-            begun.complete(mine, _metadata(begun, schema, placed, operation, extra), measured)
+            still = partial(check_intended, batch=batch, instant=begun.instant) if batch is not None else lambda _: None
+            begun.complete(mine, _metadata(begun, schema, placed, operation, extra), measured, still)
     remove_traces(table)
     done = _written(begun, operation, files, time.monotonic() - started)
     _log.info("written", instant=done.instant, operation=operation.value, files=done.files, rows=done.writes)
