@@ -52,21 +52,20 @@ def retire(table: Table, go: Go, output: OutputOptions) -> None:
         raise MissingFileError("a decided compaction is not completed", path=go.completed_path, instant=go.instant)
     refuse_rollback(table, go.instant)
     names = _data_names(table, {p.final.rpartition("/")[0] for p in go.placements})
-    for placement in go.placements:
+    finals = [(p, *p.final.rpartition("/")[::2]) for p in go.placements]
+    gone = any(parse_data_file(text) not in names[partition] for _, partition, text in finals)
+    replaced = table.load_facts(table.load_timeline()).replaced if gone else {}
+    for placement, partition, text in finals:
         # A newer base file of the group, or the group replaced: a cleaner may have taken this one, and it is needed no
         # more. In a replaced group it would come to light again once the replace commit is archived.
-        partition, _, text = placement.final.rpartition("/")
         mine, bases = parse_data_file(text), [n for n in names[partition] if isinstance(n, BaseFileName)]
         newer = any(mine is not None and n.file_id == mine.file_id and n.instant > go.instant for n in bases)
-        if not newer and (mine in names[partition] or not _is_replaced(table, partition, mine)):
+        is_replaced = mine is not None and (partition, mine.file_id) in replaced
+        if not newer and (mine in names[partition] or not is_replaced):
             place(table, go, placement, output)
     keep_books(table, go, done)
     _remove_strays(table, done, (o.partition_path for o in table.compaction_plan(go.instant).operations))
     remove_staged(table.storage, go.instant)
-
-
-def _is_replaced(table: Table, partition: str, name: BaseFileName | LogFileName | None) -> bool:
-    return name is not None and (partition, name.file_id) in table.load_facts(table.load_timeline()).replaced
 
 
 def keep_books(table: Table, go: Go, done: Instant) -> None:

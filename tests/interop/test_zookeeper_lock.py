@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from kazoo.client import KazooClient
 from tests.interop.rows import Rows, partition
 from tests.interop.shared_table import BUCKET, EVENT_TIME, SharedTable, check_rows
 from tests.judge.client import Judge
-from tests.zookeeper import ZooKeeper
+from tests.zookeeper import ZooKeeper, wait_until
 from timeline.errors import LockError
 from timeline.lock import parse_lock
 from timeline.zookeeper_lock import ZooKeeperLock
@@ -63,7 +62,7 @@ def test_a_live_hudi_writer_waits_for_our_section(
             before = len(table.open().load_timeline().completed_writes)
             thread = threading.Thread(target=write)
             thread.start()
-            wait_until(lambda: len(client.get_children(f"/hudi_locks/{key}")) == 2 or bool(errors))
+            wait_until(lambda: len(client.get_children(f"/hudi_locks/{key}")) == 2 or bool(errors), 180)
             time.sleep(3)
             assert thread.is_alive(), errors
             assert len(table.open().load_timeline().completed_writes) == before
@@ -149,11 +148,3 @@ def test_hudi_and_we_write_at_the_same_time(judge: Judge, version: int, zookeepe
 def is_ours(client: Any, key: str, node: str) -> bool:
     """Whether a contender's node says it is ours."""
     return bool(client.get(f"/hudi_locks/{key}/{node}")[0].startswith(b"phantombase"))
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    """Fails when it has not come true after some minutes."""
-    until = time.monotonic() + 180
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.1)

@@ -17,7 +17,7 @@ import pytest
 from kazoo.client import KazooClient
 from structlog.testing import capture_logs
 
-from tests.zookeeper import ZooKeeper, zookeeper_server
+from tests.zookeeper import ZooKeeper, wait_until, zookeeper_server
 from timeline.errors import LockError, UsageError
 from timeline.lock import FileLock, parse_lock
 from timeline.zookeeper_lock import ZooKeeperLock
@@ -52,14 +52,6 @@ def again(lock: ZooKeeperLock, **changes: Any) -> ZooKeeperLock:
     """The same lock with other settings."""
     names = ("hosts", "base_path", "key", "timeout_s", "session_timeout_s", "digest")
     return ZooKeeperLock(**{name: getattr(lock, name) for name in names} | changes)
-
-
-def wait_until(true: Any) -> None:
-    """Fails when it has not come true after a minute."""
-    until = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def test_a_lock_from_its_text_and_back_from_a_pickle() -> None:
@@ -201,7 +193,11 @@ def test_a_session_lost_inside_is_a_warning(
             states: list[str] = []
             clients[-1].add_listener(states.append)
             end_session(zookeeper, clients[-1])
-            wait_until(lambda states=states: "LOST" in states[:-1] and states[-1] == "CONNECTED")
+
+            def is_back(states: list[str] = states) -> bool:
+                return "LOST" in states[:-1] and states[-1] == "CONNECTED"
+
+            wait_until(is_back)
             if error is not None:
                 raise error
         assert [e["event"] for e in logs if e["event"] == "zookeeper_lock_lost"] == ["zookeeper_lock_lost"]
