@@ -148,13 +148,16 @@ def stage(
 ) -> tuple[list[SliceDone], TableSchema]:
     """Stages every file slice until barrier and closure hold; returns the records and the table's schema.
 
-    The view is taken again after the barrier: a file group whose inputs (or schema) changed is done again.
+    The view is taken again after the barrier: a file group whose inputs (or schema) changed is done again. Each round
+    looks at the barrier before it takes its view, also where it has nothing to do: a write that completes in between is
+    in the view, or it still pended.
     `check` raises when the work is to end; it is asked before each round and while waiting for the barrier.
     """
     storage = table.storage
     adopted = _adoptable(table, attempt)
     for _ in range(options.redo_max):
         check()
+        waiting = _pending_of(table, attempt.barrier)
         view = table.load_view(exactly={o.partition_path for o in attempt.plan.operations})
         schema = table.schema(table.schema_text(view.timeline))
         rules = merge_rules(table, view, schema, output)
@@ -176,7 +179,7 @@ def stage(
         if todo:
             _log.info("staging", instant=attempt.instant, attempt=attempt.number, slices=len(todo), adopted=len(done))
             run(todo)
-        if waiting := _pending_of(table, attempt.barrier):
+        if waiting:
             _wait_for(table, waiting, attempt, options, check)
         elif not todo:
             return [done[t.position] for t in tasks], schema
