@@ -172,7 +172,7 @@ def _single_writers(seen: Beside) -> Iterator[Finding]:
     pending = [i.requested_time for i in seen.timeline.pending_delta_commits]
     first = seen.silent[0]
     beside = [p for p in pending if p != first]
-    beside += [i.requested_time for i in seen.timeline.completed_writes.values() if (i.completion_time or "") > first]
+    beside += [i.requested_time for i in seen.timeline.completed if (i.completion_time or "") > first]
     yield Finding(
         name="writers-without-lock" if beside else "write-without-heartbeat",
         severity=Severity.DANGER if beside else Severity.WARNING,

@@ -117,7 +117,7 @@ def _recent(
     table: Table, timeline: Timeline, count: int
 ) -> Iterator[tuple[Instant, CommitMetadata | PhantombaseError]]:
     """Newest first. A commit is a compaction, or a write from the time when the table was COPY_ON_WRITE."""
-    for instant in sorted(timeline.completed_writes.values(), reverse=True):
+    for instant in reversed(timeline.completed):
         if count <= 0:
             return
         if instant.action != "commit":

@@ -17,6 +17,7 @@ from compactor_daemon.foreign import inflight_path
 from compactor_daemon.options import OutputOptions
 from compactor_daemon.records import Go, Placement, SliceDone, done_slices, reserved_times
 from compactor_daemon.restore import merge_again
+from timeline.commit_metadata import LOG_COMPACT
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import ConflictError, MalformedError, MissingFileError, StorageError, TableChangedError
 from timeline.instant import Instant
@@ -35,7 +36,7 @@ def completed_compaction(table: Table, instant: str) -> Instant | None:
 
     On versions 8 and 9 each completed name has its own completion time, so two executors can both leave one.
     """
-    found = table.completed_commits(instant)
+    found = [i for i in table.completed_commits(instant) if i.action == "commit" or _merged_logs(table, i)]
     if len(found) > 1:
         raise ConflictError(
             "two completed commits of one compaction",
@@ -45,6 +46,11 @@ def completed_compaction(table: Table, instant: str) -> Instant | None:
             todo="Two kinds of compactor ran on this table. Stop both; the commits tell which files count.",
         )
     return found[0] if found else None
+
+
+def _merged_logs(table: Table, done: Instant) -> bool:
+    """Whether a delta commit is a log compaction: a write of a writer that takes no lock may share its millisecond."""
+    return table.commit_metadata(done).operation_type == LOG_COMPACT
 
 
 def check_unchanged(table: Table, version: int, instant: str) -> None:

@@ -36,6 +36,7 @@ from timeline.file_name import BaseFileName, LogFileName, parse_data_file
 from timeline.heartbeat import heartbeat_path
 from timeline.instant import Instant
 from timeline.layout import TEMPORARY, Slicing
+from timeline.plan import CompactionPlan
 from timeline.storage import Storage
 from timeline.table import Table
 
@@ -64,7 +65,7 @@ def retire(table: Table, go: Go, output: OutputOptions) -> None:
         if not newer and (mine in names[partition] or not is_replaced):
             place(table, go, placement, output)
     keep_books(table, go, done)
-    _remove_strays(table, done, (o.partition_path for o in table.compaction_plan(go.instant).operations))
+    _remove_strays(table, done, table.compaction_plan(go.instant))
     remove_staged(table.storage, go.instant)
 
 
@@ -85,9 +86,10 @@ def _data_names(table: Table, partitions: Iterable[str]) -> dict[str, list[BaseF
     return {p: [n for n in names if n is not None] for p, names in listings.items()}
 
 
-def _remove_strays(table: Table, done: Instant, partitions: Iterable[str]) -> None:
-    """Files of the instant's kind that its commit does not name: of base files readers would take either.
+def _remove_strays(table: Table, done: Instant, plan: CompactionPlan) -> None:
+    """Files of the plan's file groups and of the instant that its commit does not name: readers would take either.
 
+    No others: a writer that takes no lock may have begun in the same millisecond.
     A log that carries a compaction's instant is a write: of version 6, which lies on the slice to be, also once a Hudi
     writer has upgraded the table. So logs go only where the instant is a log compaction, from version 8 on.
     """
@@ -95,10 +97,12 @@ def _remove_strays(table: Table, done: Instant, partitions: Iterable[str]) -> No
     kind = BaseFileName if done.action == "commit" else LogFileName
     if kind is LogFileName and table.layout.slicing is Slicing.BY_BASE_INSTANT:
         return
-    for partition, names in _data_names(table, set(partitions)).items():
+    groups = plan.groups
+    for partition, names in _data_names(table, {partition for partition, _ in groups}).items():
         for name in names:
             path = f"{partition}/{name}" if partition else str(name)
-            if isinstance(name, kind) and name.instant == done.requested_time and path not in named:
+            is_of_plan = isinstance(name, kind) and (partition, name.file_id) in groups
+            if is_of_plan and name.instant == done.requested_time and path not in named:
                 table.storage.delete(path)
 
 

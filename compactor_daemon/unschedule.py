@@ -51,7 +51,7 @@ from compactor_daemon.records import (
 )
 from compactor_daemon.retire import remove_staged
 from timeline.errors import AttemptDeadError, BarrierError, ConflictError
-from timeline.file_name import parse_data_file
+from timeline.file_name import BaseFileName, parse_data_file
 from timeline.heartbeat import process_name
 from timeline.layout import Slicing
 from timeline.lock import TableLock
@@ -146,10 +146,15 @@ def _refuse_touched(table: Table, instant: str, plan: CompactionPlan, options: A
 
 
 def _refuse_files(table: Table, instant: str, plan: CompactionPlan) -> None:
-    for partition in sorted({o.partition_path for o in plan.operations}):
+    groups = plan.groups
+    # Elsewhere a log of the instant is of a writer that takes no lock and began in the same millisecond.
+    logs_too = table.layout.slicing is Slicing.BY_BASE_INSTANT or plan.merges_logs
+    for partition in sorted({partition for partition, _ in groups}):
         for entry in table.storage.list(partition):
             name = parse_data_file(entry.name)
-            if name is not None and name.instant == instant:
+            if name is None or name.instant != instant or (partition, name.file_id) not in groups:
+                continue
+            if logs_too or isinstance(name, BaseFileName):
                 raise ConflictError(
                     "a file of this instant is in the table; without the plan its rows would be lost or hide others",
                     path=f"{partition}/{entry.name}" if partition else entry.name,

@@ -28,14 +28,36 @@ class Timeline:
     legacy_completions: dict[str, str] = field(default_factory=dict)
 
     @cached_property
+    def completed(self) -> tuple[Instant, ...]:
+        """Completed commits, delta commits and replace commits of the active timeline, earliest first."""
+        return tuple(i for i in self.instants if i.is_write and i.completed)
+
+    @cached_property
+    def _writes(self) -> dict[str, Instant]:
+        """By requested time; of a writer's instant and a table service's at the same time the writer's.
+
+        A writer that takes no lock may begin in the millisecond of a plan. Files and blocks carry the time alone: what
+        a compaction wrote is known by its plan and its commit (`ViewFacts`), all else of that time is the writer's.
+        """
+        found: dict[str, Instant] = {}
+        for instant in self.instants:
+            other = found.get(instant.requested_time)
+            if instant.is_write and (other is None or _rank(other) < _rank(instant)):
+                found[instant.requested_time] = instant
+        return found
+
+    @cached_property
     def completed_writes(self) -> dict[str, Instant]:
-        """Completed commits, delta commits and replace commits of the active timeline, by requested time."""
-        return {i.requested_time: i for i in self.instants if i.is_write and i.completed}
+        """Completed commits, delta commits and replace commits of the active timeline, by requested time.
+
+        Of two at the same time see `_writes`; `completed` has both.
+        """
+        return {t: i for t, i in self._writes.items() if i.completed}
 
     @cached_property
     def pending_writes(self) -> dict[str, Instant]:
         """Requested and inflight writes, pending compactions and clusterings included, by requested time."""
-        return {i.requested_time: i for i in self.instants if i.is_write and not i.completed}
+        return {t: i for t, i in self._writes.items() if not i.completed}
 
     def pending(self, action: str) -> tuple[Instant, ...]:
         """Pending instants of one action, earliest first."""
@@ -134,3 +156,8 @@ class Timeline:
     def inflight_writers(self) -> tuple[Instant, ...]:
         """Pending delta commits, commits and replace commits of writers (no table services)."""
         return tuple(i for i in self.instants if i.is_write and i.state < State.COMPLETED and i.action not in SERVICES)
+
+
+def _rank(instant: Instant) -> int:
+    """A completed compaction is a `commit`, as are writes from the time when the table was COPY_ON_WRITE."""
+    return 0 if instant.action in SERVICES else 1 if instant.family == "commit" else 2

@@ -91,13 +91,20 @@ class Instant:
 
 
 def highest_states(instants: Iterable[Instant]) -> tuple[Instant, ...]:
-    """One instant per (time, family), at its highest state, ordered by time."""
+    """One instant per (time, family), at its highest state, ordered by time.
+
+    A pending delta commit hides a pending log compaction of its time: the write is what others must wait for.
+    """
     best: dict[tuple[str, str], Instant] = {}
     for instant in instants:
         key = (instant.requested_time, instant.family)
-        if key not in best or best[key].state < instant.state:
+        if key not in best or _height(best[key]) < _height(instant):
             best[key] = instant
     return tuple(sorted(best.values(), key=lambda i: (i.requested_time, i.family)))
+
+
+def _height(instant: Instant) -> tuple[bool, bool, State]:
+    return instant.completed, instant.action not in SERVICES, instant.state
 
 
 def format_time(moment: datetime) -> str:

@@ -98,6 +98,11 @@ class CompactionPlan:
         """Whether it merges log files into log files, not into base files."""
         return self.action == "logcompaction"
 
+    @property
+    def groups(self) -> frozenset[tuple[str, str]]:
+        """The file groups it merges: (partition path, file id)."""
+        return frozenset((o.partition_path, o.file_id) for o in self.operations)
+
 
 def decode_plan(data: bytes, where: str) -> CompactionPlan:
     """The plan in a requested file; always of `PLAN_VERSION`.

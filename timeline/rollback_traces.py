@@ -28,10 +28,15 @@ def traces_of(table: Table, target: str, action: str, *, scan: bool) -> Rollback
             marked[marker.partition].add(marker.file)
     doomed: list[tuple[str, str]] = []
     logs: dict[tuple[str, str, str], dict[str, int]] = {}
-    search = scan and not markers and table.layout.slicing is Slicing.BY_BASE_INSTANT
+    by_base = table.layout.slicing is Slicing.BY_BASE_INSTANT
+    search = scan and not markers and by_base
+    planned = _planned_groups(table, target)
     for partition in sorted({*table.partitions(), *marked}):
         for entry, name in data_files(table, partition):
-            if name.instant == target:
+            # A plan may share its millisecond with a writer that takes no lock: its base files, and on version 6 the
+            # logs that others wrote under it, are not the write's.
+            of_plan = (partition, name.file_id) in planned and (by_base or isinstance(name, BaseFileName))
+            if name.instant == target and not of_plan:
                 doomed.append((partition, entry.name))
             elif entry.name in marked.get(partition, ()) or (search and _wrote_to(table, partition, name, target)):
                 logs.setdefault((partition, name.file_id, name.instant), {})[entry.name] = entry.size
@@ -40,6 +45,14 @@ def traces_of(table: Table, target: str, action: str, *, scan: bool) -> Rollback
         for (partition, file_id, base), names in sorted(logs.items())
     )
     return RollbackPlan(target=target, action=action, doomed=tuple(doomed), revoked=tuple(revoked))
+
+
+def _planned_groups(table: Table, time: str) -> frozenset[tuple[str, str]]:
+    """The file groups of the compaction plan of that time; none without such a plan."""
+    requested = table.requested_merge(time)
+    if requested.action != "compaction" or table.storage.find(table.instant_path(requested)) is None:
+        return frozenset()
+    return table.compaction_plan(time).groups
 
 
 def data_files(table: Table, partition: str) -> Iterator[tuple[Entry, BaseFileName | LogFileName]]:

@@ -276,7 +276,8 @@ class Table:
         plans = self.pending_plans(timeline)
         replaced: dict[GroupKey, str] = {}
         compacted: defaultdict[GroupKey, dict[str, str]] = defaultdict(dict)
-        for requested, instant in timeline.completed_writes.items():
+        for instant in timeline.completed:
+            requested = instant.requested_time
             if instant.family == "replacecommit":
                 for part, file_ids in (self.commit_metadata(instant).partition_to_replace_file_ids or {}).items():
                     replaced.update({(part, file_id): requested for file_id in file_ids})

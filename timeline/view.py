@@ -198,14 +198,15 @@ def _file_group(
 
 def _visible_bases(key: GroupKey, bases: list[BaseFile], timeline: Timeline, facts: ViewFacts) -> dict[str, BaseFile]:
     """Base files of committed instants, by instant. A base file of a pending compaction is never visible."""
-    compacted = facts.compacted.get(key, {})
+    compacted, pending = facts.compacted.get(key, {}), facts.pending_plans.get(key)
     visible: dict[str, BaseFile] = {}
     for base in bases:
         instant = base.name.instant
-        if not timeline.is_committed(instant):
+        # A commit names the file of a compaction that counts, strays of other attempts do not. A writer's instant of
+        # the same time says nothing of a group that is in the plan.
+        named = compacted.get(instant)
+        if named != str(base.name) if named else instant == pending or not timeline.is_committed(instant):
             continue
-        if compacted.get(instant, str(base.name)) != str(base.name):
-            continue  # a stray of another attempt: the commit names the one that counts
         if instant in visible:
             raise MalformedError(
                 "two base files of one file group and instant",

@@ -77,9 +77,13 @@ class Transaction:
     def _conflict(self, now: Timeline, mine: Footprint, schema_text: str) -> str | None:
         by_name = not self.table.layout.has_completion_times
         known = {i.requested_time for i in self.timeline.pending_compactions}
-        for requested, instant in now.completed_writes.items():
+        before = {(i.requested_time, i.family) for i in self.timeline.completed}
+        for instant in now.completed:
+            requested, is_ours = instant.requested_time, instant.requested_time == self.instant
             # One with a later instant may have completed before we loaded: what we write anew would be older than it.
-            if requested == self.instant or (requested < self.instant and requested in self.timeline.completed_writes):
+            if is_ours and instant.family == "deltacommit":
+                continue
+            if requested < self.instant and (requested, instant.family) in before:
                 continue
             metadata = self.table.commit_metadata(instant)
             if metadata.operation_type == LOG_COMPACT:

@@ -135,7 +135,7 @@ def _forget_rollbacks(metadata: Table, timeline: Timeline, instant: str) -> None
 def _refuse_compacted(metadata: Table, timeline: Timeline, instant: Instant) -> None:
     """Hudi compacts no instant that pends on the data table; if somebody did, its records cannot be taken out."""
     told = instant.completion_time or instant.requested_time
-    for later in timeline.completed_writes.values():
+    for later in timeline.completed:
         if instant.completed and later.action == "commit" and later.requested_time > told:
             raise MalformedError(
                 "the metadata table was compacted with an instant that never completed",

@@ -134,8 +134,13 @@ def tell(table: Table, change: Change, prepared: Update | None) -> None:
 
 
 def forget(table: Table, instant: str) -> None:
-    """Takes an instant that will not complete out of the metadata table, where there is one."""
-    if table.config.metadata_partitions:
+    """Takes an instant that will not complete out of the metadata table, where there is one.
+
+    Where another action has completed at the same time, what the metadata table holds of it is that action's.
+    """
+    if not table.config.metadata_partitions:
+        return
+    if all(i.requested_time != instant for i in table.load_timeline().completed):
         commit.forget(table, instant)
 
 
