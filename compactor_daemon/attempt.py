@@ -69,7 +69,7 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
     """
     storage = table.storage
     plan = table.compaction_plan(instant)
-    trace = foreign_trace(table, instant, {o.partition_path for o in plan.operations})
+    trace = foreign_trace(table, instant, table.planned_partitions([plan]))
     refuse_live(trace, table, instant, round(time.time() * 1000), options)
     who = process_name()
     for number in declare_dead(storage, instant, who):
@@ -158,7 +158,7 @@ def stage(
     for _ in range(options.redo_max):
         check()
         waiting = _pending_of(table, attempt.barrier)
-        view = table.load_view(exactly={o.partition_path for o in attempt.plan.operations})
+        view = table.load_plan_view([attempt.plan])
         schema = table.schema(table.schema_text(view.timeline))
         rules = merge_rules(table, view, schema, output)
         inputs = planned_inputs(table, view, attempt.plan, attempt.instant, rules)
@@ -215,11 +215,14 @@ def _usable(task: SliceTask, own: Mapping[int, SliceDone], adopted: Mapping[str,
 
 
 def _is_whole(done: SliceDone, visibility: Visibility) -> bool:
-    """Whether what a result left out as not completed still is.
+    """Whether what a result left out as not completed still is, and what it merged still counts.
 
     On version 6 a write's log files are the same before and after it completes: the fingerprint does not tell.
     """
-    return done.uncommitted is not None and not any(visibility.is_committed(i) for i in done.uncommitted)
+    if done.uncommitted is None or done.merged is None:
+        return False
+    newly = any(visibility.is_committed(i) for i in done.uncommitted)
+    return not newly and all(visibility.is_committed(i) for i in done.merged)
 
 
 def _pending_of(table: Table, barrier: frozenset[str]) -> list[Instant]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from compactor_daemon.foreign import ForeignWatch
 from compactor_daemon.inputs import planned_inputs
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, OutputOptions
+from compactor_daemon.probe import probe_partitions
 from compactor_daemon.publish import publish
 from compactor_daemon.records import GO, Go, SliceDone, attempt_dead, find_go, read_fate
 from compactor_daemon.retire import retire
@@ -26,12 +26,13 @@ from compactor_daemon.slice_task import SliceTask
 from compactor_daemon.work_note import WorkNote
 from timeline.books import LEDGER, decode_books
 from timeline.commit_metadata import decode as decode_commit
-from timeline.errors import AttemptDeadError, ClaimedError, PhantombaseError, StorageError, UsageError
+from timeline.errors import AttemptDeadError, ClaimedError, PhantombaseError, UsageError
 from timeline.gate import clock_ms
 from timeline.heartbeat import heartbeat
-from timeline.layout import RECORDS, TEMPORARY
+from timeline.layout import RECORDS
 from timeline.lock import TableLock, hold_file
 from timeline.metadata_table.update import check_keepable
+from timeline.plan import CompactionPlan
 from timeline.read import slice_rules
 from timeline.slice_log import check_slice
 from timeline.storage import Storage
@@ -91,42 +92,38 @@ def claim(table: Table, wait_s: float = 0.0) -> Iterator[None]:
         yield
 
 
-def probe(storage: Storage) -> None:
-    """Tries the two promises the protocol stands on, on throw-away objects; StorageError when one is broken."""
-    name = f"{TEMPORARY}/probe-{uuid.uuid4().hex}"
-    put, placed = f"{name}-put", f"{name}-placed"
-    try:
-        kept = (
-            storage.put_if_absent(put, b"1"),
-            storage.put_if_absent(put, b"2"),
-            storage.place(put, placed),
-            storage.place(put, placed),
-        )
-        if kept != (True, False, True, False) or storage.read(put) != b"1":
-            raise StorageError(
-                "this storage does not keep put-if-absent and no-clobber placing",
-                path=storage.base_path,
-                todo="phantombase cannot work safely here.",
-            )
-    finally:
-        storage.delete(put)
-        storage.delete(placed)
+def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseError]:
+    """What would be refused, found before anything in the table is touched: the error of each such instant.
 
-
-def preflight(table: Table, instants: Sequence[str]) -> None:
-    """Finds what would be refused before anything in the table is touched.
-
-    MissingFileError: a plan names a file that is not there. UnsupportedError: a log block or the schema cannot
-    be merged. Only headers of log blocks are read.
+    MissingFileError: a plan names a file that is not there. UnsupportedError: a log block cannot be merged. Only
+    headers of log blocks are read. A decided instant is not asked: publishing it reads none. Raises what concerns them
+    all: the table's schema, say.
     """
-    plans = {i: table.compaction_plan(i) for i in instants}
-    partitions = {o.partition_path for plan in plans.values() for o in plan.operations}
-    view = consistent(lambda: table.reload().load_view(exactly=partitions))
+    refused: dict[str, PhantombaseError] = {}
+    plans: dict[str, CompactionPlan] = {}
+    for instant in instants:
+        with _noted(refused, instant):
+            if find_go(table.storage, instant) is None:
+                plans[instant] = table.compaction_plan(instant)
+    if not plans:
+        return refused
+    view = consistent(lambda: table.reload().load_plan_view(plans.values()))
     schema = table.schema(table.schema_text(view.timeline))
     rules = slice_rules(table, view.timeline, schema)
-    inputs = [one for i, plan in plans.items() for one in planned_inputs(table, view, plan, i, rules)]
     with ThreadPoolExecutor(_PREFLIGHT_THREADS) as pool:
-        list(pool.map(lambda one: check_slice(table.storage, one.slice, rules), inputs))
+        for instant, plan in plans.items():
+            with _noted(refused, instant):
+                inputs = planned_inputs(table, view, plan, instant, rules)
+                list(pool.map(lambda one: check_slice(table.storage, one.slice, rules), inputs))
+    return refused
+
+
+@contextmanager
+def _noted(refused: dict[str, PhantombaseError], instant: str) -> Iterator[None]:
+    try:
+        yield
+    except PhantombaseError as error:
+        refused[instant] = error
 
 
 def compact_instant(
@@ -182,6 +179,7 @@ def compact_instant(
                 return runner(storage, tasks, checked)
 
             with _taken_over_is_said(storage, work):
+                probe_partitions(storage, table.planned_partitions([work.plan]))
                 done, schema = stage(table, work, output, options, run, check)
                 go = decide_go(table, work, done, schema, lock)
         publish(table, go, lock, output)

@@ -6,9 +6,11 @@ import uuid
 
 from compactor_daemon.attempt import Attempt
 from compactor_daemon.commit_record import compaction_commit, log_compaction_commit
+from compactor_daemon.completed import completed_compaction
 from compactor_daemon.foreign import ForeignWatch
-from compactor_daemon.publish import check_unchanged, completed_compaction, refuse_rollback
+from compactor_daemon.publish import check_unchanged
 from compactor_daemon.records import Go, Placement, SliceDone, decide, reserved_times
+from compactor_daemon.standing import refuse, standing_of
 from timeline.commit_metadata import encode as encode_commit
 from timeline.errors import ConflictError, MissingFileError
 from timeline.instant import Instant, State
@@ -26,6 +28,8 @@ def decide_go(table: Table, attempt: Attempt, done: list[SliceDone], schema: Tab
         if table.layout.has_completion_times:
             completion = table.next_time(table.load_timeline(), reserved_times(table.storage))
         go = build_go(table.layout, attempt, done, schema, completion, table.config.timeline_folder)
+        # A write that was merged may have been rolled back since the view was taken.
+        refuse(table, go.instant, standing_of(table, go))
         decide(table.storage, attempt.instant, attempt.number, go.to_json(), go.nonce)
         return go
 
@@ -45,7 +49,6 @@ def _check_undisturbed(table: Table, attempt: Attempt) -> None:
     if done is not None:
         raise ConflictError("somebody else completed this compaction", path=table.instant_path(done), instant=instant)
     ForeignWatch(table, instant, attempt.number, attempt.trace).look()
-    refuse_rollback(table, instant)
 
 
 def build_go(
@@ -75,4 +78,5 @@ def build_go(
         completed_path=f"{timeline_folder}/{layout.file_name(completed)}",
         content=encode_commit(commit(done, schema.commit_text), layout.encoding),
         placements=placements,
+        merged=tuple(sorted({instant for d in done for instant in d.merged or ()})),
     )

@@ -17,6 +17,7 @@ from compactor_daemon.records import declare_dead
 from timeline.errors import AttemptDeadError, ConflictError
 from timeline.heartbeat import read_heartbeat
 from timeline.instant import State
+from timeline.layout import Slicing
 from timeline.markers import marker_folder
 from timeline.storage import files_below
 from timeline.table import Table
@@ -51,12 +52,15 @@ def foreign_trace(table: Table, instant: str, partitions: Iterable[str]) -> Fore
     """Looks for an executor of Hudi at an instant; `partitions`: those its plan writes to."""
     storage = table.storage
     inflight = storage.find(inflight_path(table, instant))
+    merges_logs = table.requested_merge(instant).action == "logcompaction"
     beat = read_heartbeat(storage, instant)
     times = [e.modified_ms for e in (inflight,) if e is not None]
     if inflight is not None:
         times += [e.modified_ms for _, e in files_below(storage, marker_folder(instant))]
+        # A log that carries a compaction's instant is a write, see `retire`.
+        logs_too = merges_logs and table.layout.slicing is Slicing.BY_COMPLETION_TIME
+        marks = (f"_{instant}.parquet", f"_{instant}.log.") if logs_too else (f"_{instant}.parquet",)
         for partition in partitions:
-            marks = f"_{instant}.parquet", f"_{instant}.log."
             times += [e.modified_ms for e in storage.list(partition) if any(m in e.name for m in marks)]
     return ForeignTrace(
         inflight_ms=inflight.modified_ms if inflight else None,

@@ -1,4 +1,8 @@
-"""What a plan has to merge, as the view holds it (closure): never less than the plan, and never what came later."""
+"""What a plan has to merge, as the view holds it (closure): never less than the plan, and never what came later.
+
+What the plan names and is not there belongs to a file group that was replaced, or to a write that was rolled back or
+restored away: then there is nothing to do; else it is lost: an error.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from dataclasses import dataclass, replace
 from compactor_daemon.log_task import LogOutput
 from compactor_daemon.slice_task import input_names
 from timeline.errors import MissingFileError
+from timeline.file_name import LogFileName
 from timeline.layout import Slicing
 from timeline.log_pieces import folds_exactly
 from timeline.log_plan import planned_pieces
@@ -14,7 +19,7 @@ from timeline.plan import CompactionOperation, CompactionPlan
 from timeline.slice_log import runs_of
 from timeline.slice_rules import SliceRules
 from timeline.table import Table
-from timeline.view import FileGroup, FileSlice, TableView, is_replaced, slice_before
+from timeline.view import FileGroup, FileSlice, TableView, slice_before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +40,7 @@ def planned_inputs(table: Table, view: TableView, plan: CompactionPlan, instant:
     found = ((o, groups.get((o.partition_path, o.file_id))) for o in plan.operations)
     if plan.merges_logs:
         return [_planned_logs(table, view, group, o, instant, rules) for o, group in found]
-    return [Input(slice=_closed(group, instant, o)) for o, group in found]
+    return [Input(slice=_closed(view, group, instant, o)) for o, group in found]
 
 
 def has_barrier(table: Table, plan: CompactionPlan) -> bool:
@@ -47,13 +52,30 @@ def has_barrier(table: Table, plan: CompactionPlan) -> bool:
     return not plan.merges_logs or table.layout.slicing is Slicing.BY_BASE_INSTANT
 
 
-def _closed(group: FileGroup | None, instant: str, operation: CompactionOperation) -> FileSlice:
+def _closed(view: TableView, group: FileGroup | None, instant: str, operation: CompactionOperation) -> FileSlice:
+    if (operation.partition_path, operation.file_id) in view.facts.replaced:
+        # Nobody reads it. What is placed there after its cleaning comes to light once the replace commit is archived.
+        return _without_files(operation)
     slice_ = slice_before(group, instant) if group is not None else None
     have = set(input_names(slice_)) if slice_ is not None else set()
-    want = {*operation.delta_file_paths, *([operation.data_file_path] if operation.data_file_path else [])}
-    if slice_ is None or want - have:
+    base = [operation.data_file_path] if operation.data_file_path else []
+    want = {*base, *(log for log in operation.delta_file_paths if not _is_rolled_back(view, log))}
+    if want - have or (slice_ is None and base):
         raise _missing(operation, instant, want, have)
-    return slice_
+    return slice_ or _without_files(operation)
+
+
+def _is_rolled_back(view: TableView, log: str) -> bool:
+    """Whether the write that a log is named after neither counts nor pends: rollbacks and restores remove such logs.
+
+    On version 6 the name says nothing of the write, and a rollback leaves the file where it is.
+    """
+    timeline = view.timeline
+    if timeline.layout.slicing is Slicing.BY_BASE_INSTANT:
+        return False
+    write = LogFileName.parse(log).instant
+    known = timeline.is_committed(write) or write in timeline.pending_writes
+    return not known and not timeline.needs_archive(write)
 
 
 def _planned_logs(
@@ -66,7 +88,8 @@ def _planned_logs(
 ) -> Input:
     wanted = set(operation.delta_file_paths)
     home = next((s for s in group.slices if wanted & set(input_names(s))), None) if group is not None else None
-    if group is not None and (is_replaced(group, view.facts) or _is_compacted(group, home, operation)):
+    is_replaced = (operation.partition_path, operation.file_id) in view.facts.replaced
+    if is_replaced or (group is not None and _is_compacted(group, home, operation)):
         return Input(slice=_without_files(operation))  # nobody reads these logs any more: nothing to do
     have = set(input_names(home)) if home is not None else set()
     if home is None or wanted - have:
@@ -106,5 +129,6 @@ def _missing(operation: CompactionOperation, instant: str, want: set[str], have:
         instant=instant,
         expected=f"{len(want)} files of file group {operation.file_id}",
         found=f"{len(want & have)} of them",
-        todo="Restore the file. Compacting without it would lose its rows.",
+        todo="Restore the file: compacting without it would lose its rows. Where it is gone on purpose, take the plan "
+        f"back: compactor-daemon unschedule TABLE {instant}.",
     )

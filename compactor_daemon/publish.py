@@ -2,8 +2,8 @@
 
 Owner, successor or both may do it, at any time, twice:
 
-    place each file -> check each size -> in the lock: the metadata table, where it is on -> completed file by
-    put-if-absent -> is it the decided one?
+    does it stand? -> place each file -> check each size -> in the lock: does it stand? -> the metadata table, where it
+    is on -> completed file by put-if-absent -> is it the decided one?
 
 A placed file that is gone, with its staged copy, is merged again from its inputs.
 """
@@ -13,44 +13,24 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
+from compactor_daemon.completed import completed_compaction, is_ours, named_files, remove_placed
 from compactor_daemon.foreign import inflight_path
 from compactor_daemon.options import OutputOptions
-from compactor_daemon.records import Go, Placement, SliceDone, done_slices, reserved_times
+from compactor_daemon.records import Go, Placement, SliceDone, done_slices, is_revoked, reserved_times
+from compactor_daemon.replaced import without_groups
 from compactor_daemon.restore import merge_again
-from timeline.commit_metadata import LOG_COMPACT
+from compactor_daemon.standing import Standing, decided_instant, refuse, standing_of
+from compactor_daemon.take_back import take_back
 from timeline.commit_metadata import decode as decode_commit
-from timeline.errors import ConflictError, MalformedError, MissingFileError, StorageError, TableChangedError
+from timeline.errors import ConflictError, MissingFileError, StorageError, TableChangedError
 from timeline.instant import Instant
 from timeline.lock import TableLock
 from timeline.metadata_table.column_range import ColumnRange
 from timeline.metadata_table.read import compacted_after
-from timeline.metadata_table.update import Change, prepare, tell
-from timeline.rollback import pending_rollbacks
+from timeline.metadata_table.update import Change, Update, prepare, tell
 from timeline.staged import place_staged
 from timeline.storage import Storage
 from timeline.table import Table
-
-
-def completed_compaction(table: Table, instant: str) -> Instant | None:
-    """The completed commit of a compaction, None while there is none; two of them are an error.
-
-    On versions 8 and 9 each completed name has its own completion time, so two executors can both leave one.
-    """
-    found = [i for i in table.completed_commits(instant) if i.action == "commit" or _merged_logs(table, i)]
-    if len(found) > 1:
-        raise ConflictError(
-            "two completed commits of one compaction",
-            path=table.config.timeline_folder,
-            instant=instant,
-            found=", ".join(i.file_name for i in found),
-            todo="Two kinds of compactor ran on this table. Stop both; the commits tell which files count.",
-        )
-    return found[0] if found else None
-
-
-def _merged_logs(table: Table, done: Instant) -> bool:
-    """Whether a delta commit is a log compaction: a write of a writer that takes no lock may share its millisecond."""
-    return table.commit_metadata(done).operation_type == LOG_COMPACT
 
 
 def check_unchanged(table: Table, version: int, instant: str) -> None:
@@ -71,32 +51,49 @@ def check_unchanged(table: Table, version: int, instant: str) -> None:
 def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> None:
     """Gives the decided files their final names and completes the instant; may be repeated.
 
-    ConflictError: somebody else completed the instant first, a rollback names it, or the table changed: what only
-    `go` names has no final name then. `output`: how a file is written that has to be merged again.
+    ConflictError: somebody else completed the instant first, the decision does not stand any more (`standing`), or the
+    table changed: what only `go` names has no final name then. `output`: how a file is written that has to be merged
+    again.
     """
-    storage, table = table.storage, table.reload()
-    measured = _measured(storage, go) if table.config.metadata_partitions else {}
-    change, update = Change.of(go.instant, decode_commit(go.content, go.completed_path), measured), None
-    if completed_compaction(table, go.instant) is None and _place_all(table, go, output):
-        update = prepare(table, change)
+    table = table.reload()
+    placed, update = go, None
+    if completed_compaction(table, go.instant) is None and _may_stand(table, go):
+        placed = without_groups(go, table.replaced_groups(table.load_timeline()), table.layout)
+        _place_all(table, placed, output)
+        update = prepare(table, _change(table, placed))
     with lock.hold("complete a compaction"):
         table = table.reload()
         done = completed_compaction(table, go.instant)
         if done is not None:
             _check_ours(table, done, go)
             return
-        refuse_rollback(table, go.instant)
         _check_publishable(table, go)
-        storage.delete(inflight_path(table, go.instant))  # a dead JVM attempt's: Hudi refuses to go on beside it
-        tell(table, change, update)
-        path = _completed_path(table, go)
-        storage.put_if_absent(path, go.content)
-        done = completed_compaction(table, go.instant)
-        if done is None:
-            raise StorageError("the completed commit is not there after it was written", path=path)
-        if not is_ours(table, done, go):  # without the lock, between our look and our put
-            tell(table, Change.of(go.instant, table.commit_metadata(done), {}), None)
-        _check_ours(table, done, go)
+        kept = without_groups(go, table.replaced_groups(table.load_timeline()), table.layout)
+        remove_placed(table, go, keep={p.final for p in kept.placements})
+        if kept.placements != placed.placements:  # a file group was replaced meanwhile
+            _place_all(table, kept, output)
+            update = None
+        _complete(table, go, kept, update)
+
+
+def _complete(table: Table, go: Go, kept: Go, update: Update | None) -> None:
+    """In the lock: the completed file, of what was `kept` of the decision."""
+    storage, change = table.storage, _change(table, kept)
+    storage.delete(inflight_path(table, go.instant))  # a dead JVM attempt's: Hudi refuses to go on beside it
+    tell(table, change, update)
+    path = _completed_path(table, go)
+    storage.put_if_absent(path, kept.content)
+    done = completed_compaction(table, go.instant)
+    if done is None:
+        raise StorageError("the completed commit is not there after it was written", path=path)
+    if not is_ours(table, done, go):  # without the lock, between our look and our put
+        tell(table, Change.of(go.instant, table.commit_metadata(done), {}), None)
+    _check_ours(table, done, go)
+
+
+def _change(table: Table, go: Go) -> Change:
+    measured = _measured(table.storage, go) if table.config.metadata_partitions else {}
+    return Change.of(go.instant, decode_commit(go.content, go.completed_path), measured)
 
 
 def _completed_path(table: Table, go: Go) -> str:
@@ -107,10 +104,7 @@ def _completed_path(table: Table, go: Go) -> str:
     """
     if go.completion_time is None or not compacted_after(table, go.completion_time):
         return go.completed_path
-    folder, _, name = go.completed_path.rpartition("/")
-    decided = table.layout.parse(name)
-    if decided is None:
-        raise MalformedError("not the name of a completed commit", path=go.completed_path, instant=go.instant)
+    folder, decided = go.completed_path.rpartition("/")[0], decided_instant(table, go)
     now = table.next_time(table.load_timeline(), reserved_times(table.storage))
     return f"{folder}/{table.layout.file_name(replace(decided, completion_time=now))}"
 
@@ -127,19 +121,22 @@ def _measured(storage: Storage, go: Go) -> dict[str, tuple[ColumnRange, ...]]:
     return {d.final: d.ranges for d in done if d.final is not None and d.ranges is not None}
 
 
-def _place_all(table: Table, go: Go, output: OutputOptions) -> bool:
-    """Gives all files their final names, unless the decision can never be published: the lock section says so."""
+def _may_stand(table: Table, go: Go) -> bool:
+    """Whether it is worth while to place files; the lock section decides."""
     try:
         check_unchanged(table, go.table_version, go.instant)
     except TableChangedError:
         return False
+    return standing_of(table, go).standing is Standing.STANDS
+
+
+def _place_all(table: Table, go: Go, output: OutputOptions) -> None:
     for placement in go.placements:
         place(table, go, placement, output)
-    return True
 
 
 def _check_publishable(table: Table, go: Go) -> None:
-    """TableChangedError: the decision can never be published; its files have no final names then.
+    """TableChangedError, ConflictError: the decision cannot be published; its files have no final names then.
 
     Hudi may run the plan in its place, and of two base files of one instant its readers take either. Only under the
     lock: outside of it somebody else may be completing the same decision.
@@ -150,6 +147,10 @@ def _check_publishable(table: Table, go: Go) -> None:
         if completed_compaction(table.reload(), go.instant) is None:
             remove_placed(table, go, keep=set())
         raise
+    ruling = standing_of(table, go)
+    if ruling.standing is Standing.FALLEN:
+        take_back(table, go, ruling.why)
+    refuse(table, go.instant, ruling)
 
 
 def place(table: Table, go: Go, placement: Placement, output: OutputOptions) -> None:
@@ -160,20 +161,9 @@ def place(table: Table, go: Go, placement: Placement, output: OutputOptions) -> 
 def _staged(table: Table, go: Go, placement: Placement, output: OutputOptions) -> str:
     if table.storage.find(placement.staged) is not None:
         return placement.staged
+    if is_revoked(table.storage, go.instant, go.attempt):
+        raise ConflictError("this decision was taken back", path=placement.final, instant=go.instant, todo="Run again.")
     return merge_again(table, go, placement, output)
-
-
-def refuse_rollback(table: Table, instant: str) -> None:
-    """ConflictError while a rollback names the instant; MalformedError where a rollback's plan is unreadable."""
-    rollback = next((r.instant for r in pending_rollbacks(table) if r.plan.target == instant), None)
-    if rollback is not None:
-        raise ConflictError(
-            "a rollback of this compaction is pending",
-            path=table.storage.base_path,
-            instant=instant,
-            found=f"rollback {rollback}",
-            todo="Let Hudi finish the rollback, then run again.",
-        )
 
 
 def _check_ours(table: Table, done: Instant, go: Go) -> None:
@@ -189,24 +179,3 @@ def _check_ours(table: Table, done: Instant, go: Go) -> None:
         found=table.instant_path(done),
         todo="Its result stands. Run one kind of compactor per table.",
     )
-
-
-def is_ours(table: Table, done: Instant, go: Go) -> bool:
-    """Whether a completed commit is the one a decision named: their file names are an attempt's own.
-
-    Its path and bytes are not asked: an upgrade by Hudi renames and rewrites a completed commit.
-    """
-    return named_files(table, done) == {p.final for p in go.placements}
-
-
-def remove_placed(table: Table, go: Go, keep: set[str]) -> None:
-    """Takes the final names of a decision's files away, but for those to `keep`."""
-    for placement in go.placements:
-        if placement.final not in keep:
-            table.storage.delete(placement.final)
-
-
-def named_files(table: Table, done: Instant) -> set[str]:
-    """Paths of the files a completed commit names."""
-    metadata = table.commit_metadata(done)
-    return {s.path for stats in metadata.partition_to_write_stats.values() for s in stats if s.path}

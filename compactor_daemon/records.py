@@ -4,6 +4,7 @@
     .hoodie/.phantombase/<C>/<e>/<position>-<random>.parquet   a staged base file, or .log: a log file
     .hoodie/.phantombase/<C>/<e>/<position>.ok             a finished file slice (`SliceDone`)
     .hoodie/.phantombase/<C>/<e>/fate                      written once: dead, void or go (`Go`)
+    .hoodie/.phantombase/<C>/<e>/revoked                   the `go` does not stand any more, and why (`standing`)
 
 Each record is one put-if-absent object with a nonce, so that an unknown outcome is settled by reading it back.
 They lie outside Hudi's own `.hoodie/.temp/<C>`: a foreign file there makes Hudi's rollback plan empty.
@@ -25,8 +26,10 @@ from timeline.ledger import Ledger
 from timeline.metadata_table.column_range import ColumnRange, ranges_from_json, ranges_to_json
 from timeline.storage import Storage
 
-OPEN, FATE, OK = "open", "fate", ".ok"
+OPEN, FATE, REVOKED, OK = "open", "fate", "revoked", ".ok"
 DEAD, VOID, GO = "dead", "void", "go"
+STAGED_ENDINGS = (".parquet", ".log", OK)
+"""Of the names of staged files and their records."""
 
 
 def instant_folder(instant: str) -> str:
@@ -47,7 +50,7 @@ class SliceDone:
     no log entry). `inputs`: the names of the files merged. `fingerprint`: digest of inputs, schema and merge
     rules; a later attempt adopts the file only under an equal one. `size` in bytes, `seconds` of work. `ranges`: of the
     file's columns, where the metadata table has statistics. `uncommitted`: instants whose log blocks were left out
-    because they had not completed, None where that is not known.
+    because they had not completed. `merged`: instants of the writes that went in. Both None: that is not known.
     """
 
     position: int
@@ -70,6 +73,7 @@ class SliceDone:
     seconds: float
     ranges: tuple[ColumnRange, ...] | None = None
     uncommitted: tuple[str, ...] | None = None
+    merged: tuple[str, ...] | None = None
 
     def to_json(self) -> bytes:
         """As stored."""
@@ -80,7 +84,8 @@ class SliceDone:
     def from_json(data: bytes, where: str) -> SliceDone:
         """Inverse of `to_json`; MalformedError names the file."""
         fields = _load(data, where)
-        uncommitted = fields.get("uncommitted")  # it and `ranges` are not known to earlier versions
+        # They and `ranges` are not known to earlier versions.
+        uncommitted, merged = fields.get("uncommitted"), fields.get("merged")
         try:
             return SliceDone(
                 **{
@@ -89,6 +94,7 @@ class SliceDone:
                     "ledger": Ledger.from_json(fields["ledger"]),
                     "ranges": ranges_from_json(fields.get("ranges")),
                     "uncommitted": tuple(uncommitted) if uncommitted is not None else None,
+                    "merged": tuple(merged) if merged is not None else None,
                 }
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -113,7 +119,8 @@ class Go:
     """Everything that follows from the decision: publishing is a pure function of this record.
 
     `completed_path` is the completed timeline file (v8+: with the completion time in its name), `content` its
-    bytes. `table_version`: that under which the decision was made.
+    bytes. `table_version`: that under which the decision was made. `merged`: instants of the writes that went in; () in
+    records of earlier versions.
     """
 
     instant: str
@@ -124,6 +131,7 @@ class Go:
     completed_path: str
     content: bytes
     placements: tuple[Placement, ...] = field(default=())
+    merged: tuple[str, ...] = ()
 
     def to_json(self) -> bytes:
         """As stored."""
@@ -139,6 +147,7 @@ class Go:
                     **{k: v for k, v in fields.items() if k not in _NOT_OF_GO},
                     "content": base64.b64decode(fields["content"]),
                     "placements": tuple(Placement(**p) for p in fields["placements"]),
+                    "merged": tuple(fields.get("merged", ())),
                 }
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -218,13 +227,13 @@ def declare_dead(storage: Storage, instant: str, by: str) -> list[int]:
 def open_next(storage: Storage, instant: str, who: str) -> int:
     """Opens the next attempt; its number.
 
-    ConflictError: an earlier one is undecided or has `go`, or somebody else opened the same this moment. `void` is no
-    hindrance: whoever wrote it died before the plan was gone, or there would be no plan to work on.
+    ConflictError: an earlier one is undecided or has a `go` that stands, or somebody else opened the same this moment.
+    `void` is no hindrance: whoever wrote it died before the plan was gone, or there would be no plan to work on.
     """
     earlier = attempts(storage, instant)
     for number in earlier:
         fate = read_fate(storage, instant, number)
-        if fate is None or fate.kind == GO:
+        if fate is None or (fate.kind == GO and not is_revoked(storage, instant, number)):
             raise ConflictError(
                 "the instant is decided already" if fate is not None else "another attempt is at work on this instant",
                 path=attempt_folder(instant, number),
@@ -248,9 +257,24 @@ def attempts(storage: Storage, instant: str) -> tuple[int, ...]:
 
 
 def find_go(storage: Storage, instant: str) -> Go | None:
-    """The decision on an instant, if one was made; at most one attempt can have it."""
+    """The decision on an instant, if one was made and not revoked; at most one attempt can have it."""
+    return next((go for go in decisions(storage, instant) if not is_revoked(storage, instant, go.attempt)), None)
+
+
+def decisions(storage: Storage, instant: str) -> tuple[Go, ...]:
+    """Every decision on an instant, revoked ones too, earliest first."""
     fates = (read_fate(storage, instant, number) for number in attempts(storage, instant))
-    return next((fate.go for fate in fates if fate is not None and fate.go is not None), None)
+    return tuple(fate.go for fate in fates if fate is not None and fate.go is not None)
+
+
+def is_revoked(storage: Storage, instant: str, attempt: int) -> bool:
+    """Whether the `go` of an attempt was found not to stand any more: it never will again."""
+    return storage.find(f"{attempt_folder(instant, attempt)}/{REVOKED}") is not None
+
+
+def revoke_decision(storage: Storage, go: Go, why: str, by: str) -> None:
+    """Records that a `go` does not stand any more; by any number of processes, any number of times."""
+    storage.put_if_absent(f"{attempt_folder(go.instant, go.attempt)}/{REVOKED}", _dump({"why": why, "by": by}))
 
 
 def recorded_instants(storage: Storage) -> tuple[str, ...]:

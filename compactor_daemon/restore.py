@@ -30,7 +30,7 @@ def merge_again(table: Table, go: Go, placement: Placement, output: OutputOption
     assert name is not None
     position, attempt = (int(part) for part in str(name.token).split("-")[:2])
     operation = plan.operations[position]
-    view = table.load_view(exactly={operation.partition_path}, pending=go.instant)
+    view = table.load_plan_view([replace(plan, operations=(operation,))], pending=go.instant)
     said = decode_commit(go.content, go.completed_path).extra_metadata
     schema = table.schema(said["schema"])
     rules = merge_rules(table, view, schema, output)

@@ -8,37 +8,42 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+import structlog
+
+from compactor_daemon.completed import completed_compaction, is_ours, named_files, remove_placed
 from compactor_daemon.options import OutputOptions
-from compactor_daemon.publish import (
-    completed_compaction,
-    is_ours,
-    named_files,
-    place,
-    refuse_rollback,
-    remove_placed,
-)
+from compactor_daemon.publish import place
 from compactor_daemon.records import (
-    OK,
+    STAGED_ENDINGS,
     Go,
     attempt_folder,
     attempts,
+    decisions,
     declare_dead,
     find_go,
     instant_folder,
+    is_revoked,
+    read_fate,
     recorded_instants,
 )
+from compactor_daemon.replaced import placed_group
+from compactor_daemon.standing import Standing, refuse_rollback, standing_of
+from compactor_daemon.take_back import take_back
 from timeline.books import LEDGER, audit_path
 from timeline.commit_metadata import decode as decode_commit
-from timeline.errors import MissingFileError, StorageError
+from timeline.errors import MissingFileError, PhantombaseError, StorageError
 from timeline.file_name import BaseFileName, LogFileName, parse_data_file
 from timeline.heartbeat import heartbeat_path
 from timeline.instant import Instant
 from timeline.layout import TEMPORARY, Slicing
-from timeline.plan import CompactionPlan
+from timeline.lock import TableLock
 from timeline.storage import Storage
 from timeline.table import Table
+from timeline.view import GroupKey
+
+_log = structlog.get_logger()
 
 
 def retire(table: Table, go: Go, output: OutputOptions) -> None:
@@ -52,8 +57,10 @@ def retire(table: Table, go: Go, output: OutputOptions) -> None:
     if done is None:
         raise MissingFileError("a decided compaction is not completed", path=go.completed_path, instant=go.instant)
     refuse_rollback(table, go.instant)
-    names = _data_names(table, {p.final.rpartition("/")[0] for p in go.placements})
-    finals = [(p, *p.final.rpartition("/")[::2]) for p in go.placements]
+    named = named_files(table, done)  # a file group that was replaced before the compaction was published is not in it
+    placements = [p for p in go.placements if p.final in named]
+    names = _data_names(table, {p.final.rpartition("/")[0] for p in placements})
+    finals = [(p, *p.final.rpartition("/")[::2]) for p in placements]
     gone = any(parse_data_file(text) not in names[partition] for _, partition, text in finals)
     replaced = table.load_facts(table.load_timeline()).replaced if gone else {}
     for placement, partition, text in finals:
@@ -65,7 +72,7 @@ def retire(table: Table, go: Go, output: OutputOptions) -> None:
         if not newer and (mine in names[partition] or not is_replaced):
             place(table, go, placement, output)
     keep_books(table, go, done)
-    _remove_strays(table, done, table.compaction_plan(go.instant))
+    _remove_strays(table, done, _groups(table, go))
     remove_staged(table.storage, go.instant)
 
 
@@ -82,12 +89,27 @@ def keep_books(table: Table, go: Go, done: Instant) -> None:
 
 
 def _data_names(table: Table, partitions: Iterable[str]) -> dict[str, list[BaseFileName | LogFileName]]:
-    listings = {p: [parse_data_file(e.name) for e in table.storage.list(p) if not e.is_folder] for p in partitions}
-    return {p: [n for n in names if n is not None] for p, names in listings.items()}
+    """What is in these partitions; nothing where one was removed."""
+    found: dict[str, list[BaseFileName | LogFileName]] = {}
+    for partition in partitions:
+        try:
+            names = [parse_data_file(e.name) for e in table.storage.list(partition) if not e.is_folder]
+        except MissingFileError:
+            names = []
+        found[partition] = [n for n in names if n is not None]
+    return found
 
 
-def _remove_strays(table: Table, done: Instant, plan: CompactionPlan) -> None:
-    """Files of the plan's file groups and of the instant that its commit does not name: readers would take either.
+def _groups(table: Table, go: Go) -> frozenset[GroupKey]:
+    """The file groups of the plan; where that is gone already, those that were decided."""
+    try:
+        return table.compaction_plan(go.instant).groups
+    except MissingFileError:
+        return frozenset(placed_group(p.final) for p in go.placements)
+
+
+def _remove_strays(table: Table, done: Instant, groups: Collection[GroupKey]) -> None:
+    """Files of these file groups and of the instant that its commit does not name: readers would take either.
 
     No others: a writer that takes no lock may have begun in the same millisecond.
     A log that carries a compaction's instant is a write: of version 6, which lies on the slice to be, also once a Hudi
@@ -97,7 +119,6 @@ def _remove_strays(table: Table, done: Instant, plan: CompactionPlan) -> None:
     kind = BaseFileName if done.action == "commit" else LogFileName
     if kind is LogFileName and table.layout.slicing is Slicing.BY_BASE_INSTANT:
         return
-    groups = plan.groups
     for partition, names in _data_names(table, {partition for partition, _ in groups}).items():
         for name in names:
             path = f"{partition}/{name}" if partition else str(name)
@@ -115,43 +136,69 @@ def remove_staged(storage: Storage, instant: str) -> None:
 
 def _staged_files(storage: Storage, instant: str) -> list[str]:
     folders = [attempt_folder(instant, number) for number in attempts(storage, instant)]
-    return [f"{f}/{e.name}" for f in folders for e in storage.list(f) if e.name.endswith((".parquet", ".log", OK))]
+    return [f"{f}/{e.name}" for f in folders for e in storage.list(f) if e.name.endswith(STAGED_ENDINGS)]
 
 
 _ABANDONED_MS = 3_600_000
 """A file being written for so long has lost its writer."""
 
 
-def finish_completed(table: Table, output: OutputOptions) -> None:
-    """Brings instants that are no longer pending to their end: what earlier runs, killed there, had left."""
+def finish_completed(table: Table, lock: TableLock, output: OutputOptions) -> None:
+    """Brings instants that are no longer pending to their end: what earlier runs, killed there, had left.
+
+    Each for itself: the first error is raised when the others are done.
+    """
+    failed: PhantombaseError | None = None
     for instant in littered_instants(table):
-        finish(table, instant, output)
+        try:
+            finish(table, instant, lock, output)
+        except PhantombaseError as error:
+            _log.warning("not_finished", instant=instant, error=str(error))
+            failed = failed or error
     forget_archived(table)
+    if failed is not None:
+        raise failed
 
 
 def littered_instants(table: Table) -> tuple[str, ...]:
-    """Instants that are no longer pending and have staged files or a heartbeat of ours left."""
+    """Instants that are no longer pending and have staged files, a heartbeat, or files of a revoked decision left."""
     recorded = recorded_instants(table.storage)  # first: one that is requested and opened meanwhile is none of these
     pending = {i.requested_time for i in table.load_timeline().pending_merges}
     return tuple(i for i in recorded if i not in pending and _is_littered(table.storage, i))
 
 
-def finish(table: Table, instant: str, output: OutputOptions) -> None:
+def finish(table: Table, instant: str, lock: TableLock, output: OutputOptions) -> None:
     """Cleans up behind an instant that is no longer pending.
 
-    Completed by us: retired. Completed by a Hudi compactor, or gone from the timeline: what of ours lies around is
-    removed, after undecided attempts were declared dead.
+    Completed by this project: retired. Completed by a Hudi compactor, or gone from the timeline: what was placed and
+    staged is removed, after undecided attempts were declared dead. ConflictError: see `take_back`, `standing`.
     """
     storage = table.storage
     done, go = completed_compaction(table, instant), find_go(storage, instant)
-    if done is not None and go is not None and is_ours(table, done, go):
-        retire(table, go, output)
+    if done is not None:
+        named = named_files(table, done)
+        if go is not None and is_ours(table, done, go):
+            retire(table, go, output)
+        for one in decisions(storage, instant):
+            remove_placed(table, one, keep=named)
+    elif decisions(storage, instant) and not _taken_back(table, instant, lock):
         return
-    if done is not None and go is not None:
-        remove_placed(table, go, keep=named_files(table, done))
     if go is None:
         declare_dead(storage, instant, "completed by somebody else")
     remove_staged(storage, instant)
+
+
+def _taken_back(table: Table, instant: str, lock: TableLock) -> bool:
+    """Whether no file stands of decisions whose instant is neither pending nor completed, as far as that is known."""
+    with lock.hold("take a decision back"):
+        table = table.reload()
+        for go in decisions(table.storage, instant):
+            ruling = standing_of(table, go)
+            if ruling.standing in (Standing.STANDS, Standing.WAITS):
+                return False
+            if ruling.standing is Standing.FALLEN:
+                take_back(table, go, ruling.why)
+    return True
 
 
 def _remove_abandoned(storage: Storage) -> None:
@@ -177,7 +224,12 @@ def _storage_ms(storage: Storage) -> int:
 
 
 def _is_littered(storage: Storage, instant: str) -> bool:
-    return storage.find(heartbeat_path(instant)) is not None or bool(_staged_files(storage, instant))
+    if storage.find(heartbeat_path(instant)) is not None or _staged_files(storage, instant):
+        return True
+    revoked = [n for n in attempts(storage, instant) if is_revoked(storage, instant, n)]
+    fates = (read_fate(storage, instant, number) for number in revoked)
+    finals = (p.final for fate in fates if fate is not None and fate.go is not None for p in fate.go.placements)
+    return any(storage.find(final) is not None for final in finals)
 
 
 def forget_archived(table: Table) -> None:

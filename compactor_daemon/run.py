@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -14,17 +14,17 @@ from compactor_daemon.compactor import (
     compact_instant,
     pending_instants,
     preflight,
-    probe,
 )
 from compactor_daemon.execute import Progress as TaskProgress
 from compactor_daemon.execute import Runner, open_runner
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
+from compactor_daemon.probe import probe
 from compactor_daemon.records import recorded_instants
 from compactor_daemon.retire import finish_completed
 from timeline.console import progress
-from timeline.errors import ConflictError, LedgerError, PhantombaseError, StoppedError
-from timeline.lock import table_lock
+from timeline.errors import LockError, PhantombaseError, SparkError, StoppedError
+from timeline.lock import TableLock, table_lock
 from timeline.metadata_table.drop import drop_metadata_table
 from timeline.metadata_table.update import check_keepable
 from timeline.table import Table
@@ -54,8 +54,8 @@ def run_compactions(
 ) -> Compactions:
     """Executes pending compactions, earliest first. Everything that is refused is refused before the first write.
 
-    ConflictError, LedgerError: an instant cannot be brought to its end now; it is parked, and the error is raised when
-    the others are done.
+    An instant that cannot be brought to its end now is parked, and the first such error is raised when the others are
+    done. Where none can, nothing is touched.
 
     `runner`: one that is open already (a warm Spark session); otherwise one is opened as `execute` says.
     `limit`: once it is reached nothing new begins, and an instant whose slices are being staged is left to the next
@@ -69,50 +69,82 @@ def run_compactions(
     if limit.closed or (not instants and not recorded_instants(table.storage)):
         return Compactions(left=instants)
     held = table_lock(table.storage.base_path, lock)
-    results: list[Compacted] = []
-    left: tuple[str, ...] = ()
-    parked: PhantombaseError | None = None
+    run = _Run(refused={})
     with ExitStack() as open_:
         if instants:
             # Before the checks: what Spark needs to start is longer than they take.
             running = runner or open_.enter_context(open_runner(execute))
-            preflight(table, instants)
+            run.refused = preflight(table, instants)
+            if len(run.refused) == len(instants):
+                raise next(iter(run.refused.values()))
         probe(table.storage)
         open_.enter_context(claim(table, attempt.claim_wait_s))
         table = drop_metadata_table(table, held) if drop_metadata else table.reload()
-        finish_completed(table, output)
-        if not instants:
-            return Compactions()  # there was only something to clean up: no executor is started
-        pending = pending_instants(table, instant)
+        with run.parking("what earlier runs left"):
+            finish_completed(table, held, output)
+        if instants:  # else there was only something to clean up: no executor is started
+            run.each(
+                pending_instants(table, instant),
+                lambda one: _compact(table, one, held, running, output, attempt, limit),
+            )
+    if run.parked is not None:
+        raise run.parked
+    if run.left:
+        _log.info("stopped_by_limit", done=len(run.done), left=run.left)
+    return Compactions(done=tuple(run.done), left=run.left)
+
+
+@dataclass
+class _Run:
+    """What became of the instants. `parked`: the first error; what stops one instant is nothing to the others."""
+
+    refused: dict[str, PhantombaseError]
+    done: list[Compacted] = field(default_factory=list)
+    left: tuple[str, ...] = ()
+    parked: PhantombaseError | None = None
+
+    def each(self, pending: tuple[str, ...], compact: Callable[[str], Compacted]) -> None:
+        """Brings one after the other to its end. Pending plans hold different file groups."""
         for number, one in enumerate(pending):
-            with _reported(table, one) as report:
-                try:
-                    limit.check_begin()
-                    done = compact_instant(
-                        table,
-                        one,
-                        lock=held,
-                        runner=running,
-                        progress=report,
-                        output=output,
-                        options=attempt,
-                        limit=limit,
-                    )
-                except StoppedError:
-                    left = pending[number:]
-                    break
-                except (ConflictError, LedgerError) as error:
-                    # Pending plans hold different file groups: what stops one of them is nothing to the others.
-                    if parked is not None:
-                        _log.warning("parked", instant=one, error=str(error))
-                    parked = parked or error
-                else:
-                    results.append(done)
-    if parked is not None:
-        raise parked
-    if left:
-        _log.info("stopped_by_limit", done=len(results), left=left)
-    return Compactions(done=tuple(results), left=left)
+            try:
+                with self.parking(one):
+                    if one in self.refused:
+                        raise self.refused[one]
+                    self.done.append(compact(one))
+            except StoppedError:
+                self.left = pending[number:]
+                break
+
+    @contextmanager
+    def parking(self, what: str) -> Iterator[None]:
+        """Keeps an error for later. Raised at once: the limit is reached, or what all instants need is not there."""
+        try:
+            yield
+        except _ENDS_ALL:
+            raise
+        except PhantombaseError as error:
+            if self.parked is not None:
+                _log.warning("parked", what=what, error=str(error))
+            self.parked = self.parked or error
+
+
+_ENDS_ALL = (StoppedError, SparkError, LockError)
+
+
+def _compact(
+    table: Table,
+    instant: str,
+    lock: TableLock,
+    runner: Runner,
+    output: OutputOptions,
+    attempt: AttemptOptions,
+    limit: Limit,
+) -> Compacted:
+    limit.check_begin()
+    with _reported(table, instant) as report:
+        return compact_instant(
+            table, instant, lock=lock, runner=runner, progress=report, output=output, options=attempt, limit=limit
+        )
 
 
 @contextmanager

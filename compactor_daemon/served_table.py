@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import structlog
 
 from compactor_daemon.claims import Claims, HeldClaim
-from compactor_daemon.compactor import Compacted, compact_instant, pending_instants, preflight, probe
+from compactor_daemon.compactor import Compacted, compact_instant, pending_instants, preflight
 from compactor_daemon.dispatch import Order
 from compactor_daemon.execute import Runner
 from compactor_daemon.failures import RetryOptions, failure_of, read_failures, record_failure, standing
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, OutputOptions
+from compactor_daemon.probe import probe
 from compactor_daemon.records import recorded_instants, reserved_times
 from compactor_daemon.retire import finish, forget_archived, littered_instants
 from compactor_daemon.served import Seen
@@ -113,7 +114,7 @@ class ServedTable:
             if (held := self.claims.take(instant)) is None:
                 continue
             try:
-                finish(table, instant, self._settings.output)
+                finish(table, instant, self._lock, self._settings.output)
             except PhantombaseError as error:
                 _log.warning("not_finished", table=self.path, instant=instant, error=str(error))
             finally:
@@ -121,16 +122,19 @@ class ServedTable:
         forget_archived(table)
 
     def is_done(self, instant: str) -> bool:
-        """See `Served`: its books are in the audit log."""
-        return LocalStorage(self.path).find(audit_path(instant)) is not None
+        """See `Served`: its books are in the audit log, and it does not pend again: an operator may roll it back."""
+        if LocalStorage(self.path).find(audit_path(instant)) is None:
+            return False
+        return instant not in pending_instants(Table.open(self.path))
 
     def execute(self, instant: str, held: HeldClaim, limit: Limit) -> Compacted | None:
         """Brings a claimed instant to its end; None: somebody else already has. Errors: as `compact_instant`."""
         table = Table.open(self.path)
-        if self.is_done(instant) or instant not in pending_instants(table):
+        if instant not in pending_instants(table):
             return None
         check_keepable(table, moves_rows=False)
-        preflight(table, [instant])
+        for error in preflight(table, [instant]).values():
+            raise error
         return compact_instant(
             table,
             instant,

@@ -131,11 +131,17 @@ def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
         corrupt_blocks=counts.skipped_blocks(Skipped.CORRUPT),
         rolled_back_blocks=counts.skipped_blocks(Skipped.ROLLED_BACK),
         skipped={cause.value: number for cause, number in counts.skipped},
+        merged=_merged(inputs, counts),
         uncommitted=counts.uncommitted,
         seconds=round(time.monotonic() - started, 3),
         ranges=ranges,
     )
     return _record(storage, f"{folder}/{task.position}{OK}", done)
+
+
+def _merged(inputs: FileSlice, counts: LogCounts) -> tuple[str, ...]:
+    base = {inputs.base.name.instant} if inputs.base else set()
+    return tuple(sorted({*counts.merged, *base}))
 
 
 def _base_instant(task: SliceTask) -> str | None:

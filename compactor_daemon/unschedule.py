@@ -1,5 +1,6 @@
 """Takes a requested compaction off the timeline: one section under the table lock.
 
+    take back  a decision that was not published: see `take_back`
     end        every attempt without a fate is declared dead
     void       a new attempt is opened with the fate `void`: the tombstone, so that the instant is never used again
     remove     the plan; from here on the instant is unscheduled
@@ -34,14 +35,15 @@ from functools import cache, partial
 
 import structlog
 
-from compactor_daemon.compactor import pending_instants, probe
+from compactor_daemon.compactor import pending_instants
 from compactor_daemon.foreign import foreign_trace
 from compactor_daemon.moved_keys import movable_keys, refuse_moved
 from compactor_daemon.options import AttemptOptions
-from compactor_daemon.publish import refuse_rollback
+from compactor_daemon.probe import probe
 from compactor_daemon.records import (
     attempts,
     decide,
+    decisions,
     declare_dead,
     find_go,
     instant_folder,
@@ -50,9 +52,12 @@ from compactor_daemon.records import (
     void_record,
 )
 from compactor_daemon.retire import remove_staged
+from compactor_daemon.standing import refuse_rollback
+from compactor_daemon.take_back import take_back
 from timeline.errors import AttemptDeadError, BarrierError, ConflictError
 from timeline.file_name import BaseFileName, parse_data_file
-from timeline.heartbeat import process_name
+from timeline.gate import clock_ms
+from timeline.heartbeat import process_name, read_heartbeat
 from timeline.layout import Slicing
 from timeline.lock import TableLock
 from timeline.metadata_table.update import forget
@@ -79,8 +84,8 @@ class Unscheduled:
 def unschedule(table: Table, instant: str, lock: TableLock, options: AttemptOptions | None = None) -> Unscheduled:
     """Removes a pending compaction plan; `lock` is the one that all writers and schedulers share.
 
-    UsageError: no such plan. ConflictError, BarrierError: see above; also where it is decided (it will be published),
-    an executor of Hudi was or is at work on it, or a rollback names it. Nothing was changed then.
+    UsageError: no such plan. ConflictError, BarrierError: see above; also where it is being published, an executor of
+    Hudi was or is at work on it, or a rollback names it. Nothing was changed then.
     """
     pending_instants(table, instant)
     options = options or AttemptOptions()
@@ -106,14 +111,17 @@ def unschedule(table: Table, instant: str, lock: TableLock, options: AttemptOpti
 
 
 def _view(table: Table, instant: str) -> TableView:
-    return table.reload().load_view(exactly={o.partition_path for o in table.compaction_plan(instant).operations})
+    return table.reload().load_plan_view([table.compaction_plan(instant)])
 
 
 def _refuse(table: Table, instant: str, options: AttemptOptions) -> CompactionPlan:
     """The plan, unless it must stay."""
     (_,) = pending_instants(table, instant)
     storage, plan = table.storage, table.compaction_plan(instant)
-    if find_go(storage, instant) is not None:
+    # Who publishes it holds the lock at the end; should its lock have expired, the heartbeat shows that it is alive.
+    beat = read_heartbeat(storage, instant)
+    fresh = beat is not None and clock_ms() - beat.beat_ms < options.heartbeat_expiry_s * 1000
+    if fresh and find_go(storage, instant) is not None:
         raise _decided(instant)
     _refuse_touched(table, instant, plan, options)
     return plan
@@ -147,17 +155,20 @@ def _refuse_touched(table: Table, instant: str, plan: CompactionPlan, options: A
 
 def _refuse_files(table: Table, instant: str, plan: CompactionPlan) -> None:
     groups = plan.groups
+    placed = {p.final for go in decisions(table.storage, instant) for p in go.placements}
     # Elsewhere a log of the instant is of a writer that takes no lock and began in the same millisecond.
     logs_too = table.layout.slicing is Slicing.BY_BASE_INSTANT or plan.merges_logs
+    there = table.planned_partitions([plan])
     for partition in sorted({partition for partition, _ in groups}):
-        for entry in table.storage.list(partition):
+        for entry in table.storage.list(partition) if partition in there else ():
             name = parse_data_file(entry.name)
             if name is None or name.instant != instant or (partition, name.file_id) not in groups:
                 continue
-            if logs_too or isinstance(name, BaseFileName):
+            path = f"{partition}/{entry.name}" if partition else entry.name
+            if path not in placed and (logs_too or isinstance(name, BaseFileName)):
                 raise ConflictError(
                     "a file of this instant is in the table; without the plan its rows would be lost or hide others",
-                    path=f"{partition}/{entry.name}" if partition else entry.name,
+                    path=path,
                     instant=instant,
                     todo="Execute this compaction (compactor-daemon compact): that keeps every row.",
                 )
@@ -166,6 +177,9 @@ def _refuse_files(table: Table, instant: str, plan: CompactionPlan) -> None:
 def _remove(table: Table, instant: str, plan: CompactionPlan, options: AttemptOptions) -> Unscheduled:
     """In the lock, after all checks."""
     storage, who, nonce = table.storage, f"unscheduled by {process_name()}", uuid.uuid4().hex
+    go = find_go(storage, instant)
+    if go is not None:
+        take_back(table, go, who)
     ended = _end_attempts(storage, instant, who)
     decide(storage, instant, open_next(storage, instant, who), void_record(nonce, who), nonce)
     path = table.instant_path(table.requested_merge(instant))
@@ -198,8 +212,8 @@ def _end_attempts(storage: Storage, instant: str, who: str) -> set[int]:
 
 def _decided(instant: str) -> ConflictError:
     return ConflictError(
-        "this compaction is decided and will be published",
+        "this compaction is decided and is being published",
         path=instant_folder(instant),
         instant=instant,
-        todo="compactor-daemon compact brings it to its end.",
+        todo="compactor-daemon compact brings it to its end. Where that fails, run again once its heartbeat is stale.",
     )

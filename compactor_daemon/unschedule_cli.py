@@ -27,7 +27,7 @@ def unschedule_command(
 ) -> None:
     """Take a requested compaction back.
 
-    Refused once it is decided, where Hudi has begun it, and where rows written since would be lost or doubled
+    Refused while it is published, where Hudi has begun it, and where rows written since would be lost or doubled
     without it: then it is to be executed. Its file groups are free for the next plan.
 
     Example: `compactor-daemon unschedule /data/orders 20260101120000000 --sole-writer`

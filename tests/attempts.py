@@ -48,7 +48,7 @@ def run_one(table: Table, instant: str, lock: str = "") -> None:
 def run_all(table: Table, lock: str = "") -> None:
     """What `compactor-daemon compact` does between its checks and its output. `lock`: also without the claim."""
     with nullcontext() if lock else claim(table):
-        finish_completed(table, OUTPUT)
+        finish_completed(table, ProcessLock(lock or table.storage.base_path), OUTPUT)
         for instant in pending_instants(table):
             run_one(table, instant, lock)
 
@@ -93,6 +93,6 @@ def check_no_strays(path: Path) -> None:
     assert not twice
     left = [p for p in (path / RECORDS).rglob("*") if p.is_file() and p.parent != path / TEMPORARY]
     names_left = {p.name for p in left if not p.name.endswith(".json")}  # the audit log stays
-    assert names_left <= {"open", "fate", "claim.lock", "table.lock", "table-id"}
+    assert names_left <= {"open", "fate", "revoked", "claim.lock", "table.lock", "table-id"}
     assert not list((path / ".hoodie").rglob("*.tmp"))
     assert not list((path / ".hoodie" / ".heartbeat").glob("*"))

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 from compactor_daemon.compactor import pending_instants
-from compactor_daemon.publish import named_files, publish
+from compactor_daemon.completed import named_files
+from compactor_daemon.publish import publish
 from compactor_daemon.records import reserved_times
 from compactor_daemon.unschedule import unschedule
 from tests import attempts

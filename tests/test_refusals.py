@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 
 from compactor_daemon.cli import app
+from compactor_daemon.compactor import pending_instants
+from compactor_daemon.completed import completed_compaction
+from compactor_daemon.records import instant_folder
+from tests.attempts import open_table
 from tests.builders import block, delete_block
 from tests.golden_tables import unzip_golden
 from timeline.commit_metadata import encode
@@ -148,10 +152,22 @@ REFUSED = [
     ("v6_pending", hfile_rows, UnsupportedError, "HFILE"),
     ("v6_pending", lose_planned_log, MissingFileError, "plan names a file"),
     ("v9_pending", lose_planned_log, MissingFileError, "plan names a file"),
-    ("v9_two_pending", lose_planned_base, MissingFileError, "plan names a file"),
     ("v6_with_metadata_table", UNKNOWN_INDEX, UnsupportedError, "vector_index"),
     ("v9_with_metadata_table", UNKNOWN_INDEX, UnsupportedError, "vector_index"),
 ]
+
+
+def test_one_plan_that_is_refused_stops_no_other(tmp_path: Path) -> None:
+    """The other is compacted; the error names the one that lost a file, of which nothing is touched."""
+    path = unzip_golden("v9_two_pending", tmp_path)
+    lose_planned_base(path)
+    first, second = pending_instants(open_table(path))
+    with pytest.raises(MissingFileError, match="plan names a file") as caught:
+        call("compact", str(path))
+    assert caught.value.instant == first
+    assert pending_instants(open_table(path)) == (first,)
+    assert completed_compaction(open_table(path), second) is not None
+    assert not (path / instant_folder(first)).exists()
 
 
 @pytest.mark.parametrize(("name", "change", "kind", "says"), REFUSED)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from compactor_daemon.decision import decide_go
 from compactor_daemon.options import AttemptOptions
 from compactor_daemon.unschedule import unschedule
 from tests.attempts import OPTIONS, base_files, open_table, run_all
@@ -81,16 +82,14 @@ def collision(request: pytest.FixtureRequest, tmp_path: Path) -> Collision:
 @pytest.fixture
 def before_decision(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     """What happens just before the next decision, after the attempt has looked for pending writes."""
-    import compactor_daemon.compactor
-
-    decide, todo = compactor_daemon.compactor.decide_go, list[Callable[[], None]]()
+    todo: list[Callable[[], None]] = []
 
     def late(*args: Any) -> Any:
         while todo:
             todo.pop()()
-        return decide(*args)
+        return decide_go(*args)
 
-    monkeypatch.setattr(compactor_daemon.compactor, "decide_go", late)
+    monkeypatch.setattr("compactor_daemon.compactor.decide_go", late)
     return todo
 
 

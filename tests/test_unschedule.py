@@ -19,11 +19,13 @@ from typer.testing import CliRunner
 import compactor_daemon.unschedule
 from compactor_daemon.attempt import open_attempt
 from compactor_daemon.cli import app
-from compactor_daemon.compactor import compact_instant, pending_instants, probe
+from compactor_daemon.compactor import compact_instant, pending_instants
+from compactor_daemon.completed import completed_compaction
 from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import LocalRunner
 from compactor_daemon.foreign import inflight_path
-from compactor_daemon.publish import completed_compaction
+from compactor_daemon.probe import probe
+from compactor_daemon.publish import place, publish
 from compactor_daemon.records import (
     VOID,
     attempts,
@@ -34,14 +36,14 @@ from compactor_daemon.records import (
 )
 from compactor_daemon.retire import finish_completed
 from compactor_daemon.unschedule import unschedule
-from tests.attempts import OPTIONS, OUTPUT, check_no_strays, decided, open_table, run_all, run_one, staged
+from tests.attempts import OPTIONS, OUTPUT, base_files, check_no_strays, decided, open_table, run_all, run_one, staged
 from tests.faults import Call, HookedStorage, ProcessDied, die_at
 from tests.interleave import Actor, Crew
 from tests.seed import SEED
 from tests.test_writer import SCHEMA
 from tests.written import Rows, read_rows, seed_note, written_table
 from timeline.errors import BarrierError, ConflictError, MissingFileError, UsageError
-from timeline.heartbeat import heartbeat_path
+from timeline.heartbeat import heartbeat, heartbeat_path
 from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
 from timeline.rollback_plan import RollbackPlan, encode_rollback_plan
@@ -134,14 +136,26 @@ def test_an_attempt_at_work_dies_with_the_plan(version: int, tmp_path: Path) -> 
     check_no_strays(path)  # what it had staged is gone
 
 
-def test_a_decision_stands(tmp_path: Path) -> None:
+@VERSIONS
+@pytest.mark.parametrize("placed", [False, True])
+def test_a_decision_is_taken_back_unless_it_is_being_published(version: int, placed: bool, tmp_path: Path) -> None:
+    """While its publisher's heartbeat is fresh it stands. Later what was placed is taken away first; the rows stay."""
     path = tmp_path / "trips"
-    instant = planned(path, 9)
-    decided(open_table(path), instant)
-    with pytest.raises(ConflictError, match="decided and will be published"):
+    instant = planned(path, version)
+    table = open_table(path)
+    go = decided(table, instant)
+    if placed:
+        for one in go.placements:
+            place(table, go, one, OUTPUT)
+    with heartbeat(table.storage, instant, 60), pytest.raises(ConflictError, match="is being published"):
         unschedule(open_table(path), instant, LOCK)
-    run_all(open_table(path))
+    unschedule(open_table(path), instant, LOCK)
+    assert not base_files(path, instant)
     assert read_rows(path) == BEFORE
+    with pytest.raises(ConflictError, match="its plan is gone"):
+        publish(open_table(path), go, LOCK, OUTPUT)
+    assert not base_files(path, instant)
+    check_no_strays(path)
 
 
 @VERSIONS
@@ -196,7 +210,7 @@ def test_a_compactor_between_void_and_the_plan_s_end(version: int, tmp_path: Pat
 
         table = open_table(path, HookedStorage(LocalStorage(str(path)), hook))
         if decides:
-            with pytest.raises(ConflictError, match="decided and will be published"):
+            with pytest.raises(ConflictError, match="decided and is being published"):
                 unschedule(table, instant, LOCK)
             run_all(open_table(path))
             assert completed_compaction(open_table(path), instant) is not None
@@ -227,7 +241,7 @@ def test_died_at_every_call_it_can_be_done_again_or_executed(version: int, tmp_p
                 unschedule(open_table(path), instant, LOCK)
             else:
                 run_one(open_table(path), instant)
-        finish_completed(open_table(path), OUTPUT)
+        finish_completed(open_table(path), ProcessLock("finish"), OUTPUT)
         assert pending_instants(open_table(path)) == ()
         assert read_rows(path) == BEFORE
         check_no_strays(path)
@@ -472,7 +486,7 @@ def test_its_time_is_not_used_again_even_when_its_records_are_forgotten(version:
     for name in [e.name for e in table.storage.list(table.config.timeline_folder)]:
         if name[:17].isdigit() and name[:17] < instant:  # as if archived
             table.storage.delete(f"{table.config.timeline_folder}/{name}")
-    finish_completed(table, OUTPUT)
+    finish_completed(table, ProcessLock("finish"), OUTPUT)
     assert recorded_instants(table.storage) == ()
     scheduled = schedule_compaction(behind, LOCK, reserved_times)
     assert scheduled.instant is not None

@@ -43,12 +43,14 @@ def may_delete(storage: Storage, path: str) -> bool:
 class LogCounts:
     """What a slice's logs held: entries by block headers, blocks that count, blocks skipped by cause.
 
-    `uncommitted`: the instants of blocks skipped for that cause, which may count later in the same files.
+    `merged`: the instants of the blocks that count. `uncommitted`: those of blocks skipped for that cause, which may
+    count later in the same files.
     """
 
     entries: int = 0
     blocks: int = 0
     skipped: tuple[tuple[Skipped, int], ...] = ()
+    merged: tuple[str, ...] = ()
     uncommitted: tuple[str, ...] = ()
 
     def skipped_blocks(self, cause: Skipped) -> int:
@@ -149,6 +151,7 @@ def count_blocks(selection: Selection, entries: int) -> LogCounts:
         entries=entries,
         blocks=len(selection.blocks),
         skipped=tuple(causes.items()),
+        merged=tuple(sorted({block.instant for block in selection.blocks})),
         uncommitted=tuple(sorted(uncommitted)),
     )
 

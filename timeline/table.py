@@ -230,6 +230,15 @@ class Table:
         self._check_not_cleaned(timeline, (entries for _, entries in listings))
         return TableView(timeline=timeline, facts=facts, groups=groups)
 
+    def load_plan_view(self, plans: Iterable[CompactionPlan], *, pending: str | None = None) -> TableView:
+        """`load_view` of the partitions that plans name, as far as they are there: one may have been removed since."""
+        return self.load_view(exactly=self.planned_partitions(plans), pending=pending)
+
+    def planned_partitions(self, plans: Iterable[CompactionPlan]) -> set[str]:
+        """The partitions that plans name, as far as their folders are there."""
+        named = {partition for plan in plans for partition, _ in plan.groups}
+        return {p for p in named if not p or self.storage.find(p) is not None}
+
     def check_unchanged(self) -> None:
         """TableChangedError when the settings are others by now.
 
@@ -274,19 +283,23 @@ class Table:
     def load_facts(self, timeline: Timeline) -> ViewFacts:
         """Pending plans, replaced file groups and compacted base files, from the instants' own files."""
         plans = self.pending_plans(timeline)
-        replaced: dict[GroupKey, str] = {}
         compacted: defaultdict[GroupKey, dict[str, str]] = defaultdict(dict)
         for instant in timeline.completed:
-            requested = instant.requested_time
-            if instant.family == "replacecommit":
-                for part, file_ids in (self.commit_metadata(instant).partition_to_replace_file_ids or {}).items():
-                    replaced.update({(part, file_id): requested for file_id in file_ids})
-            elif instant.family == "commit":
+            if instant.family == "commit":
                 for part, stats in self.commit_metadata(instant).partition_to_write_stats.items():
                     for stat in stats:
                         if stat.file_id and stat.path:
-                            compacted[part, stat.file_id][requested] = stat.path.rpartition("/")[2]
-        return ViewFacts(pending_plans=plans, replaced=replaced, compacted=compacted)
+                            compacted[part, stat.file_id][instant.requested_time] = stat.path.rpartition("/")[2]
+        return ViewFacts(pending_plans=plans, replaced=self.replaced_groups(timeline), compacted=compacted)
+
+    def replaced_groups(self, timeline: Timeline) -> dict[GroupKey, str]:
+        """File groups that completed replace commits have replaced, each with the instant that did."""
+        replaced: dict[GroupKey, str] = {}
+        for instant in timeline.completed:
+            if instant.family == "replacecommit":
+                for part, file_ids in (self.commit_metadata(instant).partition_to_replace_file_ids or {}).items():
+                    replaced.update({(part, file_id): instant.requested_time for file_id in file_ids})
+        return replaced
 
     def pending_plans(self, timeline: Timeline) -> dict[GroupKey, str]:
         """The file groups of pending compaction plans, each with its plan's instant; MalformedError: one in two."""

@@ -99,7 +99,8 @@ def _stream(path: Path, query: Query) -> int:
 
 def _preflight(path: Path) -> None:
     table = Table.open(str(path))
-    preflight(table, pending_instants(table))
+    for error in preflight(table, pending_instants(table)).values():
+        raise error
 
 
 _READS: dict[str, Callable[[Path], object]] = {

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.interop
 
 KILLED: Mapping[str, Callable[[], Hook]] = {
     "before go": lambda: die_at_nth(1, "put_if_absent", "/fate"),
-    "one file placed": lambda: die_at_nth(2, "place"),
+    "one file placed": lambda: die_at_nth(2, "place", ".parquet"),
     "all files placed": lambda: die_at_nth(1, "put_if_absent", "commit"),
 }
 """Where our process is killed."""

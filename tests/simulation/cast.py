@@ -148,7 +148,7 @@ class Cast:
             self.rest()
             try:
                 table = self.table()
-                finish_completed(table, OUTPUT)
+                finish_completed(table, self.lock, OUTPUT)
                 pending = pending_instants(table)
             except PhantombaseError as error:
                 self.outcomes[f"compact: {error.what}"] += 1

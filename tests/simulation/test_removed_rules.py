@@ -21,7 +21,7 @@ from tests.simulation.story import Plot, Story
 from timeline.plan import CompactionOperation
 from timeline.storage import Storage
 from timeline.table import Table
-from timeline.view import FileGroup, FileSlice
+from timeline.view import FileGroup, FileSlice, TableView
 
 
 @pytest.fixture
@@ -91,9 +91,9 @@ def records_removed(storage: Storage, instant: str) -> None:
     storage.delete_folder(instant_folder(instant))
 
 
-def planned_only(group: FileGroup | None, instant: str, operation: CompactionOperation) -> FileSlice:
+def planned_only(view: TableView, group: FileGroup | None, instant: str, operation: CompactionOperation) -> FileSlice:
     """In the place of the closure: the logs that the plan names."""
-    slice_ = _closed(group, instant, operation)
+    slice_ = _closed(view, group, instant, operation)
     return replace(slice_, logs=tuple(log for log in slice_.logs if str(log.name) in operation.delta_file_paths))
 
 

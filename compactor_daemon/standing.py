@@ -1,0 +1,179 @@
+"""Whether a decision still stands: a `go` authorises, the timeline decides.
+
+    stands    its plan is there, and so is every write that it merged
+    waits     a restore, or a rollback that concerns it, is under way: when that has ended the answer is another
+    past      it was completed, and archived since, or that cannot be ruled out: its files stay, nothing is published
+    fallen    its plan is gone (restored away, rolled back, unscheduled), or a write it merged was rolled back: what it
+              placed is taken back (`take_back`), for ever
+
+Asked under the table lock, before anything is published, and before a decision is made. A process may sleep between
+its decision and the lock for any time: an operator restores or rolls back, others publish and archive meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from compactor_daemon.records import Go
+from timeline.active import Timeline
+from timeline.books import audit_path
+from timeline.errors import ConflictError, MalformedError, MissingFileError
+from timeline.instant import Instant
+from timeline.layout import HOODIE, LAYOUT_1, LAYOUT_2
+from timeline.rollback import pending_rollbacks
+from timeline.table import Table
+
+
+class Standing(Enum):
+    """See above."""
+
+    STANDS = "stands"
+    WAITS = "waits"
+    PAST = "past"
+    FALLEN = "fallen"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruling:
+    """What was found of a decision, and why it does not stand."""
+
+    standing: Standing
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a ruling needs to know of a table, all of one look.
+
+    `timeline`: with its archived instants where the plan is gone or a merged write is not in it. `has_plan`: the
+    requested file is there. `is_audited`: the audit log has the instant, so it was completed once. `undone`: targets of
+    pending rollbacks. `tells_times_apart`: whether two actions may share an instant's time; the metadata table cannot.
+    """
+
+    timeline: Timeline
+    has_plan: bool
+    is_audited: bool
+    undone: frozenset[str]
+    tells_times_apart: bool
+
+
+def rule(instant: Instant, merged: Iterable[str], seen: Seen) -> Ruling:
+    """Whether a decision on `instant`, not completed on the active timeline, that merged these writes stands (pure)."""
+    time, timeline = instant.requested_time, seen.timeline
+    restores = timeline.pending("restore")
+    if restores:
+        return Ruling(standing=Standing.WAITS, why=f"restore {restores[0].requested_time} is pending")
+    if not seen.has_plan:
+        return _without_plan(instant, seen)
+    undone = sorted(seen.undone & {time, *merged})
+    if undone:
+        return Ruling(standing=Standing.WAITS, why=f"a rollback of {undone[0]} is pending")
+    gone = sorted(t for t in merged if not timeline.is_committed(t))
+    if gone:
+        return Ruling(standing=Standing.FALLEN, why=f"write {gone[0]}, which it merged, was rolled back")
+    others = [i.action for i in timeline.instants if i.requested_time == time and i.family != instant.family]
+    if others and not seen.tells_times_apart:
+        why = f"a {others[0]} has the same time, and the metadata table cannot tell them apart"
+        return Ruling(standing=Standing.FALLEN, why=why)
+    return Ruling(standing=Standing.STANDS)
+
+
+def _without_plan(instant: Instant, seen: Seen) -> Ruling:
+    """Archiving takes the oldest completed instants, so where it passed this one the archive has it, or older ones."""
+    archived = seen.timeline.archived
+    time = instant.requested_time
+    if seen.is_audited or any(i.requested_time == time and i.family == instant.family for i in archived):
+        return Ruling(standing=Standing.PAST, why="it was completed and archived meanwhile")
+    if time < seen.timeline.start and not any(i.requested_time < time for i in archived):
+        return Ruling(standing=Standing.PAST, why="the timeline begins behind it and the archive does not reach back")
+    return Ruling(standing=Standing.FALLEN, why="its plan is gone from the timeline")
+
+
+def look(table: Table, instant: Instant, merged: Iterable[str]) -> Seen:
+    """Under the table lock. Errors of the tree: what cannot be looked at is unknown, not gone."""
+    refuse_half_upgraded(table)
+    timeline = table.load_timeline()
+    has_plan = _has_plan(table, instant.requested_time)
+    if not has_plan or not all(timeline.is_committed(t) for t in merged):
+        timeline = table.with_archive(timeline)
+    return Seen(
+        timeline=timeline,
+        has_plan=has_plan,
+        is_audited=table.storage.find(audit_path(instant.requested_time)) is not None,
+        undone=frozenset(r.plan.target for r in pending_rollbacks(table)),
+        tells_times_apart=not table.config.metadata_partitions,
+    )
+
+
+def standing_of(table: Table, go: Go) -> Ruling:
+    """That of a decision whose instant is not completed on the active timeline; the caller holds the table lock."""
+    instant = decided_instant(table, go)
+    return rule(instant, go.merged, look(table, instant, go.merged))
+
+
+def decided_instant(table: Table, go: Go) -> Instant:
+    """The completed instant that a decision names. MalformedError: its name is none."""
+    found = table.layout.parse(go.completed_path.rpartition("/")[2])
+    if found is None:
+        raise MalformedError("not the name of a completed commit", path=go.completed_path, instant=go.instant)
+    return found
+
+
+def refuse(table: Table, instant: str, ruling: Ruling) -> None:
+    """ConflictError unless it stands."""
+    if ruling.standing is Standing.STANDS:
+        return
+    raise ConflictError(
+        "this compaction cannot be published",
+        path=table.storage.base_path,
+        instant=instant,
+        found=ruling.why,
+        todo={
+            Standing.WAITS: "Let it end, then run again.",
+            Standing.PAST: "Nothing is left to be done.",
+        }.get(
+            ruling.standing,
+            "Nothing of it is visible. Where it is still pending, run again, or take it back: "
+            f"compactor-daemon unschedule TABLE {instant}.",
+        ),
+    )
+
+
+def refuse_half_upgraded(table: Table) -> None:
+    """ConflictError while an upgrade or downgrade moves the timeline: an instant not seen may be in the other half.
+
+    Hudi moves the files first, and changes the version in hoodie.properties last.
+    """
+    for folder in {HOODIE, f"{HOODIE}/{LAYOUT_2.default_timeline_folder}"} - {table.config.timeline_folder}:
+        try:
+            names = [e.name for e in table.storage.list(folder) if not e.is_folder]
+        except MissingFileError:
+            continue
+        found = next((n for n in names if LAYOUT_1.parse(n) or LAYOUT_2.parse(n)), None)
+        if found is not None:
+            raise ConflictError(
+                "the table is being upgraded or downgraded",
+                path=f"{table.storage.base_path}/{folder}",
+                expected=f"all instants in {table.config.timeline_folder}",
+                found=found,
+                todo="Let Hudi finish it, then run again.",
+            )
+
+
+def _has_plan(table: Table, instant: str) -> bool:
+    return table.storage.find(table.instant_path(table.requested_merge(instant))) is not None
+
+
+def refuse_rollback(table: Table, instant: str) -> None:
+    """ConflictError while a rollback names the instant; MalformedError where a rollback's plan is unreadable."""
+    rollback = next((r.instant for r in pending_rollbacks(table) if r.plan.target == instant), None)
+    if rollback is not None:
+        raise ConflictError(
+            "a rollback of this compaction is pending",
+            path=table.storage.base_path,
+            instant=instant,
+            found=f"rollback {rollback}",
+            todo="Let Hudi finish the rollback, then run again.",
+        )

@@ -1,0 +1,41 @@
+"""Takes a decision back that does not stand any more (`standing`), under the table lock.
+
+    revoked    the record that it never will again; publishing looks at it too
+    staged     goes first: nothing of it can be placed from then on
+    placed     loses its final names
+    metadata   forgets the instant, where a publisher died after it had entered it there
+
+Each step may be repeated by any process. A crash in between is finished by the next run: placed files of a revoked
+decision are litter (`retire`).
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from compactor_daemon.completed import completed_compaction, remove_placed
+from compactor_daemon.records import STAGED_ENDINGS, Go, attempt_folder, revoke_decision
+from timeline.errors import ConflictError
+from timeline.heartbeat import process_name
+from timeline.metadata_table.update import forget
+from timeline.table import Table
+
+_log = structlog.get_logger()
+
+
+def take_back(table: Table, go: Go, why: str) -> None:
+    """The caller holds the table lock. ConflictError: it is completed; nothing was changed then."""
+    storage, table = table.storage, table.reload()
+    done = completed_compaction(table, go.instant)
+    if done is not None:
+        raise ConflictError(
+            "a completed compaction cannot be taken back", path=table.instant_path(done), instant=go.instant
+        )
+    revoke_decision(storage, go, why, process_name())
+    folder = attempt_folder(go.instant, go.attempt)
+    own = [f"{folder}/{e.name}" for e in storage.list(folder) if e.name.endswith(STAGED_ENDINGS)]
+    for path in {*own, *(p.staged for p in go.placements)}:
+        storage.delete(path)
+    remove_placed(table, go, keep=set())
+    forget(table, go.instant)
+    _log.warning("decision_taken_back", instant=go.instant, attempt=go.attempt, why=why)
