@@ -12,7 +12,7 @@ from typing import TypeAlias
 from compactor_daemon.claims import Claim
 from compactor_daemon.failures import Failure, read_failures
 from compactor_daemon.foreign import ForeignTrace, foreign_trace
-from compactor_daemon.records import attempts, read_fate
+from compactor_daemon.records import REVOKED, attempts, is_revoked, read_fate
 from timeline.active import Timeline
 from timeline.commit_metadata import CommitMetadata
 from timeline.errors import MissingFileError, PhantombaseError
@@ -87,11 +87,15 @@ def _instant(table: Table, instant: str, listings: dict[str, Mapping[str, Entry]
         partitions = {o.partition_path for o in plan.operations}
         for partition in partitions - listings.keys():
             listings[partition] = {e.name: e for e in storage.list(partition)}
+        revoked = {n for n in attempts(storage, instant) if is_revoked(storage, instant, n)}
         fates = {number: read_fate(storage, instant, number) for number in attempts(storage, instant)}
         return InstantLook(
             file_groups=len(plan.operations),
             input_bytes=_input_bytes(plan, instant, listings),
-            fates={number: fate.kind if fate is not None else None for number, fate in fates.items()},
+            fates={
+                number: REVOKED if number in revoked else fate.kind if fate is not None else None
+                for number, fate in fates.items()
+            },
             heartbeat=read_heartbeat(storage, instant),
             trace=foreign_trace(table, instant, partitions),
             failures=read_failures(storage, instant),

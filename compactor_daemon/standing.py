@@ -18,7 +18,6 @@ from enum import Enum
 
 from compactor_daemon.records import Go
 from timeline.active import Timeline
-from timeline.books import audit_path
 from timeline.errors import ConflictError, MalformedError, MissingFileError
 from timeline.instant import Instant
 from timeline.layout import HOODIE, LAYOUT_1, LAYOUT_2
@@ -48,13 +47,12 @@ class Seen:
     """What a ruling needs to know of a table, all of one look.
 
     `timeline`: with its archived instants where the plan is gone or a merged write is not in it. `has_plan`: the
-    requested file is there. `is_audited`: the audit log has the instant, so it was completed once. `undone`: targets of
-    pending rollbacks. `tells_times_apart`: whether two actions may share an instant's time; the metadata table cannot.
+    requested file is there. `undone`: targets of pending rollbacks. `tells_times_apart`: whether two actions may share
+    an instant's time; the metadata table cannot.
     """
 
     timeline: Timeline
     has_plan: bool
-    is_audited: bool
     undone: frozenset[str]
     tells_times_apart: bool
 
@@ -84,7 +82,7 @@ def _without_plan(instant: Instant, seen: Seen) -> Ruling:
     """Archiving takes the oldest completed instants, so where it passed this one the archive has it, or older ones."""
     archived = seen.timeline.archived
     time = instant.requested_time
-    if seen.is_audited or any(i.requested_time == time and i.family == instant.family for i in archived):
+    if any(i.requested_time == time and i.is_write for i in archived):
         return Ruling(standing=Standing.PAST, why="it was completed and archived meanwhile")
     if time < seen.timeline.start and not any(i.requested_time < time for i in archived):
         return Ruling(standing=Standing.PAST, why="the timeline begins behind it and the archive does not reach back")
@@ -101,7 +99,6 @@ def look(table: Table, instant: Instant, merged: Iterable[str]) -> Seen:
     return Seen(
         timeline=timeline,
         has_plan=has_plan,
-        is_audited=table.storage.find(audit_path(instant.requested_time)) is not None,
         undone=frozenset(r.plan.target for r in pending_rollbacks(table)),
         tells_times_apart=not table.config.metadata_partitions,
     )
