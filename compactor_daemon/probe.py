@@ -10,7 +10,7 @@ from timeline.errors import StorageError
 from timeline.layout import TEMPORARY
 from timeline.storage import Storage
 
-_PLACED = ".phantombase-probe"
+PLACED = ".phantombase-probe"
 """Always the same name in a partition: what a killed process leaves is taken away by the next. Hudi passes over it."""
 
 _THREADS = 8
@@ -46,7 +46,7 @@ def probe_partitions(storage: Storage, partitions: Iterable[str]) -> None:
     source = f"{TEMPORARY}/probe-{uuid.uuid4().hex}"
 
     def try_to_place(partition: str) -> None:
-        target = f"{partition}/{_PLACED}" if partition else _PLACED
+        target = f"{partition}/{PLACED}" if partition else PLACED
         try:
             storage.place(source, target)
         except StorageError as error:
@@ -57,7 +57,8 @@ def probe_partitions(storage: Storage, partitions: Iterable[str]) -> None:
                 found=error.found or str(error),
                 todo="Nothing was decided. Move the partition there, or let Hudi execute this compaction.",
             ) from error
-        storage.delete(target)
+        finally:
+            storage.delete(target)
 
     storage.put_if_absent(source, b"")
     try:

@@ -13,6 +13,7 @@ from compactor_daemon.compactor import claim, compact_instant, pending_instants
 from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import LocalRunner
 from compactor_daemon.options import AttemptOptions, OutputOptions
+from compactor_daemon.probe import PLACED
 from compactor_daemon.records import Go, SliceDone
 from compactor_daemon.retire import finish_completed
 from tests.compare import assert_same_rows
@@ -73,8 +74,8 @@ def base_files(path: Path, instant: str) -> list[Path]:
 
 
 def visible_files(path: Path) -> set[str]:
-    """All files outside our own folder."""
-    found = (str(p.relative_to(path)) for p in path.rglob("*") if p.is_file())
+    """All files outside our own folder, but for the probe of a run that was killed, or whose deletion failed."""
+    found = (str(p.relative_to(path)) for p in path.rglob("*") if p.is_file() and p.name != PLACED)
     return {name for name in found if not name.startswith(RECORDS)}
 
 
@@ -88,6 +89,7 @@ def check_whole(path: Path, expected: Path) -> None:
 
 def check_no_strays(path: Path) -> None:
     """One base file a (file group, instant); of ours only records that stay, and files being written when killed."""
+    assert not list(path.rglob(PLACED))
     names = [p.name.split("_") for p in path.glob("*/*.parquet")]
     twice = [pair for pair, count in Counter((n[0], n[2]) for n in names).items() if count > 1]
     assert not twice
