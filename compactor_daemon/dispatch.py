@@ -19,6 +19,7 @@ from itertools import islice
 
 from compactor_daemon.failures import Waits
 from compactor_daemon.table_state import Pending, TableState
+from timeline.option import check_above_zero, check_least
 
 
 class Order(Enum):
@@ -46,6 +47,10 @@ class Rules:
     poll_s: float = 10.0
     sweep_s: float = 300.0
     once: bool = False
+
+    def __post_init__(self) -> None:
+        check_least(self, {"max_concurrent": 1})
+        check_above_zero(self, "poll_s", "sweep_s")
 
 
 @dataclass(frozen=True, slots=True)

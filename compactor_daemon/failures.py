@@ -23,10 +23,14 @@ from timeline.errors import (
     PhantombaseError,
     StoppedError,
     TableChangedError,
+    UsageError,
 )
+from timeline.option import check_above_zero, check_least
 from timeline.storage import Storage
 
 _FOLDER = "failures"
+_DOUBLINGS_MAX = 64
+"""Of the wait: beyond it every wait is the longest one, and soon no float."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,15 @@ class RetryOptions:
     retries: int = 8
     backoff_s: float = 10.0
     backoff_max_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        check_least(self, {"retries": 0})
+        check_above_zero(self, "backoff_s", "backoff_max_s")
+        if self.backoff_s > self.backoff_max_s:
+            raise UsageError(
+                "backoff-s must be at most backoff-max-s",
+                found=f"{self.backoff_s:g} and {self.backoff_max_s:g}",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +114,7 @@ def standing(failures: Sequence[Failure], now_ms: int, options: RetryOptions) ->
     last = failures[-1]
     if any(f.park for f in failures) or len(failures) > options.retries:
         return Parked(f"{last.error}: {last.what}")
-    wait_s = min(options.backoff_s * 2 ** (len(failures) - 1), options.backoff_max_s)
+    wait_s = min(options.backoff_s * 2.0 ** min(len(failures) - 1, _DOUBLINGS_MAX), options.backoff_max_s)
     until = last.at_ms + round(wait_s * 1000)
     # A clock that was put back must not stop it for longer than it would have waited.
     return Ready() if not last.at_ms - round(wait_s * 1000) <= now_ms < until else Waits(until)

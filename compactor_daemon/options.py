@@ -9,7 +9,7 @@ from enum import Enum
 
 from timeline.errors import UsageError
 from timeline.heartbeat import EXPIRY_S
-from timeline.option import check_least, option
+from timeline.option import check_above_zero, check_below, check_finite, check_least, option
 
 
 class Executor(Enum):
@@ -77,6 +77,7 @@ class ExecuteOptions:
     spark_conf: tuple[tuple[str, str], ...] = option((), "a setting of Spark, which wins over what is set here")
 
     def __post_init__(self) -> None:
+        check_least(self, {"threads": 1, "max_executors": 1})
         for name, value in self.spark_conf:
             if not name.startswith("spark."):
                 raise UsageError("not a setting of Spark", expected="spark.NAME=VALUE", found=f"{name}={value}")
@@ -119,6 +120,15 @@ class AttemptOptions:
     barrier_poll_s: float = option(1.0, "how often the barrier looks")
     claim_wait_s: float = option(0.0, "how long to wait for another phantombase compactor on the table")
     redo_max: int = option(5, "rounds of staging when inputs keep changing")
+
+    def __post_init__(self) -> None:
+        check_finite(self, _LEAST_S)
+        check_least(self, {"redo_max": 1})
+        check_above_zero(self, "heartbeat_s", "heartbeat_expiry_s")
+        check_below(self, "heartbeat_s", "heartbeat_expiry_s")
+
+
+_LEAST_S = dict.fromkeys(("foreign_grace_s", "foreign_look_s", "barrier_s", "barrier_poll_s", "claim_wait_s"), 0)
 
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

@@ -20,6 +20,7 @@ from typing import Any
 import structlog
 
 from timeline.errors import UnknownStateError, UsageError, ZooKeeperError
+from timeline.option import check_above_zero
 
 _log = structlog.get_logger()
 
@@ -53,8 +54,7 @@ class ZooKeeperOptions:
         for file in (self.ca, self.certfile, self.keyfile):
             if file is not None and not os.path.isfile(file):
                 raise UsageError("a file for TLS is not there", path=file)
-        if min(self.session_timeout_s, self.call_timeout_s, self.connect_timeout_s) <= 0:
-            raise UsageError("times for ZooKeeper must be more than 0 seconds")
+        check_above_zero(self, "session_timeout_s", "call_timeout_s", "connect_timeout_s")
 
     @property
     def servers(self) -> str:

@@ -338,7 +338,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/failures", "isinstance(error, TableChangedError) or not", "not", "failures"),
     ("compactor_daemon/failures", "len(failures) > options.retries", "len(failures) >= options.retries", "failures"),
     ("compactor_daemon/failures", "any(f.park for f in failures) or ", "", "failures"),
-    ("compactor_daemon/failures", "2 ** (len(failures) - 1), options.backoff_max_s)", "2 ** (len(failures) - 1), 1e9)", "failures"),
+    ("compactor_daemon/failures", "_DOUBLINGS_MAX), options.backoff_max_s)", "_DOUBLINGS_MAX), 1e9)", "failures"),
     ("compactor_daemon/failures", "return sorted(int(e.name)", "return list(int(e.name)", "failures"),
     ("compactor_daemon/daemon", "        if served.is_done(instant):", "        if False:", "fleet daemon"),
     ("compactor_daemon/daemon", "            if held.lost:\n", "            if False:\n", "daemon"),

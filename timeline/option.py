@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import field, fields
 from typing import Any
@@ -28,3 +29,35 @@ def check_least(options: Any, least: Mapping[str, float]) -> None:
         value = getattr(options, name)
         if value is not None and not value >= bound:
             raise UsageError(f"{name.replace('_', '-')} must be at least {bound}", found=str(value))
+
+
+def check_finite(options: Any, least: Mapping[str, float]) -> None:
+    """UsageError where a value is below its least one, infinite or not a number; None passes."""
+    check_least(options, least)
+    for name in least:
+        value = getattr(options, name)
+        if value is not None and not math.isfinite(value):
+            raise UsageError(
+                f"{name.replace('_', '-')} must be finite: what waits for it would never end", found=str(value)
+            )
+
+
+def check_above_zero(options: Any, *names: str) -> None:
+    """UsageError where a value is not above zero, infinite or not a number; None passes."""
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and not 0 < value < math.inf:
+            raise UsageError(
+                f"{name.replace('_', '-')} is out of range", expected="more than 0, finite", found=str(value)
+            )
+
+
+def check_below(options: Any, name: str, other: str) -> None:
+    """UsageError where the first value is not below the second."""
+    value, bound = getattr(options, name), getattr(options, other)
+    if not value < bound:
+        raise UsageError(
+            f"{name.replace('_', '-')} must be below {other.replace('_', '-')}",
+            expected=f"{name.replace('_', '-')} below {other.replace('_', '-')}",
+            found=f"{value:g} and {bound:g}",
+        )

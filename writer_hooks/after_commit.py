@@ -22,6 +22,7 @@ from compactor_daemon.zookeeper import ZooKeeperOptions
 from timeline.bounds import BoundOptions
 from timeline.errors import PhantombaseError
 from timeline.lock import TableLock
+from timeline.option import check_finite
 from timeline.schedule import schedule_compaction
 from timeline.schedule_options import ScheduleOptions
 from timeline.table import Table
@@ -56,6 +57,9 @@ class CompactionOptions:
     limit_s: float | None = None
     notify: Callable[[], None] | None = None
     fleet: ZooKeeperOptions | None = None
+
+    def __post_init__(self) -> None:
+        check_finite(self, {"limit_s": 0})
 
 
 def due_at_once(options: CompactionOptions) -> CompactionOptions:

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from compactor_daemon.options import OutputOptions
+from timeline.errors import UsageError
+from timeline.heartbeat import EXPIRY_S
 from timeline.log_write import LogFormat
+from timeline.option import check_above_zero, check_below, check_least
 from writer_hooks.after_commit import CompactionOptions
 from writer_hooks.back_pressure import BackPressure
 
@@ -65,3 +68,17 @@ class WriteOptions:
     compaction: CompactionOptions = field(default_factory=CompactionOptions)
     back_pressure: BackPressure | None = None
     times: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        check_least(self, _LEAST)
+        check_above_zero(self, "heartbeat_s", "heartbeat_expiry_s")
+        check_below(self, "heartbeat_s", "heartbeat_expiry_s")
+        if self.heartbeat_s >= EXPIRY_S:
+            raise UsageError(
+                "heartbeat-s is as long as the time after which Hudi's writers take a write for dead",
+                expected=f"less than {EXPIRY_S:g}",
+                found=f"{self.heartbeat_s:g}",
+            )
+
+
+_LEAST = {"buckets": 1, "file_bytes": 1, "small_file_bytes": 0, "slots": 1, "batch_bytes": 1, "retries": 0}

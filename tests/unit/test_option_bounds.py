@@ -1,0 +1,79 @@
+"""Options that never end, or cannot be meant, are refused by name before anything is done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from compactor_daemon.dispatch import Rules
+from compactor_daemon.failures import Failure, RetryOptions, Waits, standing
+from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
+from compactor_daemon.zookeeper import ZooKeeperOptions
+from timeline.errors import UsageError
+from timeline.heartbeat import EXPIRY_S
+from writer_hooks.after_commit import CompactionOptions
+from writer_hooks.options import WriteOptions
+
+NEVER = (math.inf, math.nan)
+
+
+def _zookeeper(**given: Any) -> ZooKeeperOptions:
+    return ZooKeeperOptions(hosts="a:1", **given)
+
+
+REFUSED: list[tuple[Callable[..., Any], str, tuple[float, ...]]] = [
+    (WriteOptions, "retries", (-1, math.nan)),
+    (WriteOptions, "buckets", (0, -1)),
+    (WriteOptions, "slots", (0, -1)),
+    (WriteOptions, "file_bytes", (0, -1)),
+    (WriteOptions, "small_file_bytes", (-1,)),
+    (WriteOptions, "batch_bytes", (0,)),
+    (WriteOptions, "heartbeat_s", (0, -1, 120, *NEVER)),
+    (WriteOptions, "heartbeat_expiry_s", (0, 30, 29, *NEVER)),
+    (CompactionOptions, "limit_s", (-1, *NEVER)),
+    (RetryOptions, "retries", (-1,)),
+    (RetryOptions, "backoff_s", (0, -1, 3601, *NEVER)),
+    (RetryOptions, "backoff_max_s", (0, 9, *NEVER)),
+    (AttemptOptions, "foreign_grace_s", (-1, *NEVER)),
+    (AttemptOptions, "foreign_look_s", (-1, *NEVER)),
+    (AttemptOptions, "heartbeat_s", (0, 120, *NEVER)),
+    (AttemptOptions, "heartbeat_expiry_s", (0, 30, *NEVER)),
+    (AttemptOptions, "barrier_s", (-1, *NEVER)),
+    (AttemptOptions, "barrier_poll_s", (-1, *NEVER)),
+    (AttemptOptions, "claim_wait_s", (-1, *NEVER)),
+    (AttemptOptions, "redo_max", (0,)),
+    (OutputOptions, "row_group_rows", (0,)),
+    (OutputOptions, "batch_rows", (0,)),
+    (OutputOptions, "memory_limit", (0,)),
+    (ExecuteOptions, "threads", (0, -1)),
+    (Rules, "max_concurrent", (0,)),
+    (Rules, "poll_s", (0, *NEVER)),
+    (Rules, "sweep_s", (0, *NEVER)),
+    (_zookeeper, "session_timeout_s", (0, *NEVER)),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "value"), [(make, name, value) for make, name, values in REFUSED for value in values]
+)
+def test_what_never_ends_or_cannot_be_meant_is_refused(make: Callable[..., Any], name: str, value: float) -> None:
+    """The error names the option, and what was found."""
+    with pytest.raises(UsageError) as error:
+        make(**{name: value})
+    assert name.replace("_", "-") in error.value.what
+    assert f"{value:g}" in (error.value.found or "")
+
+
+def test_a_heartbeat_slower_than_hudi_waits_is_refused_whatever_we_wait() -> None:
+    """Hudi's writers do not know our expiry: they would roll the write back."""
+    with pytest.raises(UsageError, match="heartbeat-s"):
+        WriteOptions(heartbeat_s=EXPIRY_S, heartbeat_expiry_s=10 * EXPIRY_S)
+
+
+def test_the_wait_after_a_thousand_failures_is_the_longest_one() -> None:
+    """Doubling ends before a float does."""
+    failed = [Failure(at_ms=0, error="X", what="x", who="")] * 2000
+    assert standing(failed, 0, RetryOptions(retries=3000)) == Waits(3_600_000)
