@@ -137,7 +137,7 @@ def _compact(folder: str, logs: int, limit: int | None) -> dict[str, int]:
     from dataclasses import replace
 
     from compactor_daemon.options import OutputOptions
-    from compactor_daemon.slice_task import SliceTask, compact_slice
+    from compactor_daemon.slice_task import Round, SlicePart, SliceTask, compact_slice
     from timeline.file_name import BaseFileName, LogFileName
     from timeline.local_storage import LocalStorage
     from timeline.log_scan import Visibility
@@ -168,15 +168,14 @@ def _compact(folder: str, logs: int, limit: int | None) -> dict[str, int]:
         memory_bytes=limit,
         identity=True,
     )
-    task = SliceTask(
+    common = Round(
         instant="3",
         attempt=1,
-        position=logs * 2 + (limit is None),
-        slice=slice_,
         rules=replace(rules, spill_folder=folder),
         schema_text=AVRO,
         output=OutputOptions(memory_limit=limit or OutputOptions().memory_limit),
     )
+    task = SliceTask(common, SlicePart(position=logs * 2 + (limit is None), slice=slice_))
     Path(folder, ".hoodie/.phantombase/3/1").mkdir(parents=True, exist_ok=True)
     return {"rows": compact_slice(LocalStorage(folder), task).ledger.rows_out}
 

@@ -28,7 +28,7 @@ from compactor_daemon.records import (
     done_slices,
     open_next,
 )
-from compactor_daemon.slice_task import SliceTask
+from compactor_daemon.slice_task import Round, SlicePart, SliceTask
 from timeline.errors import BarrierError, ConflictError, MissingFileError
 from timeline.heartbeat import process_name
 from timeline.instant import Instant
@@ -122,20 +122,15 @@ def tasks_for(
     measure: Measure | None = None,
 ) -> list[SliceTask]:
     """One task per file to be made; each input comes with its position in the plan."""
-    return [
-        SliceTask(
-            instant=instant,
-            attempt=attempt,
-            position=position,
-            slice=one.slice,
-            rules=rules,
-            schema_text=schema.file_text,
-            output=output,
-            log=one.log,
-            measure=measure,
-        )
-        for position, one in inputs
-    ]
+    common = Round(
+        instant=instant,
+        attempt=attempt,
+        rules=rules,
+        schema_text=schema.file_text,
+        output=output,
+        measure=measure,
+    )
+    return [SliceTask(common, SlicePart(position=n, slice=one.slice, log=one.log)) for n, one in inputs]
 
 
 def stage(

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from compactor_daemon.options import ExecuteOptions, Executor
 from compactor_daemon.records import SliceDone
-from compactor_daemon.slice_task import SliceTask, compact_slice
+from compactor_daemon.slice_task import Round, SlicePart, SliceTask, compact_slice
 from compactor_daemon.spark_start import StartingSpark
 from timeline.errors import PhantombaseError, SparkError
 from timeline.storage import Storage
@@ -112,8 +112,8 @@ class SparkRunner:
                 context.setJobGroup(group, f"compaction {tasks[0].instant}")
                 if self._pool is not None:
                     context.setLocalProperty("spark.scheduler.pool", self._pool)
-                rdd = context.parallelize(tasks, len(tasks))
-                outcomes.extend(rdd.map(_Compact(storage)).collect())
+                parts, function = spark_work(storage, tasks)
+                outcomes.extend(context.parallelize(parts, len(parts)).map(function).collect())
             except BaseException as error:
                 failure.append(error)
 
@@ -146,8 +146,28 @@ class SparkRunner:
         return SparkError(what, instant=instant, found=spark_words(error), todo=todo)
 
 
+def spark_work(storage: Storage, tasks: list[SliceTask]) -> tuple[list[tuple[int, SlicePart]], _CompactPart]:
+    """What Spark sends to each task, and the function, which it sends once a stage: with all that tasks share."""
+    rounds = {id(task.round): task.round for task in tasks}
+    number = {key: n for n, key in enumerate(rounds)}
+    parts = [(number[id(task.round)], task.part) for task in tasks]
+    return parts, _CompactPart(_Compact(storage), tuple(rounds.values()))
+
+
+class _CompactPart:
+    """The function a Spark task runs."""
+
+    def __init__(self, compact: _Compact, rounds: tuple[Round, ...]) -> None:
+        self._compact = compact
+        self._rounds = rounds
+
+    def __call__(self, sent: tuple[int, SlicePart]) -> SliceDone | PhantombaseError:
+        number, part = sent
+        return self._compact(SliceTask(self._rounds[number], part))
+
+
 class _Compact:
-    """The function a Spark task runs; errors of the tree come back as values, with all they say."""
+    """Compacts a slice in a Spark task; errors of the tree come back as values, with all they say."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage

@@ -41,22 +41,69 @@ _TOKEN_STAGE = 990_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SliceTask:
-    """Everything needed to compact one slice, picklable. `schema_text`: Avro schema of the file written.
+class Round:
+    """What all tasks of a round have in common, picklable. It grows with the timeline, so it travels once a round.
 
-    `log`: a log file is made of the slice's logs, not a base file of the slice. `measure`: what the metadata table is
-    to be told of the file, None where it has no statistics.
+    `schema_text`: Avro schema of the files written. `measure`: what the metadata table is to be told of them, None
+    where it has no statistics.
     """
 
     instant: str
     attempt: int
-    position: int
-    slice: FileSlice
     rules: SliceRules
     schema_text: str
     output: OutputOptions
-    log: LogOutput | None = None
     measure: Measure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlicePart:
+    """What a task has of its own, picklable: its position in the plan, and its file slice.
+
+    `log`: a log file is made of the slice's logs, not a base file of the slice.
+    """
+
+    position: int
+    slice: FileSlice
+    log: LogOutput | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SliceTask:
+    """Everything needed to compact one slice."""
+
+    round: Round
+    part: SlicePart
+
+    @property
+    def instant(self) -> str:
+        """Of the compaction."""
+        return self.round.instant
+
+    @property
+    def attempt(self) -> int:
+        """Number of the attempt."""
+        return self.round.attempt
+
+    @property
+    def rules(self) -> SliceRules:
+        """How slices are merged."""
+        return self.round.rules
+
+    @property
+    def position(self) -> int:
+        """Of the file slice in the plan."""
+        return self.part.position
+
+    @property
+    def slice(self) -> FileSlice:
+        """The file slice."""
+        return self.part.slice
+
+    @property
+    def log(self) -> LogOutput | None:
+        """See `SlicePart`."""
+        return self.part.log
 
     @property
     def final_name(self) -> BaseFileName | LogFileName:
@@ -75,7 +122,7 @@ class SliceTask:
         ]
         parts: dict[str, object] = {
             "inputs": sizes,
-            "schema": self.schema_text,
+            "schema": self.round.schema_text,
             "merge": [
                 rules.merge.mode.value,
                 [str(t) for t in rules.merge.ordering_types],
@@ -101,7 +148,7 @@ def compact_slice(storage: Storage, task: SliceTask) -> SliceDone:
 
 def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
     started = time.monotonic()
-    inputs, folder = task.slice, attempt_folder(task.instant, task.attempt)
+    inputs, folder, measure = task.slice, attempt_folder(task.instant, task.attempt), task.round.measure
     staged = f"{folder}/{task.position}-{uuid.uuid4().hex}{'.parquet' if task.log is None else '.log'}"
     stage = _stage_base if task.log is None else partial(_stage_log, log=task.log)
     ledger, counts = stage(storage, staged, task)
@@ -112,7 +159,7 @@ def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
         entry = storage.find(staged)
         staged_path, size = staged, entry.size if entry else 0
         final = f"{inputs.partition}/{task.final_name}" if inputs.partition else str(task.final_name)
-        ranges = task.measure.file(storage, staged, str(task.final_name)) if task.measure is not None else None
+        ranges = measure.file(storage, staged, str(task.final_name)) if measure is not None else None
     done = SliceDone(
         position=task.position,
         partition=inputs.partition,
@@ -168,7 +215,7 @@ def _stage_base(storage: Storage, path: str, task: SliceTask) -> tuple[Ledger, L
 
 def _stage_log(storage: Storage, path: str, task: SliceTask, *, log: LogOutput) -> tuple[Ledger, LogCounts]:
     """Stages the log file; its books, checked against the file read back."""
-    text, codec = task.schema_text, task.output.codec.value
+    text, codec = task.round.schema_text, task.round.output.codec.value
     return stage_log(storage, path, task.slice, task.rules, log, instant=task.instant, schema_text=text, codec=codec)
 
 
@@ -207,7 +254,7 @@ def _write(storage: Storage, path: str, stream: SliceStream, task: SliceTask) ->
             stream.batches(),
             name=str(task.final_name),
             schema=schema,
-            schema_text=task.schema_text,
+            schema_text=task.round.schema_text,
             key_column=RECORD_KEY if RECORD_KEY in schema.names else None,
-            output=task.output,
+            output=task.round.output,
         )
