@@ -27,7 +27,7 @@ from bench.report import Goal, Report
 from compactor_daemon.daemon import Daemon
 from compactor_daemon.dispatch import Stop
 from compactor_daemon.embedded_zookeeper import embedded_zookeeper
-from compactor_daemon.records import reserved_times
+from compactor_daemon.reserved import reserved_times
 from timeline.lock import table_lock
 from timeline.schedule import schedule_compaction
 from timeline.schedule_options import ScheduleOptions

@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol
 
 from compactor_daemon.work_note import WorkNote
-from timeline.errors import MissingFileError
+from timeline.errors import MalformedError, MissingFileError
+from timeline.fields import Fields
 from timeline.layout import RECORDS
 from timeline.storage import Storage
 
@@ -60,11 +61,21 @@ class Claim:
 
     @staticmethod
     def from_json(data: bytes, instant: str) -> Claim:
-        """Inverse of `to_json`; a payload that cannot be read is a claim of somebody unknown all the same."""
-        with suppress(ValueError, TypeError):
-            fields = json.loads(data)
-            if isinstance(fields, dict):
-                return Claim(**{**fields, "instant": instant})
+        """Inverse of `to_json`; unknown fields are ignored. What cannot be read is a claim of an unknown holder."""
+        with suppress(MalformedError):
+            fields = Fields.parse(data, instant, "unreadable claim")
+            return Claim(
+                instant=instant,
+                holder=fields.text("holder"),
+                host=fields.text("host"),
+                pid=fields.whole("pid"),
+                since_ms=fields.whole("since_ms"),
+                attempt=fields.whole_or_none("attempt"),
+                done=fields.whole("done"),
+                total=fields.whole("total"),
+                input_bytes=fields.whole("input_bytes"),
+                nonce=fields.text("nonce"),
+            )
         return Claim(instant=instant, holder="unknown", host="unknown", pid=0, since_ms=0)
 
 

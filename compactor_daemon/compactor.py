@@ -26,7 +26,7 @@ from compactor_daemon.slice_task import SliceTask
 from compactor_daemon.work_note import WorkNote
 from timeline.books import LEDGER, decode_books
 from timeline.commit_metadata import decode as decode_commit
-from timeline.errors import AttemptDeadError, ClaimedError, PhantombaseError, UsageError
+from timeline.errors import AttemptDeadError, ClaimedError, MalformedError, PhantombaseError, UsageError
 from timeline.gate import clock_ms
 from timeline.heartbeat import heartbeat
 from timeline.layout import RECORDS
@@ -202,7 +202,10 @@ def _taken_over_is_said(storage: Storage, attempt: Attempt) -> Iterator[None]:
     try:
         yield
     except PhantombaseError as error:
-        fate = read_fate(storage, attempt.instant, attempt.number)
+        try:
+            fate = read_fate(storage, attempt.instant, attempt.number)
+        except MalformedError:  # by whom it was taken over, if so, is unknown
+            raise error from None
         if fate is None or fate.kind == GO or isinstance(error, AttemptDeadError):
             raise
         raise attempt_dead(attempt.instant, attempt.number, fate) from error

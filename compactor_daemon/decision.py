@@ -9,7 +9,8 @@ from compactor_daemon.commit_record import compaction_commit, log_compaction_com
 from compactor_daemon.completed import completed_compaction
 from compactor_daemon.foreign import ForeignWatch
 from compactor_daemon.publish import check_unchanged
-from compactor_daemon.records import Go, Placement, SliceDone, decide, reserved_times
+from compactor_daemon.records import Go, Placement, SliceDone, decide
+from compactor_daemon.reserved import reserve, reserved_times
 from compactor_daemon.standing import refuse, standing_of
 from timeline.commit_metadata import encode as encode_commit
 from timeline.errors import ConflictError, MissingFileError
@@ -26,7 +27,9 @@ def decide_go(table: Table, attempt: Attempt, done: list[SliceDone], schema: Tab
         _check_undisturbed(table, attempt)
         completion = None
         if table.layout.has_completion_times:
-            completion = table.next_time(table.load_timeline(), reserved_times(table.storage))
+            timeline = table.load_timeline()
+            completion = table.next_time(timeline, reserved_times(table, timeline))
+            reserve(table.storage, attempt.instant, attempt.number, completion)
         go = build_go(table.layout, attempt, done, schema, completion, table.config.timeline_folder)
         # A write that was merged may have been rolled back since the view was taken.
         refuse(table, go.instant, standing_of(table, go))

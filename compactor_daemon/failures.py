@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import TypeAlias
 
@@ -19,16 +19,19 @@ from timeline.errors import (
     ClaimedError,
     ConflictError,
     LedgerError,
+    MalformedError,
     MissingFileError,
     PhantombaseError,
     StoppedError,
     TableChangedError,
     UsageError,
 )
+from timeline.fields import Fields
 from timeline.option import check_above_zero, check_least
 from timeline.storage import Storage
 
 _FOLDER = "failures"
+_TODO = "compactor-daemon release TABLE INSTANT forgets it."
 _DOUBLINGS_MAX = 64
 """Of the wait: beyond it every wait is the longest one, and soon no float."""
 
@@ -160,7 +163,13 @@ def _numbers(storage: Storage, instant: str) -> list[int]:
 
 def _failure(storage: Storage, path: str) -> Failure:
     try:
-        found = Failure(**json.loads(storage.read(path)))
-        return replace(found, at_ms=int(found.at_ms), error=str(found.error), what=str(found.what), who=str(found.who))
-    except (ValueError, TypeError) as error:
-        return Failure(at_ms=0, error="MalformedError", what=f"unreadable record {path}: {error}", who="", park=True)
+        fields = Fields.parse(storage.read(path), path, "unreadable record of a failure", _TODO)
+        return Failure(
+            at_ms=fields.whole("at_ms"),
+            error=fields.text("error"),
+            what=fields.text("what"),
+            who=fields.text("who"),
+            park=bool(fields.values.get("park")),
+        )
+    except MalformedError as error:
+        return Failure(at_ms=0, error="MalformedError", what=str(error), who="", park=True)

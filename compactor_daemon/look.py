@@ -12,15 +12,15 @@ from typing import TypeAlias
 from compactor_daemon.claims import Claim
 from compactor_daemon.failures import Failure, read_failures
 from compactor_daemon.foreign import ForeignTrace, foreign_trace
-from compactor_daemon.records import REVOKED, attempts, is_revoked, read_fate
+from compactor_daemon.records import REVOKED, is_revoked, read_fates
 from timeline.active import Timeline
 from timeline.commit_metadata import CommitMetadata
-from timeline.errors import MissingFileError, PhantombaseError
+from timeline.errors import MalformedError, MissingFileError, PhantombaseError
 from timeline.heartbeat import Heartbeat, read_heartbeat
 from timeline.instant import Instant
 from timeline.plan import CompactionPlan
 from timeline.report import planned_paths
-from timeline.storage import Entry
+from timeline.storage import Entry, Storage
 from timeline.table import Table
 
 Claimed: TypeAlias = Mapping[str, Claim] | PhantombaseError | None
@@ -32,12 +32,12 @@ class InstantLook:
     """What storage says of a pending compaction.
 
     `input_bytes`: of the planned files as they are now; an error where one is missing. `fates`: of its attempts by
-    number, None while undecided.
+    number, None while undecided; an error where they cannot be read.
     """
 
     file_groups: int
     input_bytes: int | PhantombaseError
-    fates: Mapping[int, str | None]
+    fates: Mapping[int, str | None] | PhantombaseError
     heartbeat: Heartbeat | None
     trace: ForeignTrace
     failures: tuple[Failure, ...]
@@ -87,21 +87,25 @@ def _instant(table: Table, instant: str, listings: dict[str, Mapping[str, Entry]
         partitions = {o.partition_path for o in plan.operations}
         for partition in partitions - listings.keys():
             listings[partition] = {e.name: e for e in storage.list(partition)}
-        revoked = {n for n in attempts(storage, instant) if is_revoked(storage, instant, n)}
-        fates = {number: read_fate(storage, instant, number) for number in attempts(storage, instant)}
         return InstantLook(
             file_groups=len(plan.operations),
             input_bytes=_input_bytes(plan, instant, listings),
-            fates={
-                number: REVOKED if number in revoked else fate.kind if fate is not None else None
-                for number, fate in fates.items()
-            },
+            fates=_fates(storage, instant),
             heartbeat=read_heartbeat(storage, instant),
             trace=foreign_trace(table, instant, partitions),
             failures=read_failures(storage, instant),
         )
     except PhantombaseError as error:
         return error
+
+
+def _fates(storage: Storage, instant: str) -> Mapping[int, str | None] | PhantombaseError:
+    try:
+        fates = read_fates(storage, instant)
+    except MalformedError as error:
+        return error
+    kinds = {number: fate.kind if fate is not None else None for number, fate in fates.items()}
+    return {n: REVOKED if is_revoked(storage, instant, n) else kind for n, kind in kinds.items()}
 
 
 def _input_bytes(

@@ -16,8 +16,9 @@ from dataclasses import replace
 from compactor_daemon.completed import completed_compaction, is_ours, named_files, remove_placed
 from compactor_daemon.foreign import inflight_path
 from compactor_daemon.options import OutputOptions
-from compactor_daemon.records import Go, Placement, SliceDone, done_slices, is_revoked, reserved_times
+from compactor_daemon.records import Go, Placement, SliceDone, attempt_folder, done_slices, is_revoked
 from compactor_daemon.replaced import without_groups
+from compactor_daemon.reserved import reserved_times
 from compactor_daemon.restore import merge_again
 from compactor_daemon.standing import Standing, decided_instant, refuse, standing_of
 from compactor_daemon.take_back import take_back
@@ -105,7 +106,8 @@ def _completed_path(table: Table, go: Go) -> str:
     if go.completion_time is None or not compacted_after(table, go.completion_time):
         return go.completed_path
     folder, decided = go.completed_path.rpartition("/")[0], decided_instant(table, go)
-    now = table.next_time(table.load_timeline(), reserved_times(table.storage))
+    timeline = table.load_timeline()
+    now = table.next_time(timeline, reserved_times(table, timeline))
     return f"{folder}/{table.layout.file_name(replace(decided, completion_time=now))}"
 
 
@@ -126,6 +128,8 @@ def _may_stand(table: Table, go: Go) -> bool:
     try:
         check_unchanged(table, go.table_version, go.instant)
     except TableChangedError:
+        return False
+    if is_revoked(table.storage, go.instant, go.attempt):
         return False
     return standing_of(table, go).standing is Standing.STANDS
 
@@ -151,6 +155,9 @@ def _check_publishable(table: Table, go: Go) -> None:
     if ruling.standing is Standing.FALLEN:
         take_back(table, go, ruling.why)
     refuse(table, go.instant, ruling)
+    if is_revoked(table.storage, go.instant, go.attempt):
+        remove_placed(table, go, keep=set())
+        raise _taken_back(go)
 
 
 def place(table: Table, go: Go, placement: Placement, output: OutputOptions) -> None:
@@ -162,8 +169,13 @@ def _staged(table: Table, go: Go, placement: Placement, output: OutputOptions) -
     if table.storage.find(placement.staged) is not None:
         return placement.staged
     if is_revoked(table.storage, go.instant, go.attempt):
-        raise ConflictError("this decision was taken back", path=placement.final, instant=go.instant, todo="Run again.")
+        raise _taken_back(go)
     return merge_again(table, go, placement, output)
+
+
+def _taken_back(go: Go) -> ConflictError:
+    path = attempt_folder(go.instant, go.attempt)
+    return ConflictError("this decision was taken back", path=path, instant=go.instant, todo="Run again.")
 
 
 def _check_ours(table: Table, done: Instant, go: Go) -> None:

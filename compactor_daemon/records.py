@@ -16,15 +16,20 @@ import base64
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import structlog
+
 from timeline.errors import AttemptDeadError, ConflictError, MalformedError
+from timeline.fields import Fields
 from timeline.layout import RECORDS
 from timeline.ledger import Ledger
 from timeline.metadata_table.column_range import ColumnRange, ranges_from_json, ranges_to_json
 from timeline.storage import Storage
+
+_log = structlog.get_logger()
 
 OPEN, FATE, REVOKED, OK = "open", "fate", "revoked", ".ok"
 DEAD, VOID, GO = "dead", "void", "go"
@@ -82,27 +87,43 @@ class SliceDone:
 
     @staticmethod
     def from_json(data: bytes, where: str) -> SliceDone:
-        """Inverse of `to_json`; MalformedError names the file."""
-        fields = _load(data, where)
-        # They and `ranges` are not known to earlier versions.
-        uncommitted, merged = fields.get("uncommitted"), fields.get("merged")
+        """Inverse of `to_json`; unknown fields are ignored. MalformedError names the file."""
+        fields = Fields.parse(data, where, "unreadable record of a compacted file slice", _SLICE_TODO)
+        known = fields.values  # `ranges`, `uncommitted` and `merged` are not known to earlier releases
         try:
-            return SliceDone(
-                **{
-                    **fields,
-                    "inputs": tuple(fields["inputs"]),
-                    "ledger": Ledger.from_json(fields["ledger"]),
-                    "ranges": ranges_from_json(fields.get("ranges")),
-                    "uncommitted": tuple(uncommitted) if uncommitted is not None else None,
-                    "merged": tuple(merged) if merged is not None else None,
-                }
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise MalformedError("unreadable record of a compacted file slice", path=where, found=str(error)) from error
+            ledger, ranges = Ledger.from_json(known["ledger"]), ranges_from_json(known.get("ranges"))
+        except (KeyError, TypeError, ValueError, AttributeError, MalformedError) as error:
+            raise fields.malformed("a ledger and column ranges", f"{type(error).__name__}: {error}") from error
+        return SliceDone(
+            position=fields.whole("position"),
+            partition=fields.text("partition"),
+            file_id=fields.text("file_id"),
+            base_instant=fields.text_or_none("base_instant"),
+            base_file=fields.text_or_none("base_file"),
+            inputs=fields.texts("inputs"),
+            fingerprint=fields.text("fingerprint"),
+            staged=fields.text_or_none("staged"),
+            final=fields.text_or_none("final"),
+            size=fields.whole("size"),
+            ledger=ledger,
+            log_bytes=fields.whole("log_bytes"),
+            log_files=fields.whole("log_files"),
+            log_blocks=fields.whole("log_blocks"),
+            corrupt_blocks=fields.whole("corrupt_blocks"),
+            rolled_back_blocks=fields.whole("rolled_back_blocks"),
+            skipped=fields.counts("skipped"),
+            seconds=fields.number("seconds"),
+            ranges=ranges,
+            uncommitted=fields.texts("uncommitted") if known.get("uncommitted") is not None else None,
+            merged=fields.texts("merged") if known.get("merged") is not None else None,
+        )
 
 
-_NOT_OF_GO = ("fate", "metadata_partitions")
-"""In the file of a go record, and not in the record; the second is of earlier versions."""
+_SLICE_TODO = "Nothing is lost: the file slice is merged again by the next run."
+_FATE_TODO = (
+    "It may say that the compaction is decided, so nothing is decided anew. If a later release wrote it, let that one "
+    "go on. Else stop what works on this compaction, then run: compactor-daemon release TABLE INSTANT --unreadable"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +133,11 @@ class Placement:
     staged: str
     final: str
     size: int
+
+    @staticmethod
+    def of(fields: Fields) -> Placement:
+        """That of a record; MalformedError."""
+        return Placement(staged=fields.text("staged"), final=fields.text("final"), size=fields.whole("size"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,19 +165,19 @@ class Go:
         return _dump({"fate": GO, **body})
 
     @staticmethod
-    def from_json(fields: Mapping[str, Any], where: str) -> Go:
-        """Inverse of `to_json`."""
-        try:
-            return Go(
-                **{
-                    **{k: v for k, v in fields.items() if k not in _NOT_OF_GO},
-                    "content": base64.b64decode(fields["content"]),
-                    "placements": tuple(Placement(**p) for p in fields["placements"]),
-                    "merged": tuple(fields.get("merged", ())),
-                }
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise MalformedError("unreadable go record", path=where, found=str(error)) from error
+    def of(fields: Fields) -> Go:
+        """Inverse of `to_json`; unknown fields are ignored. MalformedError names the file."""
+        return Go(
+            instant=fields.text("instant"),
+            attempt=fields.whole("attempt"),
+            nonce=fields.text("nonce"),
+            table_version=fields.whole("table_version"),
+            completion_time=fields.text_or_none("completion_time"),
+            completed_path=fields.text("completed_path"),
+            content=fields.data("content"),
+            placements=tuple(Placement.of(one) for one in fields.records("placements")),
+            merged=fields.texts("merged") if "merged" in fields.values else (),  # not known to earlier releases
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,16 +189,40 @@ class Fate:
     go: Go | None = None
 
 
+def fate_path(instant: str, attempt: int) -> str:
+    """Where an attempt's fate stands."""
+    return f"{attempt_folder(instant, attempt)}/{FATE}"
+
+
 def read_fate(storage: Storage, instant: str, attempt: int) -> Fate | None:
-    """An attempt's fate, None while it is open."""
-    path = f"{attempt_folder(instant, attempt)}/{FATE}"
+    """An attempt's fate, None while it is open. MalformedError: it cannot be read, or this release does not know it."""
+    path = fate_path(instant, attempt)
     if storage.find(path) is None:
         return None
-    fields = _load(storage.read(path), path)
-    kind = fields.get("fate")
+    fields = Fields.parse(storage.read(path), path, "unreadable fate of an attempt", _FATE_TODO)
+    kind, nonce = fields.text("fate"), fields.text("nonce")
     if kind not in (DEAD, VOID, GO):
-        raise MalformedError("unknown fate of an attempt", path=path, found=repr(kind))
-    return Fate(kind=kind, nonce=str(fields.get("nonce")), go=Go.from_json(fields, path) if kind == GO else None)
+        raise fields.malformed(f"fate: {DEAD}, {VOID} or {GO}", repr(kind))
+    return Fate(kind=kind, nonce=nonce, go=Go.of(fields) if kind == GO else None)
+
+
+def read_fates(storage: Storage, instant: str) -> dict[int, Fate | None]:
+    """The fates of all attempts, by number. MalformedError: that of the last attempt cannot be read.
+
+    An earlier one that cannot be read is over, or no attempt would have been opened behind it: it counts as dead. So
+    does one that is revoked.
+    """
+    found: dict[int, Fate | None] = {}
+    numbers = attempts(storage, instant)
+    for number in numbers:
+        try:
+            found[number] = read_fate(storage, instant, number)
+        except MalformedError as error:
+            if number == numbers[-1] and not is_revoked(storage, instant, number):
+                raise
+            _log.warning("fate_unreadable", instant=instant, attempt=number, error=str(error))
+            found[number] = Fate(kind=DEAD, nonce="")
+    return found
 
 
 def decide(storage: Storage, instant: str, attempt: int, record: bytes, nonce: str) -> None:
@@ -180,7 +230,7 @@ def decide(storage: Storage, instant: str, attempt: int, record: bytes, nonce: s
 
     Three outcomes: ours is there, another is there, or the call failed: then the record is read back.
     """
-    path = f"{attempt_folder(instant, attempt)}/{FATE}"
+    path = fate_path(instant, attempt)
     try:
         if storage.put_if_absent(path, record):
             return
@@ -198,7 +248,7 @@ def attempt_dead(instant: str, attempt: int, fate: Fate | None) -> AttemptDeadEr
     """The error of an attempt whose fate somebody else wrote."""
     return AttemptDeadError(
         "this attempt was decided by somebody else",
-        path=f"{attempt_folder(instant, attempt)}/{FATE}",
+        path=fate_path(instant, attempt),
         instant=instant,
         found=fate.kind if fate else "nothing",
         todo="Nothing was published by it. Run again: the next attempt goes on from what is there.",
@@ -217,7 +267,7 @@ def void_record(nonce: str, by: str) -> bytes:
 
 def declare_dead(storage: Storage, instant: str, by: str) -> list[int]:
     """Gives every attempt without a fate the fate `dead`; returns their numbers."""
-    undecided = [n for n in attempts(storage, instant) if read_fate(storage, instant, n) is None]
+    undecided = [number for number, fate in read_fates(storage, instant).items() if fate is None]
     for number in undecided:
         nonce = uuid.uuid4().hex
         decide(storage, instant, number, dead_record(nonce, by), nonce)
@@ -230,9 +280,8 @@ def open_next(storage: Storage, instant: str, who: str) -> int:
     ConflictError: an earlier one is undecided or has a `go` that stands, or somebody else opened the same this moment.
     `void` is no hindrance: whoever wrote it died before the plan was gone, or there would be no plan to work on.
     """
-    earlier = attempts(storage, instant)
-    for number in earlier:
-        fate = read_fate(storage, instant, number)
+    earlier = read_fates(storage, instant)
+    for number, fate in earlier.items():
         if fate is None or (fate.kind == GO and not is_revoked(storage, instant, number)):
             raise ConflictError(
                 "the instant is decided already" if fate is not None else "another attempt is at work on this instant",
@@ -262,8 +311,8 @@ def find_go(storage: Storage, instant: str) -> Go | None:
 
 
 def decisions(storage: Storage, instant: str) -> tuple[Go, ...]:
-    """Every decision on an instant, revoked ones too, earliest first."""
-    fates = (read_fate(storage, instant, number) for number in attempts(storage, instant))
+    """Every decision on an instant that can be read, revoked ones too, earliest first."""
+    fates = read_fates(storage, instant).values()
     return tuple(fate.go for fate in fates if fate is not None and fate.go is not None)
 
 
@@ -272,9 +321,9 @@ def is_revoked(storage: Storage, instant: str, attempt: int) -> bool:
     return storage.find(f"{attempt_folder(instant, attempt)}/{REVOKED}") is not None
 
 
-def revoke_decision(storage: Storage, go: Go, why: str, by: str) -> None:
+def revoke_decision(storage: Storage, instant: str, attempt: int, why: str, by: str) -> None:
     """Records that a `go` does not stand any more; by any number of processes, any number of times."""
-    storage.put_if_absent(f"{attempt_folder(go.instant, go.attempt)}/{REVOKED}", _dump({"why": why, "by": by}))
+    storage.put_if_absent(f"{attempt_folder(instant, attempt)}/{REVOKED}", _dump({"why": why, "by": by}))
 
 
 def recorded_instants(storage: Storage) -> tuple[str, ...]:
@@ -284,33 +333,20 @@ def recorded_instants(storage: Storage) -> tuple[str, ...]:
     return tuple(e.name for e in storage.list(RECORDS) if e.is_folder and e.name.isdigit())
 
 
-def reserved_times(storage: Storage) -> Iterator[str]:
-    """Times nobody may use again: recorded instants, and completion times decided but perhaps not visible yet."""
-    for instant in recorded_instants(storage):
-        yield instant
-        for attempt in attempts(storage, instant):
-            fate = read_fate(storage, instant, attempt)
-            if fate is not None and fate.go is not None and fate.go.completion_time is not None:
-                yield fate.go.completion_time
-
-
 def done_slices(storage: Storage, instant: str, attempt: int) -> dict[int, SliceDone]:
-    """The finished file slices of one attempt, by position."""
-    folder = attempt_folder(instant, attempt)
-    names = [e.name for e in storage.list(folder) if e.name.endswith(OK) and not e.is_folder]
-    done = [SliceDone.from_json(storage.read(f"{folder}/{name}"), f"{folder}/{name}") for name in names]
-    return {d.position: d for d in done}
+    """The finished file slices of one attempt, by position; one whose record cannot be read is not finished."""
+    folder, done = attempt_folder(instant, attempt), dict[int, SliceDone]()
+    for entry in storage.list(folder):
+        if entry.name.endswith(OK) and not entry.is_folder:
+            path = f"{folder}/{entry.name}"
+            try:
+                found = SliceDone.from_json(storage.read(path), path)
+            except MalformedError as error:
+                _log.warning("slice_record_unreadable", instant=instant, attempt=attempt, error=str(error))
+            else:
+                done[found.position] = found
+    return done
 
 
 def _dump(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()
-
-
-def _load(data: bytes, where: str) -> dict[str, Any]:
-    try:
-        fields = json.loads(data)
-    except ValueError as error:
-        raise MalformedError("unreadable record", path=where, found=str(error)) from error
-    if not isinstance(fields, dict):
-        raise MalformedError("unreadable record", path=where, expected="a JSON object", found=type(fields).__name__)
-    return fields

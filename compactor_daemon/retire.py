@@ -25,15 +25,15 @@ from compactor_daemon.records import (
     find_go,
     instant_folder,
     is_revoked,
-    read_fate,
     recorded_instants,
 )
 from compactor_daemon.replaced import placed_group
 from compactor_daemon.standing import Standing, refuse_rollback, standing_of
 from compactor_daemon.take_back import take_back
+from compactor_daemon.unreadable import go_of_commit
 from timeline.books import LEDGER, audit_path
 from timeline.commit_metadata import decode as decode_commit
-from timeline.errors import MissingFileError, PhantombaseError, StorageError
+from timeline.errors import MalformedError, MissingFileError, PhantombaseError, StorageError
 from timeline.file_name import BaseFileName, LogFileName, parse_data_file
 from timeline.heartbeat import heartbeat_path
 from timeline.instant import Instant
@@ -172,9 +172,17 @@ def finish(table: Table, instant: str, lock: TableLock, output: OutputOptions) -
 
     Completed by this project: retired. Completed by a Hudi compactor, or gone from the timeline: what was placed and
     staged is removed, after undecided attempts were declared dead. ConflictError: see `take_back`, `standing`.
+    MalformedError: it is not completed, and whether it was decided cannot be read.
     """
     storage = table.storage
-    done, go = completed_compaction(table, instant), find_go(storage, instant)
+    done = completed_compaction(table, instant)
+    try:
+        go = find_go(storage, instant)
+    except MalformedError:
+        if done is None:
+            raise
+        _finish_by_commit(table, done, output)
+        return
     if done is not None:
         named = named_files(table, done)
         if go is not None and is_ours(table, done, go):
@@ -199,6 +207,16 @@ def _taken_back(table: Table, instant: str, lock: TableLock) -> bool:
             if ruling.standing is Standing.FALLEN:
                 take_back(table, go, ruling.why)
     return True
+
+
+def _finish_by_commit(table: Table, done: Instant, output: OutputOptions) -> None:
+    """Cleans up behind a completed compaction of which it cannot be read how it was decided: its commit tells."""
+    if LEDGER in table.commit_metadata(done).extra_metadata:
+        retire(table, go_of_commit(table, done), output)
+        return
+    plan = table.compaction_plan(done.requested_time)
+    _remove_strays(table, done, plan.groups)
+    remove_staged(table.storage, done.requested_time)
 
 
 def _remove_abandoned(storage: Storage) -> None:
@@ -226,9 +244,12 @@ def _storage_ms(storage: Storage) -> int:
 def _is_littered(storage: Storage, instant: str) -> bool:
     if storage.find(heartbeat_path(instant)) is not None or _staged_files(storage, instant):
         return True
-    revoked = [n for n in attempts(storage, instant) if is_revoked(storage, instant, n)]
-    fates = (read_fate(storage, instant, number) for number in revoked)
-    finals = (p.final for fate in fates if fate is not None and fate.go is not None for p in fate.go.placements)
+    if not any(is_revoked(storage, instant, number) for number in attempts(storage, instant)):
+        return False
+    try:
+        finals = [p.final for go in decisions(storage, instant) for p in go.placements]
+    except MalformedError:  # `finish` says so
+        return True
     return any(storage.find(final) is not None for final in finals)
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from compactor_daemon.cli_options import Json, Lock, SoleWriter, TablePath, check_writers_known
 from compactor_daemon.doorbell import ring
 from compactor_daemon.option_params import offers
-from compactor_daemon.records import reserved_times
+from compactor_daemon.reserved import reserved_times
 from compactor_daemon.zookeeper_cli import Ca, Cert, DigestFile, Folder, Hosts, Key, zookeeper_options
 from timeline.candidate import HAS_LOGS
 from timeline.console import configure_logging, emit, human_bytes, plural

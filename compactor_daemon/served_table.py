@@ -15,7 +15,8 @@ from compactor_daemon.failures import RetryOptions, failure_of, read_failures, r
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.probe import probe
-from compactor_daemon.records import recorded_instants, reserved_times
+from compactor_daemon.records import recorded_instants
+from compactor_daemon.reserved import reserved_times
 from compactor_daemon.retire import finish, forget_archived, littered_instants
 from compactor_daemon.served import Seen
 from compactor_daemon.table_state import Pending

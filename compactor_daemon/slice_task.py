@@ -36,7 +36,7 @@ from timeline.view import FileSlice
 
 _log = structlog.get_logger()
 
-_TOKEN_STAGE = 990_000_000
+TOKEN_STAGE = 990_000_000
 """Third part of our write tokens. Spark's are task attempt numbers, which stay far below."""
 
 
@@ -108,7 +108,7 @@ class SliceTask:
     @property
     def final_name(self) -> BaseFileName | LogFileName:
         """The file's name once published; unique to the attempt."""
-        token = f"{self.position}-{self.attempt}-{_TOKEN_STAGE}"
+        token = f"{self.position}-{self.attempt}-{TOKEN_STAGE}"
         if self.log is not None:
             return self.log.name(self.slice.file_id, token)
         return BaseFileName(file_id=self.slice.file_id, token=token, instant=self.instant)

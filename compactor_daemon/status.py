@@ -134,7 +134,10 @@ def _pending_row(
         row["problem"] = str(seen.input_bytes)
     else:
         row["input_bytes"] = seen.input_bytes
-    row["attempts"] = len(seen.fates)
+    if isinstance(seen.fates, PhantombaseError):
+        row["problem"] = str(seen.fates)
+    else:
+        row["attempts"] = len(seen.fates)
     row["work"] = row["work"] or _of_heartbeat(seen.heartbeat, clock, attempt)
     row["failures"] = _failures(seen, clock, retry)
     row["foreign"] = _foreign(seen.trace, clock, attempt)
@@ -146,6 +149,8 @@ def _state(
     row: Row, seen: InstantLook, claims_unknown: bool, clock: Clock, retry: RetryOptions
 ) -> tuple[str, str | None]:
     now = standing(seen.failures, clock.now_ms, retry)
+    if isinstance(seen.fates, PhantombaseError):
+        return "unknown", "whether it is decided cannot be read"
     if GO in seen.fates.values():
         return "decided", None if row["work"] else "its result stands: the next run publishes it"
     if seen.fates and seen.fates[max(seen.fates)] == VOID:
@@ -173,7 +178,7 @@ def _left_behind(row: Row, seen: InstantLook) -> str | None:
         return f"process {beat.owner.pid} on {beat.owner.host} {end}; the next run adopts what it finished"
     if seen.failures:
         return f"failed {len(seen.failures)} times so far, at last with {_words(seen.failures[-1])}"
-    if None in seen.fates.values():
+    if not isinstance(seen.fates, PhantombaseError) and None in seen.fates.values():
         return "an attempt was left half-way; the next run adopts what it finished"
     return None
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -10,22 +12,25 @@ import typer
 
 from compactor_daemon import status_render
 from compactor_daemon.claims import Claim, find_table_id
-from compactor_daemon.cli_options import TablePath
+from compactor_daemon.cli_options import Lock, SoleWriter, TablePath, check_writers_known
 from compactor_daemon.coexistence import Beside, coexistence, look_beside
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.failures import RetryOptions, release_failures
 from compactor_daemon.look import Claimed, TableLook, look
 from compactor_daemon.options import AttemptOptions
 from compactor_daemon.status import Clock, claim_rows, status_report, work_rows
+from compactor_daemon.unreadable import TakenBack, take_back_unreadable
 from compactor_daemon.zookeeper import ZooKeeperSession, zookeeper_session
 from compactor_daemon.zookeeper_claims import ZooKeeperClaims
 from compactor_daemon.zookeeper_cli import Ca, Cert, DigestFile, Folder, Hosts, Key, zookeeper_options
 from timeline.console import EXIT_FAILED, configure_logging, emit
 from timeline.errors import PhantombaseError, UsageError
 from timeline.gate import clock_ms
+from timeline.lock import table_lock
 from timeline.table import Table, consistent
 
 _RECENT = 5
+_WHO_WRITES = "taking back a decision needs to know who else writes to the table"
 _LOOKER = "status"
 RETRY, ATTEMPT = RetryOptions(), AttemptOptions()
 """The defaults: each option's home is its dataclass."""
@@ -115,17 +120,33 @@ def claims(
 def release(
     table: TablePath,
     instant: Annotated[str, typer.Argument(metavar="INSTANT", help="a pending compaction, as `status` prints it")],
+    unreadable: Annotated[
+        bool,
+        typer.Option("--unreadable", help="also take back a decision that cannot be read; nobody may be at work on it"),
+    ] = False,
+    lock: Lock = None,
+    sole_writer: SoleWriter = False,
     json: Json = False,
 ) -> None:
     """Forget the failures of a pending compaction: one that is parked is tried again.
 
+    With `--unreadable` also where the record of a decision is damaged: files that it may have given final names lose
+    them, and the compaction is decided anew. Nothing may be at work on it, not even asleep: stop the daemons first.
+
     Example: `compactor-daemon release /data/orders 20261121091052663`
     """
     configure_logging(json, verbose=False)
-    opened = Table.open(table)
-    (pending,) = pending_instants(opened, instant)
-    forgotten = release_failures(opened.storage, pending)
-    emit({"table": table, "instant": pending, "failures": forgotten}, json, status_render.released)
+    opened, taken = Table.open(table), TakenBack(attempt=None)
+    if unreadable:
+        check_writers_known(lock, sole_writer, _WHO_WRITES, "A write or a compactor unseen may be changing the same.")
+        taken = take_back_unreadable(opened, instant, table_lock(os.path.abspath(table), lock))
+    elif lock is not None or sole_writer:
+        raise UsageError("a lock is for --unreadable only", todo="Leave out --lock and --sole-writer.")
+    else:
+        pending_instants(opened, instant)
+    forgotten = release_failures(opened.storage, instant)
+    found = {"table": table, "instant": instant, "failures": forgotten, **asdict(taken)}
+    emit(found, json, status_render.released)
 
 
 def _beside(table: Table) -> Beside:

@@ -86,6 +86,10 @@ def claims(data: Row) -> Iterator[RenderableType]:
 
 def released(data: Row) -> Iterator[RenderableType]:
     """What `release` did."""
+    if data["attempt"] is not None:
+        files = plural(len(data["files"]), "file")
+        yield Text(f"taken back: attempt {data['attempt']} of {data['instant']} does not stand, {files} removed")
+        return
     if data["failures"]:
         yield Text(f"released {data['instant']}: {plural(data['failures'], 'failure')} forgotten, it is tried again")
     else:

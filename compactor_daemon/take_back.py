@@ -31,7 +31,7 @@ def take_back(table: Table, go: Go, why: str) -> None:
         raise ConflictError(
             "a completed compaction cannot be taken back", path=table.instant_path(done), instant=go.instant
         )
-    revoke_decision(storage, go, why, process_name())
+    revoke_decision(storage, go.instant, go.attempt, why, process_name())
     folder = attempt_folder(go.instant, go.attempt)
     own = [f"{folder}/{e.name}" for e in storage.list(folder) if e.name.endswith(STAGED_ENDINGS)]
     for path in {*own, *(p.staged for p in go.placements)}:

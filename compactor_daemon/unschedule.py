@@ -41,14 +41,13 @@ from compactor_daemon.moved_keys import movable_keys, refuse_moved
 from compactor_daemon.options import AttemptOptions
 from compactor_daemon.probe import probe
 from compactor_daemon.records import (
-    attempts,
     decide,
     decisions,
     declare_dead,
     find_go,
     instant_folder,
     open_next,
-    read_fate,
+    read_fates,
     void_record,
 )
 from compactor_daemon.retire import remove_staged
@@ -201,7 +200,7 @@ def _remove(table: Table, instant: str, plan: CompactionPlan, options: AttemptOp
 def _end_attempts(storage: Storage, instant: str, who: str) -> set[int]:
     """Declares dead until no attempt is without a fate; ConflictError: one of them has `go`."""
     ended: set[int] = set()
-    while open_ := {n for n in attempts(storage, instant) if read_fate(storage, instant, n) is None}:
+    while open_ := {number for number, fate in read_fates(storage, instant).items() if fate is None}:
         with suppress(AttemptDeadError):  # somebody else wrote it this moment: what, is looked at below
             declare_dead(storage, instant, who)
         ended |= open_

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from compactor_daemon.records import reserved_times
+from compactor_daemon.reserved import reserved_times
 from timeline.instant import Instant, State
 from timeline.log_pieces import LogPiece, LogRun
 from timeline.log_plan import LOG_STRATEGY, log_operation
@@ -47,7 +47,8 @@ def operations(table: Table, choose: Choose = longest) -> list[CompactionOperati
 def request(table: Table, choose: Choose = longest) -> str:
     """A log compaction of what is chosen, whatever the planner would pick, also on version 6."""
     table = table.reload()
-    time = table.next_time(table.load_timeline(), reserved_times(table.storage))
+    timeline = table.load_timeline()
+    time = table.next_time(timeline, reserved_times(table, timeline))
     plan = CompactionPlan(
         operations=operations(table, choose),
         extra_metadata={},

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from compactor_daemon.async_compaction import AsyncCompaction
 from compactor_daemon.execute import LocalRunner
-from compactor_daemon.records import reserved_times
+from compactor_daemon.reserved import reserved_times
 from tests.attempts import open_table, run_all
 from tests.dead_writer import leave_dead_write
 from tests.faults import Call, HookedStorage

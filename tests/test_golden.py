@@ -15,7 +15,7 @@ import pytest
 
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.options import AttemptOptions, Bloom, Codec, ExecuteOptions, Executor, OutputOptions
-from compactor_daemon.records import reserved_times
+from compactor_daemon.reserved import reserved_times
 from compactor_daemon.run import run_compactions
 from tests.compare import assert_same_rows
 from tests.golden_tables import GOLDEN, unzip_golden

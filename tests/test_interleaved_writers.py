@@ -17,7 +17,7 @@ import pytest
 from compactor_daemon.compactor import compact_instant, pending_instants
 from compactor_daemon.execute import LocalRunner
 from compactor_daemon.options import AttemptOptions, Bloom, OutputOptions
-from compactor_daemon.records import reserved_times
+from compactor_daemon.reserved import reserved_times
 from compactor_daemon.retire import finish_completed
 from tests.attempts import open_table, run_all
 from tests.faults import Call

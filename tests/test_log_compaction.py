@@ -16,7 +16,7 @@ import pytest
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.completed import named_files
 from compactor_daemon.publish import publish
-from compactor_daemon.records import reserved_times
+from compactor_daemon.reserved import reserved_times
 from compactor_daemon.unschedule import unschedule
 from tests import attempts
 from tests.attempts import OUTPUT, check_no_strays, decided, open_table, run_all
@@ -76,7 +76,8 @@ class Slice:
     def begin(self) -> str:
         """A delta commit that pends; its instant."""
         table = self.table
-        time = next_time(table.now(), [*table.load_timeline().used_times(), *reserved_times(table.storage)])
+        timeline = table.load_timeline()
+        time = next_time(table.now(), [*timeline.used_times(), *reserved_times(table, timeline)])
         for state in (State.REQUESTED, State.INFLIGHT):
             instant = Instant(requested_time=time, action="deltacommit", state=state)
             assert table.storage.put_if_absent(table.instant_path(instant), b"")

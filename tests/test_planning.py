@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from compactor_daemon.cli import app
-from compactor_daemon.records import reserved_times
+from compactor_daemon.reserved import reserved_times
 from compactor_daemon.unschedule import unschedule
 from tests.attempts import open_table, run_all
 from tests.faults import Call, Failure, HookedStorage, ProcessDied, die_at, fail_at

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from compactor_daemon.cli import app
-from compactor_daemon.records import reserved_times
+from compactor_daemon.reserved import reserved_times
 from tests.attempts import check_no_strays, open_table, run_all
 from tests.compare import assert_same_rows
 from tests.golden_tables import unzip_golden

@@ -32,8 +32,8 @@ from compactor_daemon.records import (
     find_go,
     read_fate,
     recorded_instants,
-    reserved_times,
 )
+from compactor_daemon.reserved import reserved_times
 from compactor_daemon.retire import finish_completed
 from compactor_daemon.unschedule import unschedule
 from tests.attempts import OPTIONS, OUTPUT, base_files, check_no_strays, decided, open_table, run_all, run_one, staged

@@ -15,7 +15,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pytest
 
-from compactor_daemon.records import reserved_times
+from compactor_daemon.reserved import reserved_times
 from tests.attempts import open_table
 from tests.faults import Failure, HookedStorage, ProcessDied, die_at, fail_at, pause_at
 from tests.interleave import serial_pools

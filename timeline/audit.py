@@ -12,7 +12,6 @@ Cleaners take inputs first and outputs later: what is gone that way is said, not
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -20,6 +19,7 @@ from enum import Enum
 from timeline.avro_schema import project
 from timeline.books import LEDGER, GroupBooks, audit_path, decode_books, logged_instants
 from timeline.errors import LedgerError, MalformedError, PhantombaseError, UsageError
+from timeline.fields import Fields
 from timeline.file_name import BaseFileName, LogFileName, parse_data_file
 from timeline.identity import identity_columns, identity_sum
 from timeline.instant import Instant
@@ -35,6 +35,7 @@ from timeline.slice_stream import SliceStream, base_tables
 from timeline.table import Table, TableSchema, consistent
 from timeline.view import DataFile, FileGroup, FileSlice, TableView, is_replaced, latest_base
 
+_LOG_TODO = "The compaction's commit has the same ledger until it is archived. Only this entry's proof is lost."
 _BATCH_ROWS = 65_536
 _MEMORY_BYTES = 1 << 30
 """For the merge run again; log data beyond it is spilled."""
@@ -119,20 +120,24 @@ def _books(table: Table, instant: str, commits: list[Instant]) -> tuple[list[str
         problems.append(f"{len(commits)} completed commits of one compaction: {', '.join(texts)}")
     path = audit_path(instant)
     if table.storage.find(path) is not None:
-        texts[path] = _logged_ledger(table.storage.read(path), path)
+        try:
+            texts[path] = _logged_ledger(table.storage.read(path), path)
+        except MalformedError as error:
+            problems.append(str(error))
     elif commits:
         problems.append(f"the audit log has no entry {path}: the next run of compactor-daemon writes it")
     if len(set(texts.values())) > 1:
         problems.append(f"different ledgers in {' and '.join(texts)}")
-    where, text = next(iter(texts.items()))
-    return problems, decode_books(text, where)
+    for where, text in texts.items():
+        try:
+            return problems, decode_books(text, where)
+        except MalformedError as error:
+            problems.append(str(error))
+    return problems, []
 
 
 def _logged_ledger(data: bytes, path: str) -> str:
-    try:
-        return str(json.loads(data)["ledger"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise MalformedError("unreadable entry of the audit log", path=path, found=str(error)) from error
+    return Fields.parse(data, path, "unreadable entry of the audit log", _LOG_TODO).text("ledger")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

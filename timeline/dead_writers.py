@@ -23,7 +23,7 @@ def roll_back_dead_writers(
     lazy: bool,
     now_ms: int,
     expiry_s: float,
-    reserved: Reserved = lambda _: (),
+    reserved: Reserved = lambda *_: (),
 ) -> list[str]:
     """Finishes what rollbacks were left half-way and undoes every write whose writer is dead; the rollbacks' instants.
 

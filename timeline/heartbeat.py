@@ -28,7 +28,8 @@ from typing import Any
 
 import structlog
 
-from timeline.errors import MissingFileError, PhantombaseError
+from timeline.errors import MalformedError, MissingFileError, PhantombaseError
+from timeline.fields import Fields
 from timeline.layout import HOODIE
 from timeline.storage import Storage
 
@@ -131,12 +132,14 @@ def read_heartbeat(storage: Storage, instant: str) -> Heartbeat | None:
 
 
 def _content(data: bytes) -> tuple[Process | None, Mapping[str, Any] | None]:
-    """Owner and note; None for what is not there or not understood."""
-    with suppress(ValueError, TypeError):
-        fields = dict(json.loads(data.removeprefix(_OURS)))
-        note = fields.pop("note", None)
-        owner = Process(**fields)
-        if isinstance(owner.pid, int) and owner.pid > 0:
+    """Owner and note; None for what is not there or not understood. Unknown fields are ignored."""
+    with suppress(MalformedError):
+        fields = Fields.parse(data.removeprefix(_OURS), "heartbeat", "unreadable heartbeat")
+        owner = Process(
+            host=fields.text("host"), boot=fields.text("boot"), pid=fields.whole("pid"), started=fields.whole("started")
+        )
+        note = fields.values.get("note")
+        if owner.pid > 0:
             return owner, note if isinstance(note, dict) else None
     return None, None
 

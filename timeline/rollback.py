@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from timeline.active import Timeline
 from timeline.errors import ConflictError, MalformedError, TableChangedError, UsageError
 from timeline.file_name import parse_data_file
 from timeline.heartbeat import heartbeat, heartbeat_path
@@ -40,10 +41,9 @@ from timeline.rollback_plan import (
     rolled_back_instants,
 )
 from timeline.rollback_traces import join, traces_of
-from timeline.storage import Storage
 from timeline.table import Table
 
-Reserved = Callable[[Storage], Iterable[str]]
+Reserved = Callable[[Table, Timeline], Iterable[str]]
 """Times that are taken though no timeline file shows them (records of attempts), asked under the lock."""
 
 _BEAT_S = 30.0
@@ -71,7 +71,7 @@ def pending_rollbacks(table: Table) -> tuple[PendingRollback, ...]:
     return tuple(sorted(found, key=lambda r: r.plan.target, reverse=True))
 
 
-def roll_back(table: Table, instant: Instant, lock: TableLock, reserved: Reserved = lambda _: ()) -> str:
+def roll_back(table: Table, instant: Instant, lock: TableLock, reserved: Reserved = lambda *_: ()) -> str:
     """Undoes a pending write; the rollback's instant. May be repeated.
 
     Whether its writer is dead is the caller's business. A rollback of it that pends is finished. ConflictError: it
@@ -136,7 +136,7 @@ def _request(table: Table, instant: Instant, lock: TableLock, reserved: Reserved
         current = timeline.find(target, instant.family)
         if current is None or current.completed:
             return None
-        rollback = PendingRollback(instant=table.next_time(timeline, reserved(table.storage)), plan=plan)
+        rollback = PendingRollback(instant=table.next_time(timeline, reserved(table, timeline)), plan=plan)
         path = table.instant_path(rollback.at(State.REQUESTED))
         if not table.storage.put_if_absent(path, encode_rollback_plan(plan, table.storage.base_path)):
             raise ConflictError(
@@ -225,7 +225,7 @@ def _complete(
         forget(table, plan.target)
         for state in (State.INFLIGHT, State.REQUESTED):
             table.storage.delete(table.instant_path(plan.instant.at(state)))
-        completion = table.next_time(timeline, reserved(table.storage)) if table.layout.has_completion_times else None
+        completion = table.next_time(timeline, reserved(table, timeline)) if table.layout.has_completion_times else None
         done = replace(rollback.at(State.COMPLETED), completion_time=completion)
         table.storage.put_if_absent(table.instant_path(done), content)
 

@@ -19,7 +19,6 @@ from timeline.plan_draft import drafts
 from timeline.plan_notes import PlanNotes
 from timeline.planner import Planned, Situation, plan_compaction
 from timeline.schedule_options import PLAN_NOW, ScheduleOptions
-from timeline.storage import Storage
 from timeline.survey import Survey, is_due
 from timeline.table import Table
 from timeline.triggers import TriggerStrategy
@@ -59,7 +58,7 @@ class Scheduled:
 def schedule_compaction(
     table: Table,
     lock: TableLock,
-    reserved: Callable[[Storage], Iterable[str]] = lambda _: (),
+    reserved: Callable[[Table, Timeline], Iterable[str]] = lambda *_: (),
     options: ScheduleOptions = PLAN_NOW,
     *,
     dry_run: bool = False,
@@ -93,7 +92,7 @@ def schedule_compaction(
             if not dry_run:
                 _tell_writers(table, planned, options)
             return Scheduled(requested=(), why=planned.why, notes=planned.notes)
-        time = table.next_time(timeline, reserved(table.storage))
+        time = table.next_time(timeline, reserved(table, timeline))
         waiting = survey.waiting(planned)
         plans = drafts(planned, waiting, survey.left_out(waiting))
         requested = [Requested(instant=later(time, number), plan=plan) for number, plan in enumerate(plans)]

@@ -134,7 +134,7 @@ class Table:
         entries = self.storage.list(self.config.timeline_folder)
         parsed = {e.name: self.layout.parse(e.name) for e in entries if not e.is_folder}
         legacy = {
-            instant.requested_time: self._moment(e.modified_ms)
+            instant.requested_time: self.moment(e.modified_ms)
             for e in entries
             if (instant := parsed.get(e.name)) is not None
             and instant.completed
@@ -152,7 +152,8 @@ class Table:
         """The timeline with its archived instants loaded."""
         return replace(timeline, archived=load_history(self.storage, self.config))
 
-    def _moment(self, milliseconds: int) -> str:
+    def moment(self, milliseconds: int) -> str:
+        """A time since the epoch, as the storage has it, as an instant time of this table."""
         moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
         return format_time(moment if self.config.utc_timezone else moment.astimezone())
 

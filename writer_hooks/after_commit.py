@@ -16,7 +16,7 @@ from compactor_daemon.doorbell import ring
 from compactor_daemon.execute import Runner
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
-from compactor_daemon.records import reserved_times
+from compactor_daemon.reserved import reserved_times
 from compactor_daemon.run import run_compactions
 from compactor_daemon.zookeeper import ZooKeeperOptions
 from timeline.bounds import BoundOptions

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from compactor_daemon.records import reserved_times
+from compactor_daemon.reserved import reserved_times
 from timeline.active import Timeline
 from timeline.commit_metadata import LOG_COMPACT, CommitMetadata
 from timeline.commit_metadata import encode as encode_commit
@@ -121,7 +121,8 @@ class Transaction:
             check(table)
             completion = None
             if table.layout.has_completion_times:
-                completion = table.next_time(table.load_timeline(), reserved_times(storage))
+                timeline = table.load_timeline()
+                completion = table.next_time(timeline, reserved_times(table, timeline))
             done = Instant(
                 requested_time=self.instant, action=ACTION, state=State.COMPLETED, completion_time=completion
             )
@@ -190,7 +191,7 @@ def transaction(table: Table, lock: TableLock, heartbeat_s: float) -> Iterator[T
             table = table.reload()
             check_keepable(table)
             storage, timeline = table.storage, table.load_timeline()
-            time = table.next_time(timeline, reserved_times(storage))
+            time = table.next_time(timeline, reserved_times(table, timeline))
             pulse = stack.enter_context(heartbeat(storage, time, heartbeat_s, keep_on_error=True))
             stack.enter_context(_rolled_back_on_failure(table, lock, time))
             for state in (State.REQUESTED, State.INFLIGHT):

@@ -10,7 +10,7 @@ from functools import partial
 
 import structlog
 
-from compactor_daemon.records import reserved_times
+from compactor_daemon.reserved import reserved_times
 from timeline.commit_metadata import CommitMetadata, WriteStat
 from timeline.dead_writers import roll_back_dead_writers
 from timeline.errors import ConflictError, PressureError

@@ -12,7 +12,7 @@ import pyarrow as pa
 from hudi import HudiTableBuilder
 
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, OutputOptions
-from compactor_daemon.records import reserved_times
+from compactor_daemon.reserved import reserved_times
 from compactor_daemon.run import run_compactions
 from tests.interop.rows import keys, same
 from tests.judge.client import Judge

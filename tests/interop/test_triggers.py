@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compactor_daemon.records import reserved_times
+from compactor_daemon.reserved import reserved_times
 from tests.interop.rows import Rows
 from tests.interop.shared_table import EVENT_TIME, SharedTable
 from tests.judge.client import Judge

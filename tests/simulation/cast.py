@@ -12,7 +12,7 @@ from compactor_daemon.daemon import Daemon
 from compactor_daemon.dispatch import Order, Rules
 from compactor_daemon.failures import RetryOptions
 from compactor_daemon.options import AttemptOptions, OutputOptions
-from compactor_daemon.records import reserved_times
+from compactor_daemon.reserved import reserved_times
 from compactor_daemon.retire import finish_completed
 from compactor_daemon.served_table import ServedTable, Settings
 from compactor_daemon.unschedule import unschedule

@@ -71,7 +71,7 @@ class ColumnRange:
     def from_json(data: Any) -> ColumnRange:
         """Inverse of `to_json`; KeyError, TypeError or ValueError on anything else."""
         kind = ValueType.parse(data["type"])
-        nulls, values, bytes_, uncompressed = data["counts"]
+        nulls, values, bytes_, uncompressed, *_ = data["counts"]
         return ColumnRange(
             column=data["column"],
             type=kind,

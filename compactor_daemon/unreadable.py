@@ -1,0 +1,186 @@
+"""What is done about an attempt whose `fate` cannot be read: it may have decided the compaction (`go`).
+
+Once the compaction is completed, its commit says all that the record said: `go_of_commit`. Before that nothing is
+decided anew until an operator, who knows that no compactor works on it, has it taken back: `take_back_unreadable`, in
+one lock section:
+
+    refuse     while it is completed, a compactor shows a sign of life, or a rollback names it
+    reserve    the completion time that may have been decided stays taken
+    remove     the final names that may have been given to files, by the records of finished slices and by their tokens
+    revoke     the record that the decision never stands again (`take_back`); publishing looks at it in the lock
+    staged     goes, so that nothing of it can be placed any more
+
+A crash before `revoke` has changed nothing for others: should the decision be published after all, what is missing is
+placed again from what is staged. After it the next attempt may open.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from compactor_daemon.completed import completed_compaction
+from compactor_daemon.foreign import foreign_trace, refuse_live
+from compactor_daemon.options import AttemptOptions
+from compactor_daemon.records import (
+    STAGED_ENDINGS,
+    Go,
+    Placement,
+    SliceDone,
+    attempt_folder,
+    attempts,
+    done_slices,
+    instant_folder,
+    read_fate,
+    recorded_instants,
+    revoke_decision,
+)
+from compactor_daemon.reserved import decided_at, reserve
+from compactor_daemon.slice_task import TOKEN_STAGE
+from compactor_daemon.standing import refuse_rollback
+from timeline.errors import ConflictError, MalformedError, MissingFileError, UsageError
+from timeline.file_name import BaseFileName, parse_data_file
+from timeline.heartbeat import is_live, process_name, read_heartbeat
+from timeline.instant import Instant
+from timeline.layout import Slicing
+from timeline.lock import TableLock
+from timeline.metadata_table.update import forget
+from timeline.storage import Storage
+from timeline.table import Table
+from timeline.view import GroupKey
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenBack:
+    """An attempt whose decision was taken back, None where every fate can be read; the files that lost their names."""
+
+    attempt: int | None
+    files: tuple[str, ...] = ()
+
+
+def go_of_commit(table: Table, done: Instant) -> Go:
+    """The decision that a completed commit of ours was made of."""
+    storage, instant = table.storage, done.requested_time
+    metadata = table.commit_metadata(done)
+    staged = {d.final: d.staged for d in _finished(storage, instant) if d.staged is not None}
+    nowhere = f"{instant_folder(instant)}/lost"
+    return Go(
+        instant=instant,
+        attempt=max(attempts(storage, instant), default=1),
+        nonce="",
+        table_version=table.config.version,
+        completion_time=done.completion_time,
+        completed_path=table.instant_path(done),
+        content=storage.read(table.instant_path(done)),
+        placements=tuple(
+            Placement(staged=staged.get(stat.path, nowhere), final=stat.path, size=stat.file_size_in_bytes)
+            for stats in metadata.partition_to_write_stats.values()
+            for stat in stats
+            if stat.path
+        ),
+    )
+
+
+def take_back_unreadable(
+    table: Table, instant: str, lock: TableLock, options: AttemptOptions | None = None
+) -> TakenBack:
+    """Takes back what the last attempt may have decided, where that cannot be read; `lock`: all writers share it.
+
+    UsageError: no compaction with records. ConflictError: see the module; nothing was changed then.
+    """
+    options = options or AttemptOptions()
+    with lock.hold("take back an unreadable decision"):
+        table = table.reload()
+        storage = table.storage
+        if instant not in recorded_instants(storage):
+            raise UsageError("no compaction with records of phantombase", path=storage.base_path, instant=instant)
+        numbers = attempts(storage, instant)
+        if not numbers or _is_readable(storage, instant, numbers[-1]):
+            return TakenBack(attempt=None)
+        _refuse_at_work(table, instant, options)
+        number = numbers[-1]
+        for moment in decided_at(table, instant, number):
+            reserve(storage, instant, number, moment)
+        finals = _finals(table, instant)
+        for path in finals:
+            storage.delete(path)
+        forget(table, instant)
+        revoke_decision(storage, instant, number, "its record cannot be read", process_name())
+        for attempt in numbers:
+            folder = attempt_folder(instant, attempt)
+            for entry in storage.list(folder):
+                if entry.name.endswith(STAGED_ENDINGS):
+                    storage.delete(f"{folder}/{entry.name}")
+        _log.warning("unreadable_decision_taken_back", instant=instant, attempt=number, files=finals)
+        return TakenBack(attempt=number, files=finals)
+
+
+def _is_readable(storage: Storage, instant: str, attempt: int) -> bool:
+    try:
+        read_fate(storage, instant, attempt)
+    except MalformedError:
+        return False
+    return True
+
+
+def _refuse_at_work(table: Table, instant: str, options: AttemptOptions) -> None:
+    now_ms = round(time.time() * 1000)
+    done = completed_compaction(table, instant)
+    if done is not None:
+        raise ConflictError(
+            "this compaction is completed: the record does not matter any more",
+            path=table.instant_path(done),
+            instant=instant,
+            todo="compactor-daemon compact or run cleans up behind it.",
+        )
+    beat = read_heartbeat(table.storage, instant)
+    if beat is not None and beat.ours and is_live(beat, now_ms, options.heartbeat_expiry_s):
+        raise ConflictError(
+            "a compactor is at work on this instant",
+            path=table.storage.base_path,
+            instant=instant,
+            expected=f"no heartbeat for {options.heartbeat_expiry_s:g} s",
+            found="a fresh heartbeat",
+            todo="Stop it, or wait until it has ended.",
+        )
+    refuse_live(foreign_trace(table, instant, ()), table, instant, now_ms, options)
+    refuse_rollback(table, instant)
+
+
+def _finished(storage: Storage, instant: str) -> list[SliceDone]:
+    """Finished slices of all attempts: what a decision names is among them."""
+    return [d for number in attempts(storage, instant) for d in done_slices(storage, instant, number).values()]
+
+
+def _finals(table: Table, instant: str) -> tuple[str, ...]:
+    """The files there that a decision on the instant may have given final names."""
+    finished = _finished(table.storage, instant)
+    groups: set[GroupKey] = {(d.partition, d.file_id) for d in finished}
+    with suppress(MissingFileError):  # the plan is gone: the records know the file groups
+        groups |= {(o.partition_path, o.file_id) for o in table.compaction_plan(instant).operations}
+    named = {d.final for d in finished if d.final is not None} | set(_with_our_token(table, instant, groups))
+    return tuple(sorted(path for path in named if table.storage.find(path) is not None))
+
+
+def _with_our_token(table: Table, instant: str, groups: Iterable[GroupKey]) -> list[str]:
+    """Files of the instant in these file groups whose token is one of ours.
+
+    On version 6 a log carries the instant of its slice: there the records alone tell.
+    """
+    ids, found = set(groups), list[str]()
+    for partition in {partition for partition, _ in ids}:
+        with suppress(MissingFileError):
+            for entry in table.storage.list(partition):
+                name = parse_data_file(entry.name)
+                if name is None or name.instant != instant or (partition, name.file_id) not in ids:
+                    continue
+                is_ours = (name.token or "").endswith(f"-{TOKEN_STAGE}")
+                if is_ours and (isinstance(name, BaseFileName) or table.layout.slicing is not Slicing.BY_BASE_INSTANT):
+                    found.append(f"{partition}/{entry.name}" if partition else entry.name)
+    return found

@@ -1,0 +1,213 @@
+"""Records of ours in storage and ZooKeeper: read leniently, so that two releases can serve one table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactor_daemon.claims import Claim
+from compactor_daemon.failures import Failure, read_failures, record_failure, release_failures
+from compactor_daemon.records import (
+    DEAD,
+    FATE,
+    GO,
+    VOID,
+    Go,
+    Placement,
+    SliceDone,
+    attempt_folder,
+    attempts,
+    dead_record,
+    decide,
+    declare_dead,
+    done_slices,
+    find_go,
+    open_next,
+    read_fate,
+    read_fates,
+)
+from compactor_daemon.work_note import WorkNote
+from timeline.errors import ConflictError, MalformedError
+from timeline.heartbeat import Process, heartbeat_path, read_heartbeat
+from timeline.identity import Identity
+from timeline.ledger import Ledger
+from timeline.local_storage import LocalStorage
+from timeline.metadata_table.column_range import ColumnRange, ranges_from_json, ranges_to_json
+from timeline.metadata_table.value_type import Kind, ValueType
+from timeline.storage import Storage
+
+C = "20261122130000000"
+LEDGER = Ledger(
+    base_rows=2,
+    untouched=1,
+    kept=0,
+    replaced=1,
+    deleted=0,
+    duplicate_hits=0,
+    log_entries=1,
+    log_keys=1,
+    update_keys=1,
+    update_keys_in_base=1,
+    delete_keys_in_base=0,
+    inserts=0,
+    deletes_of_absent=0,
+    rows_out=2,
+    identity=Identity(base=1, removed=0, added=0, out=1),
+)
+DONE = SliceDone(
+    position=3,
+    partition="p",
+    file_id="f",
+    base_instant="1",
+    base_file="f_0-0-0_1.parquet",
+    inputs=("a", "b"),
+    fingerprint="x",
+    staged="s.parquet",
+    final="p/f.parquet",
+    size=7,
+    ledger=LEDGER,
+    log_bytes=1,
+    log_files=1,
+    log_blocks=1,
+    corrupt_blocks=0,
+    rolled_back_blocks=0,
+    skipped={"uncommitted": 1},
+    seconds=0.5,
+    ranges=(ColumnRange(column="v", type=ValueType(kind=Kind.LONG), low=1, high=2, nulls=0, values=2),),
+    uncommitted=("9",),
+)
+GONE = Go(
+    instant=C,
+    attempt=1,
+    nonce="n",
+    table_version=9,
+    completion_time="20261122130500000",
+    completed_path=".hoodie/timeline/c.commit",
+    content=b"\x00commit",
+    placements=(Placement(staged="s.parquet", final="p/f.parquet", size=7),),
+)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    """An empty one."""
+    return LocalStorage(str(tmp_path))
+
+
+def later(record: Any) -> Any:
+    """The record with a field more in each of its objects, as a later release may write it."""
+    if isinstance(record, dict):
+        return {**{k: later(v) for k, v in record.items()}, "of_a_later_release": {"x": [1]}}
+    return [later(one) for one in record] if isinstance(record, list) else record
+
+
+def _of_go(storage: Storage, data: bytes) -> object:
+    storage.put_if_absent(f"{attempt_folder(C, 1)}/{FATE}", data)
+    fate = read_fate(storage, C, 1)
+    return fate.go if fate is not None else None
+
+
+def _of_slice(storage: Storage, data: bytes) -> object:
+    return SliceDone.from_json(data, "1/3.ok")
+
+
+def test_fields_of_a_later_release_are_ignored(storage: Storage) -> None:
+    """A `go`, with its placements, a finished slice, with ledger and ranges, read as without them."""
+    assert _of_go(storage, json.dumps(later(json.loads(GONE.to_json()))).encode()) == GONE
+    slice_ = json.loads(DONE.to_json())
+    more = {**later(slice_), "skipped": slice_["skipped"]}  # names there are causes, not fields
+    assert _of_slice(storage, json.dumps(more).encode()) == DONE
+    counts = json.loads(DONE.to_json())["ranges"]
+    counts[0]["counts"].append(99)
+    assert ranges_from_json(counts) == DONE.ranges
+    assert ranges_from_json(ranges_to_json(DONE.ranges)) == DONE.ranges
+
+
+@pytest.mark.parametrize(("record", "read"), [(GONE, _of_go), (DONE, _of_slice)])
+def test_a_known_field_that_is_absent_or_of_another_type_is_an_error(
+    record: Go | SliceDone, read: Callable[[Storage, bytes], object], tmp_path: Path
+) -> None:
+    """It names the file, and what ends the state; the record as it is reads."""
+    fields = json.loads(record.to_json())
+    optional = {"ranges", "uncommitted", "merged"}  # not known to earlier releases
+    nullable = {"completion_time", "base_instant", "base_file", "staged", "final"}
+    assert read(LocalStorage(str(tmp_path / "whole")), json.dumps(fields).encode()) == record
+    broken = [{k: v for k, v in fields.items() if k != name} for name in fields.keys() - optional]
+    broken += [{**fields, name: True} for name in fields]
+    broken += [{**fields, name: None} for name in fields.keys() - optional - nullable]
+    for number, one in enumerate(broken):
+        with pytest.raises(MalformedError) as error:
+            read(LocalStorage(str(tmp_path / str(number))), json.dumps(one).encode())
+        assert error.value.path is not None
+        assert error.value.todo
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b'{"fate": "paused", "nonce": "n"}', b'{"fate": "go"}', b"\xff\xfe"]
+)
+def test_an_unreadable_fate_names_the_command_that_ends_it(storage: Storage, data: bytes) -> None:
+    """Nothing is decided anew: not by opening, not by declaring dead."""
+    storage.put_if_absent(f"{attempt_folder(C, 1)}/{FATE}", data)
+    for do in (lambda: find_go(storage, C), lambda: declare_dead(storage, C, "x"), lambda: open_next(storage, C, "x")):
+        with pytest.raises(MalformedError, match="release TABLE INSTANT --unreadable"):
+            do()
+    assert attempts(storage, C) == (1,)
+
+
+def test_an_unreadable_fate_behind_which_an_attempt_was_opened_was_not_go(storage: Storage) -> None:
+    """Nobody opens one where a fate is `go` or missing, so the earlier one is known to be over."""
+    number = open_next(storage, C, "x")
+    decide(storage, C, number, dead_record("n", "x"), "n")
+    assert open_next(storage, C, "x") == 2
+    storage.overwrite(f"{attempt_folder(C, 1)}/{FATE}", b"")
+    assert [f.kind if f else None for f in read_fates(storage, C).values()] == [DEAD, None]
+    assert find_go(storage, C) is None
+    assert declare_dead(storage, C, "x") == [2]
+    assert open_next(storage, C, "x") == 3
+    with pytest.raises(ConflictError):
+        open_next(storage, C, "x")
+    assert {DEAD, VOID, GO} >= {f.kind for f in read_fates(storage, C).values() if f is not None}
+
+
+def test_a_finished_slice_whose_record_is_unreadable_is_not_finished(storage: Storage) -> None:
+    """It is merged again; the others are adopted."""
+    folder = attempt_folder(C, 1)
+    storage.put_if_absent(f"{folder}/3.ok", DONE.to_json())
+    storage.put_if_absent(f"{folder}/4.ok", b"")
+    assert done_slices(storage, C, 1) == {3: DONE}
+
+
+def test_failures_of_a_later_release_count_as_any(storage: Storage) -> None:
+    """One that cannot be read parks the instant, and is released by name."""
+    failure = Failure(at_ms=5, error="StorageError", what="full", who="h:1")
+    record_failure(storage, C, failure)
+    path = f".hoodie/.phantombase/{C}/failures/1"
+    storage.overwrite(path, json.dumps(later(json.loads(storage.read(path)))).encode())
+    assert read_failures(storage, C) == (failure,)
+    storage.overwrite(path, b"")
+    (unreadable,) = read_failures(storage, C)
+    assert unreadable.park
+    assert "release TABLE INSTANT" in unreadable.what
+    assert release_failures(storage, C) == 1
+
+
+def test_claims_and_heartbeats_of_a_later_release_show_who_works() -> None:
+    """Their notes too."""
+    claim = Claim.of_this_process(C, "me")
+    assert Claim.from_json(json.dumps(later(json.loads(claim.to_json()))).encode(), C) == claim
+    assert Claim.from_json(b"[]", C).holder == "unknown"
+
+
+def test_heartbeats_of_a_later_release_show_who_works(storage: Storage) -> None:
+    """Process and note are known."""
+    me, note = Process.current(), WorkNote(attempt=2, since_ms=3)
+    fields = {"boot": me.boot, "host": me.host, "pid": me.pid, "started": me.started, "note": note.to_note(), "new": 1}
+    storage.put_if_absent(heartbeat_path(C), b"phantombase\n" + json.dumps(later(fields)).encode())
+    beat = read_heartbeat(storage, C)
+    assert beat is not None
+    assert beat.owner == me
+    assert WorkNote.from_note(beat.note) == note
