@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from compactor_daemon.attempt import Aside, stay
 from compactor_daemon.claims import HeldClaim, table_id
 from compactor_daemon.compactor import Compacted
 from compactor_daemon.daemon import Daemon
@@ -67,7 +68,7 @@ class NoOp(ServedTable):
     duplicates = 0
     opened: Table
 
-    def execute(self, instant: str, held: HeldClaim, limit: Limit) -> Compacted | None:
+    def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside = stay) -> Compacted | None:
         """See `ServedTable`: what somebody has completed is not done again."""
         table = self.opened
         if self.is_done(instant):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import structlog
@@ -22,11 +23,13 @@ from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.records import (
     OK,
     SliceDone,
+    attempt_dead,
     attempt_folder,
     attempts,
     declare_dead,
     done_slices,
     open_next,
+    read_fate,
 )
 from compactor_daemon.slice_task import Round, SlicePart, SliceTask
 from timeline.errors import BarrierError, ConflictError, MissingFileError
@@ -44,6 +47,14 @@ _log = structlog.get_logger()
 
 RunTasks = Callable[[list[SliceTask]], list[SliceDone]]
 """Compacts file slices somewhere and returns their records; raises errors of the tree."""
+
+Aside = Callable[[], AbstractContextManager[bool]]
+"""Entered while an attempt waits for writes; whether it may wait for as long as they take, see `AttemptOptions`."""
+
+
+def stay() -> AbstractContextManager[bool]:
+    """The `Aside` of work that nothing else waits behind."""
+    return nullcontext(False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,13 +151,15 @@ def stage(
     options: AttemptOptions,
     run: RunTasks,
     check: Callable[[], None] = lambda: None,
+    aside: Aside = stay,
 ) -> tuple[list[SliceDone], TableSchema]:
     """Stages every file slice until barrier and closure hold; returns the records and the table's schema.
 
     The view is taken again after the barrier: a file group whose inputs (or schema) changed is done again. Each round
     looks at the barrier before it takes its view, also where it has nothing to do: a write that completes in between is
     in the view, or it still pended.
-    `check` raises when the work is to end; it is asked before each round and while waiting for the barrier.
+    `check` raises when the work is to end; it is asked before each round and while waiting for the barrier, which is
+    done `aside`.
     """
     storage = table.storage
     adopted = _adoptable(table, attempt)
@@ -175,7 +188,7 @@ def stage(
             _log.info("staging", instant=attempt.instant, attempt=attempt.number, slices=len(todo), adopted=len(done))
             run(todo)
         if waiting:
-            _wait_for(table, waiting, attempt, options, check)
+            _wait_for(table, waiting, attempt, options, check, aside)
         elif not todo:
             return [done[t.position] for t in tasks], schema
     raise BarrierError(
@@ -225,20 +238,34 @@ def _pending_of(table: Table, barrier: frozenset[str]) -> list[Instant]:
 
 
 def _wait_for(
-    table: Table, waiting: list[Instant], attempt: Attempt, options: AttemptOptions, check: Callable[[], None]
+    table: Table,
+    waiting: list[Instant],
+    attempt: Attempt,
+    options: AttemptOptions,
+    check: Callable[[], None],
+    aside: Aside,
 ) -> None:
+    """AttemptDeadError: the attempt was ended by others meanwhile."""
     _log.info("barrier_waiting", instant=attempt.instant, writes=[i.requested_time for i in waiting])
     deadline = time.monotonic() + options.barrier_s
-    while waiting := _pending_of(table, attempt.barrier):
-        check()
-        if time.monotonic() > deadline:
-            first = waiting[0]
-            raise BarrierError(
-                "writes that began before this compaction are still pending",
-                path=table.storage.base_path,
-                instant=attempt.instant,
-                expected=f"completed or rolled back within {options.barrier_s:g} s",
-                found=f"{first.action} {first.requested_time} {first.state.name.lower()} ({len(waiting)} in all)",
-                todo="Let the writer finish; if it is dead, the next Hudi writer rolls it back. Then run again.",
-            )
-        time.sleep(options.barrier_poll_s)
+    with aside() as is_patient:
+        while waiting := _pending_of(table, attempt.barrier):
+            check()
+            fate = read_fate(table.storage, attempt.instant, attempt.number)
+            if fate is not None:
+                raise attempt_dead(attempt.instant, attempt.number, fate)
+            if not is_patient and time.monotonic() > deadline:
+                raise _still_pending(table, waiting, attempt, options)
+            time.sleep(options.barrier_poll_s)
+
+
+def _still_pending(table: Table, waiting: list[Instant], attempt: Attempt, options: AttemptOptions) -> BarrierError:
+    first = waiting[0]
+    return BarrierError(
+        "writes that began before this compaction are still pending",
+        path=table.storage.base_path,
+        instant=attempt.instant,
+        expected=f"completed or rolled back within {options.barrier_s:g} s",
+        found=f"{first.action} {first.requested_time} {first.state.name.lower()} ({len(waiting)} in all)",
+        todo="Let the writer finish; if it is dead, the next Hudi writer rolls it back. Then run again.",
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from compactor_daemon.attempt import Attempt, open_attempt, stage
+from compactor_daemon.attempt import Aside, Attempt, open_attempt, stage, stay
 from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import Progress, Runner
 from compactor_daemon.foreign import ForeignWatch
@@ -137,12 +137,13 @@ def compact_instant(
     options: AttemptOptions,
     limit: Limit | None = None,
     tell: Callable[[WorkNote], None] = lambda _: None,
+    aside: Aside = stay,
 ) -> Compacted:
     """Brings one pending compaction to its end; the caller holds the claim.
 
     A decision made by an attempt that died is published; otherwise a new attempt is opened, staged and decided.
     StoppedError: the limit was reached before the decision; the attempt stays without fate, for the next run to adopt.
-    `tell` hears what the heartbeat says, as it changes.
+    `tell` hears what the heartbeat says, as it changes. `aside`: where it waits for writes.
     """
     started = time.monotonic()
     table = table.reload()
@@ -180,7 +181,7 @@ def compact_instant(
 
             with _taken_over_is_said(storage, work):
                 probe_partitions(storage, table.planned_partitions([work.plan]))
-                done, schema = stage(table, work, output, options, run, check)
+                done, schema = stage(table, work, output, options, run, check, aside)
                 go = decide_go(table, work, done, schema, lock)
         publish(table, go, lock, output)
         retire(table, go, output)

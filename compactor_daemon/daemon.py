@@ -11,13 +11,14 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
+from threading import Semaphore
 
 import structlog
 
@@ -27,6 +28,7 @@ from compactor_daemon.dispatch import (
     Action,
     Look,
     Request,
+    Resume,
     Rules,
     Stop,
     Sweep,
@@ -45,6 +47,9 @@ from timeline.schedule import Scheduled
 _log = structlog.get_logger()
 
 _KEPT = 10_000
+_ASIDE_MAX = 32
+"""Instants that wait for writes, each in a thread of its own; what waits beyond that keeps its slot."""
+_ASIDE_LOOK_S = 0.5
 _UPKEEP_THREADS = 8
 _NEVER_MS = 1 << 62
 _NEAR = 64
@@ -67,11 +72,13 @@ class Summary:
 
 @dataclass(slots=True)
 class _Work:
-    """An instant at work; `held` once it is claimed. `near`: those that would be taken around it."""
+    """An instant at work; `held` once it is claimed. `near`: those that would be taken around it. `go_on`: what it
+    waits for that has waited aside."""
 
     near: tuple[str, ...] = ()
     held: HeldClaim | None = None
     limit: Limit = field(default_factory=Limit)
+    go_on: SimpleQueue[None] = field(default_factory=lambda: SimpleQueue())
 
     def stop(self, why: str) -> None:
         """Stops it, unless it is past its decision."""
@@ -128,6 +135,7 @@ class Daemon:
         self._work: dict[tuple[str, str], _Work] = {}
         self._stop: Stop | None = None
         self._takes = 0
+        self._room_aside = Semaphore(_ASIDE_MAX)
         self._fatal: PhantombaseError | None = None
         self._beat = time.monotonic()
         self.summary = Summary()
@@ -172,7 +180,7 @@ class Daemon:
     def run(self) -> Summary:
         """Until the end. SparkError: the executor is gone, all claims are given back."""
         with (
-            ThreadPoolExecutor(self._rules.max_concurrent, "work") as workers,
+            ThreadPoolExecutor(self._rules.max_concurrent + _ASIDE_MAX, "work") as workers,
             ThreadPoolExecutor(min(_UPKEEP_THREADS, len(self._served)), "upkeep") as upkeep,
         ):
             while True:
@@ -198,6 +206,9 @@ class Daemon:
         match action:
             case Take(table, instant):
                 self._take(table, instant, workers)
+            case Resume(table, instant):
+                self._states[table] = self._states[table].resume(instant)
+                self._work[table, instant].go_on.put(None)
             case Look(table):
                 self._change(table, busy=True)
                 upkeep.submit(self._upkeep, table, self._served[table].look, self._looked)
@@ -244,9 +255,27 @@ class Daemon:
             if held.lost:
                 work.stop("the loss of its claim")
             self._news.put(partial(self._begun, table, instant))
-            return _Ended(done=served.execute(instant, held, work.limit))
+            return _Ended(done=served.execute(instant, held, work.limit, partial(self._aside, table, instant, work)))
         finally:
             held.release()
+
+    @contextmanager
+    def _aside(self, table: str, instant: str, work: _Work) -> Iterator[bool]:
+        """Where work waits for writes: its slot is another's meanwhile. What fails there asks for none again."""
+        if not self._room_aside.acquire(blocking=False):
+            yield False
+            return
+        try:
+            self._news.put(partial(self._put_aside, table, instant, work))
+            yield not self._rules.once
+            self._news.put(partial(self._wants_on, table, instant))
+            while True:
+                work.limit.check()
+                with suppress(Empty):
+                    work.go_on.get(timeout=_ASIDE_LOOK_S)
+                    return
+        finally:
+            self._room_aside.release()
 
     def _note_failure(self, table: str, instant: str, error: Exception) -> None:
         weight = weigh(error)
@@ -306,6 +335,14 @@ class Daemon:
         requested = self._states[table].requested_ms(instant)
         self._observer.started(table, None if requested is None else max(0, clock_ms() - requested) / 1000)
 
+    def _put_aside(self, table: str, instant: str, work: _Work) -> None:
+        self._states[table] = self._states[table].put_aside(instant)
+        if self._stop is not None:
+            work.stop("the end of its daemon")
+
+    def _wants_on(self, table: str, instant: str) -> None:
+        self._states[table] = self._states[table].wants_on(instant)
+
     def _ended(self, table: str, instant: str, work: _Work, ended: _Ended) -> None:
         del self._work[table, instant]
         state = self._states[table] = self._states[table].end(instant)
@@ -361,8 +398,8 @@ class Daemon:
     def _stopped(self, how: Stop) -> None:
         self._stop = how
         _log.info("stopping", how=how.value, running=len(self._work))
-        if how is Stop.HAND_OVER:
-            for work in self._work.values():
+        for (table, instant), work in self._work.items():
+            if how is Stop.HAND_OVER or instant in self._states[table].aside:
                 work.stop("the end of its daemon")
 
     @property

@@ -4,6 +4,7 @@
     request     schedule a compaction under the table lock (daemons with --schedule): when a look found one due
     sweep       finish what earlier daemons left behind of instants that are completed: at first, then now and then
     take        claim an instant and execute it: while fewer than `max_concurrent` are at work
+    resume      let one go on that has waited for writes: it held no slot meanwhile, and comes before what is taken
 
 Tables take turns: the one with the least work at hand first, then the one served longest ago. Within a table the
 earliest instant comes first, or the one with the most log bytes. Where others claim from the same table, a daemon
@@ -33,7 +34,7 @@ class Stop(Enum):
     """How a daemon stops: it claims nothing more, and"""
 
     FINISH = "finish"
-    """instants at work are brought to their end."""
+    """instants at work are brought to their end, but for those that wait for writes: they are handed over."""
     HAND_OVER = "hand-over"
     """staging is stopped; another daemon adopts the finished file slices."""
 
@@ -82,7 +83,15 @@ class Take:
     instant: str
 
 
-Action = Look | Request | Sweep | Take
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Let an instant go on that has waited aside."""
+
+    table: str
+    instant: str
+
+
+Action = Look | Request | Sweep | Take | Resume
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +111,12 @@ def decide(
     if stop is not None:
         return Decision(ended=running == 0 and not any(t.busy for t in tables.values()), wait_s=rules.poll_s)
     actions: list[Action] = [a for name, t in tables.items() if (a := _upkeep(name, t, now_ms)) is not None]
-    takes = _takes(tables, rules.max_concurrent - running, now_ms, rules, pick)
+    free = rules.max_concurrent - sum(t.slots for t in tables.values())
+    resumed = _resumed(tables)[: max(0, free)]
+    takes = _takes(tables, free - len(resumed), now_ms, rules, pick)
     if rules.once and not actions and not takes and running == 0 and _at_rest(tables):
         return Decision(ended=True)
-    return Decision(actions=(*actions, *takes), wait_s=0.0 if takes else _wait_s(tables, now_ms, rules))
+    return Decision(actions=(*actions, *resumed, *takes), wait_s=0.0 if takes else _wait_s(tables, now_ms, rules))
 
 
 def _upkeep(name: str, table: TableState, now_ms: int) -> Action | None:
@@ -116,6 +127,11 @@ def _upkeep(name: str, table: TableState, now_ms: int) -> Action | None:
     if now_ms >= table.look_at:
         return Look(name)
     return Sweep(name) if now_ms >= table.sweep_at and table.available else None
+
+
+def _resumed(tables: Mapping[str, TableState]) -> list[Resume]:
+    """Those that have waited, earliest instant first."""
+    return sorted((Resume(name, i) for name, t in tables.items() for i in t.eager), key=lambda r: (r.instant, r.table))
 
 
 def _takes(

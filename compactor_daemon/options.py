@@ -116,7 +116,7 @@ class AttemptOptions:
     foreign_look_s: float = option(3.0, "how often we look for a Hudi compactor while file slices are staged")
     heartbeat_s: float = option(30.0, "how often our heartbeat, which Hudi 1.2+ respects, is refreshed")
     heartbeat_expiry_s: float = option(EXPIRY_S, "a heartbeat of Hudi older than this is no sign of life")
-    barrier_s: float = option(300.0, "how long to wait for writes that began before the compaction")
+    barrier_s: float = option(300.0, "how long to wait for writes that began before the compaction; daemons wait on")
     barrier_poll_s: float = option(1.0, "how often the barrier looks")
     claim_wait_s: float = option(0.0, "how long to wait for another phantombase compactor on the table")
     redo_max: int = option(5, "rounds of staging when inputs keep changing")

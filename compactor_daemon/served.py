@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from compactor_daemon.attempt import Aside
 from compactor_daemon.claims import Claims, HeldClaim
 from compactor_daemon.compactor import Compacted
 from compactor_daemon.limit import Limit
@@ -54,8 +55,8 @@ class Served(Protocol):
         """Whether a daemon has completed it since it was found pending; False may be out of date."""
         ...
 
-    def execute(self, instant: str, held: HeldClaim, limit: Limit) -> Compacted | None:
-        """Executes a claimed instant; None: it is not pending any more."""
+    def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside) -> Compacted | None:
+        """Executes a claimed instant; None: it is not pending any more. `aside`: where it waits for writes."""
         ...
 
     def failed(self, instant: str, error: Exception) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from compactor_daemon.attempt import Aside, stay
 from compactor_daemon.claims import Claims, HeldClaim
 from compactor_daemon.compactor import Compacted, compact_instant, pending_instants, preflight
 from compactor_daemon.dispatch import Order
@@ -128,7 +129,7 @@ class ServedTable:
             return False
         return instant not in pending_instants(Table.open(self.path))
 
-    def execute(self, instant: str, held: HeldClaim, limit: Limit) -> Compacted | None:
+    def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside = stay) -> Compacted | None:
         """Brings a claimed instant to its end; None: somebody else already has. Errors: as `compact_instant`."""
         table = Table.open(self.path)
         if instant not in pending_instants(table):
@@ -146,6 +147,7 @@ class ServedTable:
             options=self._settings.attempt,
             limit=limit,
             tell=held.report,
+            aside=aside,
         )
 
     def failed(self, instant: str, error: Exception) -> None:

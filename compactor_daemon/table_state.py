@@ -25,13 +25,16 @@ class Pending:
 class TableState:
     """What the daemon knows of a table. Times in ms of the loop's clock; `busy`: a look, request or sweep is under way.
 
-    `claimed`: by others, as last heard. `running`: ours. `postponed`: not before that time, for reasons of others.
-    `served`: the number of the last take on this table, over all tables.
+    `claimed`: by others, as last heard. `running`: ours. `aside`: those of them that wait for writes, and hold no slot.
+    `eager`: those of them that have waited, and ask for a slot. `postponed`: not before that time, for reasons of
+    others. `served`: the number of the last take on this table, over all tables.
     """
 
     pending: tuple[Pending, ...] = ()
     claimed: frozenset[str] = frozenset()
     running: frozenset[str] = frozenset()
+    aside: frozenset[str] = frozenset()
+    eager: frozenset[str] = frozenset()
     postponed: Mapping[str, int] = field(default_factory=dict)
     available: bool = True
     due: bool = False
@@ -85,9 +88,26 @@ class TableState:
         """An instant is at work here."""
         return replace(self, running=self.running | {instant}, served=served)
 
+    @property
+    def slots(self) -> int:
+        """How many of those at work hold a slot."""
+        return len(self.running) - len(self.aside)
+
+    def put_aside(self, instant: str) -> TableState:
+        """It waits for writes, and gives its slot back."""
+        return replace(self, aside=self.aside | {instant})
+
+    def wants_on(self, instant: str) -> TableState:
+        """What it waited for has ended."""
+        return replace(self, eager=self.eager | {instant})
+
+    def resume(self, instant: str) -> TableState:
+        """It has a slot again."""
+        return replace(self, aside=self.aside - {instant}, eager=self.eager - {instant})
+
     def end(self, instant: str) -> TableState:
         """It is at work no more."""
-        return replace(self, running=self.running - {instant})
+        return replace(self.resume(instant), running=self.running - {instant})
 
     def without(self, instants: frozenset[str]) -> TableState:
         """They are not pending any more."""

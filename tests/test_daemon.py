@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from compactor_daemon.attempt import Aside
 from compactor_daemon.claims import Claim
 from compactor_daemon.compactor import Compacted
 from compactor_daemon.daemon import Daemon, Summary
@@ -93,6 +94,8 @@ class FakeTable:
         self.tried: list[str] = []
         self.look_error: Exception | None = None
         self.work: Callable[[str, Limit], None] = lambda instant, limit: None
+        self.writes: dict[str, threading.Event] = {}
+        self.patient: bool | None = None
 
     def look(self) -> Seen:
         self.looks += 1
@@ -114,10 +117,14 @@ class FakeTable:
             self.pending.remove(instant)  # as the next listing shows
         return instant in self.done
 
-    def execute(self, instant: str, held: object, limit: Limit) -> Compacted | None:
+    def execute(self, instant: str, held: object, limit: Limit, aside: Aside) -> Compacted | None:
         self.tried.append(instant)
         if instant not in self.pending:
             return None
+        if (write := self.writes.get(instant)) is not None:
+            with aside() as self.patient:
+                while not write.wait(0.01):
+                    limit.check()
         self.work(instant, limit)
         self.pending.remove(instant)
         return done(instant)
@@ -468,3 +475,75 @@ def test_the_observer_hears_each_instant_begin_and_end() -> None:
     table.work = work
     daemon_of(table, observer=heard).run()
     assert heard.events == ["started", "failed", "nothing", "started", "finished"]
+
+
+def test_what_waits_for_a_write_holds_no_slot() -> None:
+    """Other tables go on with the only slot; when the write has ended the compaction goes on, as the same attempt."""
+    slow, other = FakeTable("a", "1"), FakeTable("b", "1", "2", "3")
+    slow.writes["1"] = write = threading.Event()
+    runs = Running(daemon_of(slow, other, once=False, max_concurrent=1, sweep_s=300.0))
+    until(lambda: not other.pending and slow.patient is not None)
+    assert slow.patient, "it waits as long as the write takes"
+    assert slow.pending == ["1"]
+    assert "1" in slow.claims.held, "nobody else opens an attempt meanwhile"
+    write.set()
+    until(lambda: not slow.pending)
+    assert slow.tried == ["1"]
+    runs.end(Stop.FINISH)
+
+
+def test_what_has_waited_takes_no_slot_that_another_holds() -> None:
+    """It goes on once a slot is free."""
+    slow, other = FakeTable("a", "1"), FakeTable("b", "1")
+    slow.writes["1"] = write = threading.Event()
+    busy, free, seen = threading.Event(), threading.Event(), list[str]()
+
+    def work(instant: str, limit: Limit) -> None:
+        busy.set()
+        assert free.wait(WAIT_S)
+        seen.append("b")
+
+    other.work = work
+    slow.work = lambda instant, limit: seen.append("a")
+    runs = Running(daemon_of(slow, other, once=False, max_concurrent=1, sweep_s=300.0))
+    until(busy.is_set)
+    write.set()
+    time.sleep(0.2)
+    free.set()
+    until(lambda: not slow.pending and not other.pending)
+    assert seen == ["b", "a"]
+    runs.end(Stop.FINISH)
+
+
+@pytest.mark.parametrize("how", [Stop.FINISH, Stop.HAND_OVER])
+def test_a_daemon_that_stops_does_not_wait_for_writes(how: Stop) -> None:
+    """What waits is handed over: it is not decided."""
+    slow = FakeTable("a", "1")
+    slow.writes["1"] = threading.Event()
+    runs = Running(daemon_of(slow, once=False))
+    until(lambda: slow.patient is not None)
+    summary = runs.end(how)
+    assert summary.left == {"a": ("1",)}
+    assert not slow.claims.held
+    assert not slow.failures
+
+
+def test_a_daemon_that_runs_once_waits_for_writes_no_longer_than_asked() -> None:
+    """It gives its slot back all the same."""
+    slow, other = FakeTable("a", "1"), FakeTable("b", "1")
+    slow.writes["1"] = write = threading.Event()
+    other.work = lambda instant, limit: write.set()
+    assert len(daemon_of(slow, other, max_concurrent=1).run().done) == 2
+    assert slow.patient is False
+
+
+def test_of_too_many_that_wait_the_last_keep_their_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a thread; those beyond the limit wait as long as `barrier_s` says."""
+    monkeypatch.setattr("compactor_daemon.daemon._ASIDE_MAX", 1)
+    table, writes = FakeTable("a", "1", "2"), threading.Event()
+    table.writes = {"1": writes, "2": writes}
+    runs = Running(daemon_of(table, once=False, max_concurrent=1))
+    until(lambda: len(table.tried) == 2 and table.patient is False)
+    writes.set()
+    until(lambda: not table.pending)
+    runs.end(Stop.FINISH)

@@ -13,6 +13,7 @@ from compactor_daemon.dispatch import (
     Look,
     Order,
     Request,
+    Resume,
     Rules,
     Stop,
     Sweep,
@@ -132,6 +133,19 @@ def test_it_waits_for_the_next_moment_something_can_happen() -> None:
     assert decided({"a": replace(SEEN, postponed={"1": NOW + 500})}).wait_s == 0.5
 
 
+def test_what_waits_for_a_write_leaves_its_slot_to_others() -> None:
+    """And gets the next one that is free once it has waited, before anything new is begun."""
+    waiting = replace(SEEN, running=frozenset({"5"}), pending=pending("1")).put_aside("5")
+    other = replace(SEEN, pending=pending("2"))
+    assert decided({"a": waiting, "b": other}).actions == (Take("b", "2"),)
+    eager = waiting.wants_on("5")
+    assert decided({"a": eager, "b": other}).actions == (Resume("a", "5"),)
+    assert decided({"a": eager, "b": other.begin("2", 1)}).actions == ()
+    assert decided({"a": eager, "b": other}, max_concurrent=2).actions == (Resume("a", "5"), Take("b", "2"))
+    assert eager.resume("5").slots == 1
+    assert eager.end("5").slots == 0
+
+
 def test_our_own_claims_are_not_those_of_others() -> None:
     working = replace(SEEN, running=frozenset({"1"}))
     seen = working.after_look(pending("1", "2"), frozenset({"1", "2"}), NOW, 10_000)
@@ -152,7 +166,9 @@ def test_of_a_table_in_trouble_nothing_is_taken() -> None:
 
 _instants = st.sets(st.sampled_from("123456"), max_size=6)
 _states = st.builds(
-    TableState,
+    lambda aside, eager, running, **known: TableState(
+        running=running, aside=running & aside, eager=running & aside & eager, **known
+    ),
     pending=st.builds(
         lambda names, standings: tuple(
             Pending(instant=i, standing=s) for i, s in zip(sorted(names), standings, strict=False)
@@ -162,6 +178,8 @@ _states = st.builds(
     ),
     claimed=_instants.map(frozenset),
     running=_instants.map(frozenset),
+    aside=_instants.map(frozenset),
+    eager=_instants.map(frozenset),
     postponed=st.dictionaries(st.sampled_from("123456"), st.sampled_from([NOW - 1, NOW + 1000])),
     available=st.booleans(),
     due=st.booleans(),
@@ -186,9 +204,13 @@ def test_whatever_is_known_decisions_keep_the_rules(
     rules = Rules(max_concurrent=slots, once=once)
     decision = decide(tables, stop, NOW, rules, chance.randrange)  # type: ignore[attr-defined]
     takes = [a for a in decision.actions if isinstance(a, Take)]
-    others = [a for a in decision.actions if not isinstance(a, Take)]
-    running = sum(len(t.running) for t in tables.values())
-    assert len(takes) <= max(0, slots - running)
+    resumed = [a for a in decision.actions if isinstance(a, Resume)]
+    others = [a for a in decision.actions if not isinstance(a, Take | Resume)]
+    free = max(0, slots - sum(len(t.running) - len(t.aside) for t in tables.values()))
+    assert len(takes) + len(resumed) <= free
+    assert all(r.instant in tables[r.table].eager for r in resumed)
+    eager = sum(len(t.eager) for t in tables.values())
+    assert stop is not None or len(resumed) == min(free, eager), "what has waited goes on first"
     for take in takes:
         state = tables[take.table]
         assert state.available
