@@ -116,16 +116,16 @@ def test_the_command_shows_what_is_left_out(tmp_path: Path) -> None:
     first = groups_of(path)[0]
     damaged(path, "partial", first)
 
-    def said(*options: str) -> str:
+    def shown(*options: str) -> str:
         done = CliRunner().invoke(app, ["schedule", str(path), "--sole-writer", *options])
         assert done.exit_code == 0, done.output
         return done.stdout
 
-    dry = json.loads(said("--dry-run", "--json"))
+    dry = json.loads(shown("--dry-run", "--json"))
     assert [row["rule"] for row in dry["left_out"] if row["file_id"] == first.file_id] == ["cannot be merged"]
     assert [(row["partition"], row["file_id"]) for row in dry["cannot_be_merged"]] == [first.key]
-    assert "cannot be merged" in said("--dry-run")
-    text = " ".join(said().split())
+    assert "cannot be merged" in shown("--dry-run")
+    text = " ".join(shown().split())
     assert "requested compaction" in text
     assert f"left out: 1 file group that cannot be merged, such as {first.partition}/{first.file_id}: {PARTIAL}" in text
 
@@ -157,11 +157,11 @@ def test_nothing_is_requested_where_nothing_else_is_there(picking: Picking, tmp_
 def test_another_one_takes_its_place(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
     """Within the same limits."""
     path = unzip_golden("v9_plain", tmp_path)
-    said = replace(PLAN_NOW, **options)
+    chosen = replace(PLAN_NOW, **options)
     copy = unzip_golden("v9_plain", tmp_path / "copy")
-    (first, *_) = planned(schedule(copy, said))
+    (first, *_) = planned(schedule(copy, chosen))
     damaged(path, kind, next(g for g in groups_of(path) if g.key == first))
-    done = schedule(path, said)
+    done = schedule(path, chosen)
     assert len(planned(done)) >= 1
     assert first not in planned(done)
     assert [(o.partition, o.file_id) for o in refused(done)] == [first]

@@ -114,7 +114,7 @@ def schedule_compaction(
 
 
 def _warn(table: Table, notes: PlanNotes) -> None:
-    """Of file groups that will not be compacted until what is said of them changes."""
+    """Logs that file groups cannot be merged: they are not compacted until that changes."""
     if left := notes.unmergeable:
         _log.warning(
             "left_out",

@@ -28,8 +28,8 @@ class Footprint:
 
     `looked_up`: the file groups were chosen by where keys lie. `buckets`: (partition, first 8 characters) of new
     file ids, where these are buckets. `inserts`: partitions that get new keys which must be nobody else's.
-    `everywhere`: new keys must be nobody else's in any partition. A bucket index tells no new keys apart: then every
-    row of another write may be one.
+    `everywhere`: no other write may have added the new keys to any partition. Under a bucket index every row of
+    another write may be a new key.
     """
 
     appended: frozenset[GroupKey]

@@ -20,7 +20,7 @@ from timeline.table import Table, TableSchema, consistent
 from timeline.view import TableView, is_replaced, latest_slice
 from writer_hooks.engine import Pieces
 from writer_hooks.lookup_step import bins_of
-from writer_hooks.moved_keys_step import KeysToAllBins, Misplaced, MisplacedStep
+from writer_hooks.misplaced_keys_step import KeysToAllBins, Misplaced, MisplacedStep
 from writer_hooks.options import Operation, WriteOptions
 
 

@@ -176,7 +176,7 @@ def _merged_type(table: pa.DataType, incoming: pa.DataType, path: str) -> pa.Dat
 
 
 def _cast(table: pa.DataType, incoming: pa.DataType) -> str:
-    """What the rows' column needs. Only who knows the zone of its times can tell an instant from a time of day."""
+    """The cast that brings the rows' column to the table's type. No zone is taken for granted: it may be any."""
     if not (pa.types.is_timestamp(table) and pa.types.is_timestamp(incoming)):
         return "Cast the column."
     if table.tz is not None:
