@@ -19,8 +19,11 @@ import tempfile
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from bench.processes import run
 from bench.report import Goal, Report
@@ -30,6 +33,7 @@ from timeline.file_name import BaseFileName, LogFileName
 from timeline.instant import Instant, State, format_time
 from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
+from timeline.log_write import delete_block
 from timeline.planner import Situation, plan_compaction
 from timeline.schedule import schedule_compaction
 from timeline.schedule_options import ScheduleOptions
@@ -39,6 +43,7 @@ from timeline.table import Table
 from timeline.triggers import TriggerStrategy
 from writer_hooks.create_table import create_table
 from writer_hooks.new_table import NewTable
+from writer_hooks.table_schema import new_schema
 
 _GROUPS = (10_000, 100_000, 1_000_000)
 _PER_PARTITION = 100
@@ -47,6 +52,7 @@ _SLICES = 10
 _RUNS = 5
 _BASE_BYTES, _LOG_BYTES = 100 << 20, 5 << 20
 _MARK = ".hoodie_partition_metadata"
+_SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,19 @@ class ListedFromMemory(LocalStorage):
             return _files(int(upper) * _PER_FOLDER + int(lower), self.times)
         names = range(min(_PER_FOLDER, self.partitions)) if upper else range(-(-self.partitions // _PER_FOLDER))
         return [Entry(name=".hoodie", is_folder=True), *(Entry(name=f"{n:04d}", is_folder=True) for n in names)]
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        if path.startswith(".hoodie"):
+            return LocalStorage.open_input(self, path)
+        return pa.BufferReader(_log(self.times[-1]))
+
+
+@cache
+def _log(instant: str) -> bytes:
+    """A log file of a delete. Only block headers are read, so that it stands for one of any size."""
+    key, schema = pa.array(["k"]), new_schema("planning", _SCHEMA)
+    parts = delete_block(key, pa.array([""]), (), instant=instant, schema_text=schema, hudi_0x=False)
+    return b"".join(bytes(part) for part in parts)
 
 
 def _partition(number: int) -> str:
@@ -126,16 +145,21 @@ def _plan(folder: Path, groups: int, where: str, *, limited: bool) -> dict[str, 
     """Makes the table, then the plan; how long that took, and the most memory this process had."""
     table = create_table(LocalStorage(str(folder)), NewTable(name="planning", version=9, key_fields=("id",)))
     times = tuple(format_time(datetime.now() - timedelta(hours=2 - n / 10)) for n in range(3))
+    commit = CommitMetadata(extra_metadata={"schema": new_schema("planning", _SCHEMA)})
     for moment in times:
         done = Instant(requested_time=moment, action="deltacommit", state=State.COMPLETED, completion_time=moment)
-        (folder / table.instant_path(done)).write_bytes(encode_commit(CommitMetadata(), table.layout.encoding))
+        (folder / table.instant_path(done)).write_bytes(encode_commit(commit, table.layout.encoding))
     partitions = groups // _PER_PARTITION
     if where == "disk":
         for number in range(partitions):
             (folder / _partition(number)).mkdir(parents=True)
             for entry in _files(number, times):
-                with open(folder / _partition(number) / entry.name, "wb") as file:
-                    file.truncate(entry.size)  # a hole: it takes no room
+                path = folder / _partition(number) / entry.name
+                if ".log." in entry.name:
+                    path.write_bytes(_log(times[-1]))
+                else:
+                    with open(path, "wb") as file:
+                        file.truncate(entry.size)  # a hole: it takes no room
         storage = LocalStorage(str(folder))
     else:
         storage = ListedFromMemory(str(folder), partitions, times)
@@ -158,7 +182,7 @@ def _choosing(table: Table, options: ScheduleOptions) -> float:
     started = time.monotonic()
     survey = Survey(table, timeline, facts, options)
     situation = Situation(timeline=timeline, facts=facts, now=table.now())
-    planned = plan_compaction(survey.looks(), situation, options, survey.measure)
+    planned = plan_compaction(survey.looks(), situation, options, survey.measure, survey.refused)
     seconds = time.monotonic() - started
     if len(planned.plans[0]) != _SLICES:
         raise RuntimeError(f"{_SLICES} file groups expected: {planned.why}")

@@ -95,6 +95,10 @@ def _data(table: str, done: Scheduled, dry_run: bool) -> dict[str, Any]:
             {"instant": r.instant, "action": r.plan.action, "file_groups": len(r.plan.operations)}
             for r in done.requested
         ],
+        "cannot_be_merged": [
+            {"partition": o.partition, "file_id": o.file_id, "why": o.why}
+            for o in (done.notes.unmergeable if done.notes else ())
+        ],
     }
     if dry_run:
         data["instant"] = None
@@ -129,6 +133,8 @@ def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         for plan in data["plans"]:
             what = "compaction" if plan["action"] == "compaction" else "log compaction"
             yield Text(f"requested {what} {plan['instant']}: {plural(plan['file_groups'], 'file group')}")
+        if left := data["cannot_be_merged"]:
+            yield Text(f"left out: {plural(len(left), 'file group')} that cannot be merged, such as {_where(left[0])}")
 
 
 def _render_dry_run(data: Mapping[str, Any]) -> Iterable[RenderableType]:
@@ -154,6 +160,12 @@ def _render_dry_run(data: Mapping[str, Any]) -> Iterable[RenderableType]:
             f"for a file group: {summary['read_amplification']:g} now, {summary['read_amplification_after']:g} then"
         )
         yield Text(data["why"])
+
+
+def _where(row: Mapping[str, Any]) -> str:
+    return (
+        f"{row['partition']}/{row['file_id']}: {row['why']}" if row["partition"] else f"{row['file_id']}: {row['why']}"
+    )
 
 
 def _column(field: str, title: str = "", *, right: bool = False, shorten: bool = False) -> Column:

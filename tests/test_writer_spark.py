@@ -13,8 +13,9 @@ import pytest
 
 from tests.test_writer import read, rows, trips
 from tests.test_writer_refusals import contents
-from timeline.errors import UsageError
+from timeline.errors import UnsupportedError, UsageError
 from timeline.local_storage import LocalStorage
+from timeline.metadata_table.record_index import GLOBAL_KEYS_MARK
 from writer_hooks.pieces import Piece, pack
 from writer_hooks.spark_engine import default_slots
 from writer_hooks.spool import ROWS, Spool, remove_old
@@ -63,6 +64,21 @@ def test_what_is_wrong_with_rows_is_told_as_it_is(spark: Any, tmp_path: Path) ->
         trips(spark.createDataFrame(bad), 9).upsert(str(path))
     assert "\n" not in str(caught.value)
     assert contents(path) == before
+
+
+@pytest.mark.spark
+def test_keys_of_other_partitions_are_found_by_tasks(spark: Any, tmp_path: Path) -> None:
+    """Every task gets every key; one of the file slices is in each."""
+    path = tmp_path / "trips"
+    trips(rows(*((n, 1, 1.0) for n in range(30))), 9).upsert(str(path))
+    (path / GLOBAL_KEYS_MARK).touch()
+    before = contents(path)
+    moved = rows((0, 2, 2.0), (1, 2, 2.0), (2, 2, 2.0), (99, 2, 2.0))
+    moved = moved.set_column(1, moved.schema.field(1), pa.array(["mon"] * 4))
+    with pytest.raises(UnsupportedError, match="2 of them, such as 'k0001' in partition 'mon': it lies in 'tue'"):
+        trips(spark.createDataFrame(moved), 9).upsert(str(path))
+    assert contents(path) == before
+    assert trips(spark.createDataFrame(moved.slice(3)), 9).upsert(str(path)).inserts == 1
 
 
 @pytest.mark.spark

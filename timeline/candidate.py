@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from timeline.active import Timeline
@@ -19,12 +19,13 @@ HAS_LOGS = "it has log files"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceStats:
     """Rows of the base file and entries of the logs, `deletes` of them; what the logs hold piece by piece. None where
-    nobody asked."""
+    nobody asked. `unreadable`: why none of this is known though it was asked for."""
 
     base_rows: int | None = None
     log_rows: int | None = None
     deletes: int | None = None
     runs: tuple[LogRun, ...] | None = None
+    unreadable: str | None = None
 
     @property
     def merged_at(self) -> str:
@@ -53,6 +54,14 @@ class Candidate:
     why: str
     waited_s: float | None
     pieces: tuple[LogPiece, ...] = ()
+
+    @property
+    def merged(self) -> FileSlice:
+        """The slice with only those files that are to be merged."""
+        if self.kind is not Kind.MINOR:
+            return self.slice
+        files = {f for piece in self.pieces for f in (*piece.files, *piece.replaced)}
+        return replace(self.slice, base=None, logs=tuple(log for log in self.slice.logs if log in files))
 
 
 def candidate_of(

@@ -27,6 +27,7 @@ class Rule(Enum):
     BUSY = "in a pending table service"
     NOT_DUE = "not due"
     NOT_PICKED = "not picked"
+    UNMERGEABLE = "cannot be merged"
     STRATEGY = "strategy"
     LIMIT = "limit"
 
@@ -63,6 +64,11 @@ class PlanNotes:
     runs_before: int
     runs_after: int
     left: tuple[LeftOut, ...]
+
+    @property
+    def unmergeable(self) -> tuple[LeftOut, ...]:
+        """What of it a compactor would refuse, or could not read."""
+        return tuple(o for o in self.left if o.rule is Rule.UNMERGEABLE)
 
     def summary(self) -> dict[str, Any]:
         """As plain data; `read_amplification`: files a reader opens for each file group."""

@@ -5,6 +5,7 @@ Partitions come one by one, listed as they are asked for, so that a limited plan
     group     is anything in the way? (no log files, replaced, in a pending table service)
     due       by the trigger, or by its partition's urgency
     pick      minor, major or not yet, by the runs of its slice
+    check     would a compactor refuse it? Asked of what is picked only, as the plans are filled
     order     Hudi's strategies; without one: least recently compacted first under limits, largest logs first else
     bounds    plans are filled until their limits close them
 
@@ -13,6 +14,7 @@ Least recently compacted first means that no file group starves: once compacted,
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -31,6 +33,12 @@ from timeline.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced
 
 Measure = Callable[[Iterable[FileSlice]], Iterator[tuple[FileSlice, SliceStats]]]
 """Looks sizes and row counts up, in order, as they are asked for."""
+
+Check = Callable[[Iterable[Candidate]], Iterator[tuple[Candidate, str | None]]]
+"""Why a compactor would refuse each candidate, None where it would not; in order, as they are asked for."""
+
+_ROUNDS_MAX = 5
+"""How often a strategy of Hudi chooses again after something it chose was refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +89,19 @@ def pending_writer(timeline: Timeline) -> Instant | None:
     return min(timeline.pending_delta_commits, key=lambda i: i.requested_time, default=None)
 
 
-def plan_compaction(looks: Iterable[Look], situation: Situation, options: ScheduleOptions, measure: Measure) -> Planned:
+def plan_compaction(
+    looks: Iterable[Look], situation: Situation, options: ScheduleOptions, measure: Measure, check: Check
+) -> Planned:
     """The plans to request now. Only as many of the looks are taken as the plans have room for."""
-    planner = _Planner(situation, options, measure)
+    planner = _Planner(situation, options, measure, check)
     filled = fill(planner.ordered(looks), _cost, options)
     count = filled.total.slices
     for candidate, why in filled.left:
         planner.leave(candidate.slice, Rule.LIMIT, why)
-    for candidate in planner.chosen[count + len(filled.left) :]:
+    for candidate in planner.behind:
         planner.leave(candidate.slice, Rule.LIMIT, f"behind the end of the plan: {filled.closed}")
+    for slice_, why in planner.outside:
+        planner.leave(slice_, Rule.STRATEGY, why)
     notes = planner.notes(filled.plans, filled.total)
     again = tuple(dict.fromkeys(o.partition for o in planner.left if o.rule.comes_back))
     if not count:
@@ -105,7 +117,7 @@ def plan_compaction(looks: Iterable[Look], situation: Situation, options: Schedu
     closed = f", then {filled.closed} was reached" if filled.closed else ""
     return Planned(
         plans=filled.plans,
-        why=f"{count} file group{'s' if count > 1 else ''} with log files{closed}",
+        why=f"{count} file group{'s' if count > 1 else ''} with log files{closed}{_refused(notes)}",
         notes=notes,
         again=again,
         closed_in=planner.here if filled.closed and not options.strategies else None,
@@ -120,6 +132,12 @@ def _nothing(left: Iterable[LeftOut]) -> str:
     first = told[0]
     more = f" ({len(told)} file groups are left out)" if len(told) > 1 else ""
     return f"nothing to plan: {first.path}: {first.why}{more}"
+
+
+def _refused(notes: PlanNotes) -> str:
+    """What was left out since a compactor would refuse it, if anything."""
+    left = notes.unmergeable
+    return f"; {len(left)} left out that cannot be merged: {left[0].path}: {left[0].why}" if left else ""
 
 
 def _cost(candidate: Candidate) -> Cost:
@@ -141,11 +159,12 @@ def _runs(candidate: Candidate) -> int:
 class _Planner:
     """One planning: what was seen and left out, as the partitions come by."""
 
-    def __init__(self, situation: Situation, options: ScheduleOptions, measure: Measure) -> None:
-        self._in, self._options, self._measure = situation, options, measure
+    def __init__(self, situation: Situation, options: ScheduleOptions, measure: Measure, check: Check) -> None:
+        self._in, self._options, self._measure, self._check = situation, options, measure, check
         self.left: list[LeftOut] = []
         self.here: Waiting | None = None
-        self.chosen: list[Candidate] = []
+        self.behind: deque[Candidate] = deque()  # what a strategy of Hudi chose and nobody has asked for
+        self.outside: tuple[tuple[FileSlice, str], ...] = ()  # what it did not choose
         self._seen: set[GroupKey] = set()
         self._partitions = 0
         self._runs = self._groups = 0
@@ -168,20 +187,37 @@ class _Planner:
         today = self._in.now.date()
         seen: dict[str, list[Candidate]] = {}
         for look in looks:
-            given = seen.setdefault(look.waiting.folder, [])
-            given += self._candidates(look)
+            seen.setdefault(look.waiting.folder, []).extend(self._picked(look))
         partitions = keep_partitions(tuple(seen), self._options, today)
         for partition, why in partitions.left:
             for candidate in seen[partition]:
                 self.leave(candidate.slice, Rule.STRATEGY, why)
         found = {c.slice.key: c for partition in partitions.kept for c in seen[partition]}
-        chosen = keep_slices([c.slice for c in found.values()], self._options, today)
-        for slice_, why in chosen.left:
-            self.leave(slice_, Rule.STRATEGY, why)
-        self.chosen = [found[s.key] for s in chosen.kept]
-        yield from self.chosen
+        given = set[GroupKey]()
+        for _ in range(_ROUNDS_MAX):
+            chosen = keep_slices([c.slice for c in found.values()], self._options, today)
+            self.outside = chosen.left
+            self.behind = deque(found[s.key] for s in chosen.kept if s.key not in given)
+            if not self.behind:
+                return
+            for candidate, refusal in self._check(tuple(self.behind)):
+                self.behind.popleft()
+                if refusal is None:
+                    given.add(candidate.slice.key)
+                    yield candidate
+                else:
+                    del found[candidate.slice.key]  # what it chooses instead comes in the next round
+                    self.leave(candidate.slice, Rule.UNMERGEABLE, refusal)
 
     def _candidates(self, look: Look) -> Iterator[Candidate]:
+        """What is picked in one partition and would not be refused."""
+        for candidate, why in self._check(self._picked(look)):
+            if why is None:
+                yield candidate
+            else:
+                self.leave(candidate.slice, Rule.UNMERGEABLE, why)
+
+    def _picked(self, look: Look) -> Iterator[Candidate]:
         """Of one partition, least recently compacted first, then by log bytes."""
         self.here = look.waiting
         self._partitions += 1
@@ -190,6 +226,9 @@ class _Planner:
         for slice_, stats in self._measure(slices):
             if look.waiting.since is not None and stats.merged_at >= look.waiting.since:
                 self._seen.discard(slice_.key)  # by a minor compaction: its turn comes later too
+                continue
+            if stats.unreadable is not None:
+                self.leave(slice_, Rule.UNMERGEABLE, stats.unreadable)
                 continue
             found = candidate_of(slice_, stats, self._in.timeline, self._in.now, self._options)
             if not self._in.all_due and not self._options.is_due(slice_.partition, found.waited_s):

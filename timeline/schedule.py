@@ -1,7 +1,8 @@
 """Requests a compaction: one section under the table lock, nothing in it is split.
 
-Inside: read hoodie.properties again, ask the trigger, load timeline and view, check that nothing pends that could write
-under the plan, choose an instant greater than every time on storage, and make the plan visible by put-if-absent.
+Inside: read hoodie.properties again, refuse what no compaction may touch, ask the trigger, load timeline and view,
+leave out what a compactor would refuse to merge, check that nothing pends that could write under the plan, choose an
+instant greater than every time on storage, and make the plan visible by put-if-absent.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import structlog
+
 from timeline.active import Timeline
 from timeline.errors import ConflictError
 from timeline.gate import clock_ms, put_wanted, remove_wanted
 from timeline.instant import Instant, State, later
 from timeline.lock import TableLock
+from timeline.metadata_table.update import check_keepable
 from timeline.plan import CompactionPlan, encode_plan, pending_clustering_file_groups
 from timeline.plan_draft import drafts
 from timeline.plan_notes import PlanNotes
@@ -23,6 +27,8 @@ from timeline.survey import Survey, is_due
 from timeline.table import Table
 from timeline.triggers import TriggerStrategy
 from timeline.view import GroupKey
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +75,12 @@ def schedule_compaction(
     lock. Where only a pending write is in the way of a due plan, writers are asked to wait (see `gate`). `dry_run`:
     nothing is changed.
 
-    LockError, UnknownStateError: nothing was changed.
+    LockError, UnknownStateError: nothing was changed. UnsupportedError, MalformedError: neither, and no compaction of
+    this table would be executed. File groups of which that is true are left out, and the others requested.
     """
     with lock.hold("schedule a compaction"):
         table = table.reload()
+        check_keepable(table, moves_rows=False)
         timeline = table.load_timeline()
         asked = is_due(table, timeline, options)
         if not asked:
@@ -86,7 +94,8 @@ def schedule_compaction(
             busy=dict(busy_file_groups(table, timeline)),
             all_due=asked.everything,
         )
-        planned = plan_compaction(survey.looks(), situation, options, survey.measure)
+        planned = plan_compaction(survey.looks(), situation, options, survey.measure, survey.refused)
+        _warn(table, planned.notes)
         table.check_unchanged()
         if not planned.plans:
             if not dry_run:
@@ -101,6 +110,19 @@ def schedule_compaction(
                 _make_visible(table, one)
             remove_wanted(table.storage)  # last: the record or a plan shows writers that somebody compacts the table
         return Scheduled(requested=tuple(requested), why=f"{planned.why}; {asked.why}", notes=planned.notes)
+
+
+def _warn(table: Table, notes: PlanNotes) -> None:
+    """Logs that file groups cannot be merged: they are not compacted until that changes."""
+    if left := notes.unmergeable:
+        _log.warning(
+            "left_out",
+            table=table.storage.base_path,
+            file_groups=len(left),
+            first=left[0].path,
+            why=left[0].why,
+            todo="`compactor-daemon schedule --dry-run` lists them.",
+        )
 
 
 def _tell_writers(table: Table, planned: Planned, options: ScheduleOptions) -> None:

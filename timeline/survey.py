@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 import structlog
 
 from timeline.active import Timeline
 from timeline.bounds import MissingSize
-from timeline.candidate import NO_STATS, SliceStats
-from timeline.errors import MalformedError, MissingFileError, StorageError
+from timeline.candidate import NO_STATS, Candidate, SliceStats
+from timeline.errors import MalformedError, MissingFileError, PhantombaseError, StorageError
 from timeline.instant import Instant
 from timeline.log_block import BlockKind
 from timeline.parquet_input import open_parquet
@@ -25,8 +26,9 @@ from timeline.planner import Look, Planned
 from timeline.prefetch import prefetched
 from timeline.read import slice_rules
 from timeline.schedule_options import Due, ScheduleOptions, due
-from timeline.slice_log import log_entries, runs_of
+from timeline.slice_log import check_slice, log_entries, runs_of
 from timeline.slice_rules import SliceRules
+from timeline.storage import Storage
 from timeline.table import Table
 from timeline.view import DataFile, FileSlice, Name, ViewFacts, check_partitions, file_groups, log_instants
 
@@ -97,26 +99,48 @@ class Survey:
         if not (counted or options.picking is Picking.UNIVERSAL):
             yield from ((self._sized(s), NO_STATS) for s in slices)
             return
+        rules = self._slice_rules()
+        yield from prefetched(slices, lambda s: self._measured(self._sized(s), rules, counted))
+
+    def refused(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, str | None]]:
+        """Why a compactor would refuse to merge each candidate: what `check_slice` says; a few ahead.
+
+        What cannot be read is such a reason, for its own candidate only. UnsupportedError, MalformedError: nothing of
+        this table can be merged.
+        """
+        source = iter(candidates)
+        first = next(source, None)
+        if first is None:
+            return  # a table without anything to merge may have no schema yet
+        storage, rules = self._table.storage, self._slice_rules()
+        yield from prefetched(chain([first], source), lambda c: (c, _refusal(storage, c, rules)))
+
+    def _slice_rules(self) -> SliceRules:
         if self._rules is None:
             schema = self._table.schema(self._table.schema_text(self._timeline))
             self._rules = slice_rules(self._table, self._timeline, schema)
-        rules = self._rules
-        yield from prefetched(slices, lambda s: self._measured(self._sized(s), rules, counted))
+        return self._rules
 
     def _measured(self, slice_: FileSlice, rules: SliceRules, counted: bool) -> tuple[FileSlice, SliceStats]:
-        """Of the logs only headers are read."""
+        """Of the logs only headers are read. What cannot be read concerns this slice only."""
+        try:
+            return slice_, self._stats(slice_, rules, counted)
+        except PhantombaseError as error:
+            return slice_, SliceStats(unreadable=str(error))
+
+    def _stats(self, slice_: FileSlice, rules: SliceRules, counted: bool) -> SliceStats:
         storage, runs = self._table.storage, None
         if self._options.picking is Picking.UNIVERSAL:
             runs = runs_of(storage, slice_, rules, self._timeline.pending_delta_commits)
         if not counted:
-            return slice_, SliceStats(runs=runs)
+            return SliceStats(runs=runs)
         base_rows = 0
         if slice_.base is not None:
             with storage.open_input(slice_.base.path) as source:
                 base_rows = open_parquet(source).metadata.num_rows
         entries = log_entries(storage, slice_, rules.visibility)
         deletes = entries[BlockKind.DELETE]
-        return slice_, SliceStats(base_rows=base_rows, log_rows=entries.total(), deletes=deletes, runs=runs)
+        return SliceStats(base_rows=base_rows, log_rows=entries.total(), deletes=deletes, runs=runs)
 
     def _sized(self, slice_: FileSlice) -> FileSlice:
         """The slice with every size known: a base file always has bytes, and so has a log file that was written to."""
@@ -141,6 +165,14 @@ class Survey:
         if entry is None:
             raise MissingFileError("a listed file is gone", path=file.path)
         return replace(file, size=entry.size)
+
+
+def _refusal(storage: Storage, candidate: Candidate, rules: SliceRules) -> str | None:
+    try:
+        check_slice(storage, candidate.merged, rules)
+    except PhantombaseError as error:
+        return str(error)
+    return None
 
 
 def _depth(folder: str) -> int:

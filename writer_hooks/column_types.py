@@ -8,6 +8,7 @@
     timestamp of any unit                timestamp[us, UTC], or without zone timestamp[us]
     decimal(p, s), p at most 38          decimal128(p, s)
     struct, map with text keys, lists    struct, map<string, value>, list<element>
+    null (no value at all)               that of the table, which has to have the column
 
 What `timeline.avro_schema` makes of an Avro schema is among these types, but for the times other writers store.
 """
@@ -25,19 +26,19 @@ from timeline.errors import UsageError
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def data_fields(schema: pa.Schema) -> pa.Schema:
+def data_fields(schema: pa.Schema, *, untyped: bool = False) -> pa.Schema:
     """The columns that are written, in the types columns have; Hudi's meta columns are left out.
 
-    They come from reading a Hudi table. UsageError: names twice, or alike but for case; names and types that Avro or
-    Hudi does not have.
+    They come from reading a Hudi table. `untyped`: Arrow's type null, of columns without any value, stays as it is.
+    UsageError: names twice, or alike but for case; names and types that Avro or Hudi does not have.
     """
     fields = [f for f in schema if f.name not in META_COLUMNS]
     if any(f.name == OPERATION for f in fields):
         raise UsageError(f"the column {OPERATION} is Hudi's own", todo="Drop it.")
-    return pa.schema(_column_fields(fields, ""))
+    return pa.schema(_column_fields(fields, "", untyped))
 
 
-def _column_fields(fields: Iterable[pa.Field], above: str) -> list[pa.Field]:
+def _column_fields(fields: Iterable[pa.Field], above: str, untyped: bool) -> list[pa.Field]:
     names: dict[str, str] = {}
     result: list[pa.Field] = []
     for field in fields:
@@ -49,31 +50,41 @@ def _column_fields(fields: Iterable[pa.Field], above: str) -> list[pa.Field]:
             raise UsageError(
                 "not a column name that Avro allows", expected="letters, digits and _, no digit first", found=repr(path)
             )
-        result.append(pa.field(field.name, column_type(field.type, path), nullable=field.nullable))
+        result.append(pa.field(field.name, column_type(field.type, path, untyped), nullable=field.nullable))
     return result
 
 
-def column_type(kind: pa.DataType, path: str) -> pa.DataType:
+def column_type(kind: pa.DataType, path: str, untyped: bool = False) -> pa.DataType:
     """The type a table's column has for incoming values of a type (`timeline.avro_schema` lists them all).
 
-    UsageError: there is none; `path` names the column.
+    `untyped`: see `data_fields`. UsageError: there is none; `path` names the column.
     """
     types = pa.types
+    if types.is_null(kind):
+        if untyped:
+            return kind
+        raise UsageError(
+            "a column without any value has no type",
+            found=f"{path}: {kind}",
+            todo="Cast it to the type it is to have, or drop it.",
+        )
     if types.is_dictionary(kind):
-        return column_type(kind.value_type, path)
+        return column_type(kind.value_type, path, untyped)
     if types.is_struct(kind):
         children = [kind.field(i) for i in range(kind.num_fields)]
         if not children or any(_is_tagged(child) for child in children):
             raise _no_column(path, kind)
-        return pa.struct(_column_fields(children, f"{path}."))
+        return pa.struct(_column_fields(children, f"{path}.", untyped))
     if types.is_map(kind):
         if not _is_text(kind.key_type):
             raise UsageError("maps need text keys", found=f"{path}: {kind}")
         item = kind.item_field
-        return pa.map_(pa.string(), pa.field("value", column_type(item.type, f"{path}.value"), nullable=item.nullable))
+        value = column_type(item.type, f"{path}.value", untyped)
+        return pa.map_(pa.string(), pa.field("value", value, nullable=item.nullable))
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         item = kind.value_field
-        return pa.list_(pa.field("element", column_type(item.type, f"{path}.element"), nullable=item.nullable))
+        element = column_type(item.type, f"{path}.element", untyped)
+        return pa.list_(pa.field("element", element, nullable=item.nullable))
     if types.is_timestamp(kind):
         return pa.timestamp("us", tz="UTC" if kind.tz else None)
     if types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= 38:

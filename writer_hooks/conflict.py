@@ -4,6 +4,7 @@ Two writes conflict when they change one file group, as in Hudi's optimistic con
 
     a new file of the same bucket      two writers that both open a bucket would leave two file groups of it
     inserts into the same partition    under a key index both may have inserted one key (not `insert`, `bulk_insert`)
+    inserts anywhere                   the same where keys are unique over all partitions (a global record index)
     another schema                     two writes that both change it: the later one would take the other's column back
     a compaction requested meanwhile   version 6: our log lies under its plan, which does not hold it; all versions:
                                        a base file that we wrote anew would be older than the compaction's; and a
@@ -27,6 +28,8 @@ class Footprint:
 
     `looked_up`: the file groups were chosen by where keys lie. `buckets`: (partition, first 8 characters) of new
     file ids, where these are buckets. `inserts`: partitions that get new keys which must be nobody else's.
+    `everywhere`: no other write may have added the new keys to any partition. Under a bucket index every row of
+    another write may be a new key.
     """
 
     appended: frozenset[GroupKey]
@@ -34,6 +37,7 @@ class Footprint:
     buckets: frozenset[tuple[str, str]]
     inserts: frozenset[str]
     looked_up: bool
+    everywhere: bool = False
 
 
 def conflict_with_commit(mine: Footprint, theirs: CommitMetadata) -> str | None:
@@ -49,6 +53,10 @@ def conflict_with_commit(mine: Footprint, theirs: CommitMetadata) -> str | None:
     }
     for part in sorted(mine.inserts & new):
         return f"inserts into partition {part!r}"
+    if mine.everywhere:
+        for part, stats in sorted(theirs.partition_to_write_stats.items()):
+            if any(not mine.looked_up or s.num_inserts for s in stats):
+                return f"rows in partition {part!r}, where keys are unique over all partitions"
     return None
 
 

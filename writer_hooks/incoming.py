@@ -16,13 +16,14 @@ def to_file_schema(rows: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Tab
     """`rows` with exactly the columns of `schema`, the Arrow form of the evolved table schema, in its order and types.
 
     Hudi's meta columns are left out on both sides. Nullable columns that the rows lack become null, also inside
-    records. Floats widen through their decimal text (1.1 stays 1.1), as Hudi's do.
+    records, and so do columns of Arrow's type null. Floats widen through their decimal text (1.1 stays 1.1), as
+    Hudi's do.
     UsageError, naming the column: rows that `schema` does not cover (`table_schema.evolve` makes one that does),
     nulls where it allows none (with their number), values that would be rounded, cut or do not fit.
     """
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     target = pa.schema([f for f in schema if f.name not in META_COLUMNS])
-    merged = merged_fields(list(target), list(data_fields(table.schema)))
+    merged = merged_fields(list(target), list(data_fields(table.schema, untyped=True)))
     if merged != list(target):
         raise UsageError(
             "the table's schema does not cover the rows",
@@ -58,6 +59,8 @@ def _field(array: pa.Array, field: pa.Field, path: str, nulls_above: int) -> pa.
 
 def _values(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     types, source = pa.types, array.type
+    if types.is_null(source):
+        return pa.nulls(len(array), target)
     if types.is_dictionary(source):
         return _values(array.dictionary_decode(), target, path)
     if types.is_struct(target):

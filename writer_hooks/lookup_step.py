@@ -131,17 +131,24 @@ class LookupStep:
                 for batch in SliceStream(self.storage, slice_, self.rules, (RECORD_KEY,)).batches():
                     yield lookup.find(batch.column(0))
         elif slices[0].base is not None:
-            yield from self._in_base(slices[0].base, keys, lookup)
+            yield from keys_in_base(self.storage, slices[0].base, keys, lookup, self.rules.batch_rows)
 
-    def _in_base(self, file: BaseFile, keys: pa.StringArray, lookup: KeyLookup) -> Iterator[npt.NDArray[np.int64]]:
-        with self.storage.open_input(file.path) as source, readable("base file", file.path):
-            parquet = open_parquet(source)
-            if not _may_hold(parquet.metadata, keys):
-                return
-            if RECORD_KEY not in parquet.schema_arrow.names:
-                raise MalformedError("base file without record keys", path=file.path, expected=RECORD_KEY)
-            for batch in parquet_batches(source, parquet, [RECORD_KEY], self.rules.batch_rows):
-                yield lookup.find(batch.column(0))
+
+def keys_in_base(
+    storage: Storage, file: BaseFile, keys: pa.StringArray, lookup: KeyLookup, batch_rows: int
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Positions of the keys that a base file holds, and -1 for others; nothing where its footer rules all of them out.
+
+    `lookup`: of the same `keys`. MalformedError: not a readable base file with keys.
+    """
+    with storage.open_input(file.path) as source, readable("base file", file.path):
+        parquet = open_parquet(source)
+        if not _may_hold(parquet.metadata, keys):
+            return
+        if RECORD_KEY not in parquet.schema_arrow.names:
+            raise MalformedError("base file without record keys", path=file.path, expected=RECORD_KEY)
+        for batch in parquet_batches(source, parquet, [RECORD_KEY], batch_rows):
+            yield lookup.find(batch.column(0))
 
 
 def _may_hold(footer: pq.FileMetaData, keys: pa.StringArray) -> bool:

@@ -105,14 +105,18 @@ def stage_rows(
     return [StagedFile.from_json(data) for data in done]
 
 
-def footprint(files: list[StagedFile], operation: Operation, options: WriteOptions) -> Footprint:
-    """What these files change."""
+def footprint(
+    files: list[StagedFile], operation: Operation, options: WriteOptions, *, global_keys: bool = False
+) -> Footprint:
+    """What these files change. `global_keys`: a key may be in one partition only."""
     bases = [f for f in files if f.kind is FileKind.BASE]
     unique = operation is Operation.UPSERT and options.buckets is None
+    inserting = any(f.inserts for f in bases) if unique else operation is Operation.UPSERT
     return Footprint(
         appended=frozenset(f.key for f in files if f.kind is FileKind.LOG),
         rewritten=frozenset(f.key for f in bases if f.base_instant is not None),
         buckets=frozenset((f.partition, f.file_id[:8]) for f in bases) if options.buckets is not None else frozenset(),
         inserts=frozenset(f.partition for f in bases if f.inserts) if unique else frozenset(),
         looked_up=unique,
+        everywhere=global_keys and inserting,
     )

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from timeline.avro_schema import META_COLUMNS, arrow_schema
 from timeline.errors import UnsupportedError, UsageError
-from writer_hooks.column_types import data_fields
+from writer_hooks.column_types import column_type, data_fields
 
 
 def new_schema(table_name: str, schema: pa.Schema) -> str:
@@ -41,12 +41,13 @@ def evolve(table_text: str, incoming: pa.Schema) -> str:
         missing column                  stays; it has to be nullable
         int -> long -> float -> double  the table's type widens; a narrower incoming type is cast up
         records, arrays, maps           the same inside
+        a column without any value      the table's type
 
     Whether a column may hold nulls never changes. UsageError, naming the column and both types: anything else, and
     names that differ from a column's in case only.
     """
     record = json.loads(table_text)
-    fields = data_fields(incoming)
+    fields = data_fields(incoming, untyped=True)
     data = [f for f in arrow_schema(table_text) if f.name not in META_COLUMNS]
     merged = merged_fields(data, list(fields))
     if merged == data:
@@ -118,7 +119,7 @@ def decimal_bytes(precision: int) -> int:
 
 
 def merged_fields(table: Sequence[pa.Field], incoming: Sequence[pa.Field], above: str = "") -> list[pa.Field]:
-    """The table's fields after rows of `incoming`, which are as `data_fields` gives them: the rules of `evolve`.
+    """The table's fields after rows of `incoming`, which are as `data_fields` gives them (`untyped`): see `evolve`.
 
     `above`: the path of the record they are in, for messages.
     """
@@ -141,6 +142,8 @@ def merged_fields(table: Sequence[pa.Field], incoming: Sequence[pa.Field], above
             found=", ".join(required),
             todo="Make them nullable in the schema of the rows.",
         )
+    for field in added:
+        column_type(field.type, above + field.name)  # refuses what has no type
     merged = [_merged(f, given[f.name], above + f.name) if f.name in given else f for f in table]
     return [*merged, *added]
 
@@ -152,7 +155,7 @@ def _merged(table: pa.Field, incoming: pa.Field, path: str) -> pa.Field:
 def _merged_type(table: pa.DataType, incoming: pa.DataType, path: str) -> pa.DataType:
     """The table's type after a column of `incoming`, which is as `column_type` gives it."""
     types = pa.types
-    if table == incoming:
+    if table == incoming or types.is_null(incoming):
         return table
     if types.is_struct(table) and types.is_struct(incoming):
         return pa.struct(merged_fields(_children(table), _children(incoming), f"{path}."))
@@ -168,8 +171,20 @@ def _merged_type(table: pa.DataType, incoming: pa.DataType, path: str) -> pa.Dat
         "the rows' type of a column does not fit the table's",
         expected=f"{path}: {table}",
         found=str(incoming),
-        todo="Cast the column.",
+        todo=_cast(table, incoming),
     )
+
+
+def _cast(table: pa.DataType, incoming: pa.DataType) -> str:
+    """The cast that brings the rows' column to the table's type. No zone is taken for granted: it may be any."""
+    if not (pa.types.is_timestamp(table) and pa.types.is_timestamp(incoming)):
+        return "Cast the column."
+    if table.tz is not None:
+        return (
+            "Say in which zone these times are: pandas column.dt.tz_localize('UTC'), "
+            "pyarrow.compute.assume_timezone(column, 'UTC')."
+        )
+    return "Take the zone off: pandas column.dt.tz_localize(None), pyarrow.compute.local_timestamp(column)."
 
 
 _WIDENING = (pa.int32(), pa.int64(), pa.float32(), pa.float64())

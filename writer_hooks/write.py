@@ -26,6 +26,7 @@ from writer_hooks.back_pressure import NO_LIMIT, BackPressure, Room
 from writer_hooks.bucket import bucket_of_file_id
 from writer_hooks.clean_up import remove_traces
 from writer_hooks.engine import Engine, Summary
+from writer_hooks.global_keys import GlobalKeys
 from writer_hooks.options import Operation, WriteOptions
 from writer_hooks.placing import Placed, place_all, write_stat
 from writer_hooks.rows import footprint, prepare_rows, stage_rows
@@ -143,6 +144,8 @@ def _attempt(
     schema = schema_after(table, timeline, engine.schema, operation, options)
     with prepare_rows(table, timeline, schema, engine, operation, options).kept() as rows:
         counts = rows.summary()  # what is wrong with the rows comes up here, before anything is visible
+        keys = GlobalKeys(rows=rows, slots=engine.slots, schema=schema, operation=operation, options=options)
+        seen = keys.check(table)
         _make_way(table, lock, options)
         if options.buckets is not None:
             _check_buckets(room, counts)
@@ -150,8 +153,9 @@ def _attempt(
             if batch is not None:
                 begin_batch(begun.table, lock, batch, begun.instant)
             _check_same(table, schema, begun, engine, operation, options)
+            seen = keys.check(begun.table, seen)
             files = stage_rows(begun, schema, rows, counts, engine.slots, operation, options)
-            mine = footprint(files, operation, options)
+            mine = footprint(files, operation, options, global_keys=seen is not None)
             room.check((partition for partition, _ in mine.appended), lambda group: group.key in mine.appended)
             begun.check_conflicts(mine, schema.commit_text)
             placed = place_all(begun.table, begun.instant, files)

@@ -7,7 +7,7 @@ and log files of delta commits 20 and 30 with 3 and 4 bytes.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -74,14 +74,25 @@ def measured(slices: Iterable[FileSlice]) -> Iterator[tuple[FileSlice, SliceStat
         yield slice_, SliceStats(runs=(LogRun(pieces=pieces, bottom=True),))
 
 
+def accepted(candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, str | None]]:
+    """A compactor refuses nothing."""
+    return ((c, None) for c in candidates)
+
+
+def refusing(*names: str) -> Callable[[Iterable[Candidate]], Iterator[tuple[Candidate, str | None]]]:
+    """A compactor refuses these file groups."""
+    return lambda candidates: ((c, "no" if "/".join(c.slice.key) in names else None) for c in candidates)
+
+
 def planned(*groups: str | FileGroup, timeline: Timeline | None = None, **said: Any) -> Planned:
     """What is planned of these groups."""
     situation = {n: said.pop(n) for n in ("facts", "busy", "all_due") if n in said}
     given_ = Situation(
         timeline=timeline or timeline_of(LAYOUT_2, "10.deltacommit"), now=NOW, **{"facts": NOTHING, **situation}
     )
+    check = said.pop("check", accepted)
     seen = looks(group(g) if isinstance(g, str) else g for g in groups)
-    return plan_compaction(seen, given_, ScheduleOptions(**said), measured)
+    return plan_compaction(seen, given_, ScheduleOptions(**said), measured, check)
 
 
 def told(found: Planned) -> list[str]:
@@ -185,9 +196,9 @@ def test_a_minor_pick_stays_above_what_lies_between() -> None:
     options = ScheduleOptions(picking=Picking.UNIVERSAL)
     seen = looks([group("p/a: 10 b100000 l20.10 l30.10 l40.10 l50.10 l60.10")])
     at = 2
-    assert told(plan_compaction(seen, situation, options, cut)) == ["p/a~3"]
+    assert told(plan_compaction(seen, situation, options, cut, accepted)) == ["p/a~3"]
     at = 4
-    found = plan_compaction(seen, situation, options, cut)
+    found = plan_compaction(seen, situation, options, cut, accepted)
     assert told(found) == []
     assert "lies between them" in found.why
 
@@ -211,6 +222,51 @@ def test_version_6_waits_for_a_pending_write() -> None:
     assert planned("p/d: 10 b5", timeline=timeline).waits_for is None
 
 
+@pytest.mark.parametrize(
+    ("story", "names", "said", "expected"),
+    [
+        ("the others are planned", ["p/b"], {}, ["q/c p/a"]),
+        ("the next one takes its place", ["p/b"], {"max_file_slices": 1}, ["p/a"]),
+        ("also in another partition", ["p/b", "p/a"], {"max_file_slices": 1}, ["q/c"]),
+        ("nothing is left", ["p/b", "p/a", "q/c"], {}, []),
+        ("a strategy chooses again", ["p/b"], {"strategies": (Strategy.BOUNDED_IO,), "strategy_io_mb": 1}, ["p/a q/c"]),
+        ("and again", ["p/b", "q/c"], {"strategies": (Strategy.LOG_FILE_SIZE,), "max_file_slices": 1}, ["p/a"]),
+    ],
+)
+def test_what_a_compactor_would_refuse_is_left_out(
+    story: str, names: list[str], said: dict[str, Any], expected: list[str]
+) -> None:
+    found = planned(A, B, C, check=refusing(*names), log_size_threshold=0, **said)
+    assert told(found) == expected, story
+    assert {path: rule for path, rule in left(found).items() if rule is not Rule.LIMIT} == dict.fromkeys(
+        names, Rule.UNMERGEABLE
+    )
+    assert f"{names[0]}: no" in found.why
+
+
+def test_a_strategy_fills_the_room_of_what_was_refused() -> None:
+    """Its target is a megabyte: one of these two."""
+    large, other = f"p/a: 10 l20.{1 << 20}", f"p/b: 10 l20.{1 << 19}"
+    said: dict[str, Any] = {"strategies": (Strategy.BOUNDED_IO,), "strategy_io_mb": 1}
+    assert told(planned(large, other, **said)) == ["p/a"]
+    found = planned(large, other, check=refusing("p/a"), **said)
+    assert told(found) == ["p/b"]
+    assert left(found) == {"p/a": Rule.UNMERGEABLE}
+
+
+def test_a_slice_that_cannot_be_measured_is_left_out() -> None:
+    def unreadable(slices: Iterable[FileSlice]) -> Iterator[tuple[FileSlice, SliceStats]]:
+        for slice_ in slices:
+            yield slice_, SliceStats(unreadable="broken" if slice_.file_id == "a" else None)
+
+    situation = Situation(timeline=timeline_of(LAYOUT_2, "10.deltacommit"), facts=NOTHING, now=NOW)
+    seen = looks(group(g) for g in (A, B))
+    found = plan_compaction(seen, situation, ScheduleOptions(), unreadable, accepted)
+    assert told(found) == ["p/b"]
+    assert left(found) == {"p/a": Rule.UNMERGEABLE}
+    assert found.again == ("p",)
+
+
 def test_nothing_behind_the_plan_is_looked_at() -> None:
     taken: list[str] = []
 
@@ -220,7 +276,7 @@ def test_nothing_behind_the_plan_is_looked_at() -> None:
             yield look
 
     situation = Situation(timeline=timeline_of(LAYOUT_2, "10.deltacommit"), facts=NOTHING, now=NOW)
-    found = plan_compaction(partitions(), situation, ScheduleOptions(max_file_slices=3), measured)
+    found = plan_compaction(partitions(), situation, ScheduleOptions(max_file_slices=3), measured, accepted)
     assert taken == ["p0", "p1", "p2"]
     assert found.closed_in == Waiting(folder="p2")
 
@@ -230,7 +286,7 @@ def test_what_waited_comes_before_what_was_written_since() -> None:
     groups = [group("p/a: 40 b5 l50.9"), group("p/b: 10 b5 l20.1")]
     seen = [*looks(groups, since="30"), *looks([group("q/c: 10 b5 l20.6")]), *looks(groups)]
     situation = Situation(timeline=timeline_of(LAYOUT_2, "10.deltacommit"), facts=NOTHING, now=NOW)
-    found = plan_compaction(seen, situation, ScheduleOptions(max_file_slices=9), measured)
+    found = plan_compaction(seen, situation, ScheduleOptions(max_file_slices=9), measured, accepted)
     assert told(found) == ["p/b q/c p/a"]
     assert found.notes.file_groups == 3
 

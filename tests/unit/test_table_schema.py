@@ -253,6 +253,32 @@ def test_refused_changes(incoming: pa.Schema, message: str) -> None:
             act()
 
 
+def test_columns_without_any_value_take_the_type_of_the_table() -> None:
+    """As pandas gives them; at any depth. What the table does not have, or must not be null, is refused."""
+    nothing = pa.table({"id": ["a"], "n": pa.nulls(1), "r": pa.array([{"x": None, "y": "q"}]), "l": pa.array([[None]])})
+    assert {"n", "r", "l"} < set(arrow_schema(TEXT).names)
+    assert evolve(TEXT, nothing.schema) == TEXT
+    (row,) = to_file_schema(nothing, arrow_schema(TEXT)).to_pylist()
+    assert {k: v for k, v in row.items() if v is not None} == {"id": "a", "r": {"x": None, "y": "q"}, "l": [None]}
+    (row,) = to_file_schema(nothing.set_column(2, "r", pa.nulls(1)), arrow_schema(TEXT)).to_pylist()
+    assert row["r"] is None
+    for new in (pa.null(), struct(x=pa.null()), pa.list_(pa.null()), pa.map_(pa.string(), pa.null())):
+        with pytest.raises(UsageError, match=r"without any value.*new.*Cast it"):
+            evolve(TEXT, nothing.schema.append(pa.field("new", new)))
+    with pytest.raises(UsageError, match="id: 1 of 1"):
+        to_file_schema(nothing.set_column(0, "id", pa.nulls(1)), arrow_schema(TEXT))
+
+
+@pytest.mark.parametrize(
+    ("table", "given", "cast"),
+    [(TS, pa.timestamp("ns"), r"assume_timezone\(column"), (pa.timestamp("us"), TS, r"local_timestamp\(column")],
+)
+def test_times_of_another_kind_say_which_cast(table: pa.DataType, given: pa.DataType, cast: str) -> None:
+    """pandas makes times without a zone."""
+    with pytest.raises(UsageError, match=rf"expected at: .*tz_localize.*{cast}"):
+        evolve(new_schema("t", schema(at=table)), schema(at=given))
+
+
 def test_times_and_decimals_keep_their_type() -> None:
     """What other writers store stays: milliseconds, wider decimals; zones do not mix."""
     text = (

@@ -48,6 +48,9 @@ def commit(file_id: str, name: str, inserts: int = 0, replaced: tuple[str, ...] 
         (replace(NOTHING, inserts=frozenset({"p"})), commit("new", "x.parquet"), None),
         (replace(NOTHING, inserts=frozenset({"p"})), commit("new", ".x.log.1", inserts=1), None),
         (replace(NOTHING, inserts=frozenset({"q"})), commit("new", "x.parquet", inserts=1), None),
+        (replace(NOTHING, everywhere=True, looked_up=True), commit("new", ".x.log.1", inserts=1), "all partitions"),
+        (replace(NOTHING, everywhere=True, looked_up=True), commit("new", ".x.log.1"), None),
+        (replace(NOTHING, everywhere=True), commit("new", ".x.log.1"), "all partitions"),
     ],
 )
 def test_conflicts_with_a_commit(mine: Footprint, theirs: CommitMetadata, found: str | None) -> None:

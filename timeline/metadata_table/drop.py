@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from timeline.lock import TableLock
 from timeline.metadata_table.location import METADATA_FOLDER
+from timeline.metadata_table.record_index import mark_global_keys
 from timeline.table import Table
 from timeline.table_config import save_table_config
 
@@ -16,6 +17,7 @@ def drop_metadata_table(table: Table, lock: TableLock) -> Table:
     with lock.hold("drop the metadata table"):
         table = table.reload()
         if table.config.metadata_partitions:
+            mark_global_keys(table)
             save_table_config(table.storage, table.config.without_metadata_table())
             table.storage.delete_folder(METADATA_FOLDER)
         return table.reload()

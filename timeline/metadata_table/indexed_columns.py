@@ -65,6 +65,15 @@ def index_version(index_defs: bytes | None, table_version: int) -> IndexVersion:
     return _index_version(_definitions(index_defs), table_version)
 
 
+def record_index_is_partitioned(index_defs: bytes | None) -> bool:
+    """Whether the record index keeps keys apart by partition, since 1.1; without a definition it does not.
+
+    MalformedError: damaged definitions.
+    """
+    options = _definitions(index_defs).get("record_index", {}).get("indexOptions", {})
+    return isinstance(options, dict) and str(options.get("isPartitioned", "")).lower() == "true"
+
+
 def _index_version(definitions: dict[str, Any], table_version: int) -> IndexVersion:
     for name in ("column_stats", "partition_stats"):
         written = definitions.get(name, {}).get("version")

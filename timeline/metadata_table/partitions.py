@@ -20,9 +20,10 @@ FILES = "files"
 COLUMN_STATS = "column_stats"
 PARTITION_STATS = "partition_stats"
 BLOOM_FILTERS = "bloom_filters"
+RECORD_INDEX = "record_index"
 
 _KEPT = frozenset({FILES, COLUMN_STATS, PARTITION_STATS, BLOOM_FILTERS})
-_OF_ROWS = ("record_index", "secondary_index_")
+_OF_ROWS = (RECORD_INDEX, "secondary_index_")
 _OF_FILES = ("expr_index_",)
 
 
