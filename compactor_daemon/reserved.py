@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from compactor_daemon.records import fate_path, instant_folder, read_fate, recorded_instants
 from timeline.active import Timeline
-from timeline.errors import MalformedError
+from timeline.errors import MalformedError, MissingFileError
 from timeline.storage import Storage
 from timeline.table import Table
 
@@ -35,7 +35,12 @@ def reserved_times(table: Table, timeline: Timeline) -> Iterator[str]:
         is_archived = instant not in active and instant < timeline.start
         is_shown = instant in timeline.completed_writes and instant not in pending
         if table.layout.has_completion_times and not is_archived and not is_shown:
-            yield from _decided(table, instant)
+            try:
+                yield from tuple(_decided(table, instant))
+            except MissingFileError:
+                if table.storage.find(instant_folder(instant)) is not None:
+                    raise
+                # Forgotten this moment: it was archived, and is older than all that is active.
 
 
 def _decided(table: Table, instant: str) -> Iterator[str]:

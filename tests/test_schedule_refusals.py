@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from compactor_daemon.cli import app
-from compactor_daemon.records import reserved_times
+from compactor_daemon.reserved import reserved_times
 from tests.attempts import open_table
 from tests.builders import block
 from tests.faults import HookedStorage
