@@ -21,6 +21,7 @@ from compactor_daemon.execute import Runner
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
 from compactor_daemon.run import run_compactions
+from timeline.clock_options import ClockOptions
 from timeline.errors import ClaimedError
 
 _ERRORS_KEPT = 16
@@ -33,7 +34,7 @@ class AsyncCompaction:
 
     `poll_s`: how often it looks for plans when nobody notifies. `stop_s`: how long the instant at work may go on once
     the context ends; then its staging is stopped, and the next compactor adopts what is finished. On top come a
-    publication that has begun and, with a LocalRunner, the slices at work.
+    publication that has begun and, with a LocalRunner, the slices at work. `clock`: see `Table`.
 
     Errors do not reach the ingest job, whose writes are whole without the compaction: they are logged, kept in
     `errors`, and the instant is tried again at the next look.
@@ -49,6 +50,7 @@ class AsyncCompaction:
         attempt: AttemptOptions | None = None,
         poll_s: float = 10.0,
         stop_s: float = 30.0,
+        clock: ClockOptions | None = None,
     ) -> None:
         self._path = path
         self._runner = runner
@@ -57,6 +59,7 @@ class AsyncCompaction:
         self._attempt = attempt or AttemptOptions()
         self._poll_s = poll_s
         self._stop_s = stop_s
+        self._clock = clock
         self._limit = Limit()
         self._look = threading.Event()
         self._ending = threading.Event()
@@ -101,6 +104,7 @@ class AsyncCompaction:
                 attempt=self._attempt,
                 runner=self._runner,
                 limit=self._limit,
+                clock=self._clock,
             )
         except ClaimedError:
             _log.info("another_compactor_is_at_work", table=self._path)

@@ -15,11 +15,13 @@ from rich.text import Text
 
 from compactor_daemon.cli_options import (
     ATTEMPT,
+    CLOCK,
     EXECUTE,
     OUTPUT,
     Barrier,
     BatchRows,
     BloomOption,
+    ClockSkew,
     CodecOption,
     Conf,
     DriverMemory,
@@ -36,6 +38,7 @@ from compactor_daemon.cli_options import (
     SpillDir,
     TablePath,
     Threads,
+    Timezone,
     execute_options,
     option,
     output_options,
@@ -48,6 +51,7 @@ from compactor_daemon.run_cli import run_daemon
 from compactor_daemon.schedule_cli import schedule
 from compactor_daemon.status_cli import claims, release, status
 from compactor_daemon.unschedule_cli import unschedule_command
+from timeline.clock_options import ClockOptions
 from timeline.console import (
     EXIT_FAILED,
     configure_logging,
@@ -108,6 +112,8 @@ def compact(
     conf: Conf = None,
     foreign_grace: ForeignGrace = ATTEMPT.foreign_grace_s,
     barrier: Barrier = ATTEMPT.barrier_s,
+    timezone: Timezone = CLOCK.timezone,
+    clock_skew: ClockSkew = CLOCK.clock_skew_s,
     wait: Annotated[float, option(AttemptOptions, "claim_wait_s", min=0, metavar="SECONDS")] = ATTEMPT.claim_wait_s,
     json: Json = False,
 ) -> None:
@@ -129,6 +135,7 @@ def compact(
         output=output,
         execute=execute_options(executor, master, threads, driver_memory, executor_memory, max_executors, spark_conf),
         attempt=AttemptOptions(foreign_grace_s=foreign_grace, barrier_s=barrier, claim_wait_s=wait),
+        clock=ClockOptions(timezone=timezone, clock_skew_s=clock_skew),
     )
     emit({"table": table, "compacted": [asdict(r) for r in results.done]}, json, _render_compacted)
 

@@ -17,10 +17,11 @@ from compactor_daemon.options import (
     OutputOptions,
     parse_bytes,
 )
+from timeline.clock_options import ClockOptions
 from timeline.errors import UsageError
 from timeline.option import help_of
 
-OUTPUT, EXECUTE, ATTEMPT = OutputOptions(), ExecuteOptions(), AttemptOptions()
+OUTPUT, EXECUTE, ATTEMPT, CLOCK = OutputOptions(), ExecuteOptions(), AttemptOptions(), ClockOptions()
 
 
 def option(options: type, name: str, **more: Any) -> Any:
@@ -41,6 +42,10 @@ Lock = Annotated[
 SoleWriter = Annotated[
     bool, typer.Option(help="no other process writes to the table or schedules on it while this runs")
 ]
+
+# --- whose clock instants follow ---
+Timezone = Annotated[str, option(ClockOptions, "timezone", metavar="ZONE")]
+ClockSkew = Annotated[float, option(ClockOptions, "clock_skew_s", min=0, metavar="SECONDS")]
 
 # --- where and how slices are compacted ---
 ExecutorOption = Annotated[Executor, option(ExecuteOptions, "executor")]

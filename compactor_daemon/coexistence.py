@@ -7,6 +7,7 @@ for `hoodie.clean.failed.writes.policy`).
     a pending delta commit without a heartbeat           only writers under LAZY keep one; the others take no lock
     a completed compaction without our books             only ours have a ledger
     an inflight compaction                               we make no inflight file
+    instants hours apart from their files' times         another time zone, see `clock_evidence`
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from compactor_daemon.foreign import ForeignTrace, foreign_trace
 from compactor_daemon.options import AttemptOptions
 from timeline.active import Timeline
 from timeline.books import LEDGER
+from timeline.clock_evidence import Verdict, Zone
+from timeline.clock_guard import described
 from timeline.commit_metadata import CommitMetadata
 from timeline.console import human_duration
 from timeline.errors import PhantombaseError, UnsupportedError
@@ -64,7 +67,7 @@ class Beside:
     `compactions`: completed ones of the active timeline by the names of their commits, earliest first, True for ours,
     None where the commit cannot be read. `metadata_waiting`: delta commits of the metadata table since its last
     compaction. `silent`: pending delta commits without any heartbeat. `traces`: of executors of Hudi at pending
-    compactions.
+    compactions. `zone`: the writers' against this process's, `zone_shown`: by what.
     """
 
     version: int
@@ -75,6 +78,8 @@ class Beside:
     compactions: Mapping[str, bool | None] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
     traces: Mapping[str, ForeignTrace] = field(default_factory=dict)
+    zone: Verdict = Verdict(zone=Zone.UNKNOWN)
+    zone_shown: str = ""
 
 
 def look_beside(table: Table, timeline: Timeline) -> Beside:
@@ -91,6 +96,7 @@ def look_beside(table: Table, timeline: Timeline) -> Beside:
             metadata = None
         if metadata is None or metadata.compacted:
             compactions[instant.file_name] = None if metadata is None else LEDGER in metadata.extra_metadata
+    zone = table.times.writers_zone(timeline)
     still = {i.requested_time for i in table.reload().load_timeline().pending_delta_commits}
     return Beside(
         version=config.version,
@@ -101,6 +107,8 @@ def look_beside(table: Table, timeline: Timeline) -> Beside:
         compactions=compactions,
         silent=tuple(i for i in silent if i in still),  # who completes takes the heartbeat away
         traces=traces,
+        zone=zone,
+        zone_shown=described(zone, table.times.local) if zone.offset else "",
     )
 
 
@@ -108,6 +116,7 @@ def coexistence(seen: Beside, now_ms: int, options: AttemptOptions | None = None
     """The findings of a look, the gravest first (pure). `now_ms` since the epoch."""
     found = [
         *_completed_twice(seen),
+        *_other_zone(seen),
         *_metadata_table(seen),
         *_metadata_waiting(seen),
         *_single_writers(seen),
@@ -128,6 +137,20 @@ def _completed_twice(seen: Beside) -> Iterator[Finding]:
             what="a compaction has two completed commits: two executors ran it",
             found=", ".join(twice),
             todo=f"Stop both, keep the commit whose files are to count. In every Hudi writer: {INLINE}.",
+        )
+
+
+def _other_zone(seen: Beside) -> Iterator[Finding]:
+    """A process behind the writers hides nothing, but from Hudi 1.x on version 6; what counts time is wrong."""
+    if seen.zone.zone is Zone.BEHIND or seen.zone.zone is Zone.AHEAD:
+        refused = seen.zone.zone is Zone.BEHIND or seen.version == 6
+        yield Finding(
+            name="time-zone",
+            severity=Severity.DANGER if refused else Severity.WARNING,
+            what="this process is in another time zone than the table's writers: "
+            + ("it may choose no instant" if refused else "ages, and triggers that count time, are wrong"),
+            found=seen.zone_shown,
+            todo="Give daemons, commands and our writers that zone: --timezone ZONE, .timezone(ZONE), or TZ.",
         )
 
 

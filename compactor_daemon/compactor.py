@@ -97,7 +97,7 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
 
     MissingFileError: a plan names a file that is not there. UnsupportedError: a log block cannot be merged. Only
     headers of log blocks are read. A decided instant is not asked: publishing it reads none. Raises what concerns them
-    all: the table's schema, say.
+    all: the table's schema, say, or ClockError where this process may choose no completion time.
     """
     refused: dict[str, PhantombaseError] = {}
     plans: dict[str, CompactionPlan] = {}
@@ -108,6 +108,8 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
     if not plans:
         return refused
     view = consistent(lambda: table.reload().load_plan_view(plans.values()))
+    if table.layout.has_completion_times:
+        table.times.check_zone(view.timeline)
     schema = table.schema(table.schema_text(view.timeline))
     rules = slice_rules(table, view.timeline, schema)
     with ThreadPoolExecutor(_PREFLIGHT_THREADS) as pool:

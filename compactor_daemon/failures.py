@@ -17,6 +17,7 @@ from typing import TypeAlias
 from compactor_daemon.records import instant_folder
 from timeline.errors import (
     ClaimedError,
+    ClockError,
     ConflictError,
     LedgerError,
     MalformedError,
@@ -99,13 +100,13 @@ class Weight(Enum):
 def weigh(error: Exception) -> Weight:
     """How much an error counts against its instant.
 
-    Others at work on it (a Hudi compactor, writes before the barrier, another daemon) are no failure of it: it is
-    looked at again after a while. Books that do not balance are: no repetition mends them.
+    Others at work on it (a Hudi compactor, writes before the barrier, another daemon) are no failure of it, nor is the
+    clock of this process: it is looked at again after a while. Books that do not balance are: no repetition mends them.
     """
     if isinstance(error, LedgerError):
         return Weight.PARK
     counted = isinstance(error, TableChangedError) or not isinstance(error, ConflictError)
-    if isinstance(error, (StoppedError, ClaimedError)) or not counted:
+    if isinstance(error, (StoppedError, ClaimedError, ClockError)) or not counted:
         return Weight.NOTHING
     return Weight.RETRY
 

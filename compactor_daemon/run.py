@@ -22,6 +22,7 @@ from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptio
 from compactor_daemon.probe import probe
 from compactor_daemon.records import recorded_instants
 from compactor_daemon.retire import finish_completed
+from timeline.clock_options import ClockOptions
 from timeline.console import progress
 from timeline.errors import LockError, PhantombaseError, SparkError, StoppedError
 from timeline.lock import TableLock, table_lock
@@ -51,6 +52,7 @@ def run_compactions(
     attempt: AttemptOptions,
     runner: Runner | None = None,
     limit: Limit | None = None,
+    clock: ClockOptions | None = None,
 ) -> Compactions:
     """Executes pending compactions, earliest first. Everything that is refused is refused before the first write.
 
@@ -59,10 +61,10 @@ def run_compactions(
 
     `runner`: one that is open already (a warm Spark session); otherwise one is opened as `execute` says.
     `limit`: once it is reached nothing new begins, and an instant whose slices are being staged is left to the next
-    run, which adopts the finished ones. An instant that is decided is brought to its end.
+    run, which adopts the finished ones. An instant that is decided is brought to its end. `clock`: see `Table`.
     """
     limit = limit or Limit()
-    table = Table.open(path)
+    table = Table.open(path).with_clock(clock or ClockOptions())
     instants = pending_instants(table, instant)
     if not drop_metadata:
         check_keepable(table, moves_rows=False)

@@ -16,11 +16,13 @@ from rich.text import Text
 
 from compactor_daemon.cli_options import (
     ATTEMPT,
+    CLOCK,
     EXECUTE,
     OUTPUT,
     Barrier,
     BatchRows,
     BloomOption,
+    ClockSkew,
     CodecOption,
     Conf,
     DriverMemory,
@@ -36,6 +38,7 @@ from compactor_daemon.cli_options import (
     SparkConf,
     SpillDir,
     Threads,
+    Timezone,
     check_writers_known,
     execute_options,
     output_options,
@@ -60,6 +63,7 @@ from compactor_daemon.zookeeper_cli import (
     kept_hosts,
     zookeeper_options,
 )
+from timeline.clock_options import ClockOptions
 from timeline.console import EXIT_FAILED, configure_logging, emit, plural
 from timeline.errors import UsageError
 from timeline.heartbeat import process_name
@@ -124,6 +128,8 @@ def run_daemon(
     conf: Conf = None,
     foreign_grace: ForeignGrace = ATTEMPT.foreign_grace_s,
     barrier: Barrier = ATTEMPT.barrier_s,
+    timezone: Timezone = CLOCK.timezone,
+    clock_skew: ClockSkew = CLOCK.clock_skew_s,
     metrics_port: Annotated[
         int | None,
         typer.Option(min=0, max=65535, metavar="PORT", help="serve /metrics (Prometheus), /healthz and /readyz there"),
@@ -158,6 +164,7 @@ def run_daemon(
         retry=retry,
         order=order,
         schedule=requests if schedule else None,
+        clock=ClockOptions(timezone=timezone, clock_skew_s=clock_skew),
     )
     rules = Rules(max_concurrent=max_concurrent, order=order, poll_s=poll_interval, once=once)
     with ExitStack() as stack:

@@ -11,12 +11,22 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from compactor_daemon.cli_options import Json, Lock, SoleWriter, TablePath, check_writers_known
+from compactor_daemon.cli_options import (
+    CLOCK,
+    ClockSkew,
+    Json,
+    Lock,
+    SoleWriter,
+    TablePath,
+    Timezone,
+    check_writers_known,
+)
 from compactor_daemon.doorbell import ring
 from compactor_daemon.option_params import offers
 from compactor_daemon.reserved import reserved_times
 from compactor_daemon.zookeeper_cli import Ca, Cert, DigestFile, Folder, Hosts, Key, zookeeper_options
 from timeline.candidate import HAS_LOGS
+from timeline.clock_options import ClockOptions
 from timeline.console import configure_logging, emit, human_bytes, plural
 from timeline.errors import UsageError
 from timeline.lock import ProcessLock, TableLock, table_lock
@@ -41,6 +51,8 @@ def schedule(
     sole_writer: SoleWriter = False,
     drop_metadata_table_: Annotated[bool, typer.Option("--drop-metadata-table", help="see `compact --help`")] = False,
     options: ScheduleOptions = PLAN_NOW,
+    timezone: Timezone = CLOCK.timezone,
+    clock_skew: ClockSkew = CLOCK.clock_skew_s,
     zookeeper: Hosts = None,
     zookeeper_dir: Folder = None,
     zookeeper_digest_file: DigestFile = None,
@@ -72,7 +84,7 @@ def schedule(
         )
     files = (zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
     fleet = zookeeper_options(zookeeper, zookeeper_dir, *files)
-    opened = Table.open(table)
+    opened = Table.open(table).with_clock(ClockOptions(timezone=timezone, clock_skew_s=clock_skew))
     # A dry run leaves no trace, not even the lock's file.
     held: TableLock = ProcessLock(os.path.abspath(table)) if dry_run else table_lock(os.path.abspath(table), lock)
     if drop_metadata_table_:

@@ -22,6 +22,7 @@ from compactor_daemon.retire import finish, forget_archived, littered_instants
 from compactor_daemon.served import Seen
 from compactor_daemon.table_state import Pending
 from timeline.books import audit_path
+from timeline.clock_options import ClockOptions
 from timeline.errors import PhantombaseError
 from timeline.gate import clock_ms
 from timeline.instant import Instant
@@ -42,7 +43,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How tables are served. `who`: the daemon's name. `schedule` None: it requests nothing."""
+    """How tables are served. `who`: the daemon's name. `schedule` None: it requests nothing. `clock`: see `Table`."""
 
     who: str
     output: OutputOptions
@@ -50,6 +51,7 @@ class Settings:
     retry: RetryOptions
     order: Order
     schedule: ScheduleOptions | None = None
+    clock: ClockOptions = ClockOptions()
 
 
 class ServedTable:
@@ -69,12 +71,17 @@ class ServedTable:
         """Tries the storage's promises; StorageError."""
         probe(LocalStorage(self.path))
 
+    def _open(self) -> Table:
+        return Table.open(self.path).with_clock(self._settings.clock)
+
     def look(self) -> Seen:
         """One listing of the timeline; of the records too while something pends. Errors of the tree."""
-        table = Table.open(self.path)
+        table = self._open()
         check_keepable(table, moves_rows=False)
         timeline = table.load_timeline()
         instants = [i.requested_time for i in timeline.pending_merges]
+        if instants and table.layout.has_completion_times:
+            table.times.check_zone(timeline)
         recorded = set(recorded_instants(table.storage)) if instants else set()
         now, settings = clock_ms(), self._settings
         due = (
@@ -102,7 +109,7 @@ class ServedTable:
     def request(self) -> Scheduled:
         """Requests a compaction; after a "no" it is due again when the timeline has changed, or time makes it so."""
         assert self._settings.schedule is not None
-        table = Table.open(self.path)
+        table = self._open()
         seen = table.load_timeline().instants
         scheduled = schedule_compaction(table, self._lock, reserved_times, self._settings.schedule)
         self._refused = () if scheduled.instant else seen
@@ -111,7 +118,7 @@ class ServedTable:
 
     def sweep(self) -> None:
         """Finishes instants that are completed, or gone, but were left littered; those others work on are not ours."""
-        table = Table.open(self.path)
+        table = self._open()
         for instant in littered_instants(table):
             if (held := self.claims.take(instant)) is None:
                 continue
@@ -131,7 +138,7 @@ class ServedTable:
 
     def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside = stay) -> Compacted | None:
         """Brings a claimed instant to its end; None: somebody else already has. Errors: as `compact_instant`."""
-        table = Table.open(self.path)
+        table = self._open()
         if instant not in pending_instants(table):
             return None
         check_keepable(table, moves_rows=False)
@@ -152,7 +159,7 @@ class ServedTable:
 
     def failed(self, instant: str, error: Exception) -> None:
         """Keeps a failure in the table; none of an instant that is gone: it was unscheduled or completed meanwhile."""
-        table = Table.open(self.path)
+        table = self._open()
         if instant in pending_instants(table):
             record_failure(table.storage, instant, failure_of(error, self._settings.who, clock_ms()))
 

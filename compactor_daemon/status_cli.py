@@ -12,7 +12,15 @@ import typer
 
 from compactor_daemon import status_render
 from compactor_daemon.claims import Claim, find_table_id
-from compactor_daemon.cli_options import Lock, SoleWriter, TablePath, check_writers_known
+from compactor_daemon.cli_options import (
+    CLOCK,
+    ClockSkew,
+    Lock,
+    SoleWriter,
+    TablePath,
+    Timezone,
+    check_writers_known,
+)
 from compactor_daemon.coexistence import Beside, coexistence, look_beside
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.failures import RetryOptions, release_failures
@@ -23,6 +31,7 @@ from compactor_daemon.unreadable import TakenBack, take_back_unreadable
 from compactor_daemon.zookeeper import ZooKeeperSession, zookeeper_session
 from compactor_daemon.zookeeper_claims import ZooKeeperClaims
 from compactor_daemon.zookeeper_cli import Ca, Cert, DigestFile, Folder, Hosts, Key, zookeeper_options
+from timeline.clock_options import ClockOptions
 from timeline.console import EXIT_FAILED, configure_logging, emit
 from timeline.errors import PhantombaseError, UsageError
 from timeline.gate import clock_ms
@@ -56,6 +65,8 @@ def status(
     foreign_grace: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="as the daemons were told")
     ] = ATTEMPT.foreign_grace_s,
+    timezone: Timezone = CLOCK.timezone,
+    clock_skew: ClockSkew = CLOCK.clock_skew_s,
     zookeeper_digest_file: DigestFile = None,
     zookeeper_ca: Ca = None,
     zookeeper_cert: Cert = None,
@@ -72,7 +83,8 @@ def status(
     """
     configure_logging(json, verbose=False)
     servers = (zookeeper, zookeeper_dir, zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
-    opened = Table.open(table)  # what is no table is refused before anybody is asked
+    clock = ClockOptions(timezone=timezone, clock_skew_s=clock_skew)
+    opened = Table.open(table).with_clock(clock)  # what is no table is refused before anybody is asked
     claimed = _claimed(servers, opened)
     attempt = AttemptOptions(foreign_grace_s=foreign_grace)
     data = status_report(

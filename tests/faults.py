@@ -183,3 +183,7 @@ class HookedStorage:
     def delete_folder(self, folder: str) -> None:
         """See `Storage`."""
         self._call("delete_folder", folder)
+
+    def set_modified(self, path: str, modified_ms: int) -> None:
+        """See `Storage`."""
+        self._call("set_modified", path, modified_ms)

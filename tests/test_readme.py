@@ -110,7 +110,7 @@ def test_listed_commands_and_options_exist() -> None:
     for name, app in groups.items():
         group = typer.main.get_command(app)
         found |= {f"{name} {command}": value for command, value in group.commands.items()}  # type: ignore[attr-defined]
-    listed = set(re.findall(r"^\| `((?:timeline|compactor-daemon) [a-z]+)", README, re.MULTILINE))
+    listed = set(re.findall(r"^\| `((?:timeline|compactor-daemon) [a-z-]+)", README, re.MULTILINE))
     assert listed == set(found)
     offered = {
         command: {o for p in found[f"compactor-daemon {command}"].params for o in p.opts if o.startswith("--")}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from timeline.clock_evidence import Written
 from timeline.instant import MERGES, SERVICES, Instant, State
 from timeline.layout import Layout
 
@@ -19,13 +20,15 @@ class Timeline:
 
     `archived`: completed instants that left the active timeline, as far as they were loaded.
     `legacy_completions`: for completed files without a completion time in their name (tables upgraded from
-    version 6) the files' modification times, as instant times.
+    version 6) the files' modification times, as instant times. `written`: what modification times tell of the writers'
+    clocks; two timelines of the same instants are equal whatever it says.
     """
 
     layout: Layout
     instants: tuple[Instant, ...]
     archived: tuple[Instant, ...] = ()
     legacy_completions: dict[str, str] = field(default_factory=dict)
+    written: Written = field(default_factory=Written, compare=False)
 
     @cached_property
     def completed(self) -> tuple[Instant, ...]:

@@ -1,4 +1,4 @@
-"""`timeline audit` and `timeline validate`: is what lies on storage what it should be?"""
+"""`timeline audit`, `validate` and `repair-times`: is what lies on storage what it should be?"""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import typer
 from timeline import render
 from timeline.audit import audit as audit_instant
 from timeline.audit import audited_instants
-from timeline.cli_options import Json, TablePath
+from timeline.cli_options import CLOCK, Json, TablePath, Timezone
+from timeline.clock_options import ClockOptions
 from timeline.console import EXIT_FAILED, configure_logging, emit, progress
 from timeline.metadata_table.read import commits_to_compact
+from timeline.metadata_table.validate import Validation
 from timeline.metadata_table.validate import validate as validate_table
-from timeline.report import audit_report, validation_report
+from timeline.mistimed import Retimed, all_files, find_mistimed
+from timeline.mistimed import repair_times as set_times
+from timeline.report import audit_report, repair_report, validation_report
 from timeline.table import Table, consistent
 
 
@@ -52,20 +56,60 @@ def audit(
         raise typer.Exit(EXIT_FAILED)
 
 
-def validate(path: TablePath, json: Json = False) -> None:
-    """Compare the metadata table with what lies on storage. Exit code 1 when they differ.
+def validate(path: TablePath, timezone: Timezone = CLOCK.timezone, json: Json = False) -> None:
+    """Compare the metadata table, and the times of version 6, with what lies on storage. Exit code 1 when they differ.
 
     Hudi's [b]metadata table[/b] (.hoodie/metadata) is an index of a table's files: readers which use it see no file
     that it does not name. Compared are partitions, and names and sizes of the files of completed writes; what a
     pending write has left so far does not count. While a clean or rollback pends, files may be gone that are still
     named: run it again when that is done.
 
+    On version 6 Hudi 1.x reads [b]modification times[/b]: that of a completed file decides on which slice logs lie.
+    Listed are instants with which that goes wrong, as in a table copied without its times; `timeline repair-times`
+    sets them back.
+
     [b]Examples[/b]
       timeline validate /data/trips
       timeline validate /data/trips --json | jq '.differences[]'
     """
-    table = Table.open(path)
-    found = consistent(lambda: validate_table(table.reload()))
-    emit(validation_report(found, commits_to_compact(table), table.storage.base_path), json, render.validate)
-    if found.differences:
+    table = Table.open(path).with_clock(ClockOptions(timezone=timezone))
+    wrong = consistent(lambda: find_mistimed(table.reload()))
+    # Version 6 has something to validate without a metadata table too.
+    if table.config.metadata_partitions or table.layout.has_completion_times:
+        found = consistent(lambda: validate_table(table.reload()))
+        commits = commits_to_compact(table)
+    else:
+        found, commits = Validation(partitions=0, files=0, differences=()), None
+    emit(validation_report(found, commits, wrong, table.storage.base_path), json, render.validate)
+    if found.differences or wrong:
         raise typer.Exit(EXIT_FAILED)
+
+
+def repair_times(
+    path: TablePath,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: show what would be set.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every file of the timeline, not only those `validate` lists: of a copy.")
+    ] = False,
+    timezone: Timezone = CLOCK.timezone,
+    json: Json = False,
+) -> None:
+    """Set the modification times of timeline files back to the times in their names.
+
+    For tables copied without their files' times (cp -r, a restore, a download): on version 6 Hudi 1.x slices logs by
+    them, and on all versions they tell a process that it is in another time zone than the writers. Instants are in the
+    writers' time zone: give that as --timezone where it is not this machine's.
+
+    [b]Examples[/b]
+      timeline repair-times /data/trips --dry-run
+      timeline repair-times /data/trips --all --timezone America/New_York
+    """
+    table = Table.open(path).with_clock(ClockOptions(timezone=timezone))
+    if every:
+        chosen = all_files(table)
+    else:
+        wrong = consistent(lambda: find_mistimed(table.reload()))
+        chosen = tuple(Retimed(path=m.path, time=m.instant) for m in wrong)
+    if not dry_run:
+        set_times(table, chosen)
+    emit(repair_report(chosen, table.storage.base_path, dry_run=dry_run), json, render.repaired)

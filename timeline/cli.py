@@ -1,4 +1,4 @@
-"""The `timeline` command: looks at a table and reads it; never changes it.
+"""The `timeline` command: looks at a table and reads it; never changes it, but for times of files (`repair-times`).
 
 Each command computes plain data (`timeline.report`), then renders it (`timeline.render`). When a writer moves a
 file away between two looks, the whole look is taken again, table settings included.
@@ -16,8 +16,8 @@ import typer
 
 from timeline import render
 from timeline.active import Timeline
-from timeline.check_cli import audit, validate
-from timeline.cli_options import Json, ListedBy, Listing, Partition, TablePath
+from timeline.check_cli import audit, repair_times, validate
+from timeline.cli_options import CLOCK, Json, ListedBy, Listing, Partition, TablePath, Timezone
 from timeline.console import configure_logging, emit, run
 from timeline.errors import MissingFileError, PhantombaseError, UsageError
 from timeline.export import check_output, export_parquet
@@ -41,7 +41,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
-    help="""Look at an Apache Hudi MERGE_ON_READ table and read it. Nothing here changes the table.
+    help="""Look at an Apache Hudi MERGE_ON_READ table and read it. Nothing but `repair-times` changes it.
 
 A table's [b]timeline[/b] is the list of what happened to it. Each entry is an [b]instant[/b]: when it was
 requested (digits, yyyyMMddHHmmssSSS), which action it is, and its state: requested, inflight or completed.
@@ -57,6 +57,7 @@ def show(
     path: TablePath,
     archived: Annotated[bool, typer.Option("--archived", help="Also instants that left the active timeline.")] = False,
     pending: Annotated[bool, typer.Option("--pending", help="Only what is not completed.")] = False,
+    timezone: Timezone = CLOCK.timezone,
     json: Json = False,
 ) -> None:
     """What happened to a table, and what is pending since when.
@@ -70,7 +71,7 @@ def show(
       timeline show /data/trips --pending
       timeline show /data/trips --archived --json
     """
-    emit(consistent(lambda: _overview(Table.open(path), archived, pending)), json, render.show)
+    emit(consistent(lambda: _overview(ListedBy.STORAGE.open(path, timezone), archived, pending)), json, render.show)
 
 
 def _overview(table: Table, archived: bool, pending_only: bool) -> Row:
@@ -109,7 +110,11 @@ def _plans(table: Table, instants: list[Instant]) -> Iterator[tuple[str, Compact
 
 @app.command()
 def slices(
-    path: TablePath, partition: Partition = None, listing: Listing = ListedBy.STORAGE, json: Json = False
+    path: TablePath,
+    partition: Partition = None,
+    listing: Listing = ListedBy.STORAGE,
+    timezone: Timezone = CLOCK.timezone,
+    json: Json = False,
 ) -> None:
     """The table's file slices: base file, log files, and which pending plan they are in.
 
@@ -122,7 +127,7 @@ def slices(
       timeline slices /data/trips --partition year=2026/month=11
       timeline slices /data/trips --json | jq '.slices | map(select(.log_bytes > 1e9))'
     """
-    data = consistent(lambda: _slices(listing.open(path), partition))
+    data = consistent(lambda: _slices(listing.open(path, timezone), partition))
     emit(data, json, render.slices)
 
 
@@ -189,6 +194,7 @@ def read(
     ] = None,
     partition: Partition = None,
     listing: Listing = ListedBy.STORAGE,
+    timezone: Timezone = CLOCK.timezone,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it is there.")] = False,
     json: Json = False,
 ) -> None:
@@ -196,6 +202,7 @@ def read(
 
     [b]snapshot[/b]: everything committed so far; base files merged with their logs, also while compactions are
     pending. [b]read-optimized[/b]: base files alone; faster, without what is only in logs.
+    `--as-of` is a time in the zone of the table's instants.
     FILE appears when all is read: a failed read leaves nothing behind. Should a writer remove a file
     that is still to be read, reading starts over.
 
@@ -209,10 +216,10 @@ def read(
     options = ReadOptions(
         query=query, as_of=None if as_of is None else parse_as_of(as_of), columns=names, partition=partition
     )
-    table = listing.open(path)
+    table = listing.open(path, timezone)
     check_output(table, output, overwrite)
     started = time.monotonic()
-    done = consistent(lambda: export_parquet(listing.open(path), options, output))
+    done = consistent(lambda: export_parquet(listing.open(path, timezone), options, output))
     data = {
         "table": table.storage.base_path,
         "query": query.value,
@@ -230,6 +237,7 @@ def read(
 
 app.command()(audit)
 app.command()(validate)
+app.command("repair-times")(repair_times)
 
 
 def main() -> None:

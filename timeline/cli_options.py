@@ -8,8 +8,12 @@ from typing import Annotated
 
 import typer
 
+from timeline.clock_options import ClockOptions
 from timeline.metadata_table.listing import MetadataListing
+from timeline.option import help_of
 from timeline.table import Table
+
+CLOCK = ClockOptions()
 
 
 class ListedBy(Enum):
@@ -18,9 +22,9 @@ class ListedBy(Enum):
     STORAGE = "storage"
     METADATA = "metadata"
 
-    def open(self, path: str) -> Table:
-        """The table, listed that way."""
-        table = Table.open(path)
+    def open(self, path: str, timezone: str = CLOCK.timezone) -> Table:
+        """The table, listed that way, its instants in that zone."""
+        table = Table.open(path).with_clock(ClockOptions(timezone=timezone))
         return table if self is ListedBy.STORAGE else replace(table, listing=MetadataListing())
 
 
@@ -35,4 +39,5 @@ Listing = Annotated[
         "--listing", help="What names partitions and files: folders, or Hudi's metadata table where it is on."
     ),
 ]
+Timezone = Annotated[str, typer.Option(metavar="ZONE", help=help_of(ClockOptions, "timezone"))]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document: sizes in bytes, times in seconds.")]

@@ -14,6 +14,7 @@
     │   ├── BarrierError            delta commits that could still write under the plan are pending
     │   └── TableChangedError       the table was upgraded, or its settings changed, while it was looked at
     ├── LedgerError                 the books of a compaction do not balance: nothing is published
+    ├── ClockError                  this process's clock or time zone is not that of the table's writers
     ├── StorageError                the storage refused or broke a promise (put-if-absent, place)
     ├── PressureError               a file group's log is as long as a write may leave it
     ├── StoppedError                work was stopped by its time limit: nothing is wrong
@@ -145,6 +146,10 @@ class TableChangedError(ConflictError):
 
 class LedgerError(PhantombaseError):
     """The books of a compaction do not balance: nothing is published."""
+
+
+class ClockError(PhantombaseError):
+    """This process's clock or time zone is not that of the table's writers: it may choose no instant."""
 
 
 class StorageError(PhantombaseError):

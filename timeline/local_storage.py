@@ -124,6 +124,10 @@ class LocalStorage:
         with _translated(self._full(folder)), suppress(FileNotFoundError):
             shutil.rmtree(self._full(folder))
 
+    def set_modified(self, path: str, modified_ms: int) -> None:
+        with _translated(self._full(path)):
+            os.utime(self._full(path), ns=(modified_ms * 1_000_000,) * 2)
+
 
 def close_output(file: IO[bytes]) -> None:
     """Closes a file made by `open_output` so that its bytes survive a power cut."""

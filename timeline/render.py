@@ -246,11 +246,23 @@ def validate(data: Row) -> Iterator[RenderableType]:
     if rows:
         yield RowsTable(title=plural(len(rows), "difference"), columns=_DIFFERENCE_COLUMNS, rows=rows)
         yield ""
-    verdict = Text("WRONG", "bold red") if rows else Text("good", "green")
+    for row in data["mistimed"]:
+        when = f"{row['file']} was modified at {row['modified']}, {row['why']}"
+        yield Text.assemble(("mistimed:", "bold red"), f" {row['instant']}: {when}")
+    verdict = Text("good", "green") if data["good"] else Text("WRONG", "bold red")
     compared = f"{plural(data['partitions'], 'partition')}, {plural(data['files'], 'file')}"
-    yield Text.assemble(
-        verdict, f": {compared}; the metadata table has {_to_compact(data['metadata_commits_since_compaction'])}"
-    )
+    commits = data["metadata_commits_since_compaction"]
+    compared = "no metadata table" if commits is None else f"{compared}; the metadata table has {_to_compact(commits)}"
+    yield Text.assemble(verdict, f": {compared}")
+    if data["mistimed"]:
+        yield Text("Hudi 1.x reads other rows than 0.15 then: timeline repair-times (see its help) sets the times back")
+
+
+def repaired(data: Row) -> Iterator[RenderableType]:
+    """Each file, and how many."""
+    for row in data["files"]:
+        yield Text(f"{row['file']}: {row['time']}")
+    yield Text(f"{plural(len(data['files']), 'time')} {'to set' if data['dry_run'] else 'set'}")
 
 
 _DIFFERENCE_COLUMNS = (

@@ -15,6 +15,7 @@ from timeline.audit import InstantAudit
 from timeline.errors import MissingFileError, PhantombaseError, UsageError
 from timeline.instant import Instant, parse_time
 from timeline.metadata_table.validate import Validation
+from timeline.mistimed import Mistimed, Retimed
 from timeline.plan import TOTAL_LOG_FILES_SIZE, CompactionOperation, CompactionPlan
 from timeline.table_config import TableConfig
 from timeline.view import FileGroup, FileSlice, TableView, slice_before
@@ -272,11 +273,13 @@ def audit_report(audits: Sequence[InstantAudit], table_path: str) -> Row:
 # --- validate ----------------------------------------------------------------------------------------------------
 
 
-def validation_report(found: Validation, metadata_commits: int, table_path: str) -> Row:
-    """What `timeline validate` found. `metadata_commits`: see `table_facts`."""
+def validation_report(
+    found: Validation, metadata_commits: int | None, wrong: Sequence[Mistimed], table_path: str
+) -> Row:
+    """What `timeline validate` found. `metadata_commits`: see `table_facts`; None where there is no metadata table."""
     return {
         "table": table_path,
-        "good": not found.differences,
+        "good": not found.differences and not wrong,
         "partitions": found.partitions,
         "files": found.files,
         "metadata_commits_since_compaction": metadata_commits,
@@ -290,4 +293,14 @@ def validation_report(found: Validation, metadata_commits: int, table_path: str)
             }
             for d in found.differences
         ],
+        "mistimed": [{"instant": m.instant, "file": m.path, "modified": m.modified, "why": m.why} for m in wrong],
+    }
+
+
+def repair_report(files: Sequence[Retimed], table_path: str, *, dry_run: bool) -> Row:
+    """What `timeline repair-times` set, or would."""
+    return {
+        "table": table_path,
+        "dry_run": dry_run,
+        "files": [{"file": f.path, "time": f.time} for f in files],
     }

@@ -75,8 +75,8 @@ def schedule_compaction(
     lock. Where only a pending write is in the way of a due plan, writers are asked to wait (see `gate`). `dry_run`:
     nothing is changed.
 
-    LockError, UnknownStateError: nothing was changed. UnsupportedError, MalformedError: neither, and no compaction of
-    this table would be executed. File groups of which that is true are left out, and the others requested.
+    LockError, UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: neither, and no
+    compaction of this table would be executed. File groups of which that is true are left out; others are requested.
     """
     with lock.hold("schedule a compaction"):
         table = table.reload()
@@ -101,7 +101,7 @@ def schedule_compaction(
             if not dry_run:
                 _tell_writers(table, planned, options)
             return Scheduled(requested=(), why=planned.why, notes=planned.notes)
-        time = table.next_time(timeline, reserved(table, timeline))
+        time = table.next_plan_time(timeline, reserved(table, timeline), dry_run=dry_run)
         waiting = survey.waiting(planned)
         plans = drafts(planned, waiting, survey.left_out(waiting))
         requested = [Requested(instant=later(time, number), plan=plan) for number, plan in enumerate(plans)]

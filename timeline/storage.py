@@ -79,6 +79,13 @@ class Storage(Protocol):
         """Removes a folder with all in it; nothing there is success."""
         ...
 
+    def set_modified(self, path: str, modified_ms: int) -> None:
+        """Gives a file another modification time. For `timeline repair-times` only.
+
+        MissingFileError: there is none. StorageError: this store cannot.
+        """
+        ...
+
 
 def files_below(storage: Storage, folder: str) -> Iterator[tuple[str, Entry]]:
     """(path relative to `folder`, entry) of every file in it and its subfolders; nothing where there is no folder.

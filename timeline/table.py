@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from typing import TypeVar
 
@@ -19,6 +19,8 @@ import pyarrow as pa
 
 from timeline.active import Timeline
 from timeline.avro_schema import arrow_schema, with_meta_columns, without_meta_columns
+from timeline.clock_evidence import written
+from timeline.clock_options import ClockOptions
 from timeline.commit_metadata import LOG_COMPACT, CommitMetadata
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import (
@@ -30,12 +32,13 @@ from timeline.errors import (
     UsageError,
 )
 from timeline.history import load_history
-from timeline.instant import Instant, State, format_time, highest_states, next_time, parse_time
+from timeline.instant import Instant, State, highest_states, parse_time
 from timeline.layout import HOODIE, Layout
 from timeline.listing import Listing, StorageListing
 from timeline.local_storage import LocalStorage
 from timeline.plan import CompactionPlan, decode_plan
 from timeline.storage import Entry, Storage
+from timeline.table_clock import TableClock
 from timeline.table_config import TableConfig, load_table_config
 from timeline.view import (
     FileGroup,
@@ -61,12 +64,13 @@ _READ_AGAIN_MAX = 5
 class Table:
     """A Hudi table that phantombase can read.
 
-    `config` is a snapshot: see `reload`. `listing`: where views come from.
+    `config` is a snapshot: see `reload`. `listing`: where views come from. `clock`: of this process, and its zone.
     """
 
     storage: Storage
     config: TableConfig
     listing: Listing = StorageListing()
+    clock: ClockOptions = ClockOptions()
 
     @staticmethod
     def open(path: str) -> Table:
@@ -97,25 +101,43 @@ class Table:
 
     def reload(self) -> Table:
         """The table as hoodie.properties stands now: a Hudi 1.x writer may have upgraded it meanwhile."""
-        return replace(Table.on(self.storage), listing=self.listing)
+        return replace(Table.on(self.storage), listing=self.listing, clock=self.clock)
+
+    def with_clock(self, clock: ClockOptions) -> Table:
+        """The same table, whose instants this process chooses and reads in another zone."""
+        return replace(self, clock=clock)
 
     @property
     def layout(self) -> Layout:
         """What differs by table version."""
         return self.config.layout
 
+    # --- the clock ---------------------------------------------------------------------------------------------
+
+    @property
+    def times(self) -> TableClock:
+        """What its times mean to this process."""
+        return TableClock(storage=self.storage, config=self.config, options=self.clock)
+
     def now(self) -> datetime:
         """The clock in the zone the table's instants are generated in (naive, as instants are)."""
-        return datetime.now(UTC).replace(tzinfo=None) if self.config.utc_timezone else datetime.now()
+        return self.times.now()
 
     def next_time(self, timeline: Timeline, reserved: Iterable[str] = ()) -> str:
         """A time greater than the clock, every time of the timeline and those `reserved`: nobody has used it yet.
 
         `timeline` is loaded under the table lock; where it is empty the archive is asked.
+        ClockError: this process's clock or zone is not that of the table's writers.
         """
-        # Archived instants are older than active ones, unless nothing is active any more.
-        known = timeline if timeline.instants else self.with_archive(timeline)
-        return next_time(self.now(), [*known.used_times(), *reserved])
+        return self.times.next_time(self.now(), self._with_used_times(timeline), reserved)
+
+    def next_plan_time(self, timeline: Timeline, reserved: Iterable[str] = (), *, dry_run: bool = False) -> str:
+        """The same for a plan, which may not be ahead of the writers' clock. `dry_run`: storage is only read."""
+        return self.times.next_plan_time(self.now(), self._with_used_times(timeline), reserved, dry_run=dry_run)
+
+    def _with_used_times(self, timeline: Timeline) -> Timeline:
+        """Archived instants are older than active ones, unless nothing is active any more."""
+        return timeline if timeline.instants else self.with_archive(timeline)
 
     def age_s(self, time: str) -> float | None:
         """Seconds since an instant time; None for made-up ones such as `00000000000001`."""
@@ -133,18 +155,17 @@ class Table:
         """
         entries = self.storage.list(self.config.timeline_folder)
         parsed = {e.name: self.layout.parse(e.name) for e in entries if not e.is_folder}
+        files = [(i, e.modified_ms) for e in entries if (i := parsed.get(e.name)) is not None]
         legacy = {
-            instant.requested_time: self.moment(e.modified_ms)
-            for e in entries
-            if (instant := parsed.get(e.name)) is not None
-            and instant.completed
-            and instant.completion_time is None
-            and self.layout.has_completion_times
+            instant.requested_time: self.times.moment(modified_ms)
+            for instant, modified_ms in files
+            if instant.completed and instant.completion_time is None and self.layout.has_completion_times
         }
         timeline = Timeline(
             layout=self.layout,
-            instants=highest_states(i for i in parsed.values() if i is not None),
+            instants=highest_states(i for i, _ in files),
             legacy_completions=legacy,
+            written=written(files),
         )
         return self.with_archive(timeline) if archived else timeline
 
@@ -154,8 +175,7 @@ class Table:
 
     def moment(self, milliseconds: int) -> str:
         """A time since the epoch, as the storage has it, as an instant time of this table."""
-        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-        return format_time(moment if self.config.utc_timezone else moment.astimezone())
+        return self.times.moment(milliseconds)
 
     def instant_path(self, instant: Instant) -> str:
         """The instant's file, relative to the base path."""

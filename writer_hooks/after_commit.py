@@ -121,6 +121,7 @@ def after_commit(
             attempt=AttemptOptions(),
             runner=runner(),
             limit=Limit(options.limit_s),
+            clock=table.clock,
         )
         return AfterCommit(scheduled=scheduled, why=why, compacted=ran.done, left=ran.left)
     except PhantombaseError as error:

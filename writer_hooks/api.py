@@ -86,6 +86,12 @@ class Writer:
         """EVENT_TIME or COMMIT_TIME of a new table (`hoodie.record.merge.mode`)."""
         return self._with(merge_mode=mode)
 
+    def timezone(self, name: str) -> Writer:
+        """The zone in which the table's instants are chosen, that of its other writers: LOCAL (this process's, the
+        default), UTC, or a name like America/New_York. A table with `hoodie.table.timeline.timezone=UTC` has its own.
+        """
+        return self.option(clock=replace(self.options.clock, timezone=name))
+
     # --- the write -------------------------------------------------------------------------------------------------
 
     def buckets(self, count: int, *fields: str) -> Writer:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from compactor_daemon.options import OutputOptions
+from timeline.clock_options import ClockOptions
 from timeline.errors import UsageError
 from timeline.heartbeat import EXPIRY_S
 from timeline.log_write import LogFormat
@@ -48,6 +49,7 @@ class WriteOptions:
     `back_pressure`: how long a file group's log may become; None: batches of a stream wait, other writes go on.
     `times`: how TIMESTAMP partition values are formatted, as far as the table does not store it, under Hudi's names
     (`hoodie.keygen.timebased.*`).
+    `clock`: the zone of the table's instants, and how far this process's clock may be off.
     """
 
     output: OutputOptions = field(default_factory=OutputOptions)
@@ -68,6 +70,7 @@ class WriteOptions:
     compaction: CompactionOptions = field(default_factory=CompactionOptions)
     back_pressure: BackPressure | None = None
     times: tuple[tuple[str, str], ...] = ()
+    clock: ClockOptions = field(default_factory=ClockOptions)
 
     def __post_init__(self) -> None:
         check_least(self, _LEAST)

@@ -23,7 +23,7 @@ from compactor_daemon.records import Go, read_fate
 from compactor_daemon.served_table import ServedTable
 from tests.chaos.child import begin
 from tests.chaos.switches import Point, Switches
-from timeline import local_storage, lock, table, zookeeper_lock
+from timeline import local_storage, lock, table_clock, zookeeper_lock
 from timeline.errors import AttemptDeadError
 from timeline.local_storage import LocalStorage
 from timeline.storage import Storage
@@ -62,7 +62,7 @@ def _shift_clock(switches: Switches) -> None:
         def now(cls, tz: tzinfo | None = None) -> Any:
             return datetime.now(tz) + timedelta(seconds=switches.clock_s)
 
-    (clock, tables) = _patched(time, table)
+    (clock, tables) = _patched(time, table_clock)
     clock.time = lambda: real() + switches.clock_s
     tables.datetime = Shifted
 

@@ -57,9 +57,9 @@ def test_what_the_pods_refer_to_is_there() -> None:
     claim = next(v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"] if "persistentVolumeClaim" in v)
     assert claim == manifest("tables")["metadata"]["name"]
     assert manifest("tables")["spec"]["accessModes"] == ["ReadWriteMany"]
-    reference = container["env"][0]["valueFrom"]["configMapKeyRef"]
-    assert reference["name"] == manifest("configmap")["metadata"]["name"]
-    assert reference["key"] in manifest("configmap")["data"]
+    for reference in (variable["valueFrom"]["configMapKeyRef"] for variable in container["env"]):
+        assert reference["name"] == manifest("configmap")["metadata"]["name"]
+        assert reference["key"] in manifest("configmap")["data"]
     labels = spec["template"]["metadata"]["labels"]
     assert spec["selector"]["matchLabels"] == manifest("disruption")["spec"]["selector"]["matchLabels"] == labels
     paths = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}

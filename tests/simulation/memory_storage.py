@@ -6,7 +6,7 @@ import io
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, TypeAlias
 
 import pyarrow as pa
@@ -102,6 +102,13 @@ class MemoryStorage:
     def delete_folder(self, folder: str) -> None:
         """See `Storage`."""
         self.delete(folder)
+
+    def set_modified(self, path: str, modified_ms: int) -> None:
+        """See `Storage`."""
+        file, above = self._file(path), self._node(path.rpartition("/")[0])
+        with self._lock:
+            assert isinstance(above, dict)
+            above[file.entry.name] = File(file.data, replace(file.entry, modified_ms=modified_ms))
 
     def _put(self, path: str, data: bytes) -> bool:
         with self._lock:

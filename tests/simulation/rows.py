@@ -37,7 +37,7 @@ SCHEMA_TEXT = json.dumps(
         "fields": [{"name": "id", "type": "string"}, {"name": "part", "type": "string"}],
     }
 )
-_FIRST = "20251231000000000"
+_FIRST = "20251201000000000"
 
 
 def new_table(storage: Storage, version: int, groups: int) -> list[str]:

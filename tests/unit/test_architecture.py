@@ -13,7 +13,8 @@ ORDER = ("timeline", "compactor_daemon", "writer_hooks")
 
 PURE = (
     "timeline/active.py", "timeline/avro_schema.py", "timeline/bloom.py", "timeline/bounds.py",
-    "timeline/candidate.py", "timeline/commit_metadata.py", "timeline/conform.py", "timeline/errors.py",
+    "timeline/candidate.py", "timeline/clock_evidence.py", "timeline/clock_options.py",
+    "timeline/commit_metadata.py", "timeline/conform.py", "timeline/errors.py",
     "timeline/file_name.py", "timeline/fold.py", "timeline/instant.py", "timeline/key_lookup.py", "timeline/layout.py",
     "timeline/ledger.py", "timeline/log_pieces.py", "timeline/log_plan.py", "timeline/log_scan.py",
     "timeline/merge.py", "timeline/metadata_table/column_range.py", "timeline/metadata_table/combine.py",

@@ -16,6 +16,7 @@ from timeline.cli import app
 from timeline.errors import NotATableError, PhantombaseError, TableChangedError
 from timeline.metadata_table import validate as validation
 from timeline.metadata_table.validate import Difference, validate
+from timeline.mistimed import all_files, repair_times
 
 MISSING, EXTRA, SIZE = "missing in the metadata table", "only in the metadata table", "other size"
 PENDING = "20261202000000000"
@@ -23,8 +24,10 @@ PENDING = "20261202000000000"
 
 @pytest.fixture(params=VERSIONS)
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Indexed:
-    """A golden table of each version."""
-    return Indexed.golden(request.param, tmp_path)
+    """A golden table of each version; unpacking it has changed the files' times, which count on version 6."""
+    found = Indexed.golden(request.param, tmp_path)
+    repair_times(found.open(), all_files(found.open()))
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +48,7 @@ def differences(table: Indexed) -> list[tuple[str, str | None, str]]:
     code, text = invoke("validate", table.path, "--json")
     data = json.loads(text)
     assert code == (0 if data["good"] else 1)
-    assert data["good"] is not bool(data["differences"])
+    assert data["good"] is not bool(data["differences"] or data["mistimed"])
     return [(d["partition"], d["file"], d["what"]) for d in data["differences"]]
 
 

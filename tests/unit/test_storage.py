@@ -48,6 +48,17 @@ class StorageContract:
         """Makes further handles on the same place; picklable."""
         raise NotImplementedError
 
+    # --- modification times
+
+    def test_a_file_is_given_a_time(self, storage: Storage) -> None:
+        """To the millisecond; what is in it stays."""
+        storage.put_if_absent("a/x", b"data")
+        storage.set_modified("a/x", 1_234_567_890_123)
+        assert [e.modified_ms for e in storage.list("a")] == [1_234_567_890_123]
+        assert storage.read("a/x") == b"data"
+        with pytest.raises(MissingFileError):
+            storage.set_modified("a/y", 0)
+
     # --- put_if_absent
 
     def test_put_creates_and_never_replaces(self, storage: Storage) -> None:

@@ -66,6 +66,9 @@ class Below:
     def delete_folder(self, folder: str) -> None:
         self.storage.delete_folder(self._full(folder))
 
+    def set_modified(self, path: str, modified_ms: int) -> None:
+        self.storage.set_modified(self._full(path), modified_ms)
+
 
 def open_metadata_table(table: Table) -> Table:
     """The metadata table of a data table, which says by `config.metadata_partitions` whether it has one.
@@ -74,4 +77,4 @@ def open_metadata_table(table: Table) -> Table:
     NotATableError: there is none. MalformedError: its settings cannot be used.
     """
     storage = Below(table.storage, METADATA_FOLDER)
-    return Table(storage, load_table_config(storage))
+    return Table(storage, load_table_config(storage), clock=table.clock)
