@@ -6,14 +6,16 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from compactor_daemon.options import AttemptOptions
 from tests.simulation import rows
 from tests.simulation.cast import Cast
 from tests.simulation.ending import Ending
 from tests.simulation.played import Stage
-from tests.simulation.rules import Rules
-from tests.simulation.world import Actor, Fault, Host, World, WorldLock
+from tests.simulation.rules import Rules, decides
+from tests.simulation.staff import SERVICES, Staff
+from tests.simulation.world import Actor, Call, Fault, Host, World, WorldLock
 
 ATTEMPT = AttemptOptions(foreign_grace_s=0.3, foreign_look_s=0.0, barrier_s=0.6, barrier_poll_s=0.03)
 
@@ -38,6 +40,9 @@ class Plot:
     deaths: int
     pauses: int
     faults: int
+    services: frozenset[str] = frozenset()
+    partitions: int = 1
+    writes: int = 4
 
     @staticmethod
     def of(pick: random.Random) -> Plot:
@@ -83,11 +88,13 @@ class Story:
         self.pick = random.Random(seed)
         self.plot = plot or Plot.of(self.pick)
         self.chooser = RandomChooser(self.pick)
-        self.world = World(self.chooser, lambda actor, call: self.rules.watch(self.world, actor, call))
-        first = rows.new_table(self.world.disk, self.plot.version, self.plot.groups)
+        self.world = World(self.chooser, self._observe)
+        first = rows.new_table(self.world.disk, self.plot.version, self.plot.groups, self.plot.partitions)
         self.rules = Rules(first, foreign=self.plot.hudi)
         self.rules.trace = [str(self.plot)] if trace else None
         self.cast = Cast(self.world, WorldLock(self.world, holds=self.plot.locked), ATTEMPT, chance=self.pick)
+        self.staff = Staff(self.cast, self.pick, self.plot.partitions)
+        self._sleepers: dict[Host, int] = {}
         self._roles: dict[Host, tuple[str, Callable[[], None]]] = {}
         self._deaths, self._pauses, self._faults = self.plot.deaths, self.plot.pauses, self.plot.faults
 
@@ -106,7 +113,7 @@ class Story:
     def _everybody(self) -> None:
         plot, cast = self.plot, self.cast
         for number in range(plot.writers):
-            self._begin(f"writer {number}", lambda: cast.writer(4, lambda: self.pick.randrange(plot.groups)))
+            self._begin(f"writer {number}", lambda: cast.writer(plot.writes, self._group))
         self._begin("scheduler", lambda: cast.scheduler(5))
         for number in range(plot.compactors):
             self._begin(f"compactor {number}", lambda: cast.compactor(4))
@@ -116,9 +123,29 @@ class Story:
             self._begin("unscheduler", lambda: cast.unscheduler(3))
         if plot.hudi:
             self._begin("hudi", lambda: cast.hudi(3))
+        for service in sorted(plot.services & SERVICES):
+            name = "operator" if service == "restore" else service
+            self._begin(name, partial(self.staff.work, service, 2 * plot.writes))
         self.chooser.trouble, self.world.fault = self._trouble, self._fault
         self.world.run()
         self.chooser.trouble, self.world.fault = lambda: None, lambda actor, name: None
+
+    def _group(self) -> str:
+        """One of those that have rows."""
+        return self.pick.choice(sorted(set(self.rules.rows.values())) or ["p0"])
+
+    def _observe(self, actor: Actor, call: Call) -> None:
+        self.rules.watch(self.world, actor, call)
+        if actor.host in self._sleepers:
+            self._sleepers[actor.host] -= 1
+            if self._sleepers[actor.host] < 0:
+                del self._sleepers[actor.host]
+                actor.host.thaw_at = self.pick.choice((None, self.world.steps + self.pick.randrange(20, 800)))
+                actor.host.frozen = True
+                self.outcomes["fell asleep over go"] += 1
+                self.rules.note(f"{actor.host.name} falls asleep")
+        elif "sleep" in self.plot.services and decides(call) and self.pick.random() < 0.7:
+            self._sleepers[actor.host] = self.pick.randrange(30)
 
     def _begin(self, name: str, work: Callable[[], None]) -> None:
         self._roles[self.world.start(name, work)] = (name, work)
@@ -130,6 +157,8 @@ class Story:
         if not living:
             return
         host = self.pick.choice(living)
+        if host.name in SERVICES or host.name == "operator":
+            return
         if self._deaths and (not self._pauses or self.pick.random() < 0.5):
             self._deaths -= 1
             self.outcomes["killed"] += 1
@@ -145,7 +174,7 @@ class Story:
             host.frozen = True
 
     def _fault(self, actor: Actor, name: str) -> Fault | None:
-        if not self._faults or self.pick.random() > 1 / 60:
+        if actor.host.name in ("operator", "replace") or not self._faults or self.pick.random() > 1 / 60:
             return None
         self._faults -= 1
         self.outcomes["failed calls"] += 1
@@ -154,5 +183,7 @@ class Story:
     def _may_pause(self, host: Host) -> bool:
         """Beside a Hudi compactor, which merges the plan's files only, nobody else may lose its lock in a section."""
         if self.plot.version == 6 and host.name == "unscheduler" and self.cast.lock.is_inside(host):
+            return False
+        if self.plot.services and host.name.startswith("writer") and self.cast.lock.is_inside(host):
             return False
         return not self.plot.hudi or host.name.startswith(("compactor", "daemon"))
