@@ -20,7 +20,7 @@ from tests.builders import avro_block
 from timeline.active import Timeline
 from timeline.instant import Instant, State, later
 from timeline.lock import TableLock
-from timeline.table import Table
+from timeline.table import Table, consistent
 from timeline.view import FileGroup, FileSlice, GroupKey, TableView
 
 _ENTRY = json.dumps(
@@ -120,7 +120,7 @@ class Services:
 
 def next_instant(table: Table) -> str:
     """A time nobody has used; under the lock."""
-    return table.next_time(table.load_timeline(), reserved_times(table.storage))
+    return table.next_time(table.load_timeline(), consistent(lambda: list(reserved_times(table.storage))))
 
 
 def completed(table: Table, instant: Instant, action: str | None = None) -> Instant:

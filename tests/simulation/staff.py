@@ -33,7 +33,7 @@ class Staff:
     def work(self, service: str, rounds: int) -> None:
         """One of `SERVICES`, some times."""
         once: dict[str, Callable[[], object]] = {
-            "clean": self.clean,
+            "clean": self._clean,
             "archive": lambda: self.archive(self._chance.choice((2, 3))),
             "restore": self._operate,
             "replace": self._replace,
@@ -46,11 +46,22 @@ class Staff:
             except PhantombaseError as error:
                 self._cast.outcomes[f"{service}: {error.what}"] += 1
 
-    def clean(self, policy: Policy | None = None) -> int:
+    def clean(self, policy: Policy, retained: int) -> int:
         """By one of Hudi's policies."""
-        chosen = policy or self._chance.choice(list(Policy))
-        retained = {Policy.COMMITS: (1, 2), Policy.HOURS: (50, 500), Policy.VERSIONS: (1,)}[chosen]
-        return self._services.clean(self._cast.table(), chosen, self._chance.choice(retained))
+        return self._services.clean(self._cast.table(), policy, retained)
+
+    def _clean(self) -> int:
+        return self.clean(
+            *self._chance.choice(
+                [
+                    (Policy.COMMITS, 1),
+                    (Policy.COMMITS, 2),
+                    (Policy.HOURS, 50),
+                    (Policy.HOURS, 500),
+                    (Policy.VERSIONS, 1),
+                ]
+            )
+        )
 
     def archive(self, keep: int) -> int:
         """All but the last writes."""

@@ -95,6 +95,7 @@ class Story:
         self.cast = Cast(self.world, WorldLock(self.world, holds=self.plot.locked), ATTEMPT, chance=self.pick)
         self.staff = Staff(self.cast, self.pick, self.plot.partitions)
         self._sleepers: dict[Host, int] = {}
+        self._over = False
         self._roles: dict[Host, tuple[str, Callable[[], None]]] = {}
         self._deaths, self._pauses, self._faults = self.plot.deaths, self.plot.pauses, self.plot.faults
 
@@ -107,8 +108,11 @@ class Story:
         """All of it."""
         with stage.play(self.world):
             self._everybody()
-            stale = not self.plot.locked or self.outcomes["napped"] + self.outcomes["paused"] > 0
-            Ending(self.cast, self.rules, hudi=self.plot.hudi, stale=stale).play()
+            plot = self.plot
+            stale = not plot.locked or self.outcomes["napped"] + self.outcomes["paused"] > 0
+            stale |= "restore" in plot.services
+            staff = self.staff if plot.services else None
+            Ending(self.cast, self.rules, hudi=plot.hudi, stale=stale, staff=staff).play()
 
     def _everybody(self) -> None:
         plot, cast = self.plot, self.cast
@@ -128,6 +132,7 @@ class Story:
             self._begin(name, partial(self.staff.work, service, 2 * plot.writes))
         self.chooser.trouble, self.world.fault = self._trouble, self._fault
         self.world.run()
+        self._over = True
         self.chooser.trouble, self.world.fault = lambda: None, lambda actor, name: None
 
     def _group(self) -> str:
@@ -136,6 +141,8 @@ class Story:
 
     def _observe(self, actor: Actor, call: Call) -> None:
         self.rules.watch(self.world, actor, call)
+        if self._over:
+            return
         if actor.host in self._sleepers:
             self._sleepers[actor.host] -= 1
             if self._sleepers[actor.host] < 0:
