@@ -19,12 +19,10 @@ from compactor_daemon.unschedule import unschedule
 from tests.simulation import rows
 from tests.simulation.fleet import WorldClaims, ZooKeeper
 from tests.simulation.hudi import compact_as_hudi
-from tests.simulation.rows import log_bytes, metadata, partition_of, stat
+from tests.simulation.rows import metadata, partition_of, place_log, stat
 from tests.simulation.world import Host, World, WorldLock
 from timeline.dead_writers import roll_back_dead_writers
-from timeline.errors import ConflictError, PhantombaseError
-from timeline.file_name import LogFileName, parse_data_file
-from timeline.markers import Marker, log_marker_kind, make_marker
+from timeline.errors import PhantombaseError
 from timeline.schedule import schedule_compaction
 from timeline.table import Table
 from writer_hooks.conflict import Footprint
@@ -220,23 +218,3 @@ class Cast:
                 self.outcomes["Hudi compacted"] += done is not None
             except PhantombaseError as error:
                 self.outcomes[error.what] += 1
-
-
-def place_log(table: Table, instant: str, row: str, file_id: str) -> tuple[str, bytes]:
-    """A log file of one row, where a writer puts it that sees the table now; its path and content."""
-    version, named, partition = 1, instant, partition_of(file_id)
-    if not table.layout.has_completion_times:
-        timeline = table.load_timeline()
-        groups = table.partition_groups(partition, timeline, table.load_facts(timeline))
-        group = next((g for g in groups if g.file_id == file_id and g.slices), None)
-        if group is None:
-            raise ConflictError("the file group is gone", path=f"{partition}/{file_id}")
-        named = group.pending_compaction or group.slices[-1].base_instant
-        logs = [parse_data_file(e.name) for e in table.storage.list(partition)]
-        mine = [n for n in logs if isinstance(n, LogFileName) and (n.file_id, n.instant) == (file_id, named)]
-        version += max((n.version for n in mine), default=0)
-    name = str(LogFileName(file_id=file_id, instant=named, version=version, token=f"0-0-{instant}"))
-    make_marker(table.storage, instant, Marker(partition=partition, file=name, kind=log_marker_kind(table.layout)))
-    data = log_bytes(instant, row)
-    table.storage.put_if_absent(f"{partition}/{name}", data)
-    return f"{partition}/{name}", data

@@ -16,11 +16,13 @@ from compactor_daemon.slice_task import SliceTask, _base_instant, _record, input
 from tests.builders import COMPACTED_BLOCK_TIMES, INSTANT_TIME, PARQUET, SCHEMA, block
 from timeline.active import Timeline
 from timeline.commit_metadata import CommitMetadata, WriteStat, encode
-from timeline.file_name import BaseFileName
+from timeline.errors import ConflictError
+from timeline.file_name import BaseFileName, LogFileName, parse_data_file
 from timeline.instant import Instant, State
 from timeline.ledger import Ledger
 from timeline.log_block import scan_blocks
 from timeline.log_scan import Visibility, select_blocks
+from timeline.markers import Marker, log_marker_kind, make_marker
 from timeline.slice_log import count_blocks
 from timeline.storage import Storage
 from timeline.table import Table
@@ -141,6 +143,26 @@ def base_bytes(rows: Iterable[str]) -> bytes:
 def log_bytes(instant: str, row: str) -> bytes:
     """A log file of one block of one row."""
     return block(PARQUET, {INSTANT_TIME: instant, SCHEMA: SCHEMA_TEXT}, row.encode())
+
+
+def place_log(table: Table, instant: str, row: str, file_id: str) -> tuple[str, bytes]:
+    """A log file of one row, where a writer puts it that sees the table now; its path and content."""
+    version, named, partition = 1, instant, partition_of(file_id)
+    if not table.layout.has_completion_times:
+        timeline = table.load_timeline()
+        groups = table.partition_groups(partition, timeline, table.load_facts(timeline))
+        group = next((g for g in groups if g.file_id == file_id and g.slices), None)
+        if group is None:
+            raise ConflictError("the file group is gone", path=f"{partition}/{file_id}")
+        named = group.pending_compaction or group.slices[-1].base_instant
+        logs = [parse_data_file(e.name) for e in table.storage.list(partition)]
+        mine = [n for n in logs if isinstance(n, LogFileName) and (n.file_id, n.instant) == (file_id, named)]
+        version += max((n.version for n in mine), default=0)
+    name = str(LogFileName(file_id=file_id, instant=named, version=version, token=f"0-0-{instant}"))
+    make_marker(table.storage, instant, Marker(partition=partition, file=name, kind=log_marker_kind(table.layout)))
+    data = log_bytes(instant, row)
+    table.storage.put_if_absent(f"{partition}/{name}", data)
+    return f"{partition}/{name}", data
 
 
 def visibility_of(table: Table, timeline: Timeline) -> Visibility:

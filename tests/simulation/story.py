@@ -10,6 +10,7 @@ from functools import partial
 
 from compactor_daemon.options import AttemptOptions
 from tests.simulation import rows
+from tests.simulation.blind import BlindWriter
 from tests.simulation.cast import Cast
 from tests.simulation.ending import Ending
 from tests.simulation.played import Stage
@@ -18,6 +19,9 @@ from tests.simulation.staff import SERVICES, Staff
 from tests.simulation.world import Actor, Call, Fault, Host, World, WorldLock
 
 ATTEMPT = AttemptOptions(foreign_grace_s=0.3, foreign_look_s=0.0, barrier_s=0.6, barrier_poll_s=0.03)
+
+
+_ZONES_MS = tuple(hours * 3_600_000 for hours in (0, 0, 5, -8))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,13 +94,15 @@ class Story:
         self.chooser = RandomChooser(self.pick)
         self.world = World(self.chooser, self._observe)
         first = rows.new_table(self.world.disk, self.plot.version, self.plot.groups, self.plot.partitions)
+        if "elsewhere" in self.plot.services:
+            self.world.disk.elsewhere = frozenset(rows.PARTITIONS[1:])
         self.rules = Rules(first, foreign=self.plot.hudi)
         self.rules.trace = [str(self.plot)] if trace else None
         self.cast = Cast(self.world, WorldLock(self.world, holds=self.plot.locked), ATTEMPT, chance=self.pick)
         self.staff = Staff(self.cast, self.pick, self.plot.partitions)
         self._sleepers: dict[Host, int] = {}
         self._over = False
-        self._roles: dict[Host, tuple[str, Callable[[], None]]] = {}
+        self._roles: dict[Host, Callable[[], None]] = {}
         self._deaths, self._pauses, self._faults = self.plot.deaths, self.plot.pauses, self.plot.faults
 
     @property
@@ -127,6 +133,11 @@ class Story:
             self._begin("unscheduler", lambda: cast.unscheduler(3))
         if plot.hudi:
             self._begin("hudi", lambda: cast.hudi(3))
+        if "blind" in plot.services:
+            self._begin("scheduler of Hudi", lambda: cast.scheduler(2 * plot.writes), hudi=True)
+        if plot.services & {"blind", "same", "zones"}:
+            writer = BlindWriter(cast, self.pick, self._group, same="same" in plot.services)
+            self._begin("writer of Hudi", lambda: writer.work(2 * plot.writes), hudi=True)
         for service in sorted(plot.services & SERVICES):
             name = "operator" if service == "restore" else service
             self._begin(name, partial(self.staff.work, service, 2 * plot.writes))
@@ -154,8 +165,11 @@ class Story:
         elif "sleep" in self.plot.services and decides(call) and self.pick.random() < 0.7:
             self._sleepers[actor.host] = self.pick.randrange(30)
 
-    def _begin(self, name: str, work: Callable[[], None]) -> None:
-        self._roles[self.world.start(name, work)] = (name, work)
+    def _begin(self, name: str, work: Callable[[], None], *, hudi: bool = False) -> None:
+        host = self.world.start(name, work, hudi=hudi)
+        self._roles[host] = partial(self._begin, name, work, hudi=hudi)
+        if "zones" in self.plot.services and not hudi:
+            host.ahead_ms = self.pick.choice(_ZONES_MS)
 
     def _trouble(self) -> None:
         if not (self._deaths or self._pauses) or self.pick.random() > 1 / 60:
@@ -171,7 +185,7 @@ class Story:
             self.outcomes["killed"] += 1
             self.rules.note(f"{host.name} is killed")
             self.world.kill(host)
-            self._begin(*self._roles[host])
+            self._roles[host]()
         elif self._may_pause(host):
             self._pauses -= 1
             naps = self.pick.random() < 0.5 or not self.cast.may_oversleep(host, self.plot.version)
