@@ -122,7 +122,7 @@ class Rules:
             if instant.state is State.COMPLETED and instant.is_write:
                 self._completed(table, instant)
             if instant.state is State.COMPLETED and instant.action == "commit":
-                count = len(table.completed_commits(time))
+                count = sum(i.action == "commit" for i in table.completed_commits(time))
                 if count > 1:
                     assert self._foreign, f"{time} was completed twice"
                     self.doubled.add(time)
