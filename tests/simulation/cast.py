@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from compactor_daemon.compactor import compact_instant, pending_instants
@@ -141,13 +142,22 @@ class Cast:
             self.rest()
             try:
                 table = self.table()
-                finish_completed(table, self.lock, OUTPUT)
+                with self._parking():
+                    finish_completed(table, self.lock, OUTPUT)
                 pending = pending_instants(table)
             except PhantombaseError as error:
                 self.outcomes[f"compact: {error.what}"] += 1
                 continue
             for instant in pending:
                 self.compact(instant)
+
+    @contextmanager
+    def _parking(self) -> Iterator[None]:
+        """What fails keeps nothing else from being done."""
+        try:
+            yield
+        except PhantombaseError as error:
+            self.outcomes[f"finish: {error.what}"] += 1
 
     def compact(self, instant: str) -> None:
         """One instant."""

@@ -14,6 +14,8 @@ from timeline.layout import HOODIE, RECORDS
 from timeline.storage import files_below
 from timeline.table import Table
 
+_STAY = ("open", "fate", "revoked")
+"""Records that stay until their instant is archived."""
 _LONG_MS = 4 * 3_600_000
 
 
@@ -75,7 +77,9 @@ class Ending:
 
         A scheduler whose lock was lost inside its section may make a plan of slices that are no more.
         """
-        why: set[str | None] = {"the compaction plan names a file that is not there"} if self._stale else set()
+        why: set[str | None] = {"files cannot be placed in this partition"} if self.world.disk.elsewhere else set()
+        if self._stale:
+            why.add("the compaction plan names a file that is not there")
         return why | ({"two completed commits of one compaction"} if self.rules.doubled else set())
 
     def _age(self, staff: Staff) -> None:
@@ -109,7 +113,7 @@ class Ending:
         if self.rules.doubled:
             return
         names = ((p, p.rpartition("/")[2]) for p, _ in files_below(disk, RECORDS))
-        ours = [p for p, name in names if name not in ("open", "fate") and not name.startswith("reserved-")]
+        ours = [p for p, name in names if name not in _STAY and not name.startswith("reserved-")]
         assert all(p.startswith("audit/") or "/failures/" in p for p in ours), f"left in our folder: {ours}"
         beats = [p for p, _ in files_below(disk, f"{HOODIE}/.heartbeat")]
         assert not beats, f"heartbeats are left: {beats}"

@@ -7,18 +7,19 @@ restore     in the lock, writers stopped: later instants are undone, newest firs
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tests.simulation.rows import FIRST
 from tests.simulation.services import Services, completed, next_instant
 from timeline.avro_container import STRING, array_of, map_of, record_of, root_record, write_record
+from timeline.file_name import parse_data_file
 from timeline.heartbeat import heartbeat_path
 from timeline.instant import Instant, State
 from timeline.lock import TableLock
 from timeline.markers import delete_markers
 from timeline.revoke import revoke
 from timeline.rollback_plan import RollbackPlan, encode_rollback_metadata, encode_rollback_plan
-from timeline.rollback_traces import join, traces_of
+from timeline.rollback_traces import data_files, join, traces_of
 from timeline.table import Table
 
 _RESTORED = root_record(
@@ -115,8 +116,10 @@ class Operator:
             storage.delete(table.instant_path(instant))
         pending = _files(table, time, instant.family)
         if any(i.state is State.INFLIGHT for i in pending) or instant.completed:
-            plan = traces_of(table, time, instant.action, scan=True)
-            _remove(table, plan if instant.family == "deltacommit" else replace(plan, revoked=()))
+            if instant.family == "commit":
+                _remove(table, _compacted(table, time))
+            else:
+                _remove(table, traces_of(table, time, instant.action, scan=True))
         for one in sorted(pending, key=lambda i: -i.state):
             storage.delete(table.instant_path(one))
         delete_markers(storage, time)
@@ -127,6 +130,15 @@ class Operator:
 def _files(table: Table, time: str, family: str) -> list[Instant]:
     parsed = [table.layout.parse(e.name) for e in table.storage.list(table.config.timeline_folder)]
     return [i for i in parsed if i is not None and (i.requested_time, i.family) == (time, family)]
+
+
+def _compacted(table: Table, time: str) -> RollbackPlan:
+    """The base files of a compaction, and the logs on its slice, all by their names."""
+    found = [(p, e.name) for p in table.partitions() for e, n in data_files(table, p) if n.instant == time]
+    plan = table.compaction_plan(time)
+    groups = {(o.partition_path, o.file_id) for o in plan.operations}
+    doomed = tuple((p, n) for p, n in found if (name := parse_data_file(n)) and (p, name.file_id) in groups)
+    return RollbackPlan(target=time, action="commit", doomed=doomed)
 
 
 def _remove(table: Table, plan: RollbackPlan) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from compactor_daemon.execute import Progress
 from compactor_daemon.records import SliceDone, attempt_folder
-from compactor_daemon.slice_task import SliceTask, _base_instant, _record, input_names
+from compactor_daemon.slice_task import SliceTask, _base_instant, _merged, _record, input_names
 from tests.builders import COMPACTED_BLOCK_TIMES, INSTANT_TIME, PARQUET, SCHEMA, block
 from timeline.active import Timeline
 from timeline.commit_metadata import CommitMetadata, WriteStat, encode
@@ -23,7 +23,7 @@ from timeline.ledger import Ledger
 from timeline.log_block import scan_blocks
 from timeline.log_scan import Visibility, select_blocks
 from timeline.markers import Marker, log_marker_kind, make_marker
-from timeline.slice_log import count_blocks
+from timeline.slice_log import LogCounts, count_blocks
 from timeline.storage import Storage
 from timeline.table import Table
 from timeline.table_config import MergeMode
@@ -176,10 +176,8 @@ def visibility_of(table: Table, timeline: Timeline) -> Visibility:
     )
 
 
-def slice_rows(
-    storage: Storage, slice_: FileSlice, visibility: Visibility
-) -> tuple[list[str], list[str], tuple[str, ...]]:
-    """The rows of a slice's base file, those of its logs, and the instants of blocks that do not count yet."""
+def slice_rows(storage: Storage, slice_: FileSlice, visibility: Visibility) -> tuple[list[str], list[str], LogCounts]:
+    """The rows of a slice's base file, those of its logs, and which blocks count."""
     base = json.loads(storage.read(slice_.base.path)) if slice_.base is not None else []
     blocks = []
     data = {}
@@ -189,7 +187,7 @@ def slice_rows(
     selection = select_blocks(blocks, visibility)
     texts = [bytes(data[b.path].read_at(b.content_bytes, b.content_offset)).decode() for b in selection.blocks]
     logs = [row for text in texts for row in text.split("\n")]
-    return base, logs, count_blocks(selection, len(logs)).uncommitted
+    return base, logs, count_blocks(selection, len(logs))
 
 
 def snapshot(storage: Storage) -> Counter[str]:
@@ -208,7 +206,7 @@ def snapshot(storage: Storage) -> Counter[str]:
 
 def merge_slice(storage: Storage, task: SliceTask) -> SliceDone:
     """Stands for `compact_slice`: the same files in the same order of calls."""
-    base, logs, uncommitted = slice_rows(storage, task.slice, task.rules.visibility)
+    base, logs, counts = slice_rows(storage, task.slice, task.rules.visibility)
     folder, inputs = attempt_folder(task.instant, task.attempt), task.slice
     staged: str | None = f"{folder}/{task.position}-{uuid.uuid4().hex}.{'parquet' if task.log is None else 'log'}"
     data = base_bytes([*base, *logs]) if task.log is None else _merged_log(storage, task, logs)
@@ -235,7 +233,8 @@ def merge_slice(storage: Storage, task: SliceTask) -> SliceDone:
         rolled_back_blocks=0,
         skipped={},
         seconds=0.0,
-        uncommitted=uncommitted,
+        uncommitted=counts.uncommitted,
+        merged=_merged(inputs, counts),
     )
     return _record(storage, f"{folder}/{task.position}.ok", done)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from compactor_daemon.records import GO, find_go, recorded_instants
+from compactor_daemon.records import GO, find_go, is_revoked, recorded_instants
 from tests.simulation.rows import PARTITIONS, rows_in, snapshot
 from tests.simulation.world import Actor, Call, World
 from timeline.file_name import LogFileName, parse_data_file
@@ -84,11 +84,13 @@ class Rules:
         if name == "fate":
             assert call.name == "put_if_absent", "a fate was taken back"
             if json.loads(call.args[1])["fate"] == GO:
-                earlier = self._going.setdefault(instant, number)
-                assert earlier == number, f"attempts {earlier} and {number} of {instant} are both decided go"
+                earlier, self._going[instant] = self._going.get(instant, number), number
+                both = earlier != number and not is_revoked(world.disk, instant, int(earlier))
+                assert not both, f"attempts {earlier} and {number} of {instant} are both decided go"
         if call.name == "delete" and name.endswith((".parquet", ".ok")):
             done = Table.on(world.disk).completed_commits(instant)
             mine = self._owners.get(f"{instant}/{number}") == actor.host.name
+            mine |= is_revoked(world.disk, instant, int(number))
             assert done or mine or not self._is_pending(world, instant), f"{path} was deleted before {instant} is done"
 
     def _is_pending(self, world: World, instant: str) -> bool:
