@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from compactor_daemon.records import GO, find_go, is_revoked, recorded_instants
+from compactor_daemon.records import GO, attempts, find_go, is_revoked, recorded_instants
 from tests.simulation.rows import PARTITIONS, rows_in, snapshot
 from tests.simulation.world import Actor, Call, World
 from timeline.file_name import LogFileName, parse_data_file
@@ -90,7 +90,7 @@ class Rules:
         if call.name == "delete" and name.endswith((".parquet", ".ok")):
             done = Table.on(world.disk).completed_commits(instant)
             mine = self._owners.get(f"{instant}/{number}") == actor.host.name
-            mine |= is_revoked(world.disk, instant, int(number))
+            mine |= any(is_revoked(world.disk, instant, n) for n in attempts(world.disk, instant))
             assert done or mine or not self._is_pending(world, instant), f"{path} was deleted before {instant} is done"
 
     def _is_pending(self, world: World, instant: str) -> bool:
@@ -131,7 +131,7 @@ class Rules:
             self._used |= {time, instant.completion_time or time}
             if instant.state is State.INFLIGHT:
                 return
-        elif actor.host.name == "operator" and instant.state is State.COMPLETED:
+        elif actor.host.name == "operator" and instant.state is State.COMPLETED and instant.is_write:
             self._undone(instant)
         self.check_rows(world)
 

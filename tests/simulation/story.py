@@ -154,7 +154,7 @@ class Story:
         self.rules.watch(self.world, actor, call)
         if self._over:
             return
-        if actor.host in self._sleepers:
+        if actor.host in self._sleepers and not self.cast.lock.is_inside(actor.host):
             self._sleepers[actor.host] -= 1
             if self._sleepers[actor.host] < 0:
                 del self._sleepers[actor.host]
@@ -202,9 +202,12 @@ class Story:
         return self.pick.choice((Fault.BEFORE, Fault.AFTER))
 
     def _may_pause(self, host: Host) -> bool:
-        """Beside a Hudi compactor, which merges the plan's files only, nobody else may lose its lock in a section."""
+        """Beside a Hudi compactor, which merges the plan's files only, nobody else may lose its lock in a section.
+
+        Nor may anybody beside services of Hudi and operators, who change what was looked at in it.
+        """
         if self.plot.version == 6 and host.name == "unscheduler" and self.cast.lock.is_inside(host):
             return False
-        if self.plot.services and host.name.startswith("writer") and self.cast.lock.is_inside(host):
+        if self.plot.services and self.cast.lock.is_inside(host):
             return False
         return not self.plot.hudi or host.name.startswith(("compactor", "daemon"))
