@@ -112,8 +112,8 @@ class Ending:
         assert not stray, f"left pending: {stray}"
         if self.rules.doubled:
             return
-        names = ((p, p.rpartition("/")[2]) for p, _ in files_below(disk, RECORDS))
-        ours = [p for p, name in names if name not in _STAY and not name.startswith("reserved-")]
+        records = ((p, p.rpartition("/")[2]) for p, _ in files_below(disk, RECORDS))
+        ours = [p for p, name in records if name not in _STAY and not name.startswith("reserved-")]
         assert all(p.startswith("audit/") or "/failures/" in p for p in ours), f"left in our folder: {ours}"
         beats = [p for p, _ in files_below(disk, f"{HOODIE}/.heartbeat")]
         assert not beats, f"heartbeats are left: {beats}"

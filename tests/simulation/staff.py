@@ -27,6 +27,7 @@ class Staff:
 
     def __init__(self, cast: Cast, chance: random.Random, partitions: int) -> None:
         self._cast, self._chance, self._partitions = cast, chance, partitions
+        self._busy = False
         self._services = Services(cast.lock)
         self._operator = Operator(cast.lock, self._services)
 
@@ -40,11 +41,16 @@ class Staff:
         }
         for _ in range(rounds):
             self._cast.rest()
+            if self._busy:  # nobody restores a table that is being cleaned
+                self._cast.world.wait(lambda: not self._busy, None)
+            self._busy = True
             try:
                 if once[service]():
                     self._cast.outcomes[f"{service} done"] += 1
             except PhantombaseError as error:
                 self._cast.outcomes[f"{service}: {error.what}"] += 1
+            finally:
+                self._busy = False
 
     def clean(self, policy: Policy, retained: int) -> int:
         """By one of Hudi's policies."""
