@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from compactor_daemon.compactor import compact_instant, pending_instants
@@ -19,16 +20,14 @@ from compactor_daemon.unschedule import unschedule
 from tests.simulation import rows
 from tests.simulation.fleet import WorldClaims, ZooKeeper
 from tests.simulation.hudi import compact_as_hudi
-from tests.simulation.rows import PARTITION, log_bytes, metadata, stat
+from tests.simulation.rows import metadata, partition_of, place_log, stat
 from tests.simulation.world import Host, World, WorldLock
 from timeline.dead_writers import roll_back_dead_writers
 from timeline.errors import PhantombaseError
-from timeline.file_name import LogFileName, parse_data_file
-from timeline.markers import Marker, log_marker_kind, make_marker
 from timeline.schedule import schedule_compaction
 from timeline.table import Table
 from writer_hooks.conflict import Footprint
-from writer_hooks.transaction import Transaction, transaction
+from writer_hooks.transaction import transaction
 
 OUTPUT = OutputOptions()
 RULES = Rules(max_concurrent=2, poll_s=0.1, sweep_s=0.2, once=True)
@@ -37,7 +36,11 @@ RETRY = RetryOptions(retries=1000, backoff_s=1.0, backoff_max_s=1.0)
 
 @dataclass
 class Cast:
-    """One table's people. `outcomes`: what happened, how often; `parked`: what kept an instant from its end last."""
+    """One table's people.
+
+    `outcomes`: what happened, how often; `parked`: what kept an instant from its end last. `closed`: nobody begins to
+    write; `writing`: who does.
+    """
 
     world: World
     lock: WorldLock
@@ -47,6 +50,8 @@ class Cast:
     chance: random.Random = field(default_factory=random.Random)
     parked: dict[str, str] = field(default_factory=dict)
     written: int = 0
+    closed: bool = False
+    writing: set[Host] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.zookeeper = ZooKeeper(self.world)
@@ -75,55 +80,44 @@ class Cast:
 
     # --- writers -----------------------------------------------------------------------------------------------------
 
-    def writer(self, writes: int, groups: Callable[[], int]) -> None:
+    def writer(self, writes: int, groups: Callable[[], str]) -> None:
         """Writes a row into a file group, some times; rolls dead writers back before each."""
+        me = self.world.me.host
         for _ in range(writes):
+            if self.closed:
+                self.world.wait(lambda: not self.closed, None)
             self.written += 1
             row = f"row-{self.written}"
+            self.writing.add(me)
             try:
-                self.write(row, f"g{groups()}")
+                self.write(row, groups)
                 self.outcomes["written"] += 1
             except PhantombaseError as error:
                 self.outcomes[f"write: {error.what}"] += 1
+            finally:
+                self.writing.discard(me)
 
-    def write(self, row: str, file_id: str) -> None:
+    def write(self, row: str, groups: Callable[[], str]) -> None:
         """One delta commit of one row, by the rules for writers."""
         table = self.table()
         self.roll_back(table)
         with transaction(table, self.lock, 30.0) as begun:
-            path, data = self._place_log(begun, row, file_id)
+            file_id = groups()
+            path, data = place_log(begun.table, begun.instant, row, file_id)
             mine = Footprint(
-                appended=frozenset({(PARTITION, file_id)}),
+                appended=frozenset({(partition_of(file_id), file_id)}),
                 rewritten=frozenset(),
                 buckets=frozenset(),
                 inserts=frozenset(),
                 looked_up=False,
             )
-            begun.complete(mine, metadata([stat(file_id, path, len(data))], row=row))
+            begun.complete(mine, metadata([stat(file_id, path, len(data))], rows={row: file_id}))
 
     def roll_back(self, table: Table) -> None:
         """Rolls dead writers back."""
         roll_back_dead_writers(
             table, self.lock, lazy=False, now_ms=self.world.now_ms, expiry_s=120.0, reserved=reserved_times
         )
-
-    def _place_log(self, begun: Transaction, row: str, file_id: str) -> tuple[str, bytes]:
-        table, instant = begun.table, begun.instant
-        version = 1
-        named = instant
-        if not table.layout.has_completion_times:
-            (group,) = [
-                g for g in table.partition_groups(PARTITION, begun.timeline, begun.facts) if g.file_id == file_id
-            ]
-            named = group.pending_compaction or group.slices[-1].base_instant
-            logs = [parse_data_file(e.name) for e in table.storage.list(PARTITION)]
-            mine = [n for n in logs if isinstance(n, LogFileName) and (n.file_id, n.instant) == (file_id, named)]
-            version += max((n.version for n in mine), default=0)
-        name = str(LogFileName(file_id=file_id, instant=named, version=version, token=f"0-0-{instant}"))
-        make_marker(table.storage, instant, Marker(partition=PARTITION, file=name, kind=log_marker_kind(table.layout)))
-        data = log_bytes(instant, row)
-        table.storage.put_if_absent(f"{PARTITION}/{name}", data)
-        return f"{PARTITION}/{name}", data
 
     # --- schedulers and compactors -----------------------------------------------------------------------------------
 
@@ -148,13 +142,22 @@ class Cast:
             self.rest()
             try:
                 table = self.table()
-                finish_completed(table, self.lock, OUTPUT)
+                with self._parking():
+                    finish_completed(table, self.lock, OUTPUT)
                 pending = pending_instants(table)
             except PhantombaseError as error:
                 self.outcomes[f"compact: {error.what}"] += 1
                 continue
             for instant in pending:
                 self.compact(instant)
+
+    @contextmanager
+    def _parking(self) -> Iterator[None]:
+        """What fails keeps nothing else from being done."""
+        try:
+            yield
+        except PhantombaseError as error:
+            self.outcomes[f"finish: {error.what}"] += 1
 
     def compact(self, instant: str) -> None:
         """One instant."""

@@ -127,7 +127,7 @@ class Run:
 
     def _before(self) -> None:
         for what in self._instance.before:
-            self._cast.scheduler(1) if what == "schedule" else self._cast.writer(1, lambda: 0)
+            self._cast.scheduler(1) if what == "schedule" else self._cast.writer(1, lambda: "p0")
 
     def choose(self, world: World, able: list[Actor]) -> Actor:
         """See `Chooser`."""
@@ -172,7 +172,7 @@ class Run:
 _WORK: dict[str, Callable[[Cast], Callable[[], None]]] = {
     "compactor": lambda cast: lambda: cast.compactor(1),
     "unscheduler": lambda cast: lambda: cast.unscheduler(1),
-    "writer": lambda cast: lambda: cast.writer(1, lambda: 0),
+    "writer": lambda cast: lambda: cast.writer(1, lambda: "p0"),
     "scheduler": lambda cast: lambda: cast.scheduler(1),
     "service": lambda cast: cast.service,
 }

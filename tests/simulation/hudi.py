@@ -7,7 +7,7 @@ at last      C.inflight must be there; the completed file; the markers go
 
 from __future__ import annotations
 
-from tests.simulation.rows import PARTITION, base_bytes, commit_bytes, slice_rows, stat, visibility_of
+from tests.simulation.rows import base_bytes, commit_bytes, slice_rows, stat, visibility_of
 from timeline.errors import ConflictError
 from timeline.file_name import BaseFileName, LogFileName
 from timeline.instant import Instant, State, next_time
@@ -40,11 +40,12 @@ def compact_as_hudi(storage: Storage, token: str) -> str | None:
     stats = []
     for operation in table.compaction_plan(instant).operations:
         name = BaseFileName(file_id=operation.file_id, token=token, instant=instant)
-        make_marker(storage, instant, Marker(partition=PARTITION, file=str(name), kind=MarkerKind.CREATE))
+        partition = operation.partition_path
+        make_marker(storage, instant, Marker(partition=partition, file=str(name), kind=MarkerKind.CREATE))
         data = base_bytes(_planned_rows(table, operation))
-        if not storage.put_if_absent(f"{PARTITION}/{name}", data):
+        if not storage.put_if_absent(f"{partition}/{name}", data):
             raise ConflictError("Hudi: the file is there", instant=instant)
-        stats.append(stat(operation.file_id, f"{PARTITION}/{name}", len(data)))
+        stats.append(stat(operation.file_id, f"{partition}/{name}", len(data)))
     if storage.find(table.instant_path(inflight)) is None:
         raise ConflictError("Hudi: the inflight file is gone", instant=instant)
     completion = _next_time(table) if table.layout.has_completion_times else None
@@ -59,11 +60,11 @@ def _planned_rows(table: Table, operation: CompactionOperation) -> list[str]:
     names = [LogFileName.parse(text) for text in operation.delta_file_paths]
     assert operation.data_file_path is not None
     slice_ = FileSlice(
-        partition=PARTITION,
+        partition=operation.partition_path,
         file_id=operation.file_id,
         base_instant=str(operation.base_instant_time),
-        base=DataFile(partition=PARTITION, name=BaseFileName.parse(operation.data_file_path), size=0),
-        logs=tuple(DataFile(partition=PARTITION, name=name, size=0) for name in names),
+        base=DataFile(partition=operation.partition_path, name=BaseFileName.parse(operation.data_file_path), size=0),
+        logs=tuple(DataFile(partition=operation.partition_path, name=name, size=0) for name in names),
     )
     base, logs, _ = slice_rows(table.storage, slice_, visibility_of(table, table.load_timeline()))
     return [*base, *logs]

@@ -30,7 +30,7 @@ class MemoryStorage:
     """Folders as on a disk: made with what is put in them, there until somebody removes them.
 
     `clock`: milliseconds since the epoch. Calls of several threads are atomic. `fingerprint`: of all files, but for
-    their times and for empty folders.
+    their times and for empty folders. `elsewhere`: folders on another file system, where nothing can be placed.
     """
 
     def __init__(self, clock: Callable[[], int] = lambda: round(time.time() * 1000)) -> None:
@@ -38,6 +38,7 @@ class MemoryStorage:
         self._root: Folder = {}
         self._lock = threading.Lock()
         self.fingerprint = 0
+        self.elsewhere: frozenset[str] = frozenset()
 
     @property
     def base_path(self) -> str:
@@ -82,7 +83,10 @@ class MemoryStorage:
 
     def place(self, source: str, target: str) -> bool:
         """See `Storage`."""
-        return self._put(target, self._file(source).data)
+        data = self._file(source).data
+        if target.partition("/")[0] in self.elsewhere:
+            raise StorageError("storage failed", path=target, found="[Errno 18] Invalid cross-device link")
+        return self._put(target, data)
 
     def overwrite(self, path: str, data: bytes) -> None:
         """See `Storage`."""

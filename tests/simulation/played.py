@@ -22,6 +22,7 @@ from timeline.heartbeat import Process
 from timeline.instant import Instant
 from timeline.layout import Layout
 from timeline.plan import decode_plan
+from timeline.planner import pending_writer
 from timeline.table import Table
 from timeline.table_config import TableConfig
 
@@ -101,8 +102,9 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setattr(Table, "open", staticmethod(lambda path: Table.on(stage.on.storage)))
     monkeypatch.setattr(Process, "current", staticmethod(lambda: _process(stage.on)))
     monkeypatch.setattr(Process, "is_gone", lambda process: stage.on.hosts[process.pid].dead)
+    monkeypatch.setattr(Table, "now", lambda _: _now(stage.on))
     monkeypatch.setattr(
-        Table, "now", lambda _: datetime.fromtimestamp(stage.on.now_ms / 1000, UTC).replace(tzinfo=None)
+        "timeline.planner.pending_writer", lambda t: None if stage.on.me.host.hudi else pending_writer(t)
     )
     monkeypatch.setattr("compactor_daemon.restore.compact_slice", rows.merge_slice)
     monkeypatch.setattr(TableConfig, "parse", staticmethod(cache(TableConfig.parse)))
@@ -128,6 +130,12 @@ def _remembered(parse: Callable[[Layout, str], Instant | None]) -> Callable[[Lay
         return known[key]
 
     return remembered
+
+
+def _now(world: World) -> datetime:
+    """By the clock and zone of the process whose turn it is."""
+    ahead_ms = world.running.host.ahead_ms if world.running is not None else 0
+    return datetime.fromtimestamp((world.now_ms + ahead_ms) / 1000, UTC).replace(tzinfo=None)
 
 
 def _process(world: World) -> Process:

@@ -7,29 +7,31 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 
 from compactor_daemon.execute import Progress
 from compactor_daemon.records import SliceDone, attempt_folder
-from compactor_daemon.slice_task import SliceTask, _record, input_names
-from tests.builders import INSTANT_TIME, PARQUET, SCHEMA, block
+from compactor_daemon.slice_task import SliceTask, _base_instant, _merged, _record, input_names
+from tests.builders import COMPACTED_BLOCK_TIMES, INSTANT_TIME, PARQUET, SCHEMA, block
 from timeline.active import Timeline
 from timeline.commit_metadata import CommitMetadata, WriteStat, encode
-from timeline.file_name import BaseFileName
+from timeline.errors import ConflictError
+from timeline.file_name import BaseFileName, LogFileName, parse_data_file
 from timeline.instant import Instant, State
 from timeline.ledger import Ledger
 from timeline.log_block import scan_blocks
 from timeline.log_scan import Visibility, select_blocks
-from timeline.slice_log import count_blocks
+from timeline.markers import Marker, log_marker_kind, make_marker
+from timeline.slice_log import LogCounts, count_blocks
 from timeline.storage import Storage
 from timeline.table import Table
 from timeline.table_config import MergeMode
-from timeline.view import FileSlice, latest_slice
+from timeline.view import FileSlice, is_replaced, latest_slice
 from writer_hooks.create_table import create_table, partition_metadata
 from writer_hooks.new_table import NewTable
 
-PARTITION = "p"
+PARTITIONS = ("p", "q")
 SCHEMA_TEXT = json.dumps(
     {
         "type": "record",
@@ -37,11 +39,23 @@ SCHEMA_TEXT = json.dumps(
         "fields": [{"name": "id", "type": "string"}, {"name": "part", "type": "string"}],
     }
 )
-_FIRST = "20251201000000000"
+FIRST = "20251201000000000"
+FIRST_FILE = f"_{FIRST}.parquet"
+"""How the names of a new table's base files end."""
 
 
-def new_table(storage: Storage, version: int, groups: int) -> list[str]:
-    """A table of so many file groups, each with a base file of one row; the rows."""
+def partition_of(file_id: str) -> str:
+    """Where a file group lies: its id tells."""
+    return file_id[0]
+
+
+def new_group(partition: str, number: object) -> str:
+    """The id of a file group."""
+    return f"{partition}{number}"
+
+
+def new_table(storage: Storage, version: int, groups: int, partitions: int = 1) -> dict[str, str]:
+    """A table of so many file groups, each with a base file of one row; the rows, with their file groups."""
     spec = NewTable(
         name="t",
         version=version,
@@ -51,42 +65,74 @@ def new_table(storage: Storage, version: int, groups: int) -> list[str]:
         utc_timezone=True,
     )
     table = create_table(storage, spec)
-    storage.put_if_absent(f"{PARTITION}/.hoodie_partition_metadata", partition_metadata(_FIRST, 1))
-    stats = []
+    for partition in PARTITIONS[:partitions]:
+        storage.put_if_absent(f"{partition}/.hoodie_partition_metadata", partition_metadata(FIRST, 1))
+    stats, rows = [], {}
     for number in range(groups):
-        name = BaseFileName(file_id=f"g{number}", token="0-0-0", instant=_FIRST)
+        file_id = new_group(PARTITIONS[number % partitions], number)
+        name = BaseFileName(file_id=file_id, token="0-0-0", instant=FIRST)
+        rows[f"old-{number}"] = file_id
         data = base_bytes([f"old-{number}"])
-        storage.put_if_absent(f"{PARTITION}/{name}", data)
-        stats.append(stat(name.file_id, f"{PARTITION}/{name}", len(data)))
+        storage.put_if_absent(f"{partition_of(file_id)}/{name}", data)
+        stats.append(stat(file_id, f"{partition_of(file_id)}/{name}", len(data)))
     for state in (State.REQUESTED, State.INFLIGHT):
-        path = table.instant_path(Instant(requested_time=_FIRST, action="deltacommit", state=state))
+        path = table.instant_path(Instant(requested_time=FIRST, action="deltacommit", state=state))
         storage.put_if_absent(path, b"")
-    completion = f"{_FIRST[:-1]}1" if table.layout.has_completion_times else None
-    done = Instant(requested_time=_FIRST, action="deltacommit", state=State.COMPLETED, completion_time=completion)
+    completion = f"{FIRST[:-1]}1" if table.layout.has_completion_times else None
+    done = Instant(requested_time=FIRST, action="deltacommit", state=State.COMPLETED, completion_time=completion)
     storage.put_if_absent(table.instant_path(done), commit_bytes(table, stats))
-    return [f"old-{number}" for number in range(groups)]
+    return rows
 
 
 def stat(file_id: str, path: str, size: int) -> WriteStat:
     """What a commit says of a file."""
     return WriteStat(
-        file_id=file_id, path=path, partition_path=PARTITION, num_writes=1, file_size_in_bytes=size, prev_commit="null"
+        file_id=file_id,
+        path=path,
+        partition_path=partition_of(file_id),
+        num_writes=1,
+        file_size_in_bytes=size,
+        prev_commit="null",
     )
 
 
-def metadata(stats: Iterable[WriteStat], *, row: str = "", compacted: bool = False) -> CommitMetadata:
-    """A commit of these files; `row`: the one it brings."""
+def metadata(
+    stats: Iterable[WriteStat],
+    *,
+    rows: Mapping[str, str] | None = None,
+    operation: str = "UPSERT",
+    replaced: Iterable[str] | None = None,
+) -> CommitMetadata:
+    """A commit of these files. `rows`: what it brings, or moves, with its file groups; `replaced`: file groups."""
+    written: defaultdict[str, list[WriteStat]] = defaultdict(list)
+    for one in stats:
+        written[partition_of(one.file_id)].append(one)
+    gone: defaultdict[str, list[str]] = defaultdict(list)
+    for file_id in replaced or ():
+        gone[partition_of(file_id)].append(file_id)
     return CommitMetadata(
-        partition_to_write_stats={PARTITION: tuple(stats)},
-        compacted=compacted,
-        extra_metadata={"schema": SCHEMA_TEXT, "row": row},
-        operation_type="COMPACT" if compacted else "UPSERT",
+        partition_to_write_stats={p: tuple(of) for p, of in written.items()},
+        compacted=operation == "COMPACT",
+        extra_metadata={"schema": SCHEMA_TEXT, "rows": json.dumps(rows or {})},
+        operation_type=operation,
+        partition_to_replace_file_ids=None if replaced is None else {p: tuple(ids) for p, ids in gone.items()},
     )
+
+
+def rows_in(commit: CommitMetadata) -> dict[str, str]:
+    """The rows a commit brings or moves, with their file groups; none for services of ours."""
+    found: dict[str, str] = json.loads(commit.extra_metadata.get("rows", "{}"))
+    return found
 
 
 def commit_bytes(table: Table, stats: Iterable[WriteStat], *, compacted: bool = False) -> bytes:
     """A commit of these files as stored."""
-    return encode(metadata(stats, compacted=compacted), table.layout.encoding)
+    return encode(metadata(stats, operation="COMPACT" if compacted else "UPSERT"), table.layout.encoding)
+
+
+def commit_bytes_of(table: Table, commit: CommitMetadata) -> bytes:
+    """A commit as stored."""
+    return encode(commit, table.layout.encoding)
 
 
 def base_bytes(rows: Iterable[str]) -> bytes:
@@ -97,6 +143,26 @@ def base_bytes(rows: Iterable[str]) -> bytes:
 def log_bytes(instant: str, row: str) -> bytes:
     """A log file of one block of one row."""
     return block(PARQUET, {INSTANT_TIME: instant, SCHEMA: SCHEMA_TEXT}, row.encode())
+
+
+def place_log(table: Table, instant: str, row: str, file_id: str) -> tuple[str, bytes]:
+    """A log file of one row, where a writer puts it that sees the table now; its path and content."""
+    version, named, partition = 1, instant, partition_of(file_id)
+    if not table.layout.has_completion_times:
+        timeline = table.load_timeline()
+        groups = table.partition_groups(partition, timeline, table.load_facts(timeline))
+        group = next((g for g in groups if g.file_id == file_id and g.slices), None)
+        if group is None:
+            raise ConflictError("the file group is gone", path=f"{partition}/{file_id}")
+        named = group.pending_compaction or group.slices[-1].base_instant
+        logs = [parse_data_file(e.name) for e in table.storage.list(partition)]
+        mine = [n for n in logs if isinstance(n, LogFileName) and (n.file_id, n.instant) == (file_id, named)]
+        version += max((n.version for n in mine), default=0)
+    name = str(LogFileName(file_id=file_id, instant=named, version=version, token=f"0-0-{instant}"))
+    make_marker(table.storage, instant, Marker(partition=partition, file=name, kind=log_marker_kind(table.layout)))
+    data = log_bytes(instant, row)
+    table.storage.put_if_absent(f"{partition}/{name}", data)
+    return f"{partition}/{name}", data
 
 
 def visibility_of(table: Table, timeline: Timeline) -> Visibility:
@@ -110,10 +176,8 @@ def visibility_of(table: Table, timeline: Timeline) -> Visibility:
     )
 
 
-def slice_rows(
-    storage: Storage, slice_: FileSlice, visibility: Visibility
-) -> tuple[list[str], list[str], tuple[str, ...]]:
-    """The rows of a slice's base file, those of its logs, and the instants of blocks that do not count yet."""
+def slice_rows(storage: Storage, slice_: FileSlice, visibility: Visibility) -> tuple[list[str], list[str], LogCounts]:
+    """The rows of a slice's base file, those of its logs, and which blocks count."""
     base = json.loads(storage.read(slice_.base.path)) if slice_.base is not None else []
     blocks = []
     data = {}
@@ -121,8 +185,9 @@ def slice_rows(
         data[log.path] = storage.open_input(log.path)
         blocks += list(scan_blocks(data[log.path], log.path))
     selection = select_blocks(blocks, visibility)
-    logs = [bytes(data[b.path].read_at(b.content_bytes, b.content_offset)).decode() for b in selection.blocks]
-    return base, logs, count_blocks(selection, len(logs)).uncommitted
+    texts = [bytes(data[b.path].read_at(b.content_bytes, b.content_offset)).decode() for b in selection.blocks]
+    logs = [row for text in texts for row in text.split("\n")]
+    return base, logs, count_blocks(selection, len(logs))
 
 
 def snapshot(storage: Storage) -> Counter[str]:
@@ -132,7 +197,7 @@ def snapshot(storage: Storage) -> Counter[str]:
     visibility = visibility_of(table, view.timeline)
     found: Counter[str] = Counter()
     for group in view.groups:
-        slice_ = latest_slice(group)
+        slice_ = None if is_replaced(group, view.facts) else latest_slice(group)
         if slice_ is not None:
             base, logs, _ = slice_rows(storage, slice_, visibility)
             found.update([*base, *logs])
@@ -141,22 +206,24 @@ def snapshot(storage: Storage) -> Counter[str]:
 
 def merge_slice(storage: Storage, task: SliceTask) -> SliceDone:
     """Stands for `compact_slice`: the same files in the same order of calls."""
-    base, logs, uncommitted = slice_rows(storage, task.slice, task.rules.visibility)
-    folder = attempt_folder(task.instant, task.attempt)
-    staged = f"{folder}/{task.position}-{uuid.uuid4().hex}.parquet"
-    data = base_bytes([*base, *logs])
-    storage.put_if_absent(staged, data)
-    inputs = task.slice
+    base, logs, counts = slice_rows(storage, task.slice, task.rules.visibility)
+    folder, inputs = attempt_folder(task.instant, task.attempt), task.slice
+    staged: str | None = f"{folder}/{task.position}-{uuid.uuid4().hex}.{'parquet' if task.log is None else 'log'}"
+    data = base_bytes([*base, *logs]) if task.log is None else _merged_log(storage, task, logs)
+    if inputs.base is None and not logs:
+        staged, data = None, b""  # nothing is written
+    if staged is not None:
+        storage.put_if_absent(staged, data)
     done = SliceDone(
         position=task.position,
         partition=inputs.partition,
         file_id=inputs.file_id,
-        base_instant=inputs.base.name.instant if inputs.base else None,
+        base_instant=_base_instant(task),
         base_file=str(inputs.base.name) if inputs.base else None,
         inputs=input_names(inputs),
         fingerprint=task.fingerprint,
         staged=staged,
-        final=f"{inputs.partition}/{task.final_name}",
+        final=f"{inputs.partition}/{task.final_name}" if staged is not None else None,
         size=len(data),
         ledger=_books(len(base), len(logs)),
         log_bytes=inputs.log_bytes,
@@ -166,9 +233,19 @@ def merge_slice(storage: Storage, task: SliceTask) -> SliceDone:
         rolled_back_blocks=0,
         skipped={},
         seconds=0.0,
-        uncommitted=uncommitted,
+        uncommitted=counts.uncommitted,
+        merged=_merged(inputs, counts),
     )
     return _record(storage, f"{folder}/{task.position}.ok", done)
+
+
+def _merged_log(storage: Storage, task: SliceTask, rows: list[str]) -> bytes:
+    """One block of all rows that names the instants it stands for."""
+    blocks = [b for log in task.slice.logs for b in scan_blocks(storage.open_input(log.path), log.path)]
+    chosen = select_blocks(blocks, task.rules.visibility).blocks
+    stands_for = ",".join(dict.fromkeys(b.instant for b in chosen))
+    headers = {INSTANT_TIME: task.instant, SCHEMA: SCHEMA_TEXT, COMPACTED_BLOCK_TIMES: stands_for}
+    return block(PARQUET, headers, "\n".join(rows).encode())
 
 
 def _books(base: int, logs: int) -> Ledger:

@@ -4,25 +4,42 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from compactor_daemon.records import GO, find_go
-from tests.simulation.rows import PARTITION, snapshot
+from compactor_daemon.records import GO, attempts, find_go, is_revoked, recorded_instants
+from tests.simulation.rows import PARTITIONS, rows_in, snapshot
 from tests.simulation.world import Actor, Call, World
-from timeline.file_name import BaseFileName
-from timeline.instant import State
+from timeline.file_name import LogFileName, parse_data_file
+from timeline.instant import Instant, State
 from timeline.layout import RECORDS
+from timeline.storage import Storage
 from timeline.table import Table
 
 OUR_TOKEN = "990000000"
 _CHANGES = frozenset({"put_if_absent", "place", "delete", "delete_folder", "overwrite"})
 
 
-class Rules:
-    """Watches every call. `rows`: what a reader must see, each row once; `doubled`: instants completed twice."""
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a completed write did to the rows: row -> file group; of moved rows the one they were in."""
 
-    def __init__(self, rows: Iterable[str], *, foreign: bool) -> None:
-        self.rows = Counter(rows)
+    added: dict[str, str] = field(default_factory=dict)
+    removed: dict[str, str] = field(default_factory=dict)
+    moved: dict[str, str] = field(default_factory=dict)
+
+
+class Rules:
+    """Watches every call.
+
+    `rows`: what a reader must see, once, with its file group. `named`: data files that completed commits name.
+    `doubled`: instants completed twice.
+    """
+
+    def __init__(self, rows: Mapping[str, str], *, foreign: bool) -> None:
+        self.rows = dict(rows)
+        self.named: dict[str, str] = {}
+        self._effects: dict[tuple[str, str], Effect] = {}
         self.doubled: set[str] = set()
         self.trace: list[str] | None = None
         self._foreign = foreign
@@ -39,7 +56,7 @@ class Rules:
         path = call.path if call.name != "place" else str(call.args[1])
         if path.startswith(f"{RECORDS}/"):
             self._record(world, actor, call, path)
-        elif path.startswith(f"{PARTITION}/"):
+        elif path.startswith(tuple(f"{p}/" for p in PARTITIONS)):
             self._data_file(world, call, path)
         elif path.startswith(".hoodie/") and not path.startswith((".hoodie/.temp", ".hoodie/.heartbeat")):
             self._timeline_file(world, actor, call, path)
@@ -52,7 +69,8 @@ class Rules:
     def check_rows(self, world: World) -> None:
         """A reader sees each row of each completed write, once."""
         found = snapshot(world.disk)
-        assert found == self.rows, f"lost {self.rows - found}, doubled or not acknowledged {found - self.rows}"
+        rows = Counter(list(self.rows))
+        assert found == rows, f"lost {rows - found}, doubled or not acknowledged {found - rows}"
 
     # --- our records -------------------------------------------------------------------------------------------------
 
@@ -66,11 +84,13 @@ class Rules:
         if name == "fate":
             assert call.name == "put_if_absent", "a fate was taken back"
             if json.loads(call.args[1])["fate"] == GO:
-                earlier = self._going.setdefault(instant, number)
-                assert earlier == number, f"attempts {earlier} and {number} of {instant} are both decided go"
+                earlier, self._going[instant] = self._going.get(instant, number), number
+                both = earlier != number and not is_revoked(world.disk, instant, int(earlier))
+                assert not both, f"attempts {earlier} and {number} of {instant} are both decided go"
         if call.name == "delete" and name.endswith((".parquet", ".ok")):
             done = Table.on(world.disk).completed_commits(instant)
             mine = self._owners.get(f"{instant}/{number}") == actor.host.name
+            mine |= any(is_revoked(world.disk, instant, n) for n in attempts(world.disk, instant))
             assert done or mine or not self._is_pending(world, instant), f"{path} was deleted before {instant} is done"
 
     def _is_pending(self, world: World, instant: str) -> bool:
@@ -79,10 +99,10 @@ class Rules:
     # --- data files --------------------------------------------------------------------------------------------------
 
     def _data_file(self, world: World, call: Call, path: str) -> None:
-        if path.endswith(".parquet") and call.name in ("place", "put_if_absent"):
-            name = BaseFileName.parse(path.rpartition("/")[2])
-            if name.token.endswith(OUR_TOKEN):
-                go = find_go(world.disk, name.instant)
+        name = parse_data_file(path.rpartition("/")[2])
+        if name is not None and call.name in ("place", "put_if_absent"):
+            if str(name.token).endswith(OUR_TOKEN):
+                go = find_go(world.disk, _instant_of(world.disk, path))
                 decided = {p.final for p in go.placements} if go is not None else set()
                 assert path in decided, f"{path} has its final name before go"
         elif call.name != "put_if_absent":
@@ -97,29 +117,66 @@ class Rules:
             return
         if call.name == "put_if_absent":
             time = instant.requested_time
-            if instant.state is State.REQUESTED:
+            if instant.state is State.REQUESTED and not actor.host.hudi:
                 # Whoever unschedules puts the plan back where it was decided meanwhile.
                 again = actor.host.name == "unscheduler" and instant.action == "compaction"
                 assert again or time not in self._used, f"the time of {path} was used before"
-            if instant.state is State.COMPLETED and instant.action == "deltacommit":
-                self.rows.update(written_rows(table, time))
+            if instant.state is State.COMPLETED and instant.is_write:
+                self._completed(table, instant)
             if instant.state is State.COMPLETED and instant.action == "commit":
-                count = len(table.completed_commits(time))
+                count = sum(i.action == "commit" for i in table.completed_commits(time))
                 if count > 1:
                     assert self._foreign, f"{time} was completed twice"
                     self.doubled.add(time)
             self._used |= {time, instant.completion_time or time}
             if instant.state is State.INFLIGHT:
                 return
+        elif actor.host.name == "operator" and instant.state is State.COMPLETED and instant.is_write:
+            self._undone(instant)
         self.check_rows(world)
 
+    def _completed(self, table: Table, instant: Instant) -> None:
+        commit = table.commit_metadata(instant)
+        self.named |= {
+            s.path: instant.requested_time for of in commit.partition_to_write_stats.values() for s in of if s.path
+        }
+        rows = rows_in(commit)
+        gone = {i for ids in (commit.partition_to_replace_file_ids or {}).values() for i in ids}
+        replaced = {r: g for r, g in self.rows.items() if g in gone}
+        clustered = commit.operation_type == "CLUSTER"
+        effect = Effect({}, {}, replaced) if clustered else Effect(rows, replaced, {})
+        self._effects[instant.requested_time, instant.family] = effect
+        for row in effect.removed:
+            del self.rows[row]
+        self.rows |= rows if not clustered else {r: g for r, g in rows.items() if r in replaced}
 
-def written_rows(table: Table, instant: str) -> list[str]:
-    """The rows of a completed delta commit."""
-    done = table.load_timeline().completed_writes[instant]
-    return [table.commit_metadata(done).extra_metadata["row"]]
+    def _undone(self, instant: Instant) -> None:
+        effect = self._effects.pop((instant.requested_time, instant.family), Effect())
+        for row in effect.added:
+            del self.rows[row]
+        self.rows |= effect.removed | effect.moved
+        self.named = {path: time for path, time in self.named.items() if time != instant.requested_time}
+
+
+def _instant_of(storage: Storage, path: str) -> str:
+    """The instant of a placed file of ours. On version 6 the name of a log has that of its slice."""
+    name = parse_data_file(path.rpartition("/")[2])
+    assert name is not None
+    if isinstance(name, LogFileName):
+        for instant in recorded_instants(storage):
+            go = find_go(storage, instant)
+            if go is not None and path in {p.final for p in go.placements}:
+                return instant
+    return name.instant
 
 
 def _short(call: Call) -> str:
     text = repr(call.result) if not isinstance(call.result, list) else f"{len(call.result)} entries"
     return text if len(text) < 100 else f"{text[:100]}..."
+
+
+def decides(call: Call) -> bool:
+    """Whether a call has just made a decision."""
+    if call.name != "put_if_absent" or call.result is not True or not call.path.endswith("/fate"):
+        return False
+    return bool(json.loads(call.args[1])["fate"] == GO)

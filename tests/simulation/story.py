@@ -6,16 +6,22 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from compactor_daemon.options import AttemptOptions
 from tests.simulation import rows
+from tests.simulation.blind import BlindWriter
 from tests.simulation.cast import Cast
 from tests.simulation.ending import Ending
 from tests.simulation.played import Stage
-from tests.simulation.rules import Rules
-from tests.simulation.world import Actor, Fault, Host, World, WorldLock
+from tests.simulation.rules import Rules, decides
+from tests.simulation.staff import SERVICES, Staff
+from tests.simulation.world import Actor, Call, Fault, Host, World, WorldLock
 
 ATTEMPT = AttemptOptions(foreign_grace_s=0.3, foreign_look_s=0.0, barrier_s=0.6, barrier_poll_s=0.03)
+
+
+_ZONES_MS = tuple(hours * 3_600_000 for hours in (0, 0, 5, -8))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +44,9 @@ class Plot:
     deaths: int
     pauses: int
     faults: int
+    services: frozenset[str] = frozenset()
+    partitions: int = 1
+    writes: int = 4
 
     @staticmethod
     def of(pick: random.Random) -> Plot:
@@ -83,12 +92,17 @@ class Story:
         self.pick = random.Random(seed)
         self.plot = plot or Plot.of(self.pick)
         self.chooser = RandomChooser(self.pick)
-        self.world = World(self.chooser, lambda actor, call: self.rules.watch(self.world, actor, call))
-        first = rows.new_table(self.world.disk, self.plot.version, self.plot.groups)
+        self.world = World(self.chooser, self._observe)
+        first = rows.new_table(self.world.disk, self.plot.version, self.plot.groups, self.plot.partitions)
+        if "elsewhere" in self.plot.services:
+            self.world.disk.elsewhere = frozenset(rows.PARTITIONS[1:])
         self.rules = Rules(first, foreign=self.plot.hudi)
         self.rules.trace = [str(self.plot)] if trace else None
         self.cast = Cast(self.world, WorldLock(self.world, holds=self.plot.locked), ATTEMPT, chance=self.pick)
-        self._roles: dict[Host, tuple[str, Callable[[], None]]] = {}
+        self.staff = Staff(self.cast, self.pick, self.plot.partitions)
+        self._sleepers: dict[Host, int] = {}
+        self._over = False
+        self._roles: dict[Host, Callable[[], None]] = {}
         self._deaths, self._pauses, self._faults = self.plot.deaths, self.plot.pauses, self.plot.faults
 
     @property
@@ -100,13 +114,16 @@ class Story:
         """All of it."""
         with stage.play(self.world):
             self._everybody()
-            stale = not self.plot.locked or self.outcomes["napped"] + self.outcomes["paused"] > 0
-            Ending(self.cast, self.rules, hudi=self.plot.hudi, stale=stale).play()
+            plot = self.plot
+            stale = not plot.locked or self.outcomes["napped"] + self.outcomes["paused"] > 0
+            stale |= "restore" in plot.services
+            staff = self.staff if plot.services else None
+            Ending(self.cast, self.rules, hudi=plot.hudi, stale=stale, staff=staff).play()
 
     def _everybody(self) -> None:
         plot, cast = self.plot, self.cast
         for number in range(plot.writers):
-            self._begin(f"writer {number}", lambda: cast.writer(4, lambda: self.pick.randrange(plot.groups)))
+            self._begin(f"writer {number}", lambda: cast.writer(plot.writes, self._group))
         self._begin("scheduler", lambda: cast.scheduler(5))
         for number in range(plot.compactors):
             self._begin(f"compactor {number}", lambda: cast.compactor(4))
@@ -116,12 +133,43 @@ class Story:
             self._begin("unscheduler", lambda: cast.unscheduler(3))
         if plot.hudi:
             self._begin("hudi", lambda: cast.hudi(3))
+        if "blind" in plot.services:
+            self._begin("scheduler of Hudi", lambda: cast.scheduler(2 * plot.writes), hudi=True)
+        if plot.services & {"blind", "same", "zones"}:
+            writer = BlindWriter(cast, self.pick, self._group, same="same" in plot.services)
+            self._begin("writer of Hudi", lambda: writer.work(2 * plot.writes), hudi=True)
+        for service in sorted(plot.services & SERVICES):
+            name = "operator" if service == "restore" else service
+            self._begin(name, partial(self.staff.work, service, 2 * plot.writes))
         self.chooser.trouble, self.world.fault = self._trouble, self._fault
         self.world.run()
+        self._over = True
         self.chooser.trouble, self.world.fault = lambda: None, lambda actor, name: None
 
-    def _begin(self, name: str, work: Callable[[], None]) -> None:
-        self._roles[self.world.start(name, work)] = (name, work)
+    def _group(self) -> str:
+        """One of those that have rows."""
+        return self.pick.choice(sorted(set(self.rules.rows.values())) or ["p0"])
+
+    def _observe(self, actor: Actor, call: Call) -> None:
+        self.rules.watch(self.world, actor, call)
+        if self._over:
+            return
+        if actor.host in self._sleepers and not self.cast.lock.is_inside(actor.host):
+            self._sleepers[actor.host] -= 1
+            if self._sleepers[actor.host] < 0:
+                del self._sleepers[actor.host]
+                actor.host.thaw_at = self.pick.choice((None, self.world.steps + self.pick.randrange(20, 800)))
+                actor.host.frozen = True
+                self.outcomes["fell asleep over go"] += 1
+                self.rules.note(f"{actor.host.name} falls asleep")
+        elif "sleep" in self.plot.services and decides(call) and self.pick.random() < 0.7:
+            self._sleepers[actor.host] = self.pick.randrange(30)
+
+    def _begin(self, name: str, work: Callable[[], None], *, hudi: bool = False) -> None:
+        host = self.world.start(name, work, hudi=hudi)
+        self._roles[host] = partial(self._begin, name, work, hudi=hudi)
+        if "zones" in self.plot.services and not hudi:
+            host.ahead_ms = self.pick.choice(_ZONES_MS)
 
     def _trouble(self) -> None:
         if not (self._deaths or self._pauses) or self.pick.random() > 1 / 60:
@@ -130,12 +178,14 @@ class Story:
         if not living:
             return
         host = self.pick.choice(living)
+        if host.name in SERVICES or host.name == "operator":
+            return
         if self._deaths and (not self._pauses or self.pick.random() < 0.5):
             self._deaths -= 1
             self.outcomes["killed"] += 1
             self.rules.note(f"{host.name} is killed")
             self.world.kill(host)
-            self._begin(*self._roles[host])
+            self._roles[host]()
         elif self._may_pause(host):
             self._pauses -= 1
             naps = self.pick.random() < 0.5 or not self.cast.may_oversleep(host, self.plot.version)
@@ -145,14 +195,19 @@ class Story:
             host.frozen = True
 
     def _fault(self, actor: Actor, name: str) -> Fault | None:
-        if not self._faults or self.pick.random() > 1 / 60:
+        if actor.host.name in ("operator", "replace") or not self._faults or self.pick.random() > 1 / 60:
             return None
         self._faults -= 1
         self.outcomes["failed calls"] += 1
         return self.pick.choice((Fault.BEFORE, Fault.AFTER))
 
     def _may_pause(self, host: Host) -> bool:
-        """Beside a Hudi compactor, which merges the plan's files only, nobody else may lose its lock in a section."""
+        """Beside a Hudi compactor, which merges the plan's files only, nobody else may lose its lock in a section.
+
+        Nor may anybody beside services of Hudi and operators, who change what was looked at in it.
+        """
         if self.plot.version == 6 and host.name == "unscheduler" and self.cast.lock.is_inside(host):
+            return False
+        if self.plot.services and self.cast.lock.is_inside(host):
             return False
         return not self.plot.hudi or host.name.startswith(("compactor", "daemon"))

@@ -34,12 +34,16 @@ Search = Callable[[Stage], None]
 """Plays until a rule is broken, which it raises; returns when none was."""
 
 
-def seeds(count: int, **story: Any) -> Search:
-    """Stories of so many seeds, each changed like that."""
+def seeds(count: int, first: int = 0, **story: Any) -> Search:
+    """Stories of so many seeds from a first one, each changed like that."""
 
     def search(stage: Stage) -> None:
-        for seed in range(count):
-            Story(seed, plot=replace(Plot.of(random.Random(seed)), **story)).play(stage)
+        for seed in range(first, first + count):
+            try:
+                Story(seed, plot=replace(Plot.of(random.Random(seed)), **story)).play(stage)
+            except BaseException as error:
+                error.add_note(f"seed {seed}")
+                raise
 
     return search
 

@@ -58,7 +58,8 @@ class Call:
 class Host:
     """A simulated process. `frozen`: it does nothing until somebody wakes it, or until `thaw_at` steps were made.
 
-    `session`: number of its session with ZooKeeper; `woken` is told when it has a new one.
+    `session`: number of its session with ZooKeeper; `woken` is told when it has a new one. `ahead_ms`: of its clock, or
+    of its zone. `hudi`: it plays a process of Hudi, which takes the time from its clock and asks nobody.
     """
 
     name: str
@@ -69,6 +70,8 @@ class Host:
     session: int = 0
     woken: Callable[[], None] = lambda: None
     names_made: int = 0
+    ahead_ms: int = 0
+    hudi: bool = False
 
 
 def _taken() -> threading.Lock:
@@ -140,9 +143,9 @@ class World:
 
     # --- processes -------------------------------------------------------------------------------------------------
 
-    def start(self, name: str, work: Callable[[], None]) -> Host:
+    def start(self, name: str, work: Callable[[], None], *, hudi: bool = False) -> Host:
         """One more process."""
-        host = Host(name, len(self.hosts))
+        host = Host(name, len(self.hosts), hudi=hudi)
         self.hosts.append(host)
         self.spawn(name, host, work)
         return host

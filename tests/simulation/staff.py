@@ -1,0 +1,110 @@
+"""Who works on a simulated table beside writers and compactors: Hudi's services, and a person with Hudi's commands."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tests.simulation.operator import Operator
+from tests.simulation.replacing import cluster, overwrite
+from tests.simulation.rows import PARTITIONS
+from tests.simulation.services import Policy, Services
+from timeline.errors import PhantombaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.simulation.cast import Cast
+
+SERVICES = frozenset({"clean", "archive", "restore", "replace"})
+"""What a plot may have of these."""
+
+
+class Staff:
+    """Beside a cast, on its table. `partitions`: how many the table has."""
+
+    def __init__(self, cast: Cast, chance: random.Random, partitions: int) -> None:
+        self._cast, self._chance, self._partitions = cast, chance, partitions
+        self._busy = False
+        self._services = Services(cast.lock)
+        self._operator = Operator(cast.lock, self._services)
+
+    def work(self, service: str, rounds: int) -> None:
+        """One of `SERVICES`, some times."""
+        once: dict[str, Callable[[], object]] = {
+            "clean": self._clean,
+            "archive": lambda: self.archive(self._chance.choice((2, 3))),
+            "restore": self._operate,
+            "replace": self._replace,
+        }
+        for _ in range(rounds):
+            self._cast.rest()
+            if self._busy:  # nobody restores a table that is being cleaned
+                self._cast.world.wait(lambda: not self._busy, None)
+            self._busy = True
+            try:
+                if once[service]():
+                    self._cast.outcomes[f"{service} done"] += 1
+            except PhantombaseError as error:
+                self._cast.outcomes[f"{service}: {error.what}"] += 1
+            finally:
+                self._busy = False
+
+    def clean(self, policy: Policy, retained: int) -> int:
+        """By one of Hudi's policies."""
+        return self._services.clean(self._cast.table(), policy, retained)
+
+    def _clean(self) -> int:
+        return self.clean(
+            *self._chance.choice(
+                [
+                    (Policy.COMMITS, 1),
+                    (Policy.COMMITS, 2),
+                    (Policy.HOURS, 50),
+                    (Policy.HOURS, 500),
+                    (Policy.VERSIONS, 1),
+                ]
+            )
+        )
+
+    def archive(self, keep: int) -> int:
+        """All but the last writes."""
+        return self._services.archive(self._cast.table(), keep)
+
+    def forget(self) -> None:
+        """Deletes the savepoint, if there is one."""
+        self._operator.forget(self._cast.table())
+
+    def _operate(self) -> bool:
+        table = self._cast.table()
+        if self._chance.random() < 0.3:
+            with self._without_writers():
+                return self._operator.roll_back_newest(table) is not None
+        if self._operator.saved is None:
+            self._operator.savepoint(table)
+            return False
+        with self._without_writers():
+            return self._operator.restore(table) > 0
+
+    @contextmanager
+    def _without_writers(self) -> Iterator[None]:
+        """The writers are stopped: those at work end first, unless they are dead or asleep."""
+        cast = self._cast
+        cast.closed = True
+        try:
+            cast.world.wait(lambda: all(h.dead or h.frozen for h in cast.writing), None)
+            yield
+        finally:
+            cast.closed = False
+
+    def _replace(self) -> bool:
+        cast, pick = self._cast, self._chance
+        cast.written += 1
+        row = f"row-{cast.written}"
+        if pick.random() < 0.4:
+            return cluster(cast.table(), cast.lock, pick.choice) is not None
+        number = pick.randrange(self._partitions)
+        rows = [row] if number == 0 or pick.random() < 0.7 else []
+        return overwrite(cast.table(), cast.lock, PARTITIONS[number], rows) is not None

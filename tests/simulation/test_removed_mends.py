@@ -1,0 +1,127 @@
+"""Each mend of what readers of the protocol had found is taken out once, and the simulation finds it again.
+
+The mends go by the names that the protocol's documents give to what went wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from compactor_daemon import attempt, inputs
+from compactor_daemon.records import Go
+from compactor_daemon.standing import Ruling, Standing
+from tests.simulation.played import Stage, simulated
+from tests.simulation.test_removed_rules import Search, seeds
+from timeline.plan import CompactionOperation
+from timeline.table import Table
+from timeline.view import FileGroup, FileSlice, TableView
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """Where worlds are played."""
+    yield from simulated(monkeypatch)
+
+
+class LookedLater(list[Any]):
+    """In the place of a look at the barrier: it is made when the result is asked, after the view."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__()
+        self._args = args
+
+    def __bool__(self) -> bool:
+        self[:] = _pending_of(*self._args)
+        return len(self) > 0
+
+
+def stands(*_: object) -> Ruling:
+    """In the place of the question whether a decision stands."""
+    return Ruling(standing=Standing.STANDS)
+
+
+def nothing_left(*_: object) -> bool:
+    """In the place of taking back: whatever was placed stays."""
+    return True
+
+
+def all_of_them(go: Go, *_: object) -> Go:
+    """In the place of leaving out replaced file groups."""
+    return go
+
+
+def planned_always(view: TableView, group: FileGroup | None, instant: str, operation: CompactionOperation) -> FileSlice:
+    """In the place of the closure: a replaced file group is merged as any other."""
+    return _closed(_no_facts(view), group, instant, operation)
+
+
+def _no_facts(view: TableView) -> TableView:
+    return replace(view, facts=replace(view.facts, replaced={}))
+
+
+def everything_there(table: Table, go: Go) -> frozenset[tuple[str, str]]:
+    """In the place of the file groups of the plan: all of its partitions."""
+    partitions = {o.partition_path for o in table.compaction_plan(go.instant).operations}
+    names = ((p, e.name.split("_")[0]) for p in partitions for e in table.storage.list(p) if "_" in e.name)
+    return frozenset(names)
+
+
+def true(*_: object) -> bool:
+    """In the place of a question."""
+    return True
+
+
+def nothing(*_: object) -> None:
+    """In the place of something that is to be done."""
+
+
+_pending_of = attempt._pending_of
+_closed = inputs._closed
+
+_QUIET = {"hudi": False, "unschedules": False, "pauses": 0, "faults": 0}
+
+
+def beside(*services: str, count: int = 100, **story: Any) -> Search:
+    """Stories of so many seeds beside these services of Hudi, and a publisher that sleeps."""
+    return seeds(count, services=frozenset(services), **{**_QUIET, "locked": True, "deaths": 0, **story})
+
+
+_RESTORE = beside("restore", "sleep", count=18)
+_REPLACE = beside("replace", "clean", "archive", "sleep", first=36, count=8, compactors=2)
+_REPLACED = beside("replace", "clean", "archive", count=8)
+_ELSEWHERE = beside("elsewhere", count=10, partitions=2, groups=2)
+_SAME = beside("same", count=8, locked=False, writers=0, compactors=2)
+_BLIND = beside("blind", count=20, version=6, writers=0, deaths=2, compactors=2)
+
+REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
+    ("F1: the barrier before the view", _BLIND, {"attempt._pending_of": LookedLater}, "lost"),
+    ("F2: a decision stands", _RESTORE, {"publish.standing_of": stands, "compactor.standing_of": stands}, "lost"),
+    ("F3: only the plan's file groups", _SAME, {"retire._groups": everything_there}, "lost"),
+    ("F3: told apart", _SAME, {"completed._merged_logs": true}, "still pending"),
+    ("F4: a place is tried first", _ELSEWHERE, {"compactor.probe_partitions": nothing}, "still pending"),
+    ("F5: taken back", _RESTORE, {"retire._taken_back": nothing_left}, "nobody names|lost"),
+    ("F8: not into replaced groups", _REPLACE, {"publish.without_groups": all_of_them}, "lost|nobody names|not there"),
+    ("F9: replaced is nothing to do", _REPLACED, {"inputs._closed": planned_always}, "still pending"),
+]
+
+
+@pytest.mark.parametrize(("search", "broken", "shows"), [r[1:] for r in REMOVED], ids=[r[0] for r in REMOVED])
+def test_without_it(
+    search: Search, broken: dict[str, Any], shows: str, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run fails that does not with the mend in its place."""
+    for name, double in broken.items():
+        monkeypatch.setattr(f"compactor_daemon.{name}", double, raising=False)
+    with pytest.raises(Exception, match=shows) as caught:
+        search(stage)
+    print(repr(caught.value)[:200], *getattr(caught.value, "__notes__", ()))
+
+
+@pytest.mark.parametrize("search", {r[1]: None for r in REMOVED})
+def test_with_them(search: Search, stage: Stage) -> None:
+    """With all mends in their places none of these runs fails."""
+    search(stage)
