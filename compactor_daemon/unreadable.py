@@ -10,8 +10,8 @@ one lock section:
     staged     goes, so that nothing of it can be placed any more
 
 The record itself stays, so that the completion time it may have decided stays taken (`reserved`). A crash before
-`revoke` has changed nothing for others: should the decision be published after all, what is missing is placed again from
-what is staged. After it the next attempt may open.
+`revoke` has changed nothing for others: should the decision be published after all, what is missing is placed again
+from what is staged. After it the next attempt may open.
 """
 
 from __future__ import annotations
