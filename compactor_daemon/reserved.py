@@ -50,10 +50,10 @@ def _decided(table: Table, instant: str) -> Iterator[str]:
     known = {attempt for attempt, _ in reserved}
     for entry in entries:
         if entry.is_folder and entry.name.isdigit() and int(entry.name) not in known:
-            yield from decided_at(table, instant, int(entry.name))
+            yield from _by_fate(table, instant, int(entry.name))
 
 
-def decided_at(table: Table, instant: str, attempt: int) -> Iterator[str]:
+def _by_fate(table: Table, instant: str, attempt: int) -> Iterator[str]:
     """The completion time an attempt decided, if any, by its fate; of one that cannot be read a time not before it.
 
     That is when the storage took the record in: a completion time is chosen by the clock, above all times in use.

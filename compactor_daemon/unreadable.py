@@ -5,13 +5,13 @@ decided anew until an operator, who knows that no compactor works on it, has it 
 one lock section:
 
     refuse     while it is completed, a compactor shows a sign of life, or a rollback names it
-    reserve    the completion time that may have been decided stays taken
     remove     the final names that may have been given to files, by the records of finished slices and by their tokens
     revoke     the record that the decision never stands again (`take_back`); publishing looks at it in the lock
     staged     goes, so that nothing of it can be placed any more
 
-A crash before `revoke` has changed nothing for others: should the decision be published after all, what is missing is
-placed again from what is staged. After it the next attempt may open.
+The record itself stays, so that the completion time it may have decided stays taken (`reserved`). A crash before
+`revoke` has changed nothing for others: should the decision be published after all, what is missing is placed again
+from what is staged. After it the next attempt may open.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from compactor_daemon.records import (
     recorded_instants,
     revoke_decision,
 )
-from compactor_daemon.reserved import decided_at, reserve
 from compactor_daemon.slice_task import TOKEN_STAGE
 from compactor_daemon.standing import refuse_rollback
 from timeline.errors import ConflictError, MalformedError, MissingFileError, UsageError
@@ -105,8 +104,6 @@ def take_back_unreadable(
             return TakenBack(attempt=None)
         _refuse_at_work(table, instant, options)
         number = numbers[-1]
-        for moment in decided_at(table, instant, number):
-            reserve(storage, instant, number, moment)
         finals = _finals(table, instant)
         for path in finals:
             storage.delete(path)
