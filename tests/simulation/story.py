@@ -220,6 +220,6 @@ class Story:
         """
         if self.plot.version == 6 and host.name == "unscheduler" and self.cast.lock.is_inside(host):
             return False
-        if self.plot.services and self.cast.lock.is_inside(host):
+        if (self.plot.services or self.plot.hudi) and self.cast.lock.is_inside(host):
             return False
         return not self.plot.hudi or host.name.startswith(("compactor", "daemon"))
