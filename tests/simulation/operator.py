@@ -49,8 +49,7 @@ class Operator:
             view = table.load_view()
             writes = [i.requested_time for i in view.timeline.instants if i.is_write and i.completed]
             pending = min((i.requested_time for i in view.timeline.instants if not i.completed), default="9")
-            writes = [t for t in writes if t < pending]
-            if not writes or self.saved is not None:
+            if not writes or writes[-1] > pending or self.saved is not None:  # Hudi refuses what a clean has passed
                 return
             self.saved = writes[-1]
             slices = [s for g in view.groups for s in g.slices]
@@ -70,6 +69,7 @@ class Operator:
                 if instant is not None and instant.action == "savepoint":
                     table.storage.delete(f"{folder}/{entry.name}")
         self.services.saved, self.saved = frozenset(), None
+        self.services.ectr = None  # what was saved has not been cleaned yet
 
     def restore(self, table: Table) -> int:
         """To the savepoint; how many instants were undone."""

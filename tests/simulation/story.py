@@ -24,6 +24,16 @@ ATTEMPT = AttemptOptions(foreign_grace_s=0.3, foreign_look_s=0.0, barrier_s=0.6,
 _ZONES_MS = tuple(hours * 3_600_000 for hours in (0, 0, 5, -8))
 
 
+_BESIDE: tuple[frozenset[str], ...] = (
+    *4 * (frozenset(),),
+    frozenset({"restore", "sleep"}),
+    frozenset({"archive", "sleep"}),
+    frozenset({"clean", "archive"}),
+    frozenset({"replace", "clean", "archive", "sleep"}),
+)
+"""What works beside ours, by chance."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plot:
     """What a run is about.
@@ -54,18 +64,20 @@ class Plot:
         version = pick.choice((6, 9))
         hudi = pick.random() < 0.3
         locked = hudi or pick.random() < 0.7
+        services = pick.choice(_BESIDE) if locked and not hudi else frozenset()
         return Plot(
             version=version,
             groups=pick.choice((1, 2)),
             writers=pick.choice((1, 2)) if locked else 1,
             compactors=pick.choice((0, 1, 1, 2)),
             daemons=pick.choice((0, 0, 1, 2)),
-            unschedules=pick.random() < 0.3 and not hudi and (locked or version == 9),
+            unschedules=pick.random() < 0.3 and not hudi and not services and (locked or version == 9),
             locked=locked,
             hudi=hudi,
             deaths=pick.choice((0, 0, 1, 2, 4)),
-            pauses=pick.choice((0, 0, 1, 2)),
+            pauses=pick.choice((0, 0, 1, 2)) if "restore" not in services else 0,
             faults=pick.choice((0, 0, 0, 1, 3)),
+            services=services,
         )
 
 
@@ -208,6 +220,6 @@ class Story:
         """
         if self.plot.version == 6 and host.name == "unscheduler" and self.cast.lock.is_inside(host):
             return False
-        if self.plot.services and self.cast.lock.is_inside(host):
+        if (self.plot.services or self.plot.hudi) and self.cast.lock.is_inside(host):
             return False
         return not self.plot.hudi or host.name.startswith(("compactor", "daemon"))

@@ -49,11 +49,6 @@ def nothing_left(*_: object) -> bool:
     return True
 
 
-def all_of_them(go: Go, *_: object) -> Go:
-    """In the place of leaving out replaced file groups."""
-    return go
-
-
 def planned_always(view: TableView, group: FileGroup | None, instant: str, operation: CompactionOperation) -> FileSlice:
     """In the place of the closure: a replaced file group is merged as any other."""
     return _closed(_no_facts(view), group, instant, operation)
@@ -90,8 +85,7 @@ def beside(*services: str, count: int = 100, **story: Any) -> Search:
     return seeds(count, services=frozenset(services), **{**_QUIET, "locked": True, "deaths": 0, **story})
 
 
-_RESTORE = beside("restore", "sleep", count=18)
-_REPLACE = beside("replace", "clean", "archive", "sleep", first=36, count=8, compactors=2)
+_RESTORE = beside("restore", "sleep", count=60)
 _REPLACED = beside("replace", "clean", "archive", count=8)
 _ELSEWHERE = beside("elsewhere", count=10, partitions=2, groups=2)
 _SAME = beside("same", count=8, locked=False, writers=0, compactors=2)
@@ -104,7 +98,6 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     ("F3: told apart", _SAME, {"completed._merged_logs": true}, "still pending"),
     ("F4: a place is tried first", _ELSEWHERE, {"compactor.probe_partitions": nothing}, "still pending"),
     ("F5: taken back", _RESTORE, {"retire._taken_back": nothing_left}, "nobody names|lost"),
-    ("F8: not into replaced groups", _REPLACE, {"publish.without_groups": all_of_them}, "lost|nobody names|not there"),
     ("F9: replaced is nothing to do", _REPLACED, {"inputs._closed": planned_always}, "still pending"),
 ]
 
