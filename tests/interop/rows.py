@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tests.compare import assert_same_rows
 
-__all__ = ["DECIMAL", "PARTITIONS", "SCHEMA", "Rows", "key", "keys", "partition", "same"]
+__all__ = ["DECIMAL", "PARTITIONS", "SCHEMA", "Rows", "key", "keys", "partition", "same", "without_files"]
 
 PARTITIONS = ("north", "south", "süd-west")
 DECIMAL = "price"
@@ -62,6 +62,11 @@ def partition(number: int) -> str:
 def same(ours: pa.Table, hudis: pa.Table) -> None:
     """Fails with the first difference. The entries of a map have no order: Hudi's writers change it."""
     assert_same_rows(_with_sorted_maps(ours), _with_sorted_maps(hudis))
+
+
+def without_files(rows: pa.Table) -> pa.Table:
+    """Rows without the name of the file they lie in, where they have it."""
+    return rows.select([name for name in rows.schema.names if name != "_hoodie_file_name"])
 
 
 def _with_sorted_maps(table: pa.Table) -> pa.Table:

@@ -17,6 +17,7 @@ from compactor_daemon.run import run_compactions
 from tests.interop.rows import keys, same
 from tests.judge.client import Judge
 from timeline.audit import audit, audited_instants
+from timeline.clock_options import ClockOptions
 from timeline.lock import ProcessLock
 from timeline.log_write import LogFormat
 from timeline.picker import Picking
@@ -35,18 +36,23 @@ EVENT_TIME: dict[str, object] = {"hoodie.datasource.write.payload.class": f"{_PA
 COMMIT_TIME: dict[str, object] = {"hoodie.datasource.write.payload.class": f"{_PAYLOAD}OverwriteWithLatestAvroPayload"}
 BUCKET: dict[str, object] = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": 3}
 PARQUET_LOGS: dict[str, object] = {"hoodie.logfile.data.block.format": "parquet"}
+_OF_HUDI_S_SERVICES = tuple(f"hoodie.{service}." for service in ("metadata", "clean", "cleaner", "archive", "keep"))
 DELETE_COLUMNS = ["id", "p", "ts"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedTable:
-    """A table at `path`; `options` go with each of Hudi's writes, `partition_field` None is a table without."""
+    """A table at `path`; `options` go with each of Hudi's writes, `partition_field` None is a table without.
+
+    `clock`: what we are given of the zone of Hudi's writers.
+    """
 
     judge: Judge
     path: Path
     version: int
     options: Mapping[str, object] = field(default_factory=dict)
     partition_field: str | None = "p"
+    clock: ClockOptions = ClockOptions()
 
     # Hudi's side.
 
@@ -93,13 +99,13 @@ class SharedTable:
         """A write of ours with what Hudi's writers of this table have to say too; `options`: of `WriteOptions`."""
         buckets = self.options.get("hoodie.bucket.index.num.buckets")
         log_format = LogFormat(str(self.options.get("hoodie.logfile.data.block.format", "avro")))
-        mine = writer(rows).option(**{"log_format": log_format, **options})
+        mine = writer(rows).option(**{"log_format": log_format, "clock": self.clock, **options})
         return mine if buckets is None else mine.buckets(int(str(buckets)))
 
     def creator(self, rows: pa.Table) -> Writer:
         """A write of ours that makes the table, as `create` does; Hudi's later writes know its options.
 
-        The metadata table only Hudi can make.
+        The metadata table only Hudi can make, and only its writers clean and archive.
         """
         conf: dict[str, object] = {
             "hoodie.table.name": "shared",
@@ -110,12 +116,12 @@ class SharedTable:
             **self.options,
         }
         self.judge.adopt(self.path, self.options)
-        mine = {name: str(value) for name, value in conf.items() if not name.startswith("hoodie.metadata.")}
-        return writer(rows).conf(mine)
+        mine = {name: str(value) for name, value in conf.items() if not name.startswith(_OF_HUDI_S_SERVICES)}
+        return writer(rows).option(clock=self.clock).conf(mine)
 
     def open(self) -> Table:
         """The table as we see it now."""
-        return Table.open(str(self.path))
+        return Table.open(str(self.path)).with_clock(self.clock)
 
     def pending(self) -> list[str]:
         """Pending compactions."""
@@ -141,6 +147,7 @@ class SharedTable:
             output=output or OutputOptions(),
             execute=ExecuteOptions(executor=Executor.LOCAL, threads=2),
             attempt=attempt or AttemptOptions(),
+            clock=self.clock,
         )
         return [result.instant for result in results.done]
 

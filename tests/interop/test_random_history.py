@@ -26,6 +26,7 @@ from tests.interop.model import Write, check_write
 from tests.interop.rows import DECIMAL, PARTITIONS, SCHEMA, Rows, key, same
 from tests.interop.shared_table import BUCKET, COMMIT_TIME, EVENT_TIME, PARQUET_LOGS, SharedTable, hudi_rs_reads
 from tests.judge.client import Judge
+from timeline.clock_options import ClockOptions
 from timeline.dead_writers import roll_back_dead_writers
 from timeline.lock import ProcessLock
 from timeline.log_write import LogFormat
@@ -54,7 +55,8 @@ KEYS = 120
 class History:
     """One table and what may happen to it next; `said` tells what has happened.
 
-    `merges`: log compactions may, too. `indexes`: options of Hudi's writers that make it keep the metadata table.
+    `merges`: log compactions may, too. `indexes`: options of Hudi's writers that make it keep the metadata table; so
+    many `conditions` are asked for a look. `clock`: see `SharedTable`.
     """
 
     def __init__(
@@ -66,6 +68,8 @@ class History:
         *,
         merges: bool = False,
         indexes: Mapping[str, object] | None = None,
+        conditions: int = 3,
+        clock: ClockOptions | None = None,
     ) -> None:
         self.merges = merges
         self.indexed = indexes is not None
@@ -89,12 +93,13 @@ class History:
         # What clustering and bulk insert write as INT64 decimals, Hudi 0.15's compaction multiplies by 100.
         columns = [name for name in SCHEMA.names if version > 6 or self.bucket or name != DECIMAL]
         self.source = Rows(seed, columns)
-        kind = SharedTable if indexes is None else partial(IndexedTable, random=self.random)
+        kind = SharedTable if indexes is None else partial(IndexedTable, random=self.random, conditions=conditions)
         self.table = kind(
             judge=judge,
             path=path,
             version=version,
             partition_field=self.partition_field(),
+            clock=clock or ClockOptions(),
             options=(COMMIT_TIME if self.commit_time else EVENT_TIME)
             | (BUCKET if self.bucket else {"hoodie.index.type": "BLOOM" if bloom else "SIMPLE"})
             | (PARQUET_LOGS if parquet_logs else {})
@@ -296,8 +301,11 @@ class History:
         """
         return self.keys != "custom" and (self.table.version > 6 or not (self.late or self.table.pending()))
 
-    def step(self) -> None:
-        """Takes one step that can be taken, then asks both for all rows."""
+    def ends(self) -> None:
+        """What is to be done before the last compaction."""
+
+    def steps(self) -> dict[Callable[[], bool], int]:
+        """What may happen next, and how often."""
         steps: dict[Callable[[], bool], int] = {
             self.upsert: 6,
             self.delete: 2,
@@ -325,12 +333,21 @@ class History:
             steps |= {self.we_merge_logs: 25, self.we_upsert: 15}
         if self.indexed:
             steps |= {self.our_writer_dies: 3, self.hudis_writer_dies: 3}
+        return steps
+
+    def step(self) -> None:
+        """Takes one step that can be taken, then looks."""
+        steps = self.steps()
         while True:
             (step,) = self.random.choices(list(steps), list(steps.values()))
             self.said.append(step.__name__)
             if step():
                 break
             self.said.pop()
+        self.look(step.__name__)
+
+    def look(self, _step: str) -> None:
+        """Asks both for all rows."""
         before, self.snapshot = self.snapshot, self.table.agree()
         if self.hudi_rs_can_read():
             same(hudi_rs_reads(self.table.path), self.snapshot)
@@ -360,6 +377,7 @@ def tell(history: History, seed: int, steps: int = STEPS) -> None:
     try:
         for _ in range(steps):
             history.step()
+        history.ends()
         history.said.append("compaction by both")
         history.table.we_may_schedule()
         # Under event time a late update after a delete in the plan takes effect only with the compaction.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.judge.client import Judge
+from tests.judge.client import BRIEF, Judge
 
 
 class Judges:
@@ -26,7 +26,7 @@ class Judges:
         judge = self._alive.pop(version, None)
         while len(self._alive) >= self.alive_max:
             self._alive.popitem(last=False)[1].close()
-        self._alive[version] = judge or Judge(version)
+        self._alive[version] = judge or Judge(version, java_options=BRIEF)
         return self._alive[version]
 
     def close(self) -> None:

@@ -25,9 +25,11 @@ class Session:
     `seconds` is what the last request took inside the server; before the first, what Spark took to start.
     """
 
-    def __init__(self, version: str, cores: int, memory: str) -> None:
+    def __init__(self, version: str, cores: int, memory: str, java_options: str = "") -> None:
         interpreter, jars = environment.python(), environment.jars(version)
         conf = environment.spark_conf(cores, memory) | {"spark.jars": jars}
+        if java_options:
+            conf["spark.driver.extraJavaOptions"] = java_options
         self.version = version
         self.seconds = 0.0
         self._folder = tempfile.TemporaryDirectory(prefix="judge-", ignore_cleanup_errors=True)
