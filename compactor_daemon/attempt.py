@@ -26,12 +26,14 @@ from compactor_daemon.records import (
     attempt_dead,
     attempt_folder,
     attempts,
+    decisions,
     declare_dead,
     done_slices,
     open_next,
     read_fate,
 )
 from compactor_daemon.slice_task import Round, SlicePart, SliceTask
+from compactor_daemon.standing import look, refuse, rule
 from timeline.errors import BarrierError, ConflictError, MissingFileError
 from timeline.heartbeat import process_name
 from timeline.instant import Instant
@@ -39,6 +41,7 @@ from timeline.log_scan import Visibility
 from timeline.metadata_table.measure import Measure
 from timeline.plan import CompactionPlan
 from timeline.read import slice_rules
+from timeline.schedule import pending_replacing_writes
 from timeline.slice_rules import SliceRules
 from timeline.table import Table, TableSchema
 from timeline.view import TableView
@@ -76,19 +79,24 @@ class Attempt:
 def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt:
     """Opens the next attempt, declaring unfinished earlier ones dead (the caller holds the claim).
 
-    ConflictError: a Hudi compactor is alive at the instant, or somebody else opened an attempt this moment.
+    ConflictError: a Hudi compactor is alive at the instant, a restore or a rollback is in its way (no decision would
+    stand), or somebody else opened an attempt this moment.
     """
     storage = table.storage
     plan = table.compaction_plan(instant)
     trace = foreign_trace(table, instant, table.planned_partitions([plan]))
     refuse_live(trace, table, instant, round(time.time() * 1000), options)
+    refuse(table, instant, rule(table.requested_merge(instant), (), "", look(table, instant, (), "")))
     who = process_name()
     for number in declare_dead(storage, instant, who):
         _log.info("attempt_declared_dead", instant=instant, attempt=number)
     number = open_next(storage, instant, who)
     _refuse_unscheduled(table, instant, who)
     # The plan is visible: whoever is pending from here on must end before the decision (barrier).
-    pending = table.load_timeline().pending_delta_commits if has_barrier(table, plan) else ()
+    timeline = table.load_timeline()
+    pending = timeline.pending_delta_commits if has_barrier(table, plan) else ()
+    # A file group replaced by an older instant may be cleaned, and that instant archived, while this one pends.
+    pending += tuple(i for i in pending_replacing_writes(table, timeline) if i.requested_time < instant)
     return Attempt(
         instant=instant,
         number=number,
@@ -201,13 +209,18 @@ def stage(
 
 
 def _adoptable(table: Table, attempt: Attempt) -> dict[str, SliceDone]:
-    """Finished slices of earlier (dead) attempts, by fingerprint; their staged files are still there."""
+    """Finished slices of earlier (dead) attempts, by fingerprint; their staged files are still there.
+
+    None that a decision names, which was revoked then: who takes that back, now or later, takes its files away.
+    """
+    named = {p.final for go in decisions(table.storage, attempt.instant) for p in go.placements}
     found: dict[str, SliceDone] = {}
     for number in attempts(table.storage, attempt.instant):
         if number < attempt.number:
             for done in done_slices(table.storage, attempt.instant, number).values():
                 entry = table.storage.find(done.staged) if done.staged else None
-                if done.staged is None or (entry is not None and entry.size == done.size):
+                is_there = done.staged is None or (entry is not None and entry.size == done.size)
+                if is_there and done.final not in named:
                     found[done.fingerprint] = done
     return found
 
@@ -234,7 +247,7 @@ def _is_whole(done: SliceDone, visibility: Visibility) -> bool:
 
 
 def _pending_of(table: Table, barrier: frozenset[str]) -> list[Instant]:
-    return [i for i in table.load_timeline().pending_delta_commits if i.requested_time in barrier]
+    return [i for i in table.load_timeline().inflight_writers if i.requested_time in barrier]
 
 
 def _wait_for(

@@ -107,7 +107,16 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
                 plans[instant] = table.compaction_plan(instant)
     if not plans:
         return refused
-    view = consistent(lambda: table.reload().load_plan_view(plans.values()))
+    try:
+        view = consistent(lambda: table.reload().load_plan_view(plans.values()))
+    except PhantombaseError:
+        if len(plans) == 1:
+            raise
+        # Trouble in the partitions of one plan is nothing to the others: each by itself.
+        for instant in plans:
+            with _noted(refused, instant):
+                refused |= preflight(table, [instant])
+        return refused
     if table.layout.has_completion_times:
         table.times.check_zone(view.timeline)
     schema = table.schema(table.schema_text(view.timeline))

@@ -16,7 +16,7 @@ def completed_compaction(table: Table, instant: str) -> Instant | None:
 
     On versions 8 and 9 each completed name has its own completion time, so two executors can both leave one.
     """
-    found = [i for i in table.completed_commits(instant) if i.action == "commit" or _merged_logs(table, i)]
+    found = completed_commits(table, instant)
     if len(found) > 1:
         raise ConflictError(
             "two completed commits of one compaction",
@@ -26,6 +26,11 @@ def completed_compaction(table: Table, instant: str) -> Instant | None:
             todo="Two kinds of compactor ran on this table. Stop both; the commits tell which files count.",
         )
     return found[0] if found else None
+
+
+def completed_commits(table: Table, instant: str) -> list[Instant]:
+    """Every completed commit of a compaction or log compaction; two are a fault, see `completed_compaction`."""
+    return [i for i in table.completed_commits(instant) if i.action == "commit" or _merged_logs(table, i)]
 
 
 def _merged_logs(table: Table, done: Instant) -> bool:

@@ -25,14 +25,16 @@ def decide_go(table: Table, attempt: Attempt, done: list[SliceDone], schema: Tab
     with lock.hold("decide a compaction"):
         check_unchanged(table, attempt.table_version, attempt.instant)
         _check_undisturbed(table, attempt)
-        completion = None
+        completion, timeline = None, table.load_timeline()
         if table.layout.has_completion_times:
-            timeline = table.load_timeline()
             completion = table.next_time(timeline, reserved_times(table, timeline))
-            reserve(table.storage, attempt.instant, attempt.number, completion)
-        go = build_go(table.layout, attempt, done, schema, completion, table.config.timeline_folder)
+        go = build_go(
+            table.layout, attempt, done, schema, completion, table.config.timeline_folder, oldest=timeline.start
+        )
         # A write that was merged may have been rolled back since the view was taken.
         refuse(table, go.instant, standing_of(table, go))
+        if completion is not None:
+            reserve(table.storage, attempt.instant, attempt.number, completion)
         decide(table.storage, attempt.instant, attempt.number, go.to_json(), go.nonce)
         return go
 
@@ -61,6 +63,8 @@ def build_go(
     schema: TableSchema,
     completion: str | None,
     timeline_folder: str,
+    *,
+    oldest: str,
 ) -> Go:
     """The go record (pure but for its nonce)."""
     completed = Instant(
@@ -82,4 +86,5 @@ def build_go(
         content=encode_commit(commit(done, schema.commit_text), layout.encoding),
         placements=placements,
         merged=tuple(sorted({instant for d in done for instant in d.merged or ()})),
+        oldest=oldest,
     )

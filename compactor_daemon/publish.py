@@ -13,7 +13,13 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from compactor_daemon.completed import completed_compaction, is_ours, named_files, remove_placed
+from compactor_daemon.completed import (
+    completed_commits,
+    completed_compaction,
+    is_ours,
+    named_files,
+    remove_placed,
+)
 from compactor_daemon.foreign import inflight_path
 from compactor_daemon.options import OutputOptions
 from compactor_daemon.records import Go, Placement, SliceDone, attempt_folder, done_slices, is_revoked
@@ -84,12 +90,32 @@ def _complete(table: Table, go: Go, kept: Go, update: Update | None) -> None:
     tell(table, change, update)
     path = _completed_path(table, go)
     storage.put_if_absent(path, kept.content)
+    _look_back(table, go, path)
     done = completed_compaction(table, go.instant)
     if done is None:
         raise StorageError("the completed commit is not there after it was written", path=path)
     if not is_ours(table, done, go):  # without the lock, between our look and our put
         tell(table, Change.of(go.instant, table.commit_metadata(done), {}), None)
     _check_ours(table, done, go)
+
+
+def _look_back(table: Table, go: Go, path: str) -> None:
+    """Takes the completed file at `path` away again where it should not have been put: the lock was lost meanwhile.
+
+    A process may sleep between its last look and the put for longer than its lock lives. ConflictError: the plan, or a
+    write that was merged, is gone. Where another compactor has completed the instant, its commit stays alone.
+    """
+    theirs = [i for i in completed_commits(table, go.instant) if not is_ours(table, i, go)]
+    if theirs:
+        if table.storage.find(path) is not None and path not in {table.instant_path(i) for i in theirs}:
+            table.storage.delete(path)
+        return
+    ruling = standing_of(table, go)
+    if ruling.standing in (Standing.PAST, Standing.FALLEN):
+        table.storage.delete(path)
+        if ruling.standing is Standing.FALLEN:
+            take_back(table, go, ruling.why)
+        refuse(table, go.instant, ruling)
 
 
 def _change(table: Table, go: Go) -> Change:

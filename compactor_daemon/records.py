@@ -145,8 +145,8 @@ class Go:
     """Everything that follows from the decision: publishing is a pure function of this record.
 
     `completed_path` is the completed timeline file (v8+: with the completion time in its name), `content` its
-    bytes. `table_version`: that under which the decision was made. `merged`: instants of the writes that went in; () in
-    records of earlier versions.
+    bytes. `table_version`: that under which the decision was made. `merged`: instants of the writes that went in;
+    `oldest`: the start of the active timeline then. () and "" in records of earlier versions.
     """
 
     instant: str
@@ -158,6 +158,7 @@ class Go:
     content: bytes
     placements: tuple[Placement, ...] = field(default=())
     merged: tuple[str, ...] = ()
+    oldest: str = ""
 
     def to_json(self) -> bytes:
         """As stored."""
@@ -176,7 +177,9 @@ class Go:
             completed_path=fields.text("completed_path"),
             content=fields.data("content"),
             placements=tuple(Placement.of(one) for one in fields.records("placements")),
-            merged=fields.texts("merged") if "merged" in fields.values else (),  # not known to earlier releases
+            # Not known to earlier releases.
+            merged=fields.texts("merged") if "merged" in fields.values else (),
+            oldest=fields.text("oldest") if "oldest" in fields.values else "",
         )
 
 

@@ -255,10 +255,14 @@ def _is_littered(storage: Storage, instant: str) -> bool:
 
 def forget_archived(table: Table) -> None:
     """Removes the records of instants that Hudi has archived, where nothing can act on those any more, and files whose
-    writers were killed long ago."""
+    writers were killed long ago.
+
+    Not of one that is littered: another process may be about to take its files back, or has failed to; without the
+    records nothing would tell that these count for nothing.
+    """
     _remove_abandoned(table.storage)
     timeline = table.load_timeline()
     active = {i.requested_time for i in timeline.instants}
     for instant in recorded_instants(table.storage):
-        if instant not in active and instant < timeline.start:
+        if instant not in active and instant < timeline.start and not _is_littered(table.storage, instant):
             table.storage.delete_folder(instant_folder(instant))

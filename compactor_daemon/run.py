@@ -21,7 +21,7 @@ from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
 from compactor_daemon.probe import probe
 from compactor_daemon.records import recorded_instants
-from compactor_daemon.retire import finish_completed
+from compactor_daemon.retire import finish_completed, littered_instants
 from timeline.clock_options import ClockOptions
 from timeline.console import progress
 from timeline.errors import LockError, PhantombaseError, SparkError, StoppedError
@@ -77,7 +77,7 @@ def run_compactions(
             # Before the checks: what Spark needs to start is longer than they take.
             running = runner or open_.enter_context(open_runner(execute))
             run.refused = preflight(table, instants)
-            if len(run.refused) == len(instants):
+            if len(run.refused) == len(instants) and not littered_instants(table):
                 raise next(iter(run.refused.values()))
         probe(table.storage)
         open_.enter_context(claim(table, attempt.claim_wait_s))

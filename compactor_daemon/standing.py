@@ -12,7 +12,7 @@ its decision and the lock for any time: an operator restores or rolls back, othe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
@@ -57,8 +57,11 @@ class Seen:
     tells_times_apart: bool
 
 
-def rule(instant: Instant, merged: Iterable[str], seen: Seen) -> Ruling:
-    """Whether a decision on `instant`, not completed on the active timeline, that merged these writes stands (pure)."""
+def rule(instant: Instant, merged: Collection[str], oldest: str, seen: Seen) -> Ruling:
+    """Whether a decision on `instant`, not completed on the active timeline, that merged these writes stands (pure).
+
+    `oldest`: where the active timeline began then.
+    """
     time, timeline = instant.requested_time, seen.timeline
     restores = timeline.pending("restore")
     if restores:
@@ -68,7 +71,7 @@ def rule(instant: Instant, merged: Iterable[str], seen: Seen) -> Ruling:
     undone = sorted(seen.undone & {time, *merged})
     if undone:
         return Ruling(standing=Standing.WAITS, why=f"a rollback of {undone[0]} is pending")
-    gone = sorted(t for t in merged if not timeline.is_committed(t))
+    gone = sorted(t for t in merged if not _counts(t, oldest, timeline))
     if gone:
         return Ruling(standing=Standing.FALLEN, why=f"write {gone[0]}, which it merged, was rolled back")
     others = [i.action for i in timeline.instants if i.requested_time == time and i.family != instant.family]
@@ -76,6 +79,16 @@ def rule(instant: Instant, merged: Iterable[str], seen: Seen) -> Ruling:
         why = f"a {others[0]} has the same time, and the metadata table cannot tell them apart"
         return Ruling(standing=Standing.FALLEN, why=why)
     return Ruling(standing=Standing.STANDS)
+
+
+def _counts(time: str, oldest: str, timeline: Timeline) -> bool:
+    """Whether a write that counted once still does; archived: before the decision, or since as the archive tells.
+
+    That it is older than the active timeline proves nothing: the oldest writes may be those that were rolled back.
+    """
+    if time in timeline.completed_writes or any(i.requested_time == time and i.is_write for i in timeline.archived):
+        return True
+    return time < (oldest or timeline.start) and time not in timeline.pending_writes
 
 
 def _without_plan(instant: Instant, seen: Seen) -> Ruling:
@@ -89,12 +102,12 @@ def _without_plan(instant: Instant, seen: Seen) -> Ruling:
     return Ruling(standing=Standing.FALLEN, why="its plan is gone from the timeline")
 
 
-def look(table: Table, instant: Instant, merged: Iterable[str]) -> Seen:
-    """Under the table lock. Errors of the tree: what cannot be looked at is unknown, not gone."""
+def look(table: Table, instant: str, merged: Collection[str], oldest: str) -> Seen:
+    """What `rule` asks, to be relied on under the table lock. Errors of the tree: what cannot be read is unknown."""
     refuse_half_upgraded(table)
     timeline = table.load_timeline()
-    has_plan = _has_plan(table, instant.requested_time)
-    if not has_plan or not all(timeline.is_committed(t) for t in merged):
+    has_plan = _has_plan(table, instant)
+    if not has_plan or not all(_counts(t, oldest, timeline) for t in merged):
         timeline = table.with_archive(timeline)
     return Seen(
         timeline=timeline,
@@ -107,7 +120,7 @@ def look(table: Table, instant: Instant, merged: Iterable[str]) -> Seen:
 def standing_of(table: Table, go: Go) -> Ruling:
     """That of a decision whose instant is not completed on the active timeline; the caller holds the table lock."""
     instant = decided_instant(table, go)
-    return rule(instant, go.merged, look(table, instant, go.merged))
+    return rule(instant, go.merged, go.oldest, look(table, go.instant, go.merged, go.oldest))
 
 
 def decided_instant(table: Table, go: Go) -> Instant:

@@ -303,6 +303,7 @@ def seen(*instants: Instant, archived: tuple[Instant, ...] = ()) -> Seen:
 
 
 _OLD, _NEW = write("01"), write("09")
+_OLDEST = _OLD.requested_time
 _BASIC = seen(_OLD, _NEW)
 
 
@@ -321,12 +322,13 @@ _BASIC = seen(_OLD, _NEW)
         (replace(_BASIC, undone=frozenset({_NEW.requested_time})), Standing.STANDS),
         (seen(write("00"), _NEW), Standing.FALLEN),
         (seen(write("00"), write("01", State.INFLIGHT), _NEW), Standing.FALLEN),
-        (seen(_NEW), Standing.STANDS),
+        (seen(_NEW), Standing.FALLEN),
+        (seen(_NEW, archived=(_OLD,)), Standing.STANDS),
         (seen(_OLD, write("05"), _NEW), Standing.STANDS),
         (replace(seen(_OLD, write("05"), _NEW), tells_times_apart=False), Standing.FALLEN),
     ],
 )
 def test_rule(what: Seen, expected: Standing) -> None:
-    found: Ruling = rule(_C, [_OLD.requested_time], what)
+    found: Ruling = rule(_C, [_OLD.requested_time], _OLDEST, what)
     assert found.standing is expected
     assert bool(found.why) is (expected is not Standing.STANDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -36,6 +37,12 @@ class Timeline:
         return tuple(i for i in self.instants if i.is_write and i.completed)
 
     @cached_property
+    def shared_times(self) -> tuple[str, ...]:
+        """Times that several writes have, table services included."""
+        count = Counter(i.requested_time for i in self.instants if i.is_write)
+        return tuple(time for time, writes in count.items() if writes > 1)
+
+    @cached_property
     def _writes(self) -> dict[str, Instant]:
         """By requested time; of a writer's instant and a table service's at the same time the writer's.
 
@@ -61,6 +68,10 @@ class Timeline:
     def pending_writes(self) -> dict[str, Instant]:
         """Requested and inflight writes, pending compactions and clusterings included, by requested time."""
         return {t: i for t, i in self._writes.items() if not i.completed}
+
+    def pending_writes_at(self, time: str) -> tuple[Instant, ...]:
+        """Pending writes of one time, table services included."""
+        return tuple(i for i in self.instants if i.requested_time == time and i.is_write and not i.completed)
 
     def pending(self, action: str) -> tuple[Instant, ...]:
         """Pending instants of one action, earliest first."""
@@ -162,5 +173,5 @@ class Timeline:
 
 
 def _rank(instant: Instant) -> int:
-    """A completed compaction is a `commit`, as are writes from the time when the table was COPY_ON_WRITE."""
-    return 0 if instant.action in SERVICES else 1 if instant.family == "commit" else 2
+    """Log files and blocks are those of delta commits; base files of a shared time are known by name."""
+    return 0 if instant.action in SERVICES else 1 if instant.family != "deltacommit" else 2

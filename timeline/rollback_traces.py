@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from timeline.errors import MissingFileError
+from timeline.errors import ConflictError, MissingFileError
 from timeline.file_name import BaseFileName, LogFileName, parse_data_file
 from timeline.layout import Slicing
 from timeline.log_block import BlockKind, scan_blocks
@@ -30,13 +30,13 @@ def traces_of(table: Table, target: str, action: str, *, scan: bool) -> Rollback
     logs: dict[tuple[str, str, str], dict[str, int]] = {}
     by_base = table.layout.slicing is Slicing.BY_BASE_INSTANT
     search = scan and not markers and by_base
-    planned = _planned_groups(table, target)
+    planned, named = _planned_groups(table, target), _named_by_others(table, target, action)
     for partition in sorted({*table.partitions(), *marked}):
         for entry, name in data_files(table, partition):
             # A plan may share its millisecond with a writer that takes no lock: its base files, and on version 6 the
             # logs that others wrote under it, are not the write's.
             of_plan = (partition, name.file_id) in planned and (by_base or isinstance(name, BaseFileName))
-            if name.instant == target and not of_plan:
+            if name.instant == target and not of_plan and join(partition, entry.name) not in named:
                 doomed.append((partition, entry.name))
             elif entry.name in marked.get(partition, ()) or (search and _wrote_to(table, partition, name, target)):
                 logs.setdefault((partition, name.file_id, name.instant), {})[entry.name] = entry.size
@@ -53,6 +53,21 @@ def _planned_groups(table: Table, time: str) -> frozenset[tuple[str, str]]:
     if requested.action != "compaction" or table.storage.find(table.instant_path(requested)) is None:
         return frozenset()
     return table.compaction_plan(time).groups
+
+
+def _named_by_others(table: Table, time: str, action: str) -> frozenset[str]:
+    """Files of completed writes of that time. ConflictError: one that pends, of which nobody knows the files."""
+    timeline = table.load_timeline()
+    others = [i for i in timeline.pending_writes_at(time) if i.family not in (action, "commit")]
+    if others:
+        raise ConflictError(
+            "another action that pends has the time of this write, and their files cannot be told apart",
+            path=table.storage.base_path,
+            instant=time,
+            found=others[0].action,
+            todo="Let it complete, or be rolled back, with Hudi; then run again.",
+        )
+    return table.named_files(timeline, time)
 
 
 def data_files(table: Table, partition: str) -> Iterator[tuple[Entry, BaseFileName | LogFileName]]:

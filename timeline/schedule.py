@@ -157,9 +157,20 @@ def busy_file_groups(table: Table, timeline: Timeline) -> Iterable[tuple[GroupKe
 def clustered_file_groups(table: Table, timeline: Timeline) -> Iterable[GroupKey]:
     """File groups in pending clusterings: nobody may write to them."""
     for instant in timeline.instants:
-        requested = _requested_path(table, instant)
-        if instant.family == "replacecommit" and not instant.completed and table.storage.find(requested) is not None:
-            yield from pending_clustering_file_groups(table.storage.read(requested), requested)
+        if instant.family == "replacecommit" and not instant.completed:
+            yield from _clustered(table, instant)
+
+
+def pending_replacing_writes(table: Table, timeline: Timeline) -> tuple[Instant, ...]:
+    """Pending writes that will replace file groups: insert overwrites, say. Which, their completed commits tell."""
+    return tuple(i for i in timeline.pending("replacecommit") if not any(_clustered(table, i)))
+
+
+def _clustered(table: Table, instant: Instant) -> Iterable[GroupKey]:
+    requested = _requested_path(table, instant)
+    if table.storage.find(requested) is None:
+        return ()
+    return pending_clustering_file_groups(table.storage.read(requested), requested)
 
 
 def _requested_path(table: Table, instant: Instant) -> str:

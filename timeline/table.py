@@ -311,7 +311,18 @@ class Table:
                     for stat in stats:
                         if stat.file_id and stat.path:
                             compacted[part, stat.file_id][instant.requested_time] = stat.path.rpartition("/")[2]
-        return ViewFacts(pending_plans=plans, replaced=self.replaced_groups(timeline), compacted=compacted)
+        return ViewFacts(
+            pending_plans=plans,
+            replaced=self.replaced_groups(timeline),
+            compacted=compacted,
+            shared={time: self.named_files(timeline, time) for time in timeline.shared_times},
+        )
+
+    def named_files(self, timeline: Timeline, time: str) -> frozenset[str]:
+        """Paths of the files that the completed writes of one time name."""
+        of = [self.commit_metadata(i) for i in timeline.completed if i.requested_time == time]
+        stats = (stat for metadata in of for part in metadata.partition_to_write_stats.values() for stat in part)
+        return frozenset(stat.path for stat in stats if stat.path)
 
     def replaced_groups(self, timeline: Timeline) -> dict[GroupKey, str]:
         """File groups that completed replace commits have replaced, each with the instant that did."""

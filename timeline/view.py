@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeAlias, TypeVar
 
 from timeline.active import Timeline
@@ -96,12 +96,14 @@ class ViewFacts:
 
     `pending_plans`: file group -> instant of the pending compaction plan it is in.
     `replaced`: file group -> instant of the completed replace commit that replaced it.
-    `compacted`: file group -> instant -> base file name, of every completed compaction.
+    `compacted`: file group -> instant -> base file name, of every completed compaction. `shared`: of times that
+    several writes have, the paths of the files that their completed commits name; no others of these times count.
     """
 
     pending_plans: Mapping[GroupKey, str]
     replaced: Mapping[GroupKey, str]
     compacted: Mapping[GroupKey, Mapping[str, str]]
+    shared: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def last_compaction(self, key: GroupKey) -> tuple[str, str]:
         """(instant, base file name) of a file group's newest completed compaction; two empty texts without one."""
@@ -205,7 +207,10 @@ def _visible_bases(key: GroupKey, bases: list[BaseFile], timeline: Timeline, fac
         # A commit names the file of a compaction that counts, strays of other attempts do not. A writer's instant of
         # the same time says nothing of a group that is in the plan.
         named = compacted.get(instant)
-        if named != str(base.name) if named else instant == pending or not timeline.is_committed(instant):
+        if instant in facts.shared:
+            if base.path not in facts.shared[instant]:
+                continue
+        elif named != str(base.name) if named else instant == pending or not timeline.is_committed(instant):
             continue
         if instant in visible:
             raise MalformedError(

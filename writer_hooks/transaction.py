@@ -228,7 +228,11 @@ def _rolled_back_on_failure(table: Table, lock: TableLock, time: str) -> Iterato
             table = now if now.config.version == table.config.version else table
             taken_over = any(r.plan.target == time for r in pending_rollbacks(table))
             taken_over = taken_over or completed_rollback_of(table, time) is not None
-            pending = table.load_timeline().find(time, ACTION)
+            timeline = table.load_timeline()
+            pending = timeline.find(time, ACTION)
+            if pending is None and not taken_over:
+                # A restore takes a pending instant away, too, and leaves no rollback of it behind.
+                taken_over = not table.with_archive(timeline).is_committed(time)
             if pending is not None and not pending.completed:
                 roll_back(table, pending, lock, reserved_times)
             elif taken_over:

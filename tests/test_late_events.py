@@ -1,0 +1,297 @@
+"""What comes late to a decision: a lost lock, another decision, archiving, an insert overwrite that began before it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from compactor_daemon.publish import publish
+from compactor_daemon.records import Go, revoke_decision
+from compactor_daemon.retire import finish_completed, forget_archived
+from compactor_daemon.standing import decided_instant
+from compactor_daemon.unschedule import unschedule
+from tests.attempts import OUTPUT, base_files, decided, open_table, run_all, run_one
+from tests.faults import Call, HookedStorage
+from tests.golden_tables import unzip_golden
+from tests.test_broken_rules import upsert
+from tests.test_standing import (
+    BEFORE,
+    FIRST,
+    LOCK,
+    VERSIONS,
+    Sleeper,
+    clean,
+    place_all,
+    planned,
+    restore_first_commit,
+    timeline_files,
+)
+from tests.test_writer import rows
+from tests.written import read_rows
+from timeline.commit_metadata import CommitMetadata, decode, encode
+from timeline.errors import BarrierError, ConflictError, LockError
+from timeline.history import load_history
+from timeline.instant import Instant, State
+from timeline.local_storage import LocalStorage
+from timeline.read import read_table
+from timeline.rollback import roll_back
+
+
+class _Killed(BaseException):
+    """Ends a process where it is."""
+
+
+# --- a lock that is lost in the section -------------------------------------------------------------------------------
+
+
+@VERSIONS
+def test_a_commit_that_came_after_a_restore_is_taken_away_again(version: int, tmp_path: Path) -> None:
+    """The publisher's session ends between its last look and the put: it looks once more."""
+    path = tmp_path / "t"
+    instant = planned(path, version)
+    go = decided(open_table(path), instant)
+
+    def hook(call: Call) -> object:
+        if call.name == "put_if_absent" and call.path.endswith(".commit"):
+            restore_first_commit(path)
+        return call.do()
+
+    with pytest.raises(ConflictError, match="its plan is gone"):
+        publish(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), go, LOCK, OUTPUT)
+    assert not [f for f in timeline_files(path) if f.name.endswith(".commit")]
+    assert not base_files(path, instant)
+    assert read_rows(path) == FIRST
+
+
+@VERSIONS
+def test_a_commit_beside_that_of_another_compactor_is_taken_away_again(version: int, tmp_path: Path) -> None:
+    """It takes no lock, and completes the instant between the publisher's last look and its put."""
+    path = tmp_path / "t"
+    instant = planned(path, version)
+    table = open_table(path)
+    go = decided(table, instant)
+    done = decided_instant(table, go)
+
+    def hook(call: Call) -> object:
+        if call.name == "put_if_absent" and call.path.endswith(".commit") and not theirs.exists():
+            metadata = decode(go.content, go.completed_path)
+            stats = {
+                p: tuple(replace(s, path=f"{p}/{s.file_id}_9-9-9_{instant}.parquet") for s in of)
+                for p, of in metadata.partition_to_write_stats.items()
+            }
+            for one, of in stats.items():
+                for stat in of:
+                    assert stat.path is not None
+                    place_as(path, go, stat.path, one)
+            other = replace(metadata, partition_to_write_stats=stats, extra_metadata={"schema": "{}"})
+            theirs.write_bytes(encode(other, table.layout.encoding))
+        return call.do()
+
+    completion = None if version == 6 else f"{int(go.completion_time or 0) + 1}"
+    theirs = path / table.instant_path(replace(done, completion_time=completion, file_name=""))
+    with pytest.raises(ConflictError, match="completed this compaction first"):
+        publish(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), go, LOCK, OUTPUT)
+    assert [f.name for f in timeline_files(path) if f.name.endswith(".commit")] == [theirs.name]
+    assert [f.name.split("_")[1] for f in base_files(path, instant)] == ["9-9-9"]
+    assert read_table(open_table(path)).num_rows == len(BEFORE)
+
+
+def place_as(path: Path, go: Go, final: str, partition: str) -> None:
+    """A copy of a decided file under another compactor's name."""
+    (one,) = [p for p in go.placements if p.final.startswith(f"{partition}/")]
+    (path / final).write_bytes((path / one.final).read_bytes())
+
+
+# --- archiving has passed it ------------------------------------------------------------------------------------------
+
+
+def archive_below(path: Path, below: str) -> None:
+    """Moves completed instants into the history, as Hudi 1.x does."""
+    table = open_table(path)
+    done = [i for i in table.load_timeline().instants if i.completed and i.requested_time < below]
+    held = [
+        (i.requested_time, i.completion_time, i.action) for i in (*load_history(table.storage, table.config), *done)
+    ]
+    folder = path / table.config.history_folder
+    folder.mkdir(parents=True, exist_ok=True)
+    columns = ("instantTime", "completionTime", "action")
+    pq.write_table(pa.table({name: [row[k] for row in held] for k, name in enumerate(columns)}), folder / "1.parquet")
+    (folder / "manifest_1").write_text(json.dumps({"files": [{"fileName": "1.parquet", "fileLen": 1}]}))
+    (folder / "_version_").write_text("1")
+    gone = {i.requested_time for i in done}
+    for file in timeline_files(path):
+        if file.name[:17] in gone:
+            file.unlink()
+
+
+class Busy:
+    """A lock that cannot be taken in time."""
+
+    @contextmanager
+    def hold(self, purpose: str) -> Iterator[None]:
+        """See `TableLock`."""
+        raise LockError("the lock is busy")
+        yield
+
+
+@pytest.fixture
+def restored_and_archived(tmp_path: Path) -> tuple[Path, str]:
+    """Decided and placed by a process that died; restored away, and archived past, before the next run."""
+    path = tmp_path / "t"
+    instant = planned(path, 9)
+    place_all(path, decided(open_table(path), instant))
+    restore_first_commit(path)
+    for n in range(4):
+        upsert(LocalStorage(str(path)), rows((6 + 3 * n, 5, 5.0)))
+    archive_below(path, sorted({f.name[:17] for f in timeline_files(path)})[-2])
+    return path, instant
+
+
+AFTER_RESTORE = FIRST | {f"k{6 + 3 * n:04}": (5, 5.0) for n in range(4)}
+
+
+def test_records_outlive_a_run_that_could_not_take_the_lock(restored_and_archived: tuple[Path, str]) -> None:
+    """They are all that tells that its files count for nothing."""
+    path, instant = restored_and_archived
+    with pytest.raises(LockError):
+        finish_completed(open_table(path), Busy(), OUTPUT)
+    finish_completed(open_table(path), LOCK, OUTPUT)
+    assert not base_files(path, instant)
+    assert read_rows(path) == AFTER_RESTORE
+
+
+def test_records_outlive_the_sweep_of_another_daemon(restored_and_archived: tuple[Path, str]) -> None:
+    """While the one that holds the claim waits for the lock."""
+    path, instant = restored_and_archived
+    finish_completed(open_table(path), Sleeper(lambda: forget_archived(open_table(path))), OUTPUT)
+    assert not base_files(path, instant)
+    assert read_rows(path) == AFTER_RESTORE
+
+
+# --- an insert overwrite that began before the plan -------------------------------------------------------------------
+
+
+@VERSIONS
+def test_a_decision_waits_for_replacing_writes_that_began_before(version: int, tmp_path: Path) -> None:
+    """Such an instant may be archived, and its files cleaned, while the plan pends: nothing would tell of it."""
+    path = tmp_path / "t"
+    instant = planned(path, version)
+    table = open_table(path)
+    earlier = Instant(requested_time=str(int(instant) - 1), action="replacecommit", state=State.REQUESTED)
+    for state in (State.REQUESTED, State.INFLIGHT):
+        (path / table.instant_path(earlier.at(state))).write_bytes(b"")
+    with pytest.raises(BarrierError):
+        run_one(table, instant)
+    group = table.compaction_plan(instant).operations[0]
+    commit = CommitMetadata(
+        partition_to_write_stats={},
+        operation_type="INSERT_OVERWRITE",
+        partition_to_replace_file_ids={group.partition_path: (group.file_id,)},
+        extra_metadata={"schema": table.schema_text(table.load_timeline())},
+    )
+    completion = table.next_time(table.load_timeline()) if version == 9 else None
+    done = replace(earlier, state=State.COMPLETED, completion_time=completion)
+    (path / table.instant_path(done)).write_bytes(encode(commit, table.layout.encoding))
+    clean(path, group.file_id)
+    run_all(open_table(path))
+    assert not base_files(path, instant)
+    assert read_rows(path) == {}
+
+
+# --- a decision before it ---------------------------------------------------------------------------------------------
+
+
+@VERSIONS
+def test_a_revoked_decision_shares_no_file_with_the_next(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its publisher wakes up, and takes its files away, while the next one waits for the lock."""
+    path = tmp_path / "t"
+    instant = planned(path, version)
+    first = decided(open_table(path), instant)
+
+    def killed_behind(*args: Any) -> None:
+        revoke_decision(*args)
+        raise _Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("compactor_daemon.take_back.revoke_decision", killed_behind)
+        with pytest.raises(_Killed):
+            unschedule(open_table(path), instant, LOCK)
+    second = decided(open_table(path), instant)
+
+    def first_wakes_up() -> None:
+        with pytest.raises(ConflictError):
+            publish(open_table(path), first, LOCK, OUTPUT)
+
+    publish(open_table(path), second, Sleeper(first_wakes_up), OUTPUT)
+    assert read_rows(path) == BEFORE
+
+
+@VERSIONS
+def test_the_oldest_writes_are_rolled_back(version: int, tmp_path: Path) -> None:
+    """What is older than the active timeline counts as archived; these were rolled back."""
+    path = tmp_path / "t"
+    instant = planned(path, version)
+    go = decided(open_table(path), instant)
+    for file in timeline_files(path):
+        if "deltacommit" in file.name:
+            file.unlink()
+    for data in [*path.glob("*/.*.log.*"), *path.glob("*/*.parquet")]:
+        data.unlink()
+    with pytest.raises(ConflictError, match="was rolled back"):
+        publish(open_table(path), go, LOCK, OUTPUT)
+    assert not base_files(path, instant)
+
+
+# --- a write with the time of a replace commit ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["v6_clustered", "v9_clustered", "v6_replaced", "v9_replaced"])
+def test_a_dead_write_that_shares_its_time_with_a_replace_commit(name: str, tmp_path: Path) -> None:
+    """Neither while it pends nor by its rollback does a row of the other go."""
+    path = unzip_golden(name, tmp_path)
+    table = open_table(path)
+    done = [i for i in table.load_timeline().completed if i.family == "replacecommit"][-1]
+    before = read_table(table).num_rows
+    for state in (State.REQUESTED, State.INFLIGHT):
+        begun = Instant(requested_time=done.requested_time, action="deltacommit", state=state)
+        (path / table.instant_path(begun)).write_bytes(b"")
+    assert read_table(open_table(path)).num_rows == before
+    pending = open_table(path).load_timeline().find(done.requested_time, "deltacommit")
+    assert pending is not None
+    roll_back(open_table(path), pending, LOCK)
+    assert read_table(open_table(path)).num_rows == before
+
+
+# --- a write that was restored away -----------------------------------------------------------------------------------
+
+
+@VERSIONS
+def test_a_write_that_was_restored_away_leaves_nothing_that_counts(version: int, tmp_path: Path) -> None:
+    """Its log, placed afterwards, would count as committed once archiving has passed its instant."""
+    path = tmp_path / "t"
+    planned(path, version)
+    before = set(path.glob("*/.*.log.*"))
+    times = {f.name[:17] for f in timeline_files(path)}
+
+    def hook(call: Call) -> object:
+        if call.name == "place":
+            for file in timeline_files(path):
+                if file.name[:17] not in times:
+                    file.unlink()
+        return call.do()
+
+    with pytest.raises(ConflictError):
+        upsert(HookedStorage(LocalStorage(str(path)), hook), rows((0, 3, 3.0)))
+    left = set(path.glob("*/.*.log.*")) - before
+    assert len(left) == (0 if version == 9 else 2), "on version 6 the log stays, and a command block revokes it"
+    assert read_rows(path) == BEFORE
