@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from compactor_daemon.compactor import compact_instant, pending_instants
 from compactor_daemon.execute import LocalRunner, Progress
-from compactor_daemon.foreign import ForeignTrace, ForeignWatch, inflight_path
+from compactor_daemon.foreign import ForeignTrace, ForeignWatch, foreign_trace, inflight_path
 from compactor_daemon.options import AttemptOptions
-from compactor_daemon.records import DEAD, SliceDone, read_fate
+from compactor_daemon.records import DEAD, SliceDone, open_next, read_fate
 from compactor_daemon.slice_task import SliceTask
 from tests.attempts import OUTPUT, base_files, check_whole, open_table, run_all
 from tests.faults import Call, HookedStorage
 from tests.golden_tables import unzip_golden
 from timeline.errors import AttemptDeadError, ConflictError
+from timeline.heartbeat import heartbeat, heartbeat_path
 from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
 from timeline.storage import Storage
@@ -112,3 +114,111 @@ def test_it_is_looked_for_every_few_seconds(tmp_path: Path) -> None:
         watch.check()
     inflight = inflight_path(table, "20260101000000000")
     assert [path for path in looks if path == inflight] == [inflight] * 2
+
+
+def trace(*, inflight: float | None = None, beat: float | None = None, youngest: float | None = None) -> ForeignTrace:
+    """What was left so many seconds before NOW."""
+    times = [None if age_s is None else round(NOW_MS - age_s * 1000) for age_s in (inflight, beat, youngest)]
+    return ForeignTrace(inflight_ms=times[0], heartbeat_ms=times[1], youngest_ms=times[2])
+
+
+NOW_MS = 1_800_000_000_000
+PATIENCE = AttemptOptions(foreign_grace_s=3600.0, heartbeat_expiry_s=120.0)
+
+
+@pytest.mark.parametrize(
+    ("left", "live"),
+    [
+        (trace(), False),
+        (trace(beat=0), True),
+        (trace(beat=119.9), True),
+        (trace(beat=120), False),
+        (trace(inflight=0), True),
+        (trace(inflight=3599.9), True),
+        (trace(inflight=3600), False),
+        (trace(inflight=9000, youngest=3599.9), True),
+        (trace(inflight=9000, youngest=3600), False),
+        (trace(inflight=9000, beat=1), True),
+        (trace(inflight=10, beat=500), False),
+    ],
+)
+def test_an_executor_is_alive_by_its_heartbeat_or_without_one_by_its_youngest_file(
+    left: ForeignTrace, live: bool
+) -> None:
+    """One that keeps a heartbeat is dead without it; one that keeps none is given the grace time."""
+    assert left.is_live(NOW_MS, PATIENCE) == live
+
+
+@pytest.mark.parametrize("sign", ["marker", "base file"])
+@TABLES
+def test_whatever_it_writes_is_a_sign_of_life(name: str, sign: str, tmp_path: Path) -> None:
+    """Its inflight file is as old as its work; without an inflight file these are no executor's."""
+    path = unzip_golden(name, tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    file = {
+        "marker": path / ".hoodie" / ".temp" / instant / "east" / "some.marker.CREATE",
+        "base file": path / "east" / f"some-file_1-2-3_{instant}.parquet",
+    }[sign]
+    inflight = path / inflight_path(table, instant)
+    for number, one in enumerate((inflight, file), start=1):
+        one.parent.mkdir(parents=True, exist_ok=True)
+        one.touch()
+        os.utime(one, (number * 1000, number * 1000))
+    (path / "east").mkdir(exist_ok=True)
+    (path / "east" / "some-file_1-2-3_20200101000000000.parquet").touch()
+    assert foreign_trace(table, instant, {"east"}).youngest_ms == 2_000_000
+    inflight.unlink()
+    assert foreign_trace(table, instant, {"east"}) == ForeignTrace(
+        inflight_ms=None, heartbeat_ms=None, youngest_ms=None
+    )
+
+
+@TABLES
+def test_a_log_on_the_slice_to_be_is_no_sign_of_life(name: str, tmp_path: Path) -> None:
+    """On version 6 it is a write: a table that is written all the time would never be compacted after a dead one."""
+    path = unzip_golden(name, tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    files = (path / inflight_path(table, instant), path / "east" / f".some-file_{instant}.log.1_1-2-3")
+    for number, file in enumerate(files, start=1):
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+        os.utime(file, (number * 1000, number * 1000))
+    assert foreign_trace(table, instant, {"east"}).youngest_ms == 1_000_000
+
+
+def test_a_heartbeat_of_ours_is_no_trace_of_hudi(tmp_path: Path) -> None:
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    with heartbeat(table.storage, instant, 100.0):
+        assert foreign_trace(table, instant, ()).heartbeat_ms is None
+    table.storage.overwrite(heartbeat_path(instant), b"")
+    assert foreign_trace(table, instant, ()).heartbeat_ms is not None
+
+
+@pytest.mark.parametrize("change", ["came", "came again", "went"])
+@TABLES
+def test_any_change_of_its_inflight_file_ends_the_attempt(name: str, change: str, tmp_path: Path) -> None:
+    """A dead executor's file may lie there all the time; one made again, or rolled back, is somebody at work."""
+    path = unzip_golden(name, tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    inflight = path / inflight_path(table, instant)
+    if change != "came":
+        inflight.touch()
+        os.utime(inflight, (1000, 1000))
+    number = open_next(table.storage, instant, "a test")
+    watch = ForeignWatch(table, instant, number, foreign_trace(table, instant, {"north"}))
+    watch.look()
+    assert read_fate(table.storage, instant, number) is None
+    if change == "went":
+        inflight.unlink()
+    else:
+        inflight.touch()
+    with pytest.raises(AttemptDeadError, match="Hudi compactor touched"):
+        watch.look()
+    fate = read_fate(table.storage, instant, number)
+    assert fate is not None
+    assert fate.kind == DEAD

@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.faults import Call, HookedStorage
 from timeline.errors import StorageError
 from timeline.heartbeat import (
     EXPIRY_S,
@@ -88,10 +91,16 @@ def test_a_note_is_that_of_the_last_beat(storage: LocalStorage) -> None:
         assert (found.owner, found.note) == (Process.current(), note)
 
 
+_RENAME = "open('/proc/self/comm', 'w').write('a) Z 1 (')"
+
+
 def test_a_process_that_ended_is_gone_and_so_is_one_that_was_replaced() -> None:
-    """Killed but not yet waited for; waited for; another one under its number. Elsewhere: nobody can tell."""
+    """Killed but not yet waited for; waited for; another one under its number. Elsewhere: nobody can tell.
+
+    Its name may look like the state of a dead one.
+    """
     child = subprocess.Popen(
-        [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"], stdout=subprocess.PIPE
+        [sys.executable, "-c", f"import time; {_RENAME}; print(flush=True); time.sleep(600)"], stdout=subprocess.PIPE
     )
     assert child.stdout is not None
     child.stdout.readline()
@@ -110,6 +119,41 @@ def test_a_process_that_ended_is_gone_and_so_is_one_that_was_replaced() -> None:
         assert not elsewhere.is_gone()
     assert not me.is_gone()
     assert not replace(me, pid=10**30).is_gone()
+
+
+def test_nobody_is_gone_where_no_machine_can_be_told_from_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number says nothing then: elsewhere than on Linux only a heartbeat's age counts."""
+    monkeypatch.setattr("timeline.heartbeat._boot", lambda: "")
+    assert not replace(Process.current(), started=1).is_gone()
+
+
+def test_a_heartbeat_removed_while_it_is_read_is_none(storage: LocalStorage) -> None:
+    """Its owner has just ended well: no reason for anybody else to fail."""
+    storage.overwrite(heartbeat_path(T), b"")
+
+    def removed(call: Call) -> Any:
+        if call.name == "read":
+            storage.delete(call.path)
+        return call.do()
+
+    assert read_heartbeat(HookedStorage(storage, removed), T) is None
+
+
+def test_a_late_beat_leaves_nothing_behind(storage: LocalStorage) -> None:
+    """One that is on its way when the work ends is waited for: a file made after that would say "alive" again."""
+    begun = threading.Event()
+
+    def slowly(call: Call) -> Any:
+        if call.name == "overwrite" and threading.current_thread().name == f"heartbeat-{T}":
+            begun.set()
+            time.sleep(0.2)
+        return call.do()
+
+    with heartbeat(HookedStorage(storage, slowly), T, 0.01):
+        assert begun.wait(60)
+        thread = next(t for t in threading.enumerate() if t.name == f"heartbeat-{T}")
+    thread.join(60)
+    assert storage.find(heartbeat_path(T)) is None
 
 
 def test_a_dead_process_of_ours_has_no_fresh_heartbeat(storage: LocalStorage) -> None:

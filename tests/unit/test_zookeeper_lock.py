@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
 from structlog.testing import capture_logs
 
 from tests.zookeeper import ZooKeeper, wait_until, zookeeper_server
@@ -206,11 +207,64 @@ def test_a_session_lost_inside_is_a_warning(
     assert logs == []
 
 
-def test_a_session_lost_while_waiting_is_an_error(
-    lock: ZooKeeperLock, zookeeper: ZooKeeper, clients: list[Any]
+def test_a_session_nobody_can_tell_of_is_a_warning(lock: ZooKeeperLock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not connected at the end of the section: the session may have ended, and others may be inside."""
+    with capture_logs() as logs, lock.hold("be unsure"):
+        monkeypatch.setattr(KazooClient, "connected", False)
+    assert [e["event"] for e in logs] == ["zookeeper_lock_lost"]
+
+
+def test_a_place_that_is_free_before_it_is_watched_is_taken(
+    lock: ZooKeeperLock, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The place in the queue is lost; it is not taken up silently."""
+    """The node before ours goes between our look at the names and our watch: no event comes, and none is waited for."""
+    with connected(zookeeper) as client:
+        left = [as_curator(client, lock)]
+        watch = KazooClient.exists_async
+
+        def too_late(self: Any, path: str, *args: Any, **options: Any) -> Any:
+            if path in left:
+                client.delete(left.pop())
+            return watch(self, path, *args, **options)
+
+        monkeypatch.setattr(KazooClient, "exists_async", too_late)
+        with again(lock, timeout_s=10.0).hold("go in"):
+            assert len(client.get_children(lock.folder)) == 1
+
+
+def test_a_create_that_was_not_answered_is_looked_for(
+    lock: ZooKeeperLock, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been done: then that node is ours, and there is no second one. It is no entrance by itself."""
+    with connected(zookeeper) as client:
+        node = as_curator(client, lock)
+        create, entered = KazooClient.create_async, threading.Event()
+
+        def unanswered(self: Any, *args: Any, **options: Any) -> Any:
+            create(self, *args, **options).get(timeout=60)
+            raise ConnectionLoss
+
+        def work() -> None:
+            with lock.hold("wait"):
+                entered.set()
+
+        monkeypatch.setattr(KazooClient, "create_async", unanswered)
+        thread = threading.Thread(target=work)
+        thread.start()
+        wait_until(lambda: len(client.get_children(lock.folder)) == 2)
+        assert not entered.wait(0.3)
+        client.delete(node)
+        assert entered.wait(60)
+        thread.join(60)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_session_lost_while_waiting_is_an_error(
+    back: bool, lock: ZooKeeperLock, zookeeper: ZooKeeper, clients: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place in the queue is lost; it is not taken up silently, also where the next session is `back` at once."""
     errors: list[LockError] = []
+    ended, states, ask = threading.Event(), list[str](), KazooClient.get_children_async
 
     def wait() -> None:
         try:
@@ -219,11 +273,21 @@ def test_a_session_lost_while_waiting_is_an_error(
         except LockError as error:
             errors.append(error)
 
+    def when_back(self: Any, *args: Any, **options: Any) -> Any:
+        if ended.is_set() and self is clients[-1]:
+            wait_until(lambda: "LOST" in states[:-1] and states[-1] == "CONNECTED")
+        return ask(self, *args, **options)
+
+    if back:
+        monkeypatch.setattr(KazooClient, "get_children_async", when_back)
     with connected(zookeeper) as client:
         as_curator(client, lock)
         thread = threading.Thread(target=wait)
         thread.start()
         wait_until(lambda: len(client.get_children(lock.folder)) == 2)
+        time.sleep(0.2)  # it waits for a change by now
+        clients[-1].add_listener(states.append)
+        ended.set()
         end_session(zookeeper, clients[-1])
         thread.join(60)
         assert "the session was lost while waiting" in str(errors[0])

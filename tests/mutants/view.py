@@ -1,0 +1,67 @@
+# ruff: noqa: E501
+"""Which files and blocks make a file slice."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS: tuple[Mutant, ...] = (
+    # File slices.
+    ("view", "if named else instant == pending or not timeline.is_committed(instant):", "if named else instant == pending:", "view"),
+    ("view", "if named else instant == pending or not timeline.is_committed(instant):", "if named else not timeline.is_committed(instant):", "view same_millisecond"),
+    ("view", "if named != str(base.name) if named else", "if False if named else", "view"),
+    ("view", "if instant in visible:", "if False:", "view"),
+    ("view", "if compacted_at and replaced_at is None and", "if False and", "view"),
+    ("view", "compacted_at and replaced_at is None and", "compacted_at and", "view"),
+    ("view", '< compacted_at:', '!= compacted_at:', "view"),
+    ("view", "{file_id for (part, file_id) in facts.compacted if part == partition}", "set()", "view"),
+    ("view", "for (part, file_id) in facts.compacted if part == partition}", "for (part, file_id) in facts.compacted}", "view"),
+    ("view", "isinstance(name, LogFileName) and not name.is_cdc:", "isinstance(name, LogFileName):", "view"),
+    ("view", "ordered = sorted(logs, key=lambda log: log.name.sort_key)", "ordered = logs", "view"),
+    ("view", "if instant in stacks or timeline.is_committed(instant):", "if instant in stacks:", "view"),
+    ("view", "if instant in stacks or timeline.is_committed(instant):", "if True:", "view"),
+    ("view", "if completion is None:\n            continue", "completion = completion or '9'", "view"),
+    ("view", "if instant <= completion)", "if instant < completion)", "view"),
+    ("view", "if instant <= completion)", "if True)", "view"),
+    ("view", "default=log.name.instant)", "default=min(stacks, default=log.name.instant))", "view"),
+    ("view", "if last.base_instant != group.pending_compaction or len(slices) == 1:", "if len(slices) == 1:", "view"),
+    ("view", "if last.base_instant != group.pending_compaction or len(slices) == 1:", "if True:", "view"),
+    ("view", "or len(slices) == 1:", ":", "view"),
+    ("view", "logs=before.logs + last.logs", "logs=last.logs + before.logs", "view"),
+    ("view", "slices = [s for s in group.slices if as_of is None or s.base_instant <= as_of]", "slices = list(group.slices)", "view"),
+    ("view", "(s for s in group.slices if s.base_instant < instant)", "(s for s in group.slices if s.base_instant <= instant)", "view"),
+    ("view", "if s.base and (as_of is None or s.base_instant <= as_of)]", "if s.base]", "view"),
+    ("view", "(as_of is None or instant <= as_of)\n", "(as_of is None or instant < as_of)\n", "view"),
+    ("active", "and (time < self.start or time in self._archived_writes)", "and time < self.start", "view"),
+    ("active", "and (time < self.start or time in self._archived_writes)", "and time in self._archived_writes", "view"),
+    ("active", "instant.completion_time or self.legacy_completions.get(time) or time", "instant.completion_time or time", "view"),
+    ("active", "return UNKNOWN_COMPLETION if self.is_committed(time) else None", "return time if self.is_committed(time) else None", "view"),
+    ("active", "return UNKNOWN_COMPLETION if self.is_committed(time) else None", "return None", "view"),
+    ("active", "for i in self.instants if i.is_write), default", "for i in self.instants), default", "view"),
+    ("active", "for i in self.archived if i.is_write}", "for i in self.archived}", "view"),
+    ("active", 'i.action == "savepoint"', "False", "view"),
+    # Which blocks count.
+    ("log_scan", "skipped.append((block, Skipped.CORRUPT))", "kept.append(block)", "log_scan"),
+    ("log_scan", "skipped.append((block, Skipped.CHANGE_DATA))", "kept.append(block)", "log_scan"),
+    ("log_scan", "kept = [b for b in kept if b.instant != target]", "pass", "log_scan"),
+    ("log_scan", "kept = [b for b in kept if b.instant != target]", "kept = []", "log_scan"),
+    ("log_scan", "if block.instant > visibility.latest:", "if block.instant >= visibility.latest:", "log_scan"),
+    ("log_scan", "if not visibility.by_file and", "if", "log_scan"),
+    ("log_scan", "instant not in self.pending and instant < self.start", "instant < self.start", "log_scan"),
+    ("log_scan", "instant not in self.pending and instant < self.start", "instant not in self.pending", "log_scan"),
+    ("log_scan", "instant in self.completed or ", "", "log_scan"),
+    ("log_scan", "for instant in reversed(plain))", "for instant in plain)", "log_scan"),
+    ("log_scan", "by_instant if instant not in compacted]", "by_instant]", "log_scan"),
+    ("log_scan", "and after not in seen:", "and False:", "log_scan"),
+    # What of a slice's logs may be merged.
+    ("log_pieces", "any(before.place < p < after.place for p in pending)", "False", "log_pieces"),
+    ("log_pieces", "not (before.whole and after.whole) or ", "", "log_pieces"),
+    ("log_pieces", "start == 0 and not any(p < pieces[0].place for p in pending)", "start == 0", "log_pieces"),
+    ("log_pieces", "place=max((i for i in below if not stands_for[i]), default=instant)", "place=instant", "log_pieces"),
+    ("log_pieces", "for of in owners.values() if len(of) > 1", "for of in owners.values() if len(of) > 2", "log_pieces"),
+    ("log_pieces", "if cause is Skipped.ROLLED_BACK}", "if cause is Skipped.CORRUPT}", "log_pieces"),
+    ("log_pieces", "return bottom or not any(p.deletes for p in pieces)", "return True", "log_pieces"),
+    ("log_pieces", "in HUDI_0X or IS_DELETED in rules.schema.names", "in HUDI_0X", "log_pieces"),
+    ("log_plan", "if not others and all(_names(p) <= names for p in chosen):", "if not others:", "log_pieces"),
+    ("log_plan", "if not others and all(_names(p) <= names for p in chosen):", "if all(_names(p) <= names for p in chosen):", "log_pieces"),
+)  # fmt: skip

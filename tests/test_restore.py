@@ -1,0 +1,104 @@
+"""A file of a decided compaction that is lost with its staged copy: merged again it is the decided one, or an error."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from compactor_daemon.compactor import pending_instants
+from compactor_daemon.publish import publish
+from compactor_daemon.records import Go, attempt_folder
+from compactor_daemon.restore import merge_again
+from tests.attempts import OUTPUT, decided, open_table, staged
+from tests.golden_tables import unzip_golden
+from timeline.books import LEDGER
+from timeline.commit_metadata import decode, encode
+from timeline.errors import StorageError
+from timeline.lock import ProcessLock
+from timeline.staged import place_staged
+from timeline.table import Table
+
+TABLES = pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+
+
+def lose(table: Table, go: Go) -> None:
+    """Every staged file of the decision; their records stay."""
+    for placement in go.placements:
+        table.storage.delete(placement.staged)
+
+
+def left(path: Path, go: Go) -> list[str]:
+    """Staged files that are there."""
+    return sorted(p.name for p in (path / attempt_folder(go.instant, 1)).parent.glob("*/*.parquet"))
+
+
+@pytest.mark.parametrize("completed", [False, True])
+@TABLES
+def test_each_file_is_made_again_under_its_own_name(name: str, completed: bool, tmp_path: Path) -> None:
+    """Also one that was adopted from an earlier attempt: the commit names that attempt's file.
+
+    Also behind the commit, which the view must not believe then.
+    """
+    path = unzip_golden(name, tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    staged(table, instant)
+    table.storage.delete(f"{attempt_folder(instant, 1)}/1.ok")
+    go = decided(table, instant)
+    assert go.attempt == 2
+    assert [p.final.count("0-1-99") + p.final.count("1-2-99") for p in go.placements] == [1, 1]
+    if completed:
+        publish(table, go, ProcessLock("publish"), OUTPUT)
+    for placement in go.placements:
+        table.storage.delete(placement.final)
+    lose(table, go)
+    for placement in go.placements:
+        again = merge_again(table, go, placement, OUTPUT)
+        assert again != placement.staged
+        place_staged(table.storage, lambda again=again: again, placement.final, placement.size)  # type: ignore[misc]
+
+
+@TABLES
+def test_other_books_under_the_same_size_are_not_the_decided_file(name: str, tmp_path: Path) -> None:
+    """An input was changed under its name: as many bytes, other rows. Nothing of it stays."""
+    path = unzip_golden(name, tmp_path)
+    table = open_table(path)
+    go = decided(table, pending_instants(table)[0])
+    commit = decode(go.content, go.completed_path)
+    books = json.loads(commit.extra_metadata[LEDGER])
+    for one in books["file_groups"].values():
+        one["base_rows"] += 1
+    other = replace(commit, extra_metadata={**commit.extra_metadata, LEDGER: json.dumps(books)})
+    lose(table, go)
+    with pytest.raises(StorageError, match="not the one that was decided"):
+        merge_again(table, replace(go, content=encode(other, table.layout.encoding)), go.placements[0], OUTPUT)
+    assert left(path, go) == []
+
+
+@TABLES
+def test_another_size_is_not_the_decided_file(name: str, tmp_path: Path) -> None:
+    """Another library wrote it: the commit's size would be wrong for every reader."""
+    path = unzip_golden(name, tmp_path)
+    table = open_table(path)
+    go = decided(table, pending_instants(table)[0])
+    lose(table, go)
+    one = go.placements[0]
+    with pytest.raises(StorageError, match="not the one that was decided"):
+        merge_again(table, go, replace(one, size=one.size + 1), OUTPUT)
+    assert left(path, go) == []
+
+
+@TABLES
+def test_the_schema_is_that_of_the_decision(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column that was added since is not in the decided file."""
+    path = unzip_golden(name, tmp_path)
+    table = open_table(path)
+    go = decided(table, pending_instants(table)[0])
+    lose(table, go)
+    schema = json.loads(table.schema_text(table.load_timeline()))
+    schema["fields"].append({"name": "added", "type": ["null", "string"], "default": None})
+    monkeypatch.setattr(Table, "schema_text", lambda self, timeline: json.dumps(schema))
+    assert merge_again(table, go, go.placements[0], OUTPUT)
