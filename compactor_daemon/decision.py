@@ -15,7 +15,7 @@ from compactor_daemon.standing import refuse, standing_of
 from timeline.commit_metadata import encode as encode_commit
 from timeline.errors import ConflictError, MissingFileError
 from timeline.instant import Instant, State
-from timeline.layout import Layout
+from timeline.layout import Layout, Slicing
 from timeline.lock import TableLock
 from timeline.table import Table, TableSchema
 
@@ -87,4 +87,13 @@ def build_go(
         placements=placements,
         merged=tuple(sorted({instant for d in done for instant in d.merged or ()})),
         oldest=oldest,
+        passed=_passed(layout, attempt, done),
     )
+
+
+def _passed(layout: Layout, attempt: Attempt, done: list[SliceDone]) -> tuple[str, ...]:
+    """File groups without inputs: replaced. Should their replace commit be rolled back before this is published, their
+    logs on the plan's slice would hide what lies below; on version 6 only, elsewhere no log is named after it."""
+    if attempt.plan.merges_logs or layout.slicing is not Slicing.BY_BASE_INSTANT:
+        return ()
+    return tuple(f"{d.partition}/{d.file_id}" for d in done if not d.inputs)

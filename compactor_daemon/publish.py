@@ -77,9 +77,11 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
         _check_publishable(table, go)
         kept = without_groups(go, table.replaced_groups(table.load_timeline()), table.layout)
         remove_placed(table, go, keep={p.final for p in kept.placements})
-        if kept.placements != placed.placements:  # a file group was replaced meanwhile
-            _place_all(table, kept, output)
+        if kept.placements != placed.placements:  # a file group was replaced meanwhile, or a replace commit rolled back
+            before = set(placed.placements)
+            _place_all(table, replace(kept, placements=tuple(p for p in kept.placements if p not in before)), output)
             update = None
+        _check_partitions(table, kept)
         _complete(table, go, kept, update)
 
 
@@ -160,7 +162,21 @@ def _may_stand(table: Table, go: Go) -> bool:
     return standing_of(table, go).standing is Standing.STANDS
 
 
+def _check_partitions(table: Table, go: Go) -> None:
+    """ConflictError: a partition was removed. A file placed there would make a folder that no listing takes for one."""
+    for partition in sorted({p.final.rpartition("/")[0] for p in go.placements}):
+        if partition and table.storage.find(partition) is None:
+            raise ConflictError(
+                "a partition of this compaction is not there any more",
+                path=f"{table.storage.base_path}/{partition}",
+                instant=go.instant,
+                todo="Restore it. Where it is gone on purpose, take the compaction back: "
+                f"compactor-daemon unschedule TABLE {go.instant}.",
+            )
+
+
 def _place_all(table: Table, go: Go, output: OutputOptions) -> None:
+    _check_partitions(table, go)
     for placement in go.placements:
         place(table, go, placement, output)
 

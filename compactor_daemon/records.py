@@ -146,7 +146,8 @@ class Go:
 
     `completed_path` is the completed timeline file (v8+: with the completion time in its name), `content` its
     bytes. `table_version`: that under which the decision was made. `merged`: instants of the writes that went in;
-    `oldest`: the start of the active timeline then. () and "" in records of earlier versions.
+    `oldest`: the start of the active timeline then; `passed`: file groups, partition/file id, that were passed over
+    because they were replaced (version 6). () and "" in records of earlier versions.
     """
 
     instant: str
@@ -159,6 +160,7 @@ class Go:
     placements: tuple[Placement, ...] = field(default=())
     merged: tuple[str, ...] = ()
     oldest: str = ""
+    passed: tuple[str, ...] = ()
 
     def to_json(self) -> bytes:
         """As stored."""
@@ -180,6 +182,7 @@ class Go:
             # Not known to earlier releases.
             merged=fields.texts("merged") if "merged" in fields.values else (),
             oldest=fields.text("oldest") if "oldest" in fields.values else "",
+            passed=fields.texts("passed") if "passed" in fields.values else (),
         )
 
 

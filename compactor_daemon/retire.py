@@ -28,7 +28,8 @@ from compactor_daemon.records import (
     recorded_instants,
 )
 from compactor_daemon.replaced import placed_group
-from compactor_daemon.standing import Standing, refuse_rollback, standing_of
+from compactor_daemon.slice_task import TOKEN_STAGE
+from compactor_daemon.standing import Standing, refuse_half_upgraded, refuse_rollback, standing_of
 from compactor_daemon.take_back import take_back
 from compactor_daemon.unreadable import go_of_commit
 from timeline.books import LEDGER, audit_path
@@ -62,12 +63,14 @@ def retire(table: Table, go: Go, output: OutputOptions) -> None:
     names = _data_names(table, {p.final.rpartition("/")[0] for p in placements})
     finals = [(p, *p.final.rpartition("/")[::2]) for p in placements]
     gone = any(parse_data_file(text) not in names[partition] for _, partition, text in finals)
-    replaced = table.load_facts(table.load_timeline()).replaced if gone else {}
+    timeline = table.load_timeline()
+    replaced = table.replaced_groups(timeline) if gone else {}
     for placement, partition, text in finals:
         # A newer base file of the group, or the group replaced: a cleaner may have taken this one, and it is needed no
         # more. In a replaced group it would come to light again once the replace commit is archived.
         mine, bases = parse_data_file(text), [n for n in names[partition] if isinstance(n, BaseFileName)]
-        newer = any(mine is not None and n.file_id == mine.file_id and n.instant > go.instant for n in bases)
+        later = [n for n in bases if mine is not None and n.file_id == mine.file_id and n.instant > go.instant]
+        newer = any(timeline.is_committed(n.instant) for n in later)
         is_replaced = mine is not None and (partition, mine.file_id) in replaced
         if not newer and (mine in names[partition] or not is_replaced):
             place(table, go, placement, output)
@@ -123,6 +126,8 @@ def _remove_strays(table: Table, done: Instant, groups: Collection[GroupKey]) ->
         for name in names:
             path = f"{partition}/{name}" if partition else str(name)
             is_of_plan = isinstance(name, kind) and (partition, name.file_id) in groups
+            if kind is LogFileName and not (name.token or "").endswith(f"-{TOKEN_STAGE}"):
+                continue  # a write's: of a writer that takes no lock and began in the same millisecond
             if is_of_plan and name.instant == done.requested_time and path not in named:
                 table.storage.delete(path)
 
@@ -262,6 +267,7 @@ def forget_archived(table: Table) -> None:
     """
     _remove_abandoned(table.storage)
     timeline = table.load_timeline()
+    refuse_half_upgraded(table)  # else an instant that is in the other half seems to be archived
     active = {i.requested_time for i in timeline.instants}
     for instant in recorded_instants(table.storage):
         if instant not in active and instant < timeline.start and not _is_littered(table.storage, instant):

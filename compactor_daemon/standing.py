@@ -48,13 +48,15 @@ class Seen:
 
     `timeline`: with its archived instants where the plan is gone or a merged write is not in it. `has_plan`: the
     requested file is there. `undone`: targets of pending rollbacks. `tells_times_apart`: whether two actions may share
-    an instant's time; the metadata table cannot.
+    an instant's time; the metadata table cannot. `back`: file groups that were passed over as replaced, and are not any
+    more: the replace commit was rolled back.
     """
 
     timeline: Timeline
     has_plan: bool
     undone: frozenset[str]
     tells_times_apart: bool
+    back: tuple[str, ...] = ()
 
 
 def rule(instant: Instant, merged: Collection[str], oldest: str, seen: Seen) -> Ruling:
@@ -74,9 +76,11 @@ def rule(instant: Instant, merged: Collection[str], oldest: str, seen: Seen) -> 
     gone = sorted(t for t in merged if not _counts(t, oldest, timeline))
     if gone:
         return Ruling(standing=Standing.FALLEN, why=f"write {gone[0]}, which it merged, was rolled back")
+    if seen.back:
+        return Ruling(standing=Standing.FALLEN, why=f"file group {seen.back[0]} is not replaced any more")
     others = [i.action for i in timeline.instants if i.requested_time == time and i.family != instant.family]
     if others and not seen.tells_times_apart:
-        why = f"a {others[0]} has the same time, and the metadata table cannot tell them apart"
+        why = f"a {others[0]} has the same time, and the metadata table cannot tell them apart (--drop-metadata-table)"
         return Ruling(standing=Standing.FALLEN, why=why)
     return Ruling(standing=Standing.STANDS)
 
@@ -102,7 +106,9 @@ def _without_plan(instant: Instant, seen: Seen) -> Ruling:
     return Ruling(standing=Standing.FALLEN, why="its plan is gone from the timeline")
 
 
-def look(table: Table, instant: str, merged: Collection[str], oldest: str) -> Seen:
+def look(
+    table: Table, instant: str, merged: Collection[str] = (), oldest: str = "", passed: Collection[str] = ()
+) -> Seen:
     """What `rule` asks, to be relied on under the table lock. Errors of the tree: what cannot be read is unknown."""
     refuse_half_upgraded(table)
     timeline = table.load_timeline()
@@ -114,13 +120,28 @@ def look(table: Table, instant: str, merged: Collection[str], oldest: str) -> Se
         has_plan=has_plan,
         undone=frozenset(r.plan.target for r in pending_rollbacks(table)),
         tells_times_apart=not table.config.metadata_partitions,
+        back=_back(table, timeline, instant, passed) if passed and has_plan else (),
     )
+
+
+def _back(table: Table, timeline: Timeline, instant: str, passed: Collection[str]) -> tuple[str, ...]:
+    """Of a replace commit that was archived since the files are gone; of one that was rolled back they are there."""
+    replaced = table.replaced_groups(timeline)
+    found = []
+    for operation in table.compaction_plan(instant).operations:
+        partition, group = operation.partition_path, f"{operation.partition_path}/{operation.file_id}"
+        if group in passed and (partition, operation.file_id) not in replaced:
+            names = [*operation.delta_file_paths, *([operation.data_file_path] if operation.data_file_path else [])]
+            paths = [f"{partition}/{name}" if partition else name for name in names]
+            if any(table.storage.find(path) is not None for path in paths):
+                found.append(group)
+    return tuple(found)
 
 
 def standing_of(table: Table, go: Go) -> Ruling:
     """That of a decision whose instant is not completed on the active timeline; the caller holds the table lock."""
     instant = decided_instant(table, go)
-    return rule(instant, go.merged, go.oldest, look(table, go.instant, go.merged, go.oldest))
+    return rule(instant, go.merged, go.oldest, look(table, go.instant, go.merged, go.oldest, go.passed))
 
 
 def decided_instant(table: Table, go: Go) -> Instant:
@@ -168,7 +189,7 @@ def refuse_half_upgraded(table: Table) -> None:
                 path=f"{table.storage.base_path}/{folder}",
                 expected=f"all instants in {table.config.timeline_folder}",
                 found=found,
-                todo="Let Hudi finish it, then run again.",
+                todo="Let Hudi finish it, then run again. Where none is under way, move this file away.",
             )
 
 

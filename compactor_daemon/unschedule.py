@@ -56,7 +56,7 @@ from compactor_daemon.take_back import take_back
 from timeline.errors import AttemptDeadError, BarrierError, ConflictError
 from timeline.file_name import BaseFileName, parse_data_file
 from timeline.gate import clock_ms
-from timeline.heartbeat import process_name, read_heartbeat
+from timeline.heartbeat import is_live, process_name, read_heartbeat
 from timeline.layout import Slicing
 from timeline.lock import TableLock
 from timeline.metadata_table.update import forget
@@ -119,8 +119,7 @@ def _refuse(table: Table, instant: str, options: AttemptOptions) -> CompactionPl
     storage, plan = table.storage, table.compaction_plan(instant)
     # Who publishes it holds the lock at the end; should its lock have expired, the heartbeat shows that it is alive.
     beat = read_heartbeat(storage, instant)
-    fresh = beat is not None and clock_ms() - beat.beat_ms < options.heartbeat_expiry_s * 1000
-    if fresh and find_go(storage, instant) is not None:
+    if is_live(beat, clock_ms(), options.heartbeat_expiry_s) and find_go(storage, instant) is not None:
         raise _decided(instant)
     _refuse_touched(table, instant, plan, options)
     return plan
@@ -155,8 +154,10 @@ def _refuse_touched(table: Table, instant: str, plan: CompactionPlan, options: A
 def _refuse_files(table: Table, instant: str, plan: CompactionPlan) -> None:
     groups = plan.groups
     placed = {p.final for go in decisions(table.storage, instant) for p in go.placements}
-    # Elsewhere a log of the instant is of a writer that takes no lock and began in the same millisecond.
-    logs_too = table.layout.slicing is Slicing.BY_BASE_INSTANT or plan.merges_logs
+    # Elsewhere a log of the instant is of a writer that takes no lock and began in the same millisecond; or it was
+    # written under the plan while the table was of version 6.
+    is_shared = table.load_timeline().find(instant, "deltacommit") is not None
+    logs_too = table.layout.slicing is Slicing.BY_BASE_INSTANT or plan.merges_logs or not is_shared
     there = table.planned_partitions([plan])
     for partition in sorted({partition for partition, _ in groups}):
         for entry in table.storage.list(partition) if partition in there else ():

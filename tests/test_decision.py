@@ -158,7 +158,7 @@ def test_behind_the_start_of_the_timeline_the_archive_is_asked(name: str, path: 
     gone = replace(completed, requested_time=later(completed.requested_time, 1))
     assert gone.requested_time < timeline.start
     for instant, standing in ((completed, Standing.PAST), (gone, Standing.FALLEN)):
-        assert rule(instant, (), look(table, instant, ())).standing is standing
+        assert rule(instant, (), "", look(table, instant.requested_time)).standing is standing
 
 
 # --- publishing -------------------------------------------------------------------------------------------------------

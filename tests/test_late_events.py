@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,6 +32,7 @@ from tests.test_standing import (
     clean,
     place_all,
     planned,
+    replace_first_group,
     restore_first_commit,
     timeline_files,
 )
@@ -295,3 +297,58 @@ def test_a_write_that_was_restored_away_leaves_nothing_that_counts(version: int,
     left = set(path.glob("*/.*.log.*")) - before
     assert len(left) == (0 if version == 9 else 2), "on version 6 the log stays, and a command block revokes it"
     assert read_rows(path) == BEFORE
+
+
+# --- found by one reader, each the smallest case ----------------------------------------------------------------------
+
+
+def test_a_replace_commit_is_rolled_back_after_the_decision(tmp_path: Path) -> None:
+    """Version 6: the logs under the plan would become a slice of their own, and hide the base below."""
+    path = tmp_path / "t"
+    instant = planned(path, 6)
+    upsert(LocalStorage(str(path)), rows((3, 9, 9.0)))
+    _, commit = replace_first_group(path, instant)
+    go = decided(open_table(path), instant)
+    assert go.placements == ()
+    commit.unlink()
+    truth = read_rows(path)
+    with pytest.raises(ConflictError, match="is not replaced any more"):
+        publish(open_table(path), go, LOCK, OUTPUT)
+    run_all(open_table(path))
+    assert base_files(path, instant)
+    assert read_rows(path) == truth == BEFORE | {"k0003": (9, 9.0)}
+
+
+@VERSIONS
+def test_a_partition_is_removed_after_the_decision(version: int, tmp_path: Path) -> None:
+    """Its folder is not made anew: no listing would take it for a partition, and the commit would name a lost file."""
+    path = tmp_path / "t"
+    instant = planned(path, version)
+    go = decided(open_table(path), instant)
+    (partition,) = {p.final.rpartition("/")[0] for p in go.placements}
+    shutil.rmtree(path / partition)
+    with pytest.raises(ConflictError, match="compactor-daemon unschedule"):
+        publish(open_table(path), go, LOCK, OUTPUT)
+    assert not (path / partition).exists()
+    unschedule(open_table(path), instant, LOCK)
+    assert read_rows(path) == {}
+
+
+def test_base_files_archived_behind_a_savepoint_count(tmp_path: Path) -> None:
+    """The savepoint keeps its own instant in the active timeline, which begins there."""
+    path = tmp_path / "t"
+    instant = planned(path, 9)
+    run_all(open_table(path))
+    upsert(LocalStorage(str(path)), rows((6, 1, 1.0)))
+    truth = read_rows(path)
+    first = timeline_files(path)[0].name[:17]
+    kept = [f for f in timeline_files(path) if f.name.startswith(first)]
+    contents = {f: f.read_bytes() for f in kept}
+    archive_below(path, str(int(instant) + 1))
+    for file, content in contents.items():
+        file.write_bytes(content)
+    folder = path / open_table(path).config.timeline_folder
+    (folder / f"{first}.savepoint.requested").touch()
+    (folder / f"{first}.savepoint.inflight").touch()
+    (folder / f"{first}_{int(first) + 1}.savepoint").touch()
+    assert read_rows(path) == truth

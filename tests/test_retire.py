@@ -30,6 +30,7 @@ from tests.test_standing import clean, planned, replace_first_group, timeline_fi
 from timeline.books import audit_path
 from timeline.errors import ConflictError, MissingFileError
 from timeline.heartbeat import heartbeat, heartbeat_path
+from timeline.instant import Instant, State
 from timeline.layout import RECORDS
 from timeline.lock import ProcessLock
 
@@ -111,18 +112,25 @@ def test_retiring_twice_changes_nothing(published: tuple[Path, Go]) -> None:
 
 
 @VERSIONS
-@pytest.mark.parametrize("of_the_group", [True, False])
+@pytest.mark.parametrize(("of_the_group", "committed"), [(True, True), (False, True), (True, False)])
 def test_a_lost_file_is_needed_unless_its_group_has_a_newer_base_file(
-    of_the_group: bool, published: tuple[Path, Go]
+    of_the_group: bool, committed: bool, published: tuple[Path, Go]
 ) -> None:
-    """Compacted again and cleaned, it would come back as litter; another group's newer file says nothing."""
+    """Compacted again and cleaned, it would come back as litter; another group's newer file, or one that does not count
+    yet, says nothing."""
     path, go = published
+    table = open_table(path)
+    if committed:
+        time = "20990101000000000"
+        completion = f"{time[:-1]}1" if table.layout.has_completion_times else None
+        done = Instant(requested_time=time, action="commit", state=State.COMPLETED, completion_time=completion)
+        (path / table.instant_path(done)).write_bytes(b"")
     lost = path / go.placements[0].final
     file_id = lost.name.partition("_")[0] if of_the_group else "another-group-0"
     shutil.copy(lost, lost.with_name(f"{file_id}_1-2-3_20990101000000000.parquet"))
     lost.unlink()
     retire(open_table(path), go, OUTPUT)
-    assert lost.exists() is not of_the_group
+    assert lost.exists() is not (of_the_group and committed)
 
 
 @VERSIONS

@@ -147,9 +147,10 @@ def _content(data: bytes) -> tuple[Process | None, Mapping[str, Any] | None]:
 def is_live(beat: Heartbeat | None, now_ms: int, expiry_s: float = EXPIRY_S) -> bool:
     """Whether whoever keeps this heartbeat may still be at work (Hudi's rule; exactly `expiry_s` old is live).
 
-    No file is no sign of life. A process of ours that is known to be gone is dead at once.
+    No file is no sign of life. A process of ours that is known to be gone is dead at once. One that lives beats again
+    long before a time ahead of ours by as much is reached: a clock was put back.
     """
-    return beat is not None and not beat.owner_gone and now_ms - beat.beat_ms <= expiry_s * 1000
+    return beat is not None and not beat.owner_gone and abs(now_ms - beat.beat_ms) <= expiry_s * 1000
 
 
 class Pulse:

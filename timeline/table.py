@@ -244,7 +244,7 @@ class Table:
             raise _no_partition(partition)
         if partition is None and exactly is None:
             check_partitions(facts, {part for part, _ in listings})
-        if any(timeline.needs_archive(t) for _, entries in listings for t in log_instants(entries)):
+        if any(_needs_archive(timeline, entries) for _, entries in listings):
             timeline = self.with_archive(timeline)
         groups = tuple(g for part, entries in listings for g in file_groups(part, entries, timeline, facts))
         self.check_unchanged()
@@ -278,7 +278,7 @@ class Table:
             entries = self.storage.list(partition)
         except MissingFileError:
             return ()
-        if any(timeline.needs_archive(t) for t in log_instants(entries)):
+        if _needs_archive(timeline, entries):
             timeline = self.with_archive(timeline)
         self._check_not_cleaned(timeline, [entries])
         return file_groups(partition, entries, timeline, facts)
@@ -408,6 +408,15 @@ def consistent(load: Callable[[], T]) -> T:
         except (MissingFileError, TableChangedError):
             continue
     return load()
+
+
+def _needs_archive(timeline: Timeline, entries: Iterable[Entry]) -> bool:
+    """Whether only the archive tells which files of a listing count: also of base files, where archiving has passed a
+    savepoint, which keeps its own instant in the active timeline."""
+    entries = list(entries)
+    if any(timeline.needs_archive(t) for t in log_instants(entries)):
+        return True
+    return any(timeline.needs_archive(t) for t in base_instants(entries) if not timeline.is_committed(t))
 
 
 def _folder(partition: str | None) -> str:
