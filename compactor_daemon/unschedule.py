@@ -41,6 +41,7 @@ from compactor_daemon.moved_keys import movable_keys, refuse_moved
 from compactor_daemon.options import AttemptOptions
 from compactor_daemon.probe import probe
 from compactor_daemon.records import (
+    Go,
     decide,
     decisions,
     declare_dead,
@@ -97,9 +98,9 @@ def unschedule(table: Table, instant: str, lock: TableLock, options: AttemptOpti
         probe(table.storage)
         with lock.hold("unschedule a compaction"):
             table = table.reload()
-            plan = _refuse(table, instant, options)
+            plan, go = _refuse(table, instant, options)
             if movable_keys(_view(table, instant), instant, deletes) == keys:
-                return _remove(table, instant, plan, options)
+                return _remove(table, instant, plan, go, options)
     raise ConflictError(
         "writes under this plan kept completing while their keys were looked at",
         path=table.storage.base_path,
@@ -113,16 +114,17 @@ def _view(table: Table, instant: str) -> TableView:
     return table.reload().load_plan_view([table.compaction_plan(instant)])
 
 
-def _refuse(table: Table, instant: str, options: AttemptOptions) -> CompactionPlan:
-    """The plan, unless it must stay."""
+def _refuse(table: Table, instant: str, options: AttemptOptions) -> tuple[CompactionPlan, Go | None]:
+    """The plan, unless it must stay, and a decision that is to be taken back. Any other one found later stands."""
     (_,) = pending_instants(table, instant)
     storage, plan = table.storage, table.compaction_plan(instant)
-    # Who publishes it holds the lock at the end; should its lock have expired, the heartbeat shows that it is alive.
-    beat = read_heartbeat(storage, instant)
-    if is_live(beat, clock_ms(), options.heartbeat_expiry_s) and find_go(storage, instant) is not None:
+    # Who publishes it holds the lock at the end; should its lock have expired, the heartbeat shows that it is alive: it
+    # is older than the decision, so it is looked at afterwards.
+    go, beat = find_go(storage, instant), read_heartbeat(storage, instant)
+    if go is not None and is_live(beat, clock_ms(), options.heartbeat_expiry_s):
         raise _decided(instant)
     _refuse_touched(table, instant, plan, options)
-    return plan
+    return plan, go
 
 
 def _refuse_touched(table: Table, instant: str, plan: CompactionPlan, options: AttemptOptions) -> None:
@@ -174,10 +176,9 @@ def _refuse_files(table: Table, instant: str, plan: CompactionPlan) -> None:
                 )
 
 
-def _remove(table: Table, instant: str, plan: CompactionPlan, options: AttemptOptions) -> Unscheduled:
+def _remove(table: Table, instant: str, plan: CompactionPlan, go: Go | None, options: AttemptOptions) -> Unscheduled:
     """In the lock, after all checks."""
     storage, who, nonce = table.storage, f"unscheduled by {process_name()}", uuid.uuid4().hex
-    go = find_go(storage, instant)
     if go is not None:
         take_back(table, go, who)
     ended = _end_attempts(storage, instant, who)
