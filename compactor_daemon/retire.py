@@ -6,7 +6,6 @@ zombies that old.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Collection, Iterable
 
@@ -29,13 +28,15 @@ from compactor_daemon.records import (
 )
 from compactor_daemon.replaced import placed_group
 from compactor_daemon.slice_task import TOKEN_STAGE
-from compactor_daemon.standing import Standing, refuse_half_upgraded, refuse_rollback, standing_of
+from compactor_daemon.standing import Standing, refuse_rollback, standing_of
 from compactor_daemon.take_back import take_back
 from compactor_daemon.unreadable import go_of_commit
-from timeline.books import LEDGER, audit_path
+from timeline.audit_log import add_entry
+from timeline.books import LEDGER
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import MalformedError, MissingFileError, PhantombaseError, StorageError
 from timeline.file_name import BaseFileName, LogFileName, parse_data_file
+from timeline.half_upgraded import refuse_half_upgraded
 from timeline.heartbeat import heartbeat_path
 from timeline.instant import Instant
 from timeline.layout import TEMPORARY, Slicing
@@ -80,15 +81,15 @@ def retire(table: Table, go: Go, output: OutputOptions) -> None:
 
 
 def keep_books(table: Table, go: Go, done: Instant) -> None:
-    """The ledger of a compaction, completed as `done`, into the audit log, which outlives its commit."""
-    metadata = decode_commit(go.content, go.completed_path)
-    entry = {
-        "instant": go.instant,
-        "attempt": go.attempt,
-        "completed": table.instant_path(done),
-        "ledger": metadata.extra_metadata[LEDGER],
-    }
-    table.storage.put_if_absent(audit_path(go.instant), json.dumps(entry, sort_keys=True).encode())
+    """The ledger of a compaction, completed as `done`, into the audit log, which outlives its commit.
+
+    Nothing where that is the commit of another decision: of a process that slept while the compaction was rolled back
+    and executed again. The last entry is to be that of the last execution.
+    """
+    if not is_ours(table, done, go):
+        return
+    ledger = decode_commit(go.content, go.completed_path).extra_metadata[LEDGER]
+    add_entry(table.storage, go.instant, go.attempt, table.instant_path(done), ledger)
 
 
 def _data_names(table: Table, partitions: Iterable[str]) -> dict[str, list[BaseFileName | LogFileName]]:

@@ -18,9 +18,9 @@ from enum import Enum
 
 from compactor_daemon.records import Go
 from timeline.active import Timeline
-from timeline.errors import ConflictError, MalformedError, MissingFileError
+from timeline.errors import ConflictError, MalformedError
+from timeline.half_upgraded import refuse_half_upgraded
 from timeline.instant import Instant
-from timeline.layout import HOODIE, LAYOUT_1, LAYOUT_2
 from timeline.rollback import pending_rollbacks
 from timeline.table import Table
 
@@ -170,27 +170,6 @@ def refuse(table: Table, instant: str, ruling: Ruling) -> None:
             f"compactor-daemon unschedule TABLE {instant}.",
         ),
     )
-
-
-def refuse_half_upgraded(table: Table) -> None:
-    """ConflictError while an upgrade or downgrade moves the timeline: an instant not seen may be in the other half.
-
-    Hudi moves the files first, and changes the version in hoodie.properties last.
-    """
-    for folder in {HOODIE, f"{HOODIE}/{LAYOUT_2.default_timeline_folder}"} - {table.config.timeline_folder}:
-        try:
-            names = [e.name for e in table.storage.list(folder) if not e.is_folder]
-        except MissingFileError:
-            continue
-        found = next((n for n in names if LAYOUT_1.parse(n) or LAYOUT_2.parse(n)), None)
-        if found is not None:
-            raise ConflictError(
-                "the table is being upgraded or downgraded",
-                path=f"{table.storage.base_path}/{folder}",
-                expected=f"all instants in {table.config.timeline_folder}",
-                found=found,
-                todo="Let Hudi finish it, then run again. Where none is under way, move this file away.",
-            )
 
 
 def _has_plan(table: Table, instant: str) -> bool:

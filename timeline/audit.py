@@ -7,7 +7,8 @@
     closure    no log file that the view puts under the compaction was left out
     strays     no second base file of the instant, no second commit of it, no staged data left
 
-Cleaners take inputs first and outputs later: what is gone that way is said, not blamed.
+Cleaners take inputs first and outputs later, a rollback or restore takes both with the commit: what is gone that way is
+said, not blamed.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from timeline.avro_schema import project
-from timeline.books import LEDGER, GroupBooks, audit_path, decode_books, logged_instants
-from timeline.errors import LedgerError, MalformedError, PhantombaseError, UsageError
-from timeline.fields import Fields
+from timeline.books import GroupBooks, logged_instants
+from timeline.errors import LedgerError, PhantombaseError, UsageError
 from timeline.file_name import BaseFileName, LogFileName, parse_data_file
 from timeline.identity import identity_columns, identity_sum
-from timeline.instant import Instant
+from timeline.kept_books import KeptBooks, commits_with_books, kept_books
 from timeline.layout import RECORDS
 from timeline.log_block import HeaderKey, scan_blocks
 from timeline.log_books import LogTotals, books_of_all, log_totals
@@ -33,9 +33,9 @@ from timeline.slice_log import slice_blocks
 from timeline.slice_rules import SliceRules
 from timeline.slice_stream import SliceStream, base_tables
 from timeline.table import Table, TableSchema, consistent
-from timeline.view import DataFile, FileGroup, FileSlice, TableView, is_replaced, latest_base
+from timeline.undone import is_undone
+from timeline.view import DataFile, FileGroup, FileSlice, TableView, latest_base
 
-_LOG_TODO = "The compaction's commit has the same ledger until it is archived. Only this entry's proof is lost."
 _BATCH_ROWS = 65_536
 _MEMORY_BYTES = 1 << 30
 """For the merge run again; log data beyond it is spilled."""
@@ -47,6 +47,7 @@ class Verdict(Enum):
     PROVED = "proved"
     OUTPUT_PROVED = "output proved, inputs cleaned"
     CLEANED = "cleaned"
+    UNDONE = "undone"
     WRONG = "wrong"
 
 
@@ -78,7 +79,7 @@ class InstantAudit:
 
 def audited_instants(table: Table, only: str | None = None) -> tuple[str, ...]:
     """Compactions that left books, earliest first. UsageError: `only` is none of them."""
-    found = {i.requested_time for i in _commits(table)} | set(logged_instants(table.storage))
+    found = {i.requested_time for i in commits_with_books(table)} | set(logged_instants(table.storage))
     if only is None:
         return tuple(sorted(found))
     if only not in found:
@@ -94,50 +95,32 @@ def audited_instants(table: Table, only: str | None = None) -> tuple[str, ...]:
 
 def audit(table: Table, instant: str) -> InstantAudit:
     """Audits one instant."""
-    commits = _commits(table, instant)
-    problems, books = _books(table, instant, commits)
-    now = _now(table, {b.partition for b in books}, problems)
+    books = kept_books(table, instant)
+    problems = list(books.problems)
+    now = _now(table, books, problems)
+    groups = tuple(_audit_group(now, instant, one) for one in books.groups)
     return InstantAudit(
         instant=instant,
-        groups=tuple(_audit_group(now, instant, one) for one in books),
+        groups=_without_undone(now, instant, groups, problems),
         problems=tuple(problems),
         leftovers=tuple(_leftovers(table, instant)),
     )
 
 
-def _commits(table: Table, only: str | None = None) -> list[Instant]:
-    """Completed commits with books, of one instant or of all."""
-    return [i for i in table.completed_commits(only) if LEDGER in table.commit_metadata(i).extra_metadata]
-
-
-def _books(table: Table, instant: str, commits: list[Instant]) -> tuple[list[str], list[GroupBooks]]:
-    """The books, from the commit or else the audit log, and what is wrong with how they are kept."""
-    problems, texts = [], {}
-    for commit in commits:
-        path = table.instant_path(commit)
-        texts[path] = table.commit_metadata(commit).extra_metadata[LEDGER]
-    if len(commits) > 1:
-        problems.append(f"{len(commits)} completed commits of one compaction: {', '.join(texts)}")
-    path = audit_path(instant)
-    if table.storage.find(path) is not None:
-        try:
-            texts[path] = _logged_ledger(table.storage.read(path), path)
-        except MalformedError as error:
-            problems.append(str(error))
-    elif commits:
-        problems.append(f"the audit log has no entry {path}: the next run of compactor-daemon writes it")
-    if len(set(texts.values())) > 1:
-        problems.append(f"different ledgers in {' and '.join(texts)}")
-    for where, text in texts.items():
-        try:
-            return problems, decode_books(text, where)
-        except MalformedError as error:
-            problems.append(str(error))
-    return problems, []
-
-
-def _logged_ledger(data: bytes, path: str) -> str:
-    return Fields.parse(data, path, "unreadable entry of the audit log", _LOG_TODO).text("ledger")
+def _without_undone(
+    now: _Now, instant: str, groups: tuple[GroupAudit, ...], problems: list[str]
+) -> tuple[GroupAudit, ...]:
+    """Wrong ones whose file is gone are right where the compaction was undone. Asked only then: archives are large."""
+    written = [b.path(b.output) for b in now.books.groups if b.output is not None]
+    lost = {b.key for b in now.books.groups if b.output is None or now.size(b, b.output) is None}
+    wrong = [g for g in groups if g.verdict is Verdict.WRONG and (g.partition, g.file_id) in lost]
+    try:
+        if not wrong or not is_undone(now.table, instant, written):
+            return groups
+    except PhantombaseError as error:
+        problems.append(f"whether the compaction was undone is unknown: {error}")
+        return groups
+    return tuple(replace(g, verdict=Verdict.UNDONE, problems=()) if g in wrong else g for g in groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +128,7 @@ class _Now:
     """The table as it is: its view, None where it has none, and the files of the partitions concerned."""
 
     table: Table
+    books: KeptBooks
     view: TableView | None
     sizes: Mapping[str, Mapping[str, int]]
 
@@ -156,7 +140,8 @@ class _Now:
         return next((g for g in groups if g.key == books.key), None)
 
 
-def _now(table: Table, partitions: set[str], problems: list[str]) -> _Now:
+def _now(table: Table, books: KeptBooks, problems: list[str]) -> _Now:
+    partitions = {b.partition for b in books.groups}
     there = {p for p in partitions if not p or table.storage.find(p) is not None}
     try:
         view = consistent(lambda: table.reload().load_view(exactly=there))
@@ -164,7 +149,7 @@ def _now(table: Table, partitions: set[str], problems: list[str]) -> _Now:
         problems.append(str(error))
         view = None
     sizes = {p: {e.name: e.size for e in table.storage.list(p) if not e.is_folder} for p in there}
-    return _Now(table=table, view=view, sizes=sizes)
+    return _Now(table=table, books=books, view=view, sizes=sizes)
 
 
 def _audit_group(now: _Now, instant: str, books: GroupBooks) -> GroupAudit:
@@ -208,7 +193,7 @@ def _files(now: _Now, instant: str, books: GroupBooks) -> Verdict:
     storage, path = now.table.storage, books.path(books.output)
     size = now.size(books, books.output)
     if size is None:
-        if now.view is not None and _is_superseded(now.view, now.group(books), instant):
+        if now.view is not None and _is_superseded(now, now.view, books, instant):
             return Verdict.CLEANED
         raise LedgerError("the file written is gone although it is the newest", path=path, instant=instant)
     _same("size of the file written", size, books.size, path)
@@ -256,10 +241,16 @@ def _rules(table: Table, schema: TableSchema, books: GroupBooks) -> SliceRules:
     return replace(rules, identity=books.ledger.identity is not None, memory_bytes=_MEMORY_BYTES)
 
 
-def _is_superseded(view: TableView, group: FileGroup | None, instant: str) -> bool:
-    """Whether a cleaner may have taken a base file of the group at the instant."""
-    if group is None or is_replaced(group, view.facts):
+def _is_superseded(now: _Now, view: TableView, books: GroupBooks, instant: str) -> bool:
+    """Whether a cleaner may have taken a file that was written for the group at the instant.
+
+    Of a group without a file that is for certain while a commit names one: nobody cleans that unless it is replaced.
+    """
+    group = now.group(books)
+    if books.key in view.facts.replaced:
         return True
+    if group is None:
+        return books.key not in view.facts.compacted and books.path(books.output or "") not in now.books.named
     base = latest_base(group)
     return base is not None and base.name.instant > instant
 

@@ -1,7 +1,8 @@
 """The books a compaction leaves: the ledger of every file group, with the names of the files it speaks of.
 
 They are stored twice: in the commit's extraMetadata under `LEDGER`, and in the audit log,
-`.hoodie/.phantombase/audit/<instant>.json`, which stays when Hudi archives the commit and nobody ever deletes.
+`.hoodie/.phantombase/audit/<instant>.json`, which stays when Hudi archives the commit and nobody ever deletes
+(`audit_log`).
 """
 
 from __future__ import annotations
@@ -89,13 +90,14 @@ def _group(key: str, values: Mapping[str, Any]) -> GroupBooks:
     )
 
 
-def audit_path(instant: str) -> str:
-    """Where the audit log keeps an instant."""
-    return f"{AUDIT_LOG}/{instant}.json"
+def audit_path(instant: str, execution: int = 1) -> str:
+    """Where the audit log keeps an instant. `execution`: its first one that completed, its second one, ..."""
+    return f"{AUDIT_LOG}/{instant}{'' if execution == 1 else f'-{execution}'}.json"
 
 
 def logged_instants(storage: Storage) -> tuple[str, ...]:
     """Instants of the audit log, ascending."""
     if storage.find(AUDIT_LOG) is None:
         return ()
-    return tuple(sorted(e.name.removesuffix(".json") for e in storage.list(AUDIT_LOG) if e.name.endswith(".json")))
+    names = (e.name for e in storage.list(AUDIT_LOG))
+    return tuple(sorted({n.removesuffix(".json").partition("-")[0] for n in names if n.endswith(".json")}))

@@ -36,7 +36,8 @@ def audit(
     out and for second base files.
 
     [b]proved[/b]: all of that holds. [b]output proved[/b]: a cleaner has taken inputs. [b]cleaned[/b]: the base file is
-    gone too, a newer one took its place. [b]wrong[/b]: something disagrees, and it is said what.
+    gone too, a newer one took its place. [b]undone[/b]: the compaction was rolled back or restored away, with its
+    base file. [b]wrong[/b]: something disagrees, and it is said what.
 
     [b]Examples[/b]
       timeline audit /data/trips
