@@ -1,7 +1,7 @@
 """Whether a decision still stands: a `go` authorises, the timeline decides.
 
     stands    its plan is there, and so is every write that it merged
-    waits     a restore, or a rollback that concerns it, is under way: when that has ended the answer is another
+    waits     a restore, or a rollback that concerns it, or may, is under way: when that has ended the answer is another
     past      it was completed, and archived since, or that cannot be ruled out: its files stay, nothing is published
     fallen    its plan is gone (restored away, rolled back, unscheduled), or a write it merged was rolled back: what it
               placed is taken back (`take_back`), for ever
@@ -21,7 +21,7 @@ from timeline.active import Timeline
 from timeline.errors import ConflictError, MalformedError
 from timeline.half_upgraded import refuse_half_upgraded
 from timeline.instant import Instant
-from timeline.rollback import pending_rollbacks
+from timeline.pending_rollbacks import UNREADABLE_TODO, UnreadableRollback, pending_rollbacks
 from timeline.table import Table
 
 
@@ -36,10 +36,11 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """What was found of a decision, and why it does not stand."""
+    """What was found of a decision, and why it does not stand. `todo`: where that is not the usual."""
 
     standing: Standing
     why: str = ""
+    todo: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +48,15 @@ class Seen:
     """What a ruling needs to know of a table, all of one look.
 
     `timeline`: with its archived instants where the plan is gone or a merged write is not in it. `has_plan`: the
-    requested file is there. `undone`: targets of pending rollbacks. `tells_times_apart`: whether two actions may share
-    an instant's time; the metadata table cannot. `back`: file groups that were passed over as replaced, and are not any
-    more: the replace commit was rolled back.
+    requested file is there. `undone`: targets of pending rollbacks. `unreadable`: the plans of pending rollbacks whose
+    target is unknown. `tells_times_apart`: whether two actions may share an instant's time; the metadata table cannot.
+    `back`: file groups that were passed over as replaced, and are not any more: the replace commit was rolled back.
     """
 
     timeline: Timeline
     has_plan: bool
     undone: frozenset[str]
+    unreadable: tuple[str, ...] = ()
     tells_times_apart: bool
     back: tuple[str, ...] = ()
 
@@ -73,6 +75,8 @@ def rule(instant: Instant, merged: Collection[str], oldest: str, seen: Seen) -> 
     undone = sorted(seen.undone & {time, *merged})
     if undone:
         return Ruling(standing=Standing.WAITS, why=f"a rollback of {undone[0]} is pending")
+    if seen.unreadable:
+        return Ruling(standing=Standing.WAITS, why=_unreadable(seen.unreadable[0]), todo=UNREADABLE_TODO)
     gone = sorted(t for t in merged if not _counts(t, oldest, timeline))
     if gone:
         return Ruling(standing=Standing.FALLEN, why=f"write {gone[0]}, which it merged, was rolled back")
@@ -115,10 +119,12 @@ def look(
     has_plan = _has_plan(table, instant)
     if not has_plan or not all(_counts(t, oldest, timeline) for t in merged):
         timeline = table.with_archive(timeline)
+    rollbacks = pending_rollbacks(table)
     return Seen(
         timeline=timeline,
         has_plan=has_plan,
-        undone=frozenset(r.plan.target for r in pending_rollbacks(table)),
+        undone=frozenset(r.target for r in rollbacks if r.target is not None),
+        unreadable=tuple(r.path for r in rollbacks if isinstance(r, UnreadableRollback)),
         tells_times_apart=not table.config.metadata_partitions,
         back=_back(table, timeline, instant, passed) if passed and has_plan else (),
     )
@@ -161,7 +167,8 @@ def refuse(table: Table, instant: str, ruling: Ruling) -> None:
         path=table.storage.base_path,
         instant=instant,
         found=ruling.why,
-        todo={
+        todo=ruling.todo
+        or {
             Standing.WAITS: "Let it end, then run again.",
             Standing.PAST: "Nothing is left to be done.",
         }.get(
@@ -177,13 +184,25 @@ def _has_plan(table: Table, instant: str) -> bool:
 
 
 def refuse_rollback(table: Table, instant: str) -> None:
-    """ConflictError while a rollback names the instant; MalformedError where a rollback's plan is unreadable."""
-    rollback = next((r.instant for r in pending_rollbacks(table) if r.plan.target == instant), None)
-    if rollback is not None:
-        raise ConflictError(
-            "a rollback of this compaction is pending",
-            path=table.storage.base_path,
-            instant=instant,
-            found=f"rollback {rollback}",
-            todo="Let Hudi finish the rollback, then run again.",
-        )
+    """ConflictError while a rollback names the instant, or may."""
+    for rollback in pending_rollbacks(table):
+        if isinstance(rollback, UnreadableRollback):
+            raise ConflictError(
+                "a rollback that may be of this compaction is pending",
+                path=table.storage.base_path,
+                instant=instant,
+                found=_unreadable(rollback.path),
+                todo=UNREADABLE_TODO,
+            )
+        if rollback.target == instant:
+            raise ConflictError(
+                "a rollback of this compaction is pending",
+                path=table.storage.base_path,
+                instant=instant,
+                found=f"rollback {rollback.instant}",
+                todo="Let Hudi finish the rollback, then run again.",
+            )
+
+
+def _unreadable(path: str) -> str:
+    return f"the plan of a pending rollback cannot be read: {path}"

@@ -10,8 +10,9 @@ from timeline.instant import SERVICES, Instant, State
 from timeline.lock import TableLock
 from timeline.markers import marker_folder
 from timeline.metadata_table.update import check_keepable
+from timeline.pending_rollbacks import PendingRollback, pending_rollbacks
 from timeline.plan import pending_clustering_file_groups
-from timeline.rollback import Reserved, completed_rollback_of, pending_rollbacks, roll_back
+from timeline.rollback import Reserved, completed_rollback_of, roll_back
 from timeline.storage import files_below
 from timeline.table import Table
 
@@ -29,16 +30,21 @@ def roll_back_dead_writers(
 
     A writer is dead when its heartbeat is not live (see `heartbeat.is_live`). `lazy`: other writers may be at work,
     also such that show no heartbeat; then none of its files may be younger than `expiry_s` either, unless its process
-    is known to be gone. Latest instant first, as Hudi. A rollback that somebody is at work on is left alone.
+    is known to be gone. Latest instant first, as Hudi. A rollback that somebody is at work on is left alone, and where
+    its plan cannot be read every other write too: it may be of any.
 
     ConflictError: a rollback of a completed instant pends: only Hudi can finish it.
     """
     check_keepable(table, moves_rows=False)
-    left = [r for r in pending_rollbacks(table) if not _is_service(table, r.plan.instant)]
     dead = partial(_is_dead, table, lazy=lazy, now_ms=now_ms, expiry_s=expiry_s)
+    pending = pending_rollbacks(table)
+    readable = [r for r in pending if isinstance(r, PendingRollback)]
+    left = [r for r in readable if not _is_service(table, r.plan.instant)]
     done = [roll_back(table, r.plan.instant, lock, reserved) for r in left if dead(r.at(State.INFLIGHT))]
-    known = {r.plan.target for r in left}
-    for instant in reversed(table.load_timeline().inflight_writers):
+    known = {r.target for r in left}
+    # The process of an unreadable one may be writing its plan this moment. When it is dead, all is undone beside it.
+    is_unclear = any(not dead(r.at(State.INFLIGHT)) for r in pending if r.target is None)
+    for instant in () if is_unclear else reversed(table.load_timeline().inflight_writers):
         if instant.requested_time not in known and not _is_service(table, instant) and dead(instant):
             done += _roll_back_unless_done(table, instant, lock, reserved)
     _forget_heartbeats(table, now_ms=now_ms, expiry_s=expiry_s)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from timeline.active import Timeline
 from timeline.errors import ConflictError, MalformedError, TableChangedError, UsageError
@@ -32,10 +32,10 @@ from timeline.lock import TableLock
 from timeline.markers import delete_markers
 from timeline.metadata_table.files_records import files_of_rollback
 from timeline.metadata_table.update import Change, check_keepable, forget, prepare, tell
+from timeline.pending_rollbacks import PendingRollback, pending_rollbacks
 from timeline.revoke import revoke
 from timeline.rollback_plan import (
     RollbackPlan,
-    decode_rollback_plan,
     encode_rollback_metadata,
     encode_rollback_plan,
     rolled_back_instants,
@@ -47,28 +47,6 @@ Reserved = Callable[[Table, Timeline], Iterable[str]]
 """Times that are taken though no timeline file shows them (records of attempts), asked under the lock."""
 
 _BEAT_S = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingRollback:
-    """A rollback at instant `instant` that has not completed yet."""
-
-    instant: str
-    plan: RollbackPlan
-
-    def at(self, state: State) -> Instant:
-        """The rollback's own instant in a state."""
-        return Instant(requested_time=self.instant, action="rollback", state=state)
-
-
-def pending_rollbacks(table: Table) -> tuple[PendingRollback, ...]:
-    """Every pending rollback, Hudi's and ours, latest target first. MalformedError: a plan that cannot be read."""
-    found = []
-    for instant in table.load_timeline().pending("rollback"):
-        path = table.instant_path(instant.at(State.REQUESTED))
-        plan = decode_rollback_plan(table.storage.read(path), path)
-        found.append(PendingRollback(instant=instant.requested_time, plan=plan))
-    return tuple(sorted(found, key=lambda r: r.plan.target, reverse=True))
 
 
 def roll_back(table: Table, instant: Instant, lock: TableLock, reserved: Reserved = lambda *_: ()) -> str:
@@ -107,7 +85,9 @@ def undo_late(table: Table, target: str, action: str) -> None:
 
 
 def _pending_rollback_of(table: Table, target: str) -> PendingRollback | None:
-    return next((r for r in pending_rollbacks(table) if r.plan.target == target), None)
+    """An unreadable one may be of the instant too: then two rollbacks undo it, and each step may be done twice."""
+    readable = (r for r in pending_rollbacks(table) if isinstance(r, PendingRollback))
+    return next((r for r in readable if r.target == target), None)
 
 
 def completed_rollback_of(table: Table, target: str) -> str | None:

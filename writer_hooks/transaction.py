@@ -28,7 +28,8 @@ from timeline.instant import Instant, State
 from timeline.lock import TableLock
 from timeline.metadata_table.measure import Measured
 from timeline.metadata_table.update import Change, check_keepable, prepare, tell
-from timeline.rollback import completed_rollback_of, pending_rollbacks, roll_back, undo_late
+from timeline.pending_rollbacks import UNREADABLE_TODO, UnreadableRollback, pending_rollbacks
+from timeline.rollback import completed_rollback_of, roll_back, undo_late
 from timeline.schedule import clustered_file_groups
 from timeline.table import Table
 from timeline.view import GroupKey, ViewFacts
@@ -49,7 +50,8 @@ ACTION = "deltacommit"
 class Transaction:
     """A write in progress. `timeline` and `facts` are those loaded after `instant` was visible.
 
-    `clustering`: file groups of pending clusterings. `pulse`: of this write's heartbeat.
+    `clustering`: file groups of pending clusterings. `pulse`: of this write's heartbeat. `earlier_rollbacks`: those
+    that were pending before `instant` was visible, so that none of them is of it.
     """
 
     table: Table
@@ -59,6 +61,7 @@ class Transaction:
     facts: ViewFacts
     clustering: frozenset[GroupKey]
     pulse: Pulse
+    earlier_rollbacks: frozenset[str]
 
     def check_conflicts(self, mine: Footprint, schema_text: str) -> None:
         """ConflictError when somebody has undone this write meanwhile, or changed what it changes."""
@@ -154,9 +157,13 @@ class Transaction:
     def _check_still_ours(self) -> None:
         path = self.table.instant_path(_instant(self.instant, State.INFLIGHT))
         # The inflight last: it goes before the rollback ends.
-        pending = any(r.plan.target == self.instant for r in pending_rollbacks(self.table))
-        if pending or self.table.storage.find(path) is None:
+        rollbacks = pending_rollbacks(self.table)
+        if any(r.target == self.instant for r in rollbacks) or self.table.storage.find(path) is None:
             raise _rolled_back(self.table, self.instant)
+        # A target is chosen before its rollback has a file: what was there before this write cannot be of it.
+        for rollback in rollbacks:
+            if isinstance(rollback, UnreadableRollback) and rollback.instant not in self.earlier_rollbacks:
+                raise _unclear(self.table, self.instant, rollback)
         if self.pulse.lapsed():
             raise ConflictError(
                 "this write had no heartbeat for too long",
@@ -176,6 +183,16 @@ def _rolled_back(table: Table, time: str) -> ConflictError:
     )
 
 
+def _unclear(table: Table, time: str, rollback: UnreadableRollback) -> ConflictError:
+    return ConflictError(
+        "a rollback that may be of this write is pending, and its plan cannot be read",
+        path=rollback.path,
+        instant=time,
+        todo="Nothing of this write is visible. Write again (retries=): later writes do not wait for it. "
+        f"Compactions do. {UNREADABLE_TODO}",
+    )
+
+
 def _instant(time: str, state: State) -> Instant:
     return Instant(requested_time=time, action=ACTION, state=state)
 
@@ -192,6 +209,7 @@ def transaction(table: Table, lock: TableLock, heartbeat_s: float) -> Iterator[T
             check_keepable(table)
             storage, timeline = table.storage, table.load_timeline()
             time = table.next_time(timeline, reserved_times(table, timeline))
+            earlier_rollbacks = frozenset(i.requested_time for i in timeline.pending("rollback"))
             pulse = stack.enter_context(heartbeat(storage, time, heartbeat_s, keep_on_error=True))
             stack.enter_context(_rolled_back_on_failure(table, lock, time))
             for state in (State.REQUESTED, State.INFLIGHT):
@@ -213,6 +231,7 @@ def transaction(table: Table, lock: TableLock, heartbeat_s: float) -> Iterator[T
             facts=facts,
             clustering=frozenset(clustered_file_groups(table, timeline)),
             pulse=pulse,
+            earlier_rollbacks=earlier_rollbacks,
         )
 
 
@@ -226,7 +245,8 @@ def _rolled_back_on_failure(table: Table, lock: TableLock, time: str) -> Iterato
         try:
             now = table.reload()  # who dropped an index meanwhile has changed the settings
             table = now if now.config.version == table.config.version else table
-            taken_over = any(r.plan.target == time for r in pending_rollbacks(table))
+            # One that cannot be read has undone nothing yet: see `pending_rollbacks`.
+            taken_over = any(r.target == time for r in pending_rollbacks(table))
             taken_over = taken_over or completed_rollback_of(table, time) is not None
             timeline = table.load_timeline()
             pending = timeline.find(time, ACTION)

@@ -18,7 +18,8 @@ from timeline.dead_writers import roll_back_dead_writers
 from timeline.instant import Instant, State
 from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
-from timeline.rollback import pending_rollbacks, roll_back
+from timeline.pending_rollbacks import pending_rollbacks
+from timeline.rollback import roll_back
 from timeline.table import Table
 
 pytestmark = pytest.mark.interop

@@ -12,8 +12,8 @@ from timeline.errors import ConflictError
 from timeline.file_name import BaseFileName, LogFileName
 from timeline.instant import Instant, State, next_time
 from timeline.markers import Marker, MarkerKind, delete_markers, list_markers, make_marker
+from timeline.pending_rollbacks import PendingRollback, pending_rollbacks
 from timeline.plan import CompactionOperation
-from timeline.rollback import PendingRollback, pending_rollbacks
 from timeline.rollback_plan import RollbackPlan, encode_rollback_metadata, encode_rollback_plan
 from timeline.storage import Storage
 from timeline.table import Table
@@ -71,7 +71,8 @@ def _planned_rows(table: Table, operation: CompactionOperation) -> list[str]:
 
 
 def _rollback_of(table: Table, instant: str) -> PendingRollback | None:
-    return next((r for r in pending_rollbacks(table) if r.plan.target == instant), None)
+    readable = (r for r in pending_rollbacks(table) if isinstance(r, PendingRollback))
+    return next((r for r in readable if r.target == instant), None)
 
 
 def _roll_back(table: Table, inflight: Instant, rollback: PendingRollback | None) -> None:

@@ -26,8 +26,9 @@ from timeline.instant import Instant, State
 from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
 from timeline.log_block import BlockKind, HeaderKey, scan_blocks
+from timeline.pending_rollbacks import PendingRollback, pending_rollbacks
 from timeline.read import read_table
-from timeline.rollback import PendingRollback, pending_rollbacks, roll_back
+from timeline.rollback import roll_back
 from timeline.rollback_plan import (
     RevokedSlice,
     RollbackPlan,
@@ -327,16 +328,6 @@ def test_a_plan_that_names_files_of_others_deletes_nothing(path: Path) -> None:
     with pytest.raises(MalformedError, match="another instant"):
         undo_all(table, later_s=1e6)
     assert content(path) == before
-
-
-@pytest.mark.parametrize("path", ["v9_plain"], indirect=True)
-def test_an_unreadable_plan_is_an_error(path: Path) -> None:
-    """It might name anything."""
-    leave_dead_write(path)
-    table = open_table(path)
-    table.storage.put_if_absent(f"{table.config.timeline_folder}/20990101000000000.rollback.requested", b"")
-    with pytest.raises(MalformedError, match=r"rollback\.requested"):
-        undo_all(table)
 
 
 # --- crashes ------------------------------------------------------------------------------------------------------
