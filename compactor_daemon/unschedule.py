@@ -53,6 +53,7 @@ from compactor_daemon.records import (
 )
 from compactor_daemon.retire import remove_staged
 from compactor_daemon.take_back import take_back
+from compactor_daemon.unreadable_plan import is_unreadable, refuse_begun
 from compactor_daemon.untouched import refuse_inflight, refuse_touched
 from timeline.errors import AttemptDeadError, ConflictError
 from timeline.gate import clock_ms
@@ -82,11 +83,15 @@ class Unscheduled:
 def unschedule(table: Table, instant: str, lock: TableLock, options: AttemptOptions | None = None) -> Unscheduled:
     """Removes a pending compaction plan; `lock` is the one that all writers and schedulers share.
 
-    UsageError: no such plan. ConflictError, BarrierError: see above; also where it is being published, an executor of
-    Hudi was or is at work on it, or a rollback names it. Nothing was changed then.
+    A plan that cannot be read: see `unreadable_plan`.
+    UsageError: no such plan. MalformedError: it cannot be read, and must stay. ConflictError, BarrierError: see above;
+    also where it is being published, an executor of Hudi may be at work on it, or a rollback names it. Nothing was
+    changed then.
     """
     pending_instants(table, instant)
     options = options or AttemptOptions()
+    if is_unreadable(table, instant):
+        return _unschedule_unread(table, instant, lock, options)
     deletes = cache(partial(may_delete, table.storage))
     for _ in range(_TRIES):
         table = table.reload()
@@ -108,8 +113,25 @@ def unschedule(table: Table, instant: str, lock: TableLock, options: AttemptOpti
     )
 
 
+def _unschedule_unread(table: Table, instant: str, lock: TableLock, options: AttemptOptions) -> Unscheduled:
+    """MalformedError: it is another plan by now, that may not go unread."""
+    probe(table.storage)
+    with lock.hold("unschedule a compaction"):
+        table = table.reload()
+        pending_instants(table, instant)
+        if not is_unreadable(table, instant):
+            raise ConflictError(
+                "the plan, which could not be read, can be now",
+                path=table.storage.base_path,
+                instant=instant,
+                todo="Run again.",
+            )
+        return _remove(table, instant, refuse_begun(table, instant, options), options)
+
+
 def _view(table: Table, instant: str) -> TableView:
-    return table.reload().load_plan_view([table.compaction_plan(instant)])
+    """Also where another plan names the same file groups: taking one back is what ends that."""
+    return table.reload().load_plan_view([table.compaction_plan(instant)], prevails=instant)
 
 
 def _refuse(table: Table, instant: str, options: AttemptOptions) -> CompactionPlan:
