@@ -42,12 +42,12 @@ def refuse_begun(table: Table, instant: str, options: AttemptOptions) -> Compact
     storage, requested = table.storage, table.requested_merge(instant)
     path = table.instant_path(requested)
     entry, now_ms = storage.find(path), time.time() * 1000
-    if entry is None or now_ms - entry.modified_ms < options.foreign_grace_s * 1000:
+    if entry is None or now_ms - entry.modified_ms < options.heartbeat_expiry_s * 1000:
         raise ConflictError(
             "a plan that cannot be read may just be being written",
             path=path,
             instant=instant,
-            expected=f"a file that has not changed for {options.foreign_grace_s:g} s",
+            expected=f"a file that has not changed for {options.heartbeat_expiry_s:g} s",
             todo="Wait, then run again.",
         )
     beat = read_heartbeat(storage, instant)
