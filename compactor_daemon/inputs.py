@@ -61,7 +61,7 @@ def _closed(view: TableView, group: FileGroup | None, instant: str, operation: C
     base = [operation.data_file_path] if operation.data_file_path else []
     want = {*base, *(log for log in operation.delta_file_paths if not _is_rolled_back(view, log))}
     if want - have or (slice_ is None and base):
-        raise _missing(operation, instant, want, have)
+        raise _missing(view, operation, instant, want, have)
     return slice_ or _without_files(operation)
 
 
@@ -93,7 +93,7 @@ def _planned_logs(
         return Input(slice=_without_files(operation))  # nobody reads these logs any more: nothing to do
     have = set(input_names(home)) if home is not None else set()
     if home is None or wanted - have:
-        raise _missing(operation, instant, wanted, have)
+        raise _missing(view, operation, instant, wanted, have)
     pieces, bottom = planned_pieces(runs_of(table.storage, home, rules, view.timeline.pending_delta_commits), operation)
     files = {f for p in pieces for f in (*p.files, *p.replaced)}
     by_name = table.layout.slicing is Slicing.BY_BASE_INSTANT
@@ -122,13 +122,28 @@ def _without_files(operation: CompactionOperation) -> FileSlice:
     )
 
 
-def _missing(operation: CompactionOperation, instant: str, want: set[str], have: set[str]) -> MissingFileError:
+def _missing(
+    view: TableView, operation: CompactionOperation, instant: str, want: set[str], have: set[str]
+) -> MissingFileError:
+    gone = (
+        "Where it is gone for ever, restore the table with Hudi to an instant before the plan: logs that were written "
+        "since show with the plan alone, so it cannot be taken back."
+        if _is_written_under(view, instant)
+        else f"Where it is gone on purpose, take the plan back: compactor-daemon unschedule TABLE {instant}."
+    )
     return MissingFileError(
         "the compaction plan names a file that is not there",
         path=f"{operation.partition_path}/{min(want - have, default=operation.file_id)}",
         instant=instant,
         expected=f"{len(want)} files of file group {operation.file_id}",
         found=f"{len(want & have)} of them",
-        todo="Restore the file: compacting without it would lose its rows. Where it is gone on purpose, take the plan "
-        f"back: compactor-daemon unschedule TABLE {instant}.",
+        todo=f"Restore the file: compacting without it would lose its rows. {gone}",
     )
+
+
+def _is_written_under(view: TableView, instant: str) -> bool:
+    """Version 6: whether a log lies on the slice that a plan opens; without the plan no reader finds it."""
+    if view.timeline.layout.slicing is not Slicing.BY_BASE_INSTANT:
+        return False
+    planned = (group for group in view.groups if group.pending_compaction == instant)
+    return any(slice_.logs for group in planned for slice_ in group.slices if slice_.base_instant == instant)

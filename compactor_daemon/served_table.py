@@ -23,7 +23,7 @@ from compactor_daemon.served import Seen
 from compactor_daemon.table_state import Pending
 from timeline.books import audit_path
 from timeline.clock_options import ClockOptions
-from timeline.errors import PhantombaseError
+from timeline.errors import MalformedError, MissingFileError, PhantombaseError, UnsupportedError
 from timeline.gate import clock_ms
 from timeline.instant import Instant
 from timeline.local_storage import LocalStorage
@@ -164,6 +164,12 @@ class ServedTable:
             record_failure(table.storage, instant, failure_of(error, self._settings.who, clock_ms()))
 
     def _log_bytes(self, table: Table, instant: str) -> int:
-        """The bytes a compaction folds away: those of its planned logs (0 where Hudi's plan does not tell)."""
-        plan = self._plans.get(instant) or self._plans.setdefault(instant, table.compaction_plan(instant))
+        """The bytes a compaction folds away: those of its planned logs (0 where Hudi's plan does not tell).
+
+        0 too where the plan cannot be read: that is its own trouble, found when it is executed.
+        """
+        try:
+            plan = self._plans.get(instant) or self._plans.setdefault(instant, table.compaction_plan(instant))
+        except (MalformedError, UnsupportedError, MissingFileError):
+            return 0
         return round(sum((o.metrics or {}).get(TOTAL_LOG_FILES_SIZE, 0.0) for o in plan.operations))

@@ -3,7 +3,8 @@
     take back  a decision that was not published: see `take_back`
     end        every attempt without a fate is declared dead
     void       a new attempt is opened with the fate `void`: the tombstone, so that the instant is never used again
-    remove     the plan; from here on the instant is unscheduled
+    remove     what an executor of Hudi left that is dead (see `untouched`), then the plan; from here on the instant is
+               unscheduled
     look back  attempts opened meanwhile (nobody takes the lock to open one) are ended too; where somebody who takes no
                lock, or an expired one, has touched the instant after all, the plan is put back
 
@@ -14,8 +15,10 @@ opens an attempt looks for the plan once more, and so does who decides. Should a
 
 Refused where rows would be lost, doubled or hidden:
 
-    a file of the instant   version 6: logs on its slice, which no reader would find; any version: a base file that an
-                            executor of Hudi left. Once the instant is older than the timeline both count as committed
+    an executor of Hudi     that may be alive
+    a file of the instant   version 6: logs on its slice, which no reader would find; any version: a base file, unless a
+                            dead executor's inflight file tells whose it is. Once the instant is older than the
+                            timeline both count as committed
     a pending delta commit  version 6: it may be about to write such a log
     moved keys              see `moved_keys`
 
@@ -27,7 +30,6 @@ were some; 1.x removes the plan without a look at logs. Neither leaves a tombsto
 
 from __future__ import annotations
 
-import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,14 +38,13 @@ from functools import cache, partial
 import structlog
 
 from compactor_daemon.compactor import pending_instants
-from compactor_daemon.foreign import foreign_trace
+from compactor_daemon.foreign import inflight_path
 from compactor_daemon.moved_keys import movable_keys, refuse_moved
 from compactor_daemon.options import AttemptOptions
 from compactor_daemon.probe import probe
 from compactor_daemon.records import (
     Go,
     decide,
-    decisions,
     declare_dead,
     find_go,
     instant_folder,
@@ -52,13 +53,12 @@ from compactor_daemon.records import (
     void_record,
 )
 from compactor_daemon.retire import remove_staged
-from compactor_daemon.standing import refuse_rollback
 from compactor_daemon.take_back import take_back
-from timeline.errors import AttemptDeadError, BarrierError, ConflictError
-from timeline.file_name import BaseFileName, parse_data_file
+from compactor_daemon.unreadable_plan import is_unreadable, refuse_begun
+from compactor_daemon.untouched import refuse_inflight, refuse_touched
+from timeline.errors import AttemptDeadError, ConflictError
 from timeline.gate import clock_ms
 from timeline.heartbeat import is_live, process_name, read_heartbeat
-from timeline.layout import Slicing
 from timeline.lock import TableLock
 from timeline.metadata_table.update import forget
 from timeline.plan import CompactionPlan
@@ -84,11 +84,15 @@ class Unscheduled:
 def unschedule(table: Table, instant: str, lock: TableLock, options: AttemptOptions | None = None) -> Unscheduled:
     """Removes a pending compaction plan; `lock` is the one that all writers and schedulers share.
 
-    UsageError: no such plan. ConflictError, BarrierError: see above; also where it is being published, an executor of
-    Hudi was or is at work on it, or a rollback names it. Nothing was changed then.
+    A plan that cannot be read: see `unreadable_plan`.
+    UsageError: no such plan. MalformedError: it cannot be read, and must stay. ConflictError, BarrierError: see above;
+    also where it is being published, an executor of Hudi may be at work on it, or a rollback names it. Nothing was
+    changed then.
     """
     pending_instants(table, instant)
     options = options or AttemptOptions()
+    if is_unreadable(table, instant):
+        return _unschedule_unread(table, instant, lock, options)
     deletes = cache(partial(may_delete, table.storage))
     for _ in range(_TRIES):
         table = table.reload()
@@ -110,8 +114,25 @@ def unschedule(table: Table, instant: str, lock: TableLock, options: AttemptOpti
     )
 
 
+def _unschedule_unread(table: Table, instant: str, lock: TableLock, options: AttemptOptions) -> Unscheduled:
+    """MalformedError: it is another plan by now, that may not go unread."""
+    probe(table.storage)
+    with lock.hold("unschedule a compaction"):
+        table = table.reload()
+        pending_instants(table, instant)
+        if not is_unreadable(table, instant):
+            raise ConflictError(
+                "the plan, which could not be read, can be now",
+                path=table.storage.base_path,
+                instant=instant,
+                todo="Run again.",
+            )
+        return _remove(table, instant, refuse_begun(table, instant, options), None, options)
+
+
 def _view(table: Table, instant: str) -> TableView:
-    return table.reload().load_plan_view([table.compaction_plan(instant)])
+    """Also where another plan names the same file groups: taking one back is what ends that."""
+    return table.reload().load_plan_view([table.compaction_plan(instant)], prevails=instant)
 
 
 def _refuse(table: Table, instant: str, options: AttemptOptions) -> tuple[CompactionPlan, Go | None]:
@@ -123,57 +144,8 @@ def _refuse(table: Table, instant: str, options: AttemptOptions) -> tuple[Compac
     go, beat = find_go(storage, instant), read_heartbeat(storage, instant)
     if go is not None and is_live(beat, clock_ms(), options.heartbeat_expiry_s):
         raise _decided(instant)
-    _refuse_touched(table, instant, plan, options)
+    refuse_touched(table, instant, plan, options)
     return plan, go
-
-
-def _refuse_touched(table: Table, instant: str, plan: CompactionPlan, options: AttemptOptions) -> None:
-    """Where others have begun, or may be about to, what rests on the plan."""
-    storage = table.storage
-    trace = foreign_trace(table, instant, ())
-    if trace.inflight_ms is not None or trace.is_live(round(time.time() * 1000), options):
-        raise ConflictError(
-            "a Hudi compactor is or was at work on this instant",
-            path=storage.base_path,
-            instant=instant,
-            found="an inflight file" if trace.inflight_ms is not None else "a fresh heartbeat",
-            todo="Execute the compaction, with Hudi or compactor-daemon compact: its files may lie around.",
-        )
-    refuse_rollback(table, instant)
-    pending = table.load_timeline().pending_delta_commits
-    if table.layout.slicing is Slicing.BY_BASE_INSTANT and pending and not plan.merges_logs:
-        raise BarrierError(
-            "a pending write may be about to write logs on this plan",
-            path=storage.base_path,
-            instant=instant,
-            expected="no pending delta commit",
-            found=", ".join(i.requested_time for i in pending),
-            todo="Let it complete, or be rolled back, then run again.",
-        )
-    _refuse_files(table, instant, plan)
-
-
-def _refuse_files(table: Table, instant: str, plan: CompactionPlan) -> None:
-    groups = plan.groups
-    placed = {p.final for go in decisions(table.storage, instant) for p in go.placements}
-    # Elsewhere a log of the instant is of a writer that takes no lock and began in the same millisecond; or it was
-    # written under the plan while the table was of version 6.
-    is_shared = table.load_timeline().find(instant, "deltacommit") is not None
-    logs_too = table.layout.slicing is Slicing.BY_BASE_INSTANT or plan.merges_logs or not is_shared
-    there = table.planned_partitions([plan])
-    for partition in sorted({partition for partition, _ in groups}):
-        for entry in table.storage.list(partition) if partition in there else ():
-            name = parse_data_file(entry.name)
-            if name is None or name.instant != instant or (partition, name.file_id) not in groups:
-                continue
-            path = f"{partition}/{entry.name}" if partition else entry.name
-            if path not in placed and (logs_too or isinstance(name, BaseFileName)):
-                raise ConflictError(
-                    "a file of this instant is in the table; without the plan its rows would be lost or hide others",
-                    path=path,
-                    instant=instant,
-                    todo="Execute this compaction (compactor-daemon compact): that keeps every row.",
-                )
 
 
 def _remove(table: Table, instant: str, plan: CompactionPlan, go: Go | None, options: AttemptOptions) -> Unscheduled:
@@ -183,15 +155,22 @@ def _remove(table: Table, instant: str, plan: CompactionPlan, go: Go | None, opt
         take_back(table, go, who)
     ended = _end_attempts(storage, instant, who)
     decide(storage, instant, open_next(storage, instant, who), void_record(nonce, who), nonce)
-    path = table.instant_path(table.requested_merge(instant))
+    dead = refuse_touched(table, instant, plan, options)
+    path, inflight = table.instant_path(table.requested_merge(instant)), inflight_path(table, instant)
     data = storage.read(path)
     forget(table, instant)
+    if dead is not None:
+        for left in (*dead.files, dead.inflight):
+            storage.delete(left)
     storage.delete(path)
     try:
         ended |= _end_attempts(storage, instant, who)
-        _refuse_touched(table, instant, plan, options)
+        refuse_inflight(table, instant, inflight, options)
+        refuse_touched(table, instant, plan, options)
     except ConflictError:
         storage.put_if_absent(path, data)
+        if dead is not None:
+            storage.put_if_absent(dead.inflight, b"")
         raise
     remove_staged(storage, instant)
     done = Unscheduled(instant=instant, file_groups=len(plan.operations), attempts=tuple(sorted(ended)))

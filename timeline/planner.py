@@ -52,13 +52,15 @@ class Look:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
     """What is known beside the partitions. `now`: the table's clock. `busy`: file groups in pending table services that
-    are no compaction, with what they are in. `all_due`: the trigger has fired; else only what is urgent is due."""
+    are no compaction, with what they are in. `all_due`: the trigger has fired; else only what is urgent is due.
+    `no_minor`: why no log compaction may be planned, None where one may."""
 
     timeline: Timeline
     facts: ViewFacts
     now: datetime
     busy: Mapping[GroupKey, str] = field(default_factory=dict)
     all_due: bool = True
+    no_minor: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +237,8 @@ class _Planner:
                 self.leave(slice_, Rule.NOT_DUE, "the trigger has not fired, and it is not urgent")
             elif found.kind is Kind.NONE:
                 self.leave(slice_, Rule.NOT_PICKED, found.why)
+            elif found.kind is Kind.MINOR and self._in.no_minor is not None:
+                self.leave(slice_, Rule.BUSY, self._in.no_minor)
             else:
                 yield found
 

@@ -7,13 +7,13 @@ instant greater than every time on storage, and make the plan visible by put-if-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
 
 from timeline.active import Timeline
-from timeline.errors import ConflictError
+from timeline.errors import ConflictError, MalformedError
 from timeline.gate import clock_ms, put_wanted, remove_wanted
 from timeline.instant import Instant, State, later
 from timeline.lock import TableLock
@@ -87,11 +87,13 @@ def schedule_compaction(
             return Scheduled(requested=(), why=f"not due: {asked.why}")
         facts = table.load_facts(timeline)
         survey = Survey(table, timeline, facts, options)
+        busy = busy_file_groups(table, timeline)
         situation = Situation(
             timeline=timeline,
             facts=facts,
             now=table.now(),
-            busy=dict(busy_file_groups(table, timeline)),
+            busy=busy.groups,
+            no_minor=busy.no_minor,
             all_due=asked.everything,
         )
         planned = plan_compaction(survey.looks(), situation, options, survey.measure, survey.refused)
@@ -145,13 +147,36 @@ def _make_visible(table: Table, one: Requested) -> None:
         )
 
 
-def busy_file_groups(table: Table, timeline: Timeline) -> Iterable[tuple[GroupKey, str]]:
-    """File groups in pending log compactions and clusterings, and which: not planned before those are done."""
-    yield from ((key, "in a pending clustering") for key in clustered_file_groups(table, timeline))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Busy:
+    """File groups in pending log compactions and clusterings, with which: not planned before those are done.
+
+    `unreadable`: pending log compactions whose plans cannot be read: which file groups they name is unknown.
+    """
+
+    groups: Mapping[GroupKey, str]
+    unreadable: tuple[str, ...] = ()
+
+    @property
+    def no_minor(self) -> str | None:
+        """Why no log compaction may be planned. Compactions may: nobody merges logs that are in a base file by now."""
+        return f"the pending log compaction {self.unreadable[0]} cannot be read" if self.unreadable else None
+
+
+def busy_file_groups(table: Table, timeline: Timeline) -> Busy:
+    """What table services that are no compaction are about to do. MalformedError: a clustering plan is unreadable."""
+    groups = dict.fromkeys(clustered_file_groups(table, timeline), "in a pending clustering")
+    unreadable = []
     for instant in timeline.pending("logcompaction"):
-        plan = table.compaction_plan(instant.requested_time)
+        try:
+            plan = table.compaction_plan(instant.requested_time)
+        except MalformedError as error:
+            unreadable.append(instant.requested_time)
+            _log.warning("log_compaction_unreadable", table=table.storage.base_path, error=str(error))
+            continue
         why = f"in the pending log compaction {instant.requested_time}"
-        yield from (((o.partition_path, o.file_id), why) for o in plan.operations)
+        groups |= dict.fromkeys(plan.groups, why)
+    return Busy(groups=groups, unreadable=tuple(unreadable))
 
 
 def clustered_file_groups(table: Table, timeline: Timeline) -> Iterable[GroupKey]:

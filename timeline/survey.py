@@ -207,6 +207,8 @@ def _last_told(table: Table, timeline: Timeline) -> tuple[str, list[Waiting]] | 
             plan = table.compaction_plan(time)
         except MissingFileError:
             continue  # a commit of something else
+        except MalformedError:
+            continue  # what it left out was left out before, or written since the one before: that tells
         notes = (plan.extra_metadata or {}).get(NOTES)
         left = decode_waiting(notes, time) if notes is not None else None
         if left is not None:

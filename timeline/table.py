@@ -212,10 +212,24 @@ class Table:
         return log if self.storage.find(self.instant_path(log)) is not None else replace(log, action="compaction")
 
     def compaction_plan(self, instant: str) -> CompactionPlan:
-        """The plan of a compaction or log compaction, pending or done; MissingFileError where there is none."""
+        """The plan of a compaction or log compaction, pending or done.
+
+        MissingFileError: there is none. MalformedError: it cannot be read; what ends that is named.
+        """
         requested = self.requested_merge(instant)
         path = self.instant_path(requested)
-        return replace(decode_plan(self.storage.read(path), path), action=requested.action)
+        data = self.storage.read(path)
+        try:
+            return replace(decode_plan(data, path), action=requested.action)
+        except MalformedError as error:
+            raise MalformedError(
+                error.what,
+                path=path,
+                instant=instant,
+                expected=error.expected,
+                found=error.found,
+                todo=_unreadable_todo(instant, may_go=not data or requested.action == "logcompaction"),
+            ) from error
 
     # --- view --------------------------------------------------------------------------------------------------
 
@@ -224,18 +238,23 @@ class Table:
         return [partition for partition, _ in self.listing.below(self.storage, self.config, under)]
 
     def load_view(
-        self, partition: str | None = None, *, exactly: Collection[str] | None = None, pending: str | None = None
+        self,
+        partition: str | None = None,
+        *,
+        exactly: Collection[str] | None = None,
+        pending: str | None = None,
+        prevails: str | None = None,
     ) -> TableView:
         """Timeline, then facts, then listing.
 
         `partition`: only partitions at or under that path. `exactly`: these partitions and no others. `pending`: a
-        compaction or log compaction that counts as not completed.
+        compaction or log compaction that counts as not completed. `prevails`: see `pending_plans`.
         UsageError: no such partition. MissingFileError, TableChangedError: see `consistent`.
         """
         timeline = self.load_timeline()
         if pending is not None:
             timeline = timeline.with_pending_merge(self.requested_merge(pending))
-        facts = self.load_facts(timeline)
+        facts = self.load_facts(timeline, prevails)
         if exactly is not None:
             listings = list(self.listing.exactly(self.storage, self.config, exactly))
         else:
@@ -251,9 +270,11 @@ class Table:
         self._check_not_cleaned(timeline, (entries for _, entries in listings))
         return TableView(timeline=timeline, facts=facts, groups=groups)
 
-    def load_plan_view(self, plans: Iterable[CompactionPlan], *, pending: str | None = None) -> TableView:
+    def load_plan_view(
+        self, plans: Iterable[CompactionPlan], *, pending: str | None = None, prevails: str | None = None
+    ) -> TableView:
         """`load_view` of the partitions that plans name, as far as they are there: one may have been removed since."""
-        return self.load_view(exactly=self.planned_partitions(plans), pending=pending)
+        return self.load_view(exactly=self.planned_partitions(plans), pending=pending, prevails=prevails)
 
     def planned_partitions(self, plans: Iterable[CompactionPlan]) -> set[str]:
         """The partitions that plans name, as far as their folders are there."""
@@ -301,9 +322,12 @@ class Table:
                 todo="Do it again.",
             )
 
-    def load_facts(self, timeline: Timeline) -> ViewFacts:
-        """Pending plans, replaced file groups and compacted base files, from the instants' own files."""
-        plans = self.pending_plans(timeline)
+    def load_facts(self, timeline: Timeline, prevails: str | None = None) -> ViewFacts:
+        """Pending plans, replaced file groups and compacted base files, from the instants' own files.
+
+        `prevails`: see `pending_plans`.
+        """
+        plans = self.pending_plans(timeline, prevails)
         compacted: defaultdict[GroupKey, dict[str, str]] = defaultdict(dict)
         for instant in timeline.completed:
             if instant.family == "commit":
@@ -333,18 +357,28 @@ class Table:
                     replaced.update({(part, file_id): instant.requested_time for file_id in file_ids})
         return replaced
 
-    def pending_plans(self, timeline: Timeline) -> dict[GroupKey, str]:
-        """The file groups of pending compaction plans, each with its plan's instant; MalformedError: one in two."""
+    def pending_plans(self, timeline: Timeline, prevails: str | None = None) -> dict[GroupKey, str]:
+        """The file groups of pending compaction plans, each with its plan's instant.
+
+        MalformedError: one in two plans, unless `prevails`, the instant of a plan, is one of those: then it is there.
+        """
         plans: dict[GroupKey, str] = {}
         for instant in timeline.pending_compactions:
-            for operation in self.compaction_plan(instant.requested_time).operations:
+            time = instant.requested_time
+            for operation in self.compaction_plan(time).operations:
                 key = (operation.partition_path, operation.file_id)
-                if plans.setdefault(key, instant.requested_time) != instant.requested_time:
+                other = plans.setdefault(key, time)
+                if other == time:
+                    continue
+                if prevails not in (other, time):
                     raise MalformedError(
                         "file group in two pending compaction plans",
                         path="/".join(key),
-                        found=f"{plans[key]} and {instant.requested_time}",
+                        found=f"{other} and {time}",
+                        todo="One of them was requested without the table's lock. Take the later one back, or where "
+                        f"that is refused the other: compactor-daemon unschedule TABLE {time}.",
                     )
+                plans[key] = prevails
         return plans
 
     # --- schema ------------------------------------------------------------------------------------------------
@@ -424,6 +458,14 @@ def _folder(partition: str | None) -> str:
     if not {".", "..", HOODIE}.isdisjoint(folder.split("/")):
         raise _no_partition(folder)
     return folder
+
+
+def _unreadable_todo(instant: str, *, may_go: bool) -> str:
+    """`may_go`: nobody ever worked under it: its writer was killed before the first byte, or it is a log compaction."""
+    restore = "restore the file, or restore the table with Hudi to an instant before it."
+    if not may_go:
+        return f"Where a copy is at hand {restore}"
+    return f"Take it back: compactor-daemon unschedule TABLE {instant}. Where that is refused, {restore}"
 
 
 def _no_partition(partition: str) -> UsageError:
