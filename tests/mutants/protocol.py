@@ -58,7 +58,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/standing", "if time < seen.timeline.start and not any(i.requested_time < time for i in archived):", "if time < seen.timeline.start:", "standing"),
     ("compactor_daemon/standing", "    refuse_half_upgraded(table)\n", "", "decision"),
     ("compactor_daemon/standing", "        timeline = table.with_archive(timeline)\n", "        pass\n", "standing decision"),
-    ("compactor_daemon/standing", "        undone=frozenset(r.plan.target for r in pending_rollbacks(table)),\n", "        undone=frozenset(),\n", "decision attempt"),
+    ("compactor_daemon/standing", "frozenset(r.target for r in rollbacks if r.target is not None)", "frozenset()", "decision attempt"),
     ("compactor_daemon/standing", "    if ruling.standing is Standing.STANDS:\n        return\n", "    if ruling.standing is not Standing.FALLEN:\n        return\n", "standing"),
     ("compactor_daemon/take_back", "    if done is not None:\n", "    if False:\n", "decision"),
     ("compactor_daemon/take_back", "    revoke_decision(storage, go.instant, go.attempt, why, process_name())\n", "", "standing"),
