@@ -24,6 +24,7 @@ from timeline.layout import Layout
 from timeline.plan import decode_plan
 from timeline.planner import pending_writer
 from timeline.table import Table
+from timeline.table_clock import TableClock
 from timeline.table_config import TableConfig
 
 _PACKAGES = ("timeline.", "compactor_daemon.", "writer_hooks.")
@@ -102,7 +103,8 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setattr(Table, "open", staticmethod(lambda path: Table.on(stage.on.storage)))
     monkeypatch.setattr(Process, "current", staticmethod(lambda: _process(stage.on)))
     monkeypatch.setattr(Process, "is_gone", lambda process: stage.on.hosts[process.pid].dead)
-    monkeypatch.setattr(Table, "now", lambda _: _now(stage.on))
+    monkeypatch.setattr(Table, "now", lambda _: _local(stage.on, stage.on.now_ms))
+    monkeypatch.setattr(TableClock, "local", lambda _, milliseconds: _local(stage.on, milliseconds))
     monkeypatch.setattr(
         "timeline.planner.pending_writer", lambda t: None if stage.on.me.host.hudi else pending_writer(t)
     )
@@ -132,10 +134,10 @@ def _remembered(parse: Callable[[Layout, str], Instant | None]) -> Callable[[Lay
     return remembered
 
 
-def _now(world: World) -> datetime:
-    """By the clock and zone of the process whose turn it is."""
+def _local(world: World, milliseconds: int) -> datetime:
+    """A moment in the zone of the process whose turn it is."""
     ahead_ms = world.running.host.ahead_ms if world.running is not None else 0
-    return datetime.fromtimestamp((world.now_ms + ahead_ms) / 1000, UTC).replace(tzinfo=None)
+    return datetime.fromtimestamp((milliseconds + ahead_ms) / 1000, UTC).replace(tzinfo=None)
 
 
 def _process(world: World) -> Process:

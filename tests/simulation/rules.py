@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from compactor_daemon.records import GO, attempts, find_go, is_revoked, recorded_instants
+from compactor_daemon.records import GO, attempts, decisions, is_revoked, recorded_instants
 from tests.simulation.rows import PARTITIONS, rows_in, snapshot
 from tests.simulation.world import Actor, Call, World
 from timeline.file_name import LogFileName, parse_data_file
@@ -102,9 +102,8 @@ class Rules:
         name = parse_data_file(path.rpartition("/")[2])
         if name is not None and call.name in ("place", "put_if_absent"):
             if str(name.token).endswith(OUR_TOKEN):
-                go = find_go(world.disk, _instant_of(world.disk, path))
-                decided = {p.final for p in go.placements} if go is not None else set()
-                assert path in decided, f"{path} has its final name before go"
+                gos = decisions(world.disk, _instant_of(world.disk, path))  # taken back ones too: who does that removes it
+                assert path in {p.final for go in gos for p in go.placements}, f"{path} has its final name before go"
         elif call.name != "put_if_absent":
             self.check_rows(world)
 
@@ -164,8 +163,7 @@ def _instant_of(storage: Storage, path: str) -> str:
     assert name is not None
     if isinstance(name, LogFileName):
         for instant in recorded_instants(storage):
-            go = find_go(storage, instant)
-            if go is not None and path in {p.final for p in go.placements}:
+            if path in {p.final for go in decisions(storage, instant) for p in go.placements}:
                 return instant
     return name.instant
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from tests.simulation.cast import Cast
 
-SERVICES = frozenset({"clean", "archive", "restore", "replace"})
-"""What a plot may have of these."""
+SERVICES = frozenset({"clean", "versions", "archive", "restore", "replace"})
+"""What a plot may have of these. `versions`: a cleaner that keeps the newest slices only."""
 
 
 class Staff:
@@ -35,6 +35,7 @@ class Staff:
         """One of `SERVICES`, some times."""
         once: dict[str, Callable[[], object]] = {
             "clean": self._clean,
+            "versions": lambda: self.clean(Policy.VERSIONS, 1),
             "archive": lambda: self.archive(self._chance.choice((2, 3))),
             "restore": self._operate,
             "replace": self._replace,

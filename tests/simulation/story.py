@@ -71,7 +71,7 @@ class Plot:
             writers=pick.choice((1, 2)) if locked else 1,
             compactors=pick.choice((0, 1, 1, 2)),
             daemons=pick.choice((0, 0, 1, 2)),
-            unschedules=pick.random() < 0.3 and not hudi and not services and (locked or version == 9),
+            unschedules=pick.random() < 0.4 and not hudi and not services and (locked or version == 9),
             locked=locked,
             hudi=hudi,
             deaths=pick.choice((0, 0, 1, 2, 4)),
@@ -132,8 +132,18 @@ class Story:
             staff = self.staff if plot.services else None
             Ending(self.cast, self.rules, hudi=plot.hudi, stale=stale, staff=staff).play()
 
+    def _before(self, writer: BlindWriter) -> None:
+        """Some seconds of writes, which show the zone of Hudi's writers."""
+        for _ in range(3):
+            self.world.start("writer of Hudi before", lambda: writer.work(1), hudi=True)
+            self.world.run()
+            self.world.now_ms += 3000
+
     def _everybody(self) -> None:
         plot, cast = self.plot, self.cast
+        writer = BlindWriter(cast, self.pick, self._group, same="same" in plot.services)
+        if "zones" in plot.services:
+            self._before(writer)
         for number in range(plot.writers):
             self._begin(f"writer {number}", lambda: cast.writer(plot.writes, self._group))
         self._begin("scheduler", lambda: cast.scheduler(5))
@@ -148,7 +158,6 @@ class Story:
         if "blind" in plot.services:
             self._begin("scheduler of Hudi", lambda: cast.scheduler(2 * plot.writes), hudi=True)
         if plot.services & {"blind", "same", "zones"}:
-            writer = BlindWriter(cast, self.pick, self._group, same="same" in plot.services)
             self._begin("writer of Hudi", lambda: writer.work(2 * plot.writes), hudi=True)
         for service in sorted(plot.services & SERVICES):
             name = "operator" if service == "restore" else service

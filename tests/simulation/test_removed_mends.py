@@ -16,6 +16,7 @@ from compactor_daemon.records import Go
 from compactor_daemon.standing import Ruling, Standing
 from tests.simulation.played import Stage, simulated
 from tests.simulation.test_removed_rules import Search, seeds
+from timeline.clock_evidence import Verdict, Zone
 from timeline.plan import CompactionOperation
 from timeline.table import Table
 from timeline.view import FileGroup, FileSlice, TableView
@@ -65,6 +66,16 @@ def everything_there(table: Table, go: Go) -> frozenset[tuple[str, str]]:
     return frozenset(names)
 
 
+def every_group(go: Go, *_: object) -> Go:
+    """In the place of leaving out what was replaced."""
+    return go
+
+
+def any_zone(*_: object) -> Verdict:
+    """In the place of the look at the zone of the table's writers."""
+    return Verdict(zone=Zone.UNKNOWN)
+
+
 def true(*_: object) -> bool:
     """In the place of a question."""
     return True
@@ -89,15 +100,19 @@ _RESTORE = beside("restore", "sleep", count=60)
 _REPLACED = beside("replace", "clean", "archive", count=8)
 _ELSEWHERE = beside("elsewhere", count=10, partitions=2, groups=2)
 _SAME = beside("same", count=8, locked=False, writers=0, compactors=2)
+_ZONES = beside("zones", count=15, version=9, writers=0)
+_CLEANED = beside("replace", "versions", "archive", "sleep", count=20, compactors=2, daemons=0)
 _BLIND = beside("blind", count=20, version=6, writers=0, deaths=2, compactors=2)
 
 REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     ("F1: the barrier before the view", _BLIND, {"attempt._pending_of": LookedLater}, "lost"),
-    ("F2: a decision stands", _RESTORE, {"publish.standing_of": stands, "compactor.standing_of": stands}, "lost"),
+    ("F2: a decision stands", _RESTORE, {"publish.standing_of": stands}, "lost"),
     ("F3: only the plan's file groups", _SAME, {"retire._groups": everything_there}, "lost"),
     ("F3: told apart", _SAME, {"completed._merged_logs": true}, "still pending"),
     ("F4: a place is tried first", _ELSEWHERE, {"compactor.probe_partitions": nothing}, "still pending"),
     ("F5: taken back", _RESTORE, {"retire._taken_back": nothing_left}, "nobody names|lost"),
+    ("F7: the writers' zone", _ZONES, {"timeline.table_clock.check_zone": any_zone}, "lost"),
+    ("F8: replaced gets no file", _CLEANED, {"publish.without_groups": every_group}, "not acknowledged"),
     ("F9: replaced is nothing to do", _REPLACED, {"inputs._closed": planned_always}, "still pending"),
 ]
 
@@ -108,7 +123,8 @@ def test_without_it(
 ) -> None:
     """A run fails that does not with the mend in its place."""
     for name, double in broken.items():
-        monkeypatch.setattr(f"compactor_daemon.{name}", double, raising=False)
+        path = name if name.startswith("timeline.") else f"compactor_daemon.{name}"
+        monkeypatch.setattr(path, double)
     with pytest.raises(Exception, match=shows) as caught:
         search(stage)
     print(repr(caught.value)[:200], *getattr(caught.value, "__notes__", ()))
