@@ -9,7 +9,6 @@ from collections.abc import Collection
 
 from timeline.active import Timeline
 from timeline.books import LEDGER
-from timeline.commit_metadata import LOG_COMPACT
 from timeline.half_upgraded import refuse_half_upgraded
 from timeline.table import Table
 
@@ -22,19 +21,17 @@ def is_undone(table: Table, instant: str, written: Collection[str]) -> bool:
     table = table.reload()
     refuse_half_upgraded(table)
     timeline = table.load_timeline()  # the archive behind it: Hudi archives an instant before it takes it off
-    is_executed = False
     for done in table.completed_commits(instant):
         metadata = table.commit_metadata(done)
         named = {s.path for stats in metadata.partition_to_write_stats.values() for s in stats}
         if LEDGER in metadata.extra_metadata or not named.isdisjoint(written):
             return False
-        # Else a write that shares the millisecond, or the same plan, executed by Hudi since.
-        is_executed = is_executed or done.action == "commit" or metadata.operation_type == LOG_COMPACT
-    return is_executed or was_undone(instant, table.with_archive(timeline))
+        # Else a write that shares the millisecond, or the same plan, executed by Hudi since: it names other files.
+    return was_undone(instant, table.with_archive(timeline))
 
 
 def was_undone(instant: str, timeline: Timeline) -> bool:
-    """Whether a compaction that once completed, and has no completed commit any more, was not archived (pure).
+    """Whether a compaction that once completed, and has no commit of ours any more, was not archived (pure).
 
     `timeline`: with its archive. Archiving takes the oldest completed instants: where it passed the instant the
     archive has it, or older ones.
