@@ -15,7 +15,7 @@ from compactor_daemon.options import AttemptOptions
 from compactor_daemon.records import decisions
 from compactor_daemon.untouched import refuse_touched
 from timeline.errors import BarrierError, ConflictError, MalformedError
-from timeline.heartbeat import read_heartbeat
+from timeline.heartbeat import is_live, read_heartbeat
 from timeline.plan import CompactionPlan
 from timeline.table import Table
 
@@ -51,7 +51,7 @@ def refuse_begun(table: Table, instant: str, options: AttemptOptions) -> Compact
             todo="Wait, then run again.",
         )
     beat = read_heartbeat(storage, instant)
-    is_fresh = beat is not None and now_ms - beat.beat_ms < options.heartbeat_expiry_s * 1000
+    is_fresh = is_live(beat, round(now_ms), options.heartbeat_expiry_s)
     begun = "an inflight file" if storage.find(inflight_path(table, instant)) is not None else ""
     begun = begun or ("a fresh heartbeat" if is_fresh else "") or ("a decision" if decisions(storage, instant) else "")
     if begun:

@@ -27,8 +27,9 @@ def unschedule_command(
 ) -> None:
     """Take a requested compaction back.
 
-    Refused while it is published, where Hudi has begun it, and where rows written since would be lost or doubled
-    without it: then it is to be executed. Its file groups are free for the next plan.
+    Refused while it is published, where Hudi may be at work on it, and where rows written since would be lost or
+    doubled without it: then it is to be executed. Its file groups are free for the next plan. A plan that cannot be
+    read is taken back where nothing rests on it.
 
     Example: `compactor-daemon unschedule /data/orders 20260101120000000 --sole-writer`
     """

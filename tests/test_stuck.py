@@ -12,12 +12,19 @@ from typing import Any
 import pytest
 
 from compactor_daemon.compactor import pending_instants
+from compactor_daemon.dispatch import Order
+from compactor_daemon.execute import LocalRunner
+from compactor_daemon.failures import RetryOptions
 from compactor_daemon.foreign import inflight_path
+from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.records import recorded_instants
 from compactor_daemon.reserved import reserved_times
+from compactor_daemon.served_table import ServedTable, Settings
+from compactor_daemon.table_claims import TableClaims
 from compactor_daemon.unschedule import unschedule
 from tests.attempts import check_no_strays, open_table, run_all
 from tests.faults import Call, HookedStorage, ProcessDied, die_at
+from tests.log_compactions import request
 from tests.test_broken_rules import schedule, upsert
 from tests.test_standing import BEFORE, LOCK, planned, timeline_files
 from tests.test_writer import rows
@@ -285,3 +292,31 @@ def test_an_empty_plan_stays_where_something_may_rest_on_it(version: int, tmp_pa
     os.utime(file, LONG_AGO)
     with pytest.raises(MalformedError, match="Where a copy is at hand"):
         unschedule(open_table(path), instant, LOCK)
+
+
+def test_a_log_compaction_that_hudi_began_on_version_6_stays(tmp_path: Path) -> None:
+    """What it wrote are blocks of files that others wrote: no name shows them."""
+    path = tmp_path / "t"
+    without_plan(path, 6)
+    upsert(LocalStorage(str(path)), rows((3, 5, 5.0)))
+    instant = request(open_table(path))
+    inflight = path / inflight_path(open_table(path), instant)
+    inflight.write_bytes(b"")
+    os.utime(inflight, LONG_AGO)
+    with pytest.raises(ConflictError, match="roll it back"):
+        unschedule(open_table(path), instant, LOCK)
+    inflight.unlink()
+    unschedule(open_table(path), instant, LOCK)
+    assert read_rows(path) == {**BEFORE, "k0003": (5, 5.0)}
+
+
+def test_a_daemon_that_goes_by_size_serves_a_table_with_an_empty_plan(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    instant = planned(path, 9)
+    empty, _ = put_empty_plan(path, "logcompaction")
+    table = open_table(path)
+    settings = Settings(
+        who="d", output=OutputOptions(), attempt=AttemptOptions(), retry=RetryOptions(), order=Order.LARGEST
+    )
+    served = ServedTable(str(path), TableClaims(table, "d"), LOCK, LocalRunner(1), settings)
+    assert {p.instant: p.log_bytes > 0 for p in served.look().pending} == {instant: True, empty: False}

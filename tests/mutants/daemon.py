@@ -39,6 +39,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/daemon", "        finally:\n            held.release()\n", "        finally:\n            pass\n", "daemon"),
     ("compactor_daemon/daemon", "if isinstance(error, SparkError) and self._spark_is_gone():", "if False:", "daemon"),
     ("compactor_daemon/served_table", "timeline.instants != self._refused or", "True or", "fleet"),
+    ("compactor_daemon/served_table", "except (MalformedError, UnsupportedError, MissingFileError):", "except MissingFileError:", "stuck"),
     ("compactor_daemon/serve", "    for table in tables.values():\n        check_keepable(table, moves_rows=False)\n", "", "fleet"),
     # Spark on a cluster.
     ("compactor_daemon/spark_start", '"spark.dynamicAllocation.enabled": "true"', '"spark.dynamicAllocation.enabled": "false"', "spark_cluster spark_start"),

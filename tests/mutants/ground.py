@@ -83,7 +83,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("table", "        if any(_needs_archive(timeline, entries) for _, entries in listings):\n", "        if False:\n", "unit/table"),
     ("table", "        if _needs_archive(timeline, entries):\n", "        if False:\n", "unit/table"),
     ("table", "            timeline = timeline.with_pending_merge(self.requested_merge(pending))\n", "            pass\n", "attempt"),
-    ("table", "                if prevails not in (other, time):\n", "                if False:\n", "unit/table"),
+    ("table", "                if prevails not in (other, time):\n", "                plans[key] = instant.requested_time\n                if False:\n", "unit/table"),
     ("table", 'if instant.family == "replacecommit":', "if False:", "view reads attempt"),
     ("table", "compacted[part, stat.file_id][instant.requested_time] = ", "_ = ", "attempt"),
     ("table", "in sorted(timeline.completed_writes, reverse=True):", "in sorted(timeline.completed_writes):", "unit/table"),
