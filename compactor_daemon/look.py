@@ -12,7 +12,8 @@ from typing import TypeAlias
 from compactor_daemon.claims import Claim
 from compactor_daemon.failures import Failure, read_failures
 from compactor_daemon.foreign import ForeignTrace, foreign_trace
-from compactor_daemon.records import REVOKED, is_revoked, read_fates
+from compactor_daemon.records import REVOKED, Fate, is_revoked, read_fates, why_revoked
+from compactor_daemon.standing import Ruling, Seen, look_at_planned, rule, standing_of
 from timeline.active import Timeline
 from timeline.commit_metadata import CommitMetadata
 from timeline.errors import MalformedError, MissingFileError, PhantombaseError
@@ -32,7 +33,9 @@ class InstantLook:
     """What storage says of a pending compaction.
 
     `input_bytes`: of the planned files as they are now; an error where one is missing. `fates`: of its attempts by
-    number, None while undecided; an error where they cannot be read.
+    number, None while undecided; an error where they cannot be read. `ruling`: whether its decision stands, and where
+    there is none whether one could be made now; an error where that is unknown. `taken_back`: why its last decision
+    was, where the last attempt made it.
     """
 
     file_groups: int
@@ -41,6 +44,8 @@ class InstantLook:
     heartbeat: Heartbeat | None
     trace: ForeignTrace
     failures: tuple[Failure, ...]
+    ruling: Ruling | PhantombaseError
+    taken_back: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +71,8 @@ def look(table: Table, claims: Claimed = None, *, recent: int = 0) -> TableLook:
     """
     timeline = table.load_timeline()
     listings: dict[str, Mapping[str, Entry]] = {}
-    found = {i.requested_time: _instant(table, i.requested_time, listings) for i in timeline.pending_merges}
+    seen = _seen(table)
+    found = {i.requested_time: _instant(table, i, listings, seen) for i in timeline.pending_merges}
     writes = tuple((i, read_heartbeat(table.storage, i.requested_time)) for i in timeline.pending_delta_commits)
     after = table.reload().load_timeline()
     still = {i.requested_time for i in after.pending_merges}
@@ -80,32 +86,76 @@ def look(table: Table, claims: Claimed = None, *, recent: int = 0) -> TableLook:
     )
 
 
-def _instant(table: Table, instant: str, listings: dict[str, Mapping[str, Entry]]) -> InstantLook | PhantombaseError:
-    storage = table.storage
+def _seen(table: Table) -> Seen | PhantombaseError:
+    try:
+        return look_at_planned(table)
+    except PhantombaseError as error:
+        return error
+
+
+def _instant(
+    table: Table, pending: Instant, listings: dict[str, Mapping[str, Entry]], seen: Seen | PhantombaseError
+) -> InstantLook | PhantombaseError:
+    storage, instant = table.storage, pending.requested_time
     try:
         plan = table.compaction_plan(instant)
         partitions = {o.partition_path for o in plan.operations}
         for partition in partitions - listings.keys():
             listings[partition] = {e.name: e for e in storage.list(partition)}
+        fates = _fates(storage, instant)
+        revoked = {n for n in fates if is_revoked(storage, instant, n)} if isinstance(fates, dict) else set()
         return InstantLook(
             file_groups=len(plan.operations),
             input_bytes=_input_bytes(plan, instant, listings),
-            fates=_fates(storage, instant),
+            fates=_kinds(fates, revoked),
             heartbeat=read_heartbeat(storage, instant),
             trace=foreign_trace(table, instant, partitions),
             failures=read_failures(storage, instant),
+            ruling=_ruling(table, pending, fates, revoked, seen),
+            taken_back=_taken_back(storage, instant, fates, revoked),
         )
     except PhantombaseError as error:
         return error
 
 
-def _fates(storage: Storage, instant: str) -> Mapping[int, str | None] | PhantombaseError:
+_Fates: TypeAlias = dict[int, Fate | None] | PhantombaseError
+
+
+def _fates(storage: Storage, instant: str) -> _Fates:
     try:
-        fates = read_fates(storage, instant)
+        return read_fates(storage, instant)
     except MalformedError as error:
         return error
-    kinds = {number: fate.kind if fate is not None else None for number, fate in fates.items()}
-    return {n: REVOKED if is_revoked(storage, instant, n) else kind for n, kind in kinds.items()}
+
+
+def _kinds(fates: _Fates, revoked: set[int]) -> Mapping[int, str | None] | PhantombaseError:
+    if isinstance(fates, PhantombaseError):
+        return fates
+    return {n: REVOKED if n in revoked else fate.kind if fate else None for n, fate in fates.items()}
+
+
+def _ruling(
+    table: Table, pending: Instant, fates: _Fates, revoked: set[int], seen: Seen | PhantombaseError
+) -> Ruling | PhantombaseError:
+    """Without the lock: what is found may be another the next moment, as all of a look."""
+    if isinstance(fates, PhantombaseError):
+        return fates
+    gos = [fate.go for n, fate in fates.items() if n not in revoked and fate is not None and fate.go is not None]
+    try:
+        if gos:
+            return standing_of(table, gos[0])
+    except PhantombaseError as error:
+        return error
+    return seen if isinstance(seen, PhantombaseError) else rule(pending, (), "", seen)
+
+
+def _taken_back(storage: Storage, instant: str, fates: _Fates, revoked: set[int]) -> str | None:
+    if isinstance(fates, PhantombaseError) or not fates or max(fates) not in revoked:
+        return None
+    try:
+        return why_revoked(storage, instant, max(fates))
+    except PhantombaseError as error:
+        return f"the reason cannot be read: {error}"
 
 
 def _input_bytes(

@@ -327,6 +327,12 @@ def is_revoked(storage: Storage, instant: str, attempt: int) -> bool:
     return storage.find(f"{attempt_folder(instant, attempt)}/{REVOKED}") is not None
 
 
+def why_revoked(storage: Storage, instant: str, attempt: int) -> str:
+    """Why the `go` of an attempt does not stand any more. MalformedError: that record cannot be read."""
+    path = f"{attempt_folder(instant, attempt)}/{REVOKED}"
+    return Fields.parse(storage.read(path), path, "unreadable record of a decision taken back", None).text("why")
+
+
 def revoke_decision(storage: Storage, instant: str, attempt: int, why: str, by: str) -> None:
     """Records that a `go` does not stand any more; by any number of processes, any number of times."""
     storage.put_if_absent(f"{attempt_folder(instant, attempt)}/{REVOKED}", _dump({"why": why, "by": by}))

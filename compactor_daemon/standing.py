@@ -13,7 +13,7 @@ its decision and the lock for any time: an operator restores or rolls back, othe
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from compactor_daemon.records import Go
@@ -114,19 +114,24 @@ def look(
     table: Table, instant: str, merged: Collection[str] = (), oldest: str = "", passed: Collection[str] = ()
 ) -> Seen:
     """What `rule` asks, to be relied on under the table lock. Errors of the tree: what cannot be read is unknown."""
-    refuse_half_upgraded(table)
-    timeline = table.load_timeline()
-    has_plan = _has_plan(table, instant)
+    seen = look_at_planned(table)
+    timeline, has_plan = seen.timeline, _has_plan(table, instant)
     if not has_plan or not all(_counts(t, oldest, timeline) for t in merged):
         timeline = table.with_archive(timeline)
-    rollbacks = pending_rollbacks(table)
+    back = _back(table, timeline, instant, passed) if passed and has_plan else ()
+    return replace(seen, timeline=timeline, has_plan=has_plan, back=back)
+
+
+def look_at_planned(table: Table) -> Seen:
+    """What holds for every instant that has a plan, and has merged nothing yet. Errors as `look`."""
+    refuse_half_upgraded(table)
+    timeline, rollbacks = table.load_timeline(), pending_rollbacks(table)
     return Seen(
         timeline=timeline,
-        has_plan=has_plan,
+        has_plan=True,
         undone=frozenset(r.target for r in rollbacks if r.target is not None),
         unreadable=tuple(r.path for r in rollbacks if isinstance(r, UnreadableRollback)),
         tells_times_apart=not table.config.metadata_partitions,
-        back=_back(table, timeline, instant, passed) if passed and has_plan else (),
     )
 
 

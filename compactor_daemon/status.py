@@ -5,13 +5,19 @@ Plain dicts: JSON and terminal tables show the same.
 The state of a pending compaction is the first of these that holds:
 
     unknown       its records or its plan cannot be read
-    decided       its result stands (`go`) and is being, or waits to be, published
+    decided       its result (`go`) is being, or waits to be, published; `why` says what it waits for. Where nobody is
+                  at work on it, it may be parked or backing off instead
+    fallen        its decision (`go`) does not stand any more: the next run takes it back
     unscheduled   half-way (`void`): its plan is still there, so that it is unscheduled again or executed all the same
     running       somebody holds its claim, or keeps a heartbeat of ours fresh
     foreign       an executor of Hudi may be at work on it
     parked        failed too often, or in a way no repetition mends: waits for `release`
     backing off   failed, and is tried again later
-    waiting       nobody works on it; `unknown` instead where ZooKeeper was asked who does and did not tell
+    waiting       nobody works on it; `unknown` instead where ZooKeeper was asked who does and did not tell, or where
+                  it cannot be read whether it may be decided
+
+`standing` of a decided one: `stands`, `waits`, `fallen`, `past` (see `standing`). `taken_back`: why its last decision
+was.
 
 Sizes are bytes, times seconds before now, what is unknown or does not apply is None.
 """
@@ -26,10 +32,13 @@ from typing import Any
 from compactor_daemon.claims import Claim
 from compactor_daemon.coexistence import Finding
 from compactor_daemon.failures import Failure, Parked, RetryOptions, Waits, standing
+from compactor_daemon.failures import Standing as Tries
 from compactor_daemon.foreign import ForeignTrace
 from compactor_daemon.look import Claimed, InstantLook, TableLook
 from compactor_daemon.options import AttemptOptions
 from compactor_daemon.records import GO, VOID
+from compactor_daemon.standing import Standing
+from compactor_daemon.status_standing import of_decision, of_parked_decision, of_undecided
 from compactor_daemon.work_note import WorkNote
 from timeline.books import LEDGER
 from timeline.commit_metadata import CommitMetadata
@@ -121,6 +130,8 @@ def _pending_row(
         "input_bytes": None,
         "state": "unknown",
         "why": None,
+        "standing": None,
+        "taken_back": None,
         "work": _of_claim(claim, clock) if claim is not None else None,
         "failures": None,
         "foreign": None,
@@ -134,10 +145,15 @@ def _pending_row(
         row["problem"] = str(seen.input_bytes)
     else:
         row["input_bytes"] = seen.input_bytes
+    if isinstance(seen.ruling, PhantombaseError):
+        row["problem"] = str(seen.ruling)
     if isinstance(seen.fates, PhantombaseError):
         row["problem"] = str(seen.fates)
     else:
         row["attempts"] = len(seen.fates)
+        if GO in seen.fates.values() and not isinstance(seen.ruling, PhantombaseError):
+            row["standing"] = seen.ruling.standing.value
+    row["taken_back"] = seen.taken_back
     row["work"] = row["work"] or _of_heartbeat(seen.heartbeat, clock, attempt)
     row["failures"] = _failures(seen, clock, retry)
     row["foreign"] = _foreign(seen.trace, clock, attempt)
@@ -152,7 +168,7 @@ def _state(
     if isinstance(seen.fates, PhantombaseError):
         return "unknown", "whether it is decided cannot be read"
     if GO in seen.fates.values():
-        return "decided", None if row["work"] else "its result stands: the next run publishes it"
+        return _of_decided(row, seen, now)
     if seen.fates and seen.fates[max(seen.fates)] == VOID:
         return "unscheduled", "unscheduling was left half-way: run it again, or the next run executes the plan"
     if row["work"]:
@@ -165,7 +181,15 @@ def _state(
         return "backing off", _words(seen.failures[-1])
     if claims_unknown:
         return "unknown", "no heartbeat; whether somebody holds its claim is unknown"
-    return "waiting", _left_behind(row, seen)
+    return of_undecided(seen.ruling) or ("waiting", _left_behind(row, seen))
+
+
+def _of_decided(row: Row, seen: InstantLook, now: Tries) -> tuple[str, str | None]:
+    if not row["work"] and isinstance(now, Parked):
+        return "parked", of_parked_decision(now.reason, seen.ruling)
+    if not row["work"] and isinstance(now, Waits):
+        return "backing off", of_parked_decision(_words(seen.failures[-1]), seen.ruling)
+    return of_decision(seen.ruling, is_worked_on=bool(row["work"]))
 
 
 def _left_behind(row: Row, seen: InstantLook) -> str | None:
@@ -178,6 +202,8 @@ def _left_behind(row: Row, seen: InstantLook) -> str | None:
         return f"process {beat.owner.pid} on {beat.owner.host} {end}; the next run adopts what it finished"
     if seen.failures:
         return f"failed {len(seen.failures)} times so far, at last with {_words(seen.failures[-1])}"
+    if seen.taken_back is not None:
+        return f"its decision was taken back: {seen.taken_back}; the next run executes the plan anew"
     if not isinstance(seen.fates, PhantombaseError) and None in seen.fates.values():
         return "an attempt was left half-way; the next run adopts what it finished"
     return None
@@ -268,7 +294,7 @@ def _holds(age_s: float | None, row: Mapping[str, Any]) -> bool:
 
     An attempt that is yet to begin waits for all that pend then.
     """
-    if row["state"] == "decided":
+    if row["standing"] not in (None, Standing.FALLEN.value):
         return False
     began = row["work"]["for_s"] if row["work"] else None
     return began is None or age_s is None or age_s >= began

@@ -18,6 +18,7 @@ _STATES = {
     "unknown": "bold red",
     "unscheduled": "red",
     "decided": "green",
+    "fallen": "red",
     "running": "green",
     "foreign": "magenta",
     "parked": "bold red",
@@ -63,7 +64,7 @@ def _reasons(pending: list[Row]) -> Iterator[RenderableType]:
     for row in pending:
         if row["why"]:
             silent = f", silent for {human_duration(row['foreign']['silent_s'])}" if row["state"] == "foreign" else ""
-            yield _said(f"{row['state']}:", _STATES[row["state"]], f"{row['instant']}: {row['why']}{silent}")
+            yield _said(f"{row['state']}:", _style(row), f"{row['instant']}: {row['why']}{silent}")
         if row["problem"]:
             yield _said("problem:", "bold red", f"{row['instant']}: {row['problem']}")
         if row["state"] == "parked":
@@ -125,7 +126,12 @@ def _state(row: Mapping[str, Any]) -> Text:
         text = f"try {failures['count'] + 1} in {human_duration(failures['next_try_s'])}"
     elif text == "parked":
         text = f"parked after {plural(failures['count'], 'failure')}"
-    return Text(text, _STATES[row["state"]])
+    return Text(text, _style(row))
+
+
+def _style(row: Mapping[str, Any]) -> str:
+    waits = row["state"] == "decided" and row["standing"] == "waits"
+    return "yellow" if waits else _STATES[row["state"]]
 
 
 def _who(work: Mapping[str, Any]) -> str | None:

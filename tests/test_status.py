@@ -24,7 +24,7 @@ from compactor_daemon.execute import LocalRunner, Progress
 from compactor_daemon.failures import Failure, record_failure
 from compactor_daemon.foreign import inflight_path
 from compactor_daemon.look import Claimed, look
-from compactor_daemon.records import FATE, OPEN, Go, SliceDone, attempt_folder
+from compactor_daemon.records import FATE, OPEN, REVOKED, Go, SliceDone, attempt_folder, revoke_decision
 from compactor_daemon.slice_task import SliceTask
 from compactor_daemon.status import Clock, claim_rows, status_report, work_rows
 from compactor_daemon.zookeeper import ZooKeeperOptions, zookeeper_session
@@ -39,6 +39,7 @@ from timeline.heartbeat import EXPIRY_S, Process, heartbeat, heartbeat_path
 from timeline.instant import Instant, State, format_time
 from timeline.lock import ProcessLock
 from timeline.report import Row
+from timeline.rollback_plan import RollbackPlan, encode_rollback_plan
 from timeline.storage import Storage
 from timeline.table import Table
 
@@ -105,7 +106,7 @@ def put_fate(storage: Storage, instant: str, record: bytes | None, number: int =
         storage.put_if_absent(f"{folder}/{FATE}", record)
 
 
-def a_go(instant: str) -> bytes:
+def a_go(instant: str, merged: tuple[str, ...] = ()) -> bytes:
     """A decision."""
     return Go(
         instant=instant,
@@ -113,8 +114,9 @@ def a_go(instant: str) -> bytes:
         nonce="n",
         table_version=9,
         completion_time=None,
-        completed_path="x",
+        completed_path=f".hoodie/timeline/{instant}_{instant}.commit",
         content=b"",
+        merged=merged,
     ).to_json()
 
 
@@ -193,7 +195,7 @@ def test_a_claim_says_who_works(table: Table, stack: ExitStack) -> None:
 
 def test_a_claim_on_an_instant_that_is_done_is_no_row(table: Table) -> None:
     """Claims given back since they were asked, and those on instants that are swept."""
-    assert [r["instant"] for r in report(table, {"20200101000000000": a_claim("x")})["pending"]] == [only(table)]
+    assert [r["instant"] for r in report(table, {"20990101000000000": a_claim("x")})["pending"]] == [only(table)]
 
 
 def test_unreachable_zookeeper_is_no_no(table: Table, stack: ExitStack) -> None:
@@ -260,6 +262,118 @@ def test_decisions(table: Table, stack: ExitStack) -> None:
     stack.enter_context(heartbeat(storage, instant, 60.0, note=lambda: NOTE))
     row = row_of(table)
     assert (row["state"], row["why"], row["work"]["pid"]) == ("decided", None, ME.pid)
+
+
+def put_pending(table: Table, action: str, data: bytes = b"") -> Path:
+    """A restore or rollback that pends, with that plan."""
+    time_ = table.next_time(table.load_timeline())
+    file = Path(table.storage.base_path) / table.instant_path(
+        Instant(requested_time=time_, action=action, state=State.REQUESTED)
+    )
+    file.write_bytes(data)
+    return file
+
+
+def a_rollback(instant: str) -> bytes:
+    """The plan of one of a compaction."""
+    return encode_rollback_plan(RollbackPlan(target=instant, action="compaction"), "/b")
+
+
+def test_a_decision_that_waits_is_not_about_to_be_published(table: Table) -> None:
+    """Restores and rollbacks come first; why, and what ends an unreadable one, is there."""
+    instant = only(table)
+    put_fate(table.storage, instant, a_go(instant))
+    row = row_of(table)
+    assert (row["state"], row["standing"]) == ("decided", "stands")
+    assert "the next run publishes it" in row["why"]
+    file = put_pending(table, "restore")
+    row = row_of(table)
+    assert (row["state"], row["standing"]) == ("decided", "waits")
+    assert row["why"] == f"waits: restore {file.name[:17]} is pending"
+    file.unlink()
+    file = put_pending(table, "rollback", a_rollback(instant))
+    assert row_of(table)["why"] == f"waits: a rollback of {instant} is pending"
+    file.write_bytes(b"")
+    why = row_of(table)["why"]
+    assert why.startswith("waits: ")
+    assert file.name in why
+    assert "Hudi" in why
+
+
+def test_a_decision_that_has_fallen(table: Table) -> None:
+    """It is not shown as good; pending writes hold its next attempt."""
+    instant = only(table)
+    put_fate(table.storage, instant, a_go(instant, merged=("20990101000000000",)))
+    row = row_of(table)
+    assert (row["state"], row["standing"]) == ("fallen", "fallen")
+    assert "20990101000000000, which it merged, was rolled back" in row["why"]
+    assert "takes it back" in row["why"]
+
+
+def test_a_decision_of_which_it_is_unknown_whether_it_stands(table: Table) -> None:
+    """The timeline is being moved: never shown as fine, nor hidden."""
+    instant = only(table)
+    put_fate(table.storage, instant, a_go(instant))
+    table.storage.put_if_absent(f".hoodie/{instant}.deltacommit", b"")
+    row = row_of(table)
+    assert (row["state"], row["standing"]) == ("unknown", None)
+    assert "upgraded or downgraded" in row["problem"]
+
+
+def test_a_parked_decision_is_parked(table: Table) -> None:
+    """No daemon tries it again before it is released."""
+    instant = only(table)
+    put_fate(table.storage, instant, a_go(instant))
+    record_failure(table.storage, instant, failure())
+    row = row_of(table)
+    assert (row["state"], row["standing"]) == ("backing off", "stands")
+    record_failure(table.storage, instant, failure(park=True))
+    data = report(table)
+    (row,) = data["pending"]
+    assert (row["state"], row["standing"]) == ("parked", "stands")
+    assert "disk full" in row["why"]
+    assert "decided" in row["why"]
+    console = Console(width=200, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    for item in status_render.status(data):
+        console.print(item)
+    assert f"compactor-daemon release TABLE {instant}" in console.export_text()
+
+
+def test_a_decision_that_was_taken_back_says_why(table: Table) -> None:
+    """Until the next attempt has ended otherwise; a damaged record is not hidden either."""
+    storage, instant = table.storage, only(table)
+    put_fate(storage, instant, a_go(instant))
+    revoke_decision(storage, instant, 1, "write 7 was rolled back", "me")
+    row = row_of(table)
+    assert (row["state"], row["taken_back"]) == ("waiting", "write 7 was rolled back")
+    assert "taken back: write 7 was rolled back" in row["why"]
+    storage.overwrite(f"{attempt_folder(instant, 1)}/{REVOKED}", b"")
+    assert "cannot be read" in row_of(table)["why"]
+
+
+def test_an_undecided_instant_waits_for_restores_and_rollbacks(table: Table) -> None:
+    """Those that may concern it: others do not."""
+    instant = only(table)
+    assert (row_of(table)["standing"], row_of(table)["why"]) == (None, None)
+    file = put_pending(table, "rollback", a_rollback("20990101000000000"))
+    assert row_of(table)["why"] is None
+    file.write_bytes(a_rollback(instant))
+    row = row_of(table)
+    assert (row["state"], row["standing"]) == ("waiting", None)
+    assert row["why"] == f"waits: a rollback of {instant} is pending"
+    file.write_bytes(b"")
+    assert file.name in row_of(table)["why"]
+    file.unlink()
+    file = put_pending(table, "restore")
+    assert row_of(table)["why"] == f"waits: restore {file.name[:17]} is pending"
+
+
+def test_an_undecided_instant_under_a_half_upgraded_timeline(table: Table) -> None:
+    """What pends there may be in the other half."""
+    table.storage.put_if_absent(f".hoodie/{only(table)}.deltacommit", b"")
+    row = row_of(table)
+    assert row["state"] == "unknown"
+    assert "upgraded or downgraded" in row["problem"]
 
 
 def test_what_cannot_be_read_is_unknown_and_hides_nothing(table: Table) -> None:
