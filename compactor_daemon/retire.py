@@ -27,7 +27,6 @@ from compactor_daemon.records import (
     recorded_instants,
 )
 from compactor_daemon.replaced import placed_group
-from compactor_daemon.slice_task import TOKEN_STAGE
 from compactor_daemon.standing import Standing, refuse_rollback, standing_of
 from compactor_daemon.take_back import take_back
 from compactor_daemon.unreadable import go_of_commit
@@ -38,7 +37,7 @@ from timeline.errors import MalformedError, MissingFileError, PhantombaseError, 
 from timeline.file_name import BaseFileName, LogFileName, parse_data_file
 from timeline.half_upgraded import refuse_half_upgraded
 from timeline.heartbeat import heartbeat_path
-from timeline.instant import Instant
+from timeline.instant import Instant, State
 from timeline.layout import TEMPORARY, Slicing
 from timeline.lock import TableLock
 from timeline.storage import Storage
@@ -123,12 +122,14 @@ def _remove_strays(table: Table, done: Instant, groups: Collection[GroupKey]) ->
     kind = BaseFileName if done.action == "commit" else LogFileName
     if kind is LogFileName and table.layout.slicing is Slicing.BY_BASE_INSTANT:
         return
+    write = Instant(requested_time=done.requested_time, action="deltacommit", state=State.REQUESTED)
+    begun = (table.storage.find(table.instant_path(write.at(state))) for state in (State.REQUESTED, State.INFLIGHT))
+    if kind is LogFileName and any(begun):
+        return  # of a writer that takes no lock and began in the same millisecond: its logs have such names, too
     for partition, names in _data_names(table, {partition for partition, _ in groups}).items():
         for name in names:
             path = f"{partition}/{name}" if partition else str(name)
             is_of_plan = isinstance(name, kind) and (partition, name.file_id) in groups
-            if kind is LogFileName and not (name.token or "").endswith(f"-{TOKEN_STAGE}"):
-                continue  # a write's: of a writer that takes no lock and began in the same millisecond
             if is_of_plan and name.instant == done.requested_time and path not in named:
                 table.storage.delete(path)
 
@@ -253,7 +254,8 @@ def _is_littered(storage: Storage, instant: str) -> bool:
     if not any(is_revoked(storage, instant, number) for number in attempts(storage, instant)):
         return False
     try:
-        finals = [p.final for go in decisions(storage, instant) for p in go.placements]
+        revoked = (go for go in decisions(storage, instant) if is_revoked(storage, instant, go.attempt))
+        finals = [p.final for go in revoked for p in go.placements]
     except MalformedError:  # `finish` says so
         return True
     return any(storage.find(final) is not None for final in finals)

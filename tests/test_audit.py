@@ -15,12 +15,18 @@ from typer.testing import CliRunner
 
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, OutputOptions
 from compactor_daemon.run import run_compactions
+from tests.attempts import open_table, run_all
 from tests.golden_tables import unzip_golden
+from tests.test_broken_rules import schedule, upsert
+from tests.test_writer import rows
+from tests.written import written_table
 from timeline.audit import InstantAudit, Verdict, audit, audited_instants
 from timeline.books import LEDGER, GroupBooks, audit_path, decode_books
 from timeline.cli import app
 from timeline.errors import UsageError
+from timeline.local_storage import LocalStorage
 from timeline.table import Table
+from writer_hooks.options import WriteOptions
 
 
 def compact(path: Path) -> list[str]:
@@ -242,3 +248,30 @@ def test_the_command(table: tuple[Path, str]) -> None:
     assert "wrong:" in bad.stdout
     with pytest.raises(UsageError, match="no ledger of this instant"):
         audited_instants(Table.open(str(path)), "20200101000000000")
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_log_that_was_not_merged_is_noticed_without_a_base_file_too(version: int, tmp_path: Path) -> None:
+    """As where an index puts new keys into logs: a write whose clock was behind completes under the compaction."""
+    path = tmp_path / "t"
+    written_table(path, version, rows((0, 1, 1.0), (3, 1, 1.0)), WriteOptions(buckets=1, slots=1))
+    upsert(LocalStorage(str(path)), rows((0, 2, 2.0)))
+    upsert(LocalStorage(str(path)), rows((3, 7, 7.0)))
+    (base,) = path.glob("*/*.parquet")
+    base.unlink()
+    if version == 9:
+        folder = path / open_table(path).config.timeline_folder
+        first = min(f.name[:17] for f in folder.iterdir() if f.name[:17].isdigit())
+        for file in folder.glob(f"{first}*"):
+            file.unlink()
+    late = max(path.glob("*/.*.log.*"))
+    content = late.read_bytes()
+    late.unlink()
+    instant = schedule(path).instant
+    assert instant is not None
+    run_all(open_table(path))
+    assert audit(open_table(path), instant).good
+    late.write_bytes(content)
+    found = audit(open_table(path), instant)
+    assert not found.good
+    assert late.name in str(found.groups[0].problems)

@@ -22,6 +22,7 @@ from compactor_daemon.unschedule import unschedule
 from tests.attempts import OUTPUT, base_files, decided, open_table, run_all, run_one
 from tests.faults import Call, HookedStorage
 from tests.golden_tables import unzip_golden
+from tests.log_compactions import request
 from tests.test_broken_rules import upsert
 from tests.test_standing import (
     BEFORE,
@@ -37,7 +38,7 @@ from tests.test_standing import (
     timeline_files,
 )
 from tests.test_writer import rows
-from tests.written import read_rows
+from tests.written import read_rows, written_table
 from timeline.commit_metadata import CommitMetadata, decode, encode
 from timeline.errors import BarrierError, ConflictError, LockError
 from timeline.history import load_history
@@ -45,6 +46,7 @@ from timeline.instant import Instant, State
 from timeline.local_storage import LocalStorage
 from timeline.read import read_table
 from timeline.rollback import roll_back
+from writer_hooks.options import WriteOptions
 
 
 class _Killed(BaseException):
@@ -351,4 +353,24 @@ def test_base_files_archived_behind_a_savepoint_count(tmp_path: Path) -> None:
     (folder / f"{first}.savepoint.requested").touch()
     (folder / f"{first}.savepoint.inflight").touch()
     (folder / f"{first}_{int(first) + 1}.savepoint").touch()
+    assert read_rows(path) == truth
+
+
+def test_a_write_in_the_millisecond_of_a_log_compaction_keeps_its_log(tmp_path: Path) -> None:
+    """Its requested file comes to light late; the log compaction is retired after it has completed."""
+    path = tmp_path / "t"
+    written_table(path, 9, rows((0, 1, 1.0), (3, 1, 1.0)), WriteOptions(buckets=1, slots=1))
+    for n in range(3):
+        upsert(LocalStorage(str(path)), rows((0, 2 + n, 2.0)))
+    instant = request(open_table(path))
+    publish(open_table(path), decided(open_table(path), instant), LOCK, OUTPUT)
+    upsert(LocalStorage(str(path)), rows((6, 7, 7.0)))
+    truth = read_rows(path)
+    time = max(f.name[:17] for f in timeline_files(path))
+    for file in timeline_files(path):
+        if file.name.startswith(time):
+            file.rename(file.with_name(instant + file.name[17:]))
+    for log in path.glob(f"*/.*_{time}.log.*"):
+        log.rename(log.with_name(log.name.replace(time, instant)))
+    run_all(open_table(path))
     assert read_rows(path) == truth

@@ -34,7 +34,7 @@ from timeline.slice_rules import SliceRules
 from timeline.slice_stream import SliceStream, base_tables
 from timeline.table import Table, TableSchema, consistent
 from timeline.undone import is_undone
-from timeline.view import DataFile, FileGroup, FileSlice, TableView, latest_base
+from timeline.view import DataFile, FileGroup, FileSlice, TableView, is_replaced, latest_base, slice_before
 
 _BATCH_ROWS = 65_536
 _MEMORY_BYTES = 1 << 30
@@ -153,7 +153,7 @@ def _now(table: Table, books: KeptBooks, problems: list[str]) -> _Now:
 
 
 def _audit_group(now: _Now, instant: str, books: GroupBooks) -> GroupAudit:
-    problems = [*_missed_logs(now, books), *_second_files(now, instant, books)]
+    problems = [*_missed_logs(now, instant, books), *_second_files(now, instant, books)]
     verdict = Verdict.WRONG
     try:
         books.ledger.check_itself(books.path(books.file_id))
@@ -169,13 +169,19 @@ def _audit_group(now: _Now, instant: str, books: GroupBooks) -> GroupAudit:
     )
 
 
-def _missed_logs(now: _Now, books: GroupBooks) -> Iterator[str]:
-    """Closure, looked at again: logs of the compacted slice which are not among the inputs."""
-    group, base = now.group(books), books.base
-    for slice_ in group.slices if group is not None and base is not None else ():
-        for log in slice_.logs if slice_.base is not None and str(slice_.base.name) == base else ():
-            if str(log.name) not in books.inputs:
-                yield f"{log.path} lies under the compaction but was not merged: its rows are in no base file"
+def _missed_logs(now: _Now, instant: str, books: GroupBooks) -> Iterator[str]:
+    """Closure, looked at again: logs of the compacted slice, also without a base file, which are not among the inputs.
+
+    Of a replaced file group nobody reads any. A log compaction takes some logs of a slice only.
+    """
+    group = now.group(books)
+    merges_logs = books.output is not None and isinstance(parse_data_file(books.output), LogFileName)
+    if group is None or now.view is None or is_replaced(group, now.view.facts) or merges_logs or not books.inputs:
+        return
+    below = slice_before(group, instant)
+    for log in below.logs if below is not None else ():
+        if str(log.name) not in books.inputs:
+            yield f"{log.path} lies under the compaction but was not merged: its rows are in no base file"
 
 
 def _second_files(now: _Now, instant: str, books: GroupBooks) -> Iterator[str]:
