@@ -102,7 +102,9 @@ class Rules:
         name = parse_data_file(path.rpartition("/")[2])
         if name is not None and call.name in ("place", "put_if_absent"):
             if str(name.token).endswith(OUR_TOKEN):
-                gos = decisions(world.disk, _instant_of(world.disk, path))  # taken back ones too: who does that removes it
+                gos = decisions(
+                    world.disk, _instant_of(world.disk, path)
+                )  # taken back ones too: who does that removes it
                 assert path in {p.final for go in gos for p in go.placements}, f"{path} has its final name before go"
         elif call.name != "put_if_absent":
             self.check_rows(world)
