@@ -147,7 +147,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     ),
     (
         "7: one base file",
-        seeds(300, hudi=True, locked=True, unschedules=False, services=frozenset(), compactors=2),
+        seeds(100, hudi=True, locked=True, unschedules=False, services=frozenset(), compactors=2),
         {"publish.remove_placed": nothing, "retire.remove_placed": nothing, "retire._remove_strays": nothing},
         "base files nobody names",
     ),

@@ -14,7 +14,7 @@ import pytest
 from tests.simulation.played import Stage, simulated
 from tests.simulation.story import Story
 
-SEEDS = int(os.environ.get("PHANTOMBASE_SEEDS", "2000"))
+SEEDS = int(os.environ.get("PHANTOMBASE_SEEDS", "1500"))
 SEED = os.environ.get("PHANTOMBASE_SEED")
 _CHUNKS = 10
 
@@ -46,9 +46,9 @@ def test_no_row_is_lost(chunk: int, stage: Stage) -> None:
     for seed in range(chunk, SEEDS, _CHUNKS):
         outcomes += played(seed, stage).outcomes
     print(dict(outcomes))
-    if SEEDS >= 2000:
+    if SEEDS >= 1500:
         seldom = {"compacted", "compacted by a fleet", "Hudi compacted", "unscheduled", "killed", "paused", "napped"}
-        assert all(outcomes[what] > 20 for what in seldom), "the stories have become dull"
+        assert all(outcomes[what] > 8 for what in seldom), "the stories have become dull"
 
 
 @pytest.mark.skipif(SEED is None, reason="PHANTOMBASE_SEED is not given")
