@@ -269,6 +269,7 @@ def test_an_empty_plan_stays_where_something_may_rest_on_it(version: int, tmp_pa
         with pytest.raises(ConflictError, match=why):
             unschedule(open_table(path), instant, LOCK)
         assert file.exists()
+        assert instant not in recorded_instants(LocalStorage(str(path)))
 
     os.utime(file)
     refused("being written")
