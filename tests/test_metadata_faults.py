@@ -25,7 +25,7 @@ from tests.interleave import serial_pools
 from tests.interop.shared_table import hudi_rs_reads
 from tests.seed import SEED
 from tests.test_writer_faults import CHAOS, chosen
-from tests.written import seed_note
+from tests.written import impatient, seed_note
 from timeline.books import audit_path
 from timeline.commit_metadata import CommitMetadata, encode
 from timeline.errors import PhantombaseError
@@ -85,7 +85,7 @@ class Ground:
 
     def upsert(self, path: Path, storage: Storage, batch: pa.Table) -> None:
         """A write, which takes every other writer for dead: all of this process are one process."""
-        options = WriteOptions(slots=1, lazy_rollback=False, heartbeat_expiry_s=-1.0)
+        options = impatient(WriteOptions(slots=1, lazy_rollback=False))
         write(open_table(path, storage), LocalEngine(batch, slots=1), Operation.UPSERT, options)
 
     def disturbed(self, path: Path, storage: Storage) -> None:

@@ -21,7 +21,7 @@ from tests.faults import Failure, HookedStorage, ProcessDied, die_at, fail_at, p
 from tests.interleave import serial_pools
 from tests.seed import SEED
 from tests.test_writer import rows
-from tests.written import Rows, check_nothing_left, read_rows, seed_note, written_table
+from tests.written import Rows, check_nothing_left, impatient, read_rows, seed_note, written_table
 from timeline.dead_writers import roll_back_dead_writers
 from timeline.errors import ConflictError, LockError, PhantombaseError
 from timeline.file_name import parse_data_file
@@ -79,7 +79,7 @@ class Ground:
 
     def write(self, storage: Storage, batch: pa.Table = BATCH) -> Written:
         """One upsert, which takes every other writer for dead: all of this process are one process."""
-        options = WriteOptions(buckets=self.buckets, slots=1, lazy_rollback=False, heartbeat_expiry_s=-1.0)
+        options = impatient(WriteOptions(buckets=self.buckets, slots=1, lazy_rollback=False))
         return write(
             open_table(Path(storage.base_path), storage), LocalEngine(batch, slots=1), Operation.UPSERT, options
         )

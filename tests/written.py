@@ -88,3 +88,9 @@ def seed_note(seed: int, *case: object) -> Iterator[None]:
     except BaseException as error:
         error.add_note(f"PHANTOMBASE_SEED={seed}, case {case}")
         raise
+
+
+def impatient(options: WriteOptions) -> WriteOptions:
+    """The same options for a writer to whom every other write is dead at once; users cannot ask for that."""
+    object.__setattr__(options, "heartbeat_expiry_s", -1.0)
+    return options

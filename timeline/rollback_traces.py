@@ -56,7 +56,7 @@ def _planned_groups(table: Table, time: str) -> frozenset[tuple[str, str]]:
 
 
 def _named_by_others(table: Table, time: str, action: str) -> frozenset[str]:
-    """Files of completed writes of that time. ConflictError: one that pends, of which nobody knows the files."""
+    """Files of completed writes of that time, of other actions. ConflictError: one pends, whose files are unknown."""
     timeline = table.load_timeline()
     others = [i for i in timeline.pending_writes_at(time) if i.family not in (action, "commit")]
     if others:
@@ -67,7 +67,7 @@ def _named_by_others(table: Table, time: str, action: str) -> frozenset[str]:
             found=others[0].action,
             todo="Let it complete, or be rolled back, with Hudi; then run again.",
         )
-    return table.named_files(timeline, time)
+    return table.named_files(timeline, time, but=action)
 
 
 def data_files(table: Table, partition: str) -> Iterator[tuple[Entry, BaseFileName | LogFileName]]:

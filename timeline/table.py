@@ -342,9 +342,10 @@ class Table:
             shared={time: self.named_files(timeline, time) for time in timeline.shared_times},
         )
 
-    def named_files(self, timeline: Timeline, time: str) -> frozenset[str]:
-        """Paths of the files that the completed writes of one time name."""
-        of = [self.commit_metadata(i) for i in timeline.completed if i.requested_time == time]
+    def named_files(self, timeline: Timeline, time: str, but: str | None = None) -> frozenset[str]:
+        """Paths of the files that the completed writes of one time name; `but`: not those of this action."""
+        writes = (i for i in timeline.completed if i.requested_time == time and i.family != but)
+        of = [self.commit_metadata(i) for i in writes]
         stats = (stat for metadata in of for part in metadata.partition_to_write_stats.values() for stat in part)
         return frozenset(stat.path for stat in stats if stat.path)
 

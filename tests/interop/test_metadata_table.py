@@ -24,6 +24,7 @@ from tests.interop.rows import Rows, same
 from tests.interop.shared_table import check_rows
 from tests.interop.test_random_history import History, tell
 from tests.judge.client import METADATA_TABLE, Judge
+from tests.written import impatient
 from timeline.local_storage import LocalStorage
 from timeline.metadata_table.location import METADATA_FOLDER
 from timeline.storage import Storage
@@ -160,7 +161,7 @@ def die_writing(table: IndexedTable, death: Death) -> None:
 
 def we_write(table: IndexedTable, rows: pa.Table, storage: Storage | None = None) -> None:
     """An upsert of ours, which takes every other writer for dead: all of this process are one process."""
-    options = WriteOptions(slots=1, lazy_rollback=False, heartbeat_expiry_s=-1.0)
+    options = impatient(WriteOptions(slots=1, lazy_rollback=False))
     write(open_table(table.path, storage), LocalEngine(rows, slots=1), Operation.UPSERT, options)
 
 
