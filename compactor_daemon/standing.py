@@ -205,7 +205,7 @@ def refuse_rollback(table: Table, instant: str) -> None:
                 path=table.storage.base_path,
                 instant=instant,
                 found=f"rollback {rollback.instant}",
-                todo="Let Hudi finish the rollback, then run again.",
+                todo="Let Hudi finish the rollback (a compaction run of Hudi does), then run again.",
             )
 
 
