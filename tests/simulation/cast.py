@@ -24,12 +24,15 @@ from tests.simulation.rows import metadata, partition_of, place_log, stat
 from tests.simulation.world import Host, World, WorldLock
 from timeline.dead_writers import roll_back_dead_writers
 from timeline.errors import PhantombaseError
+from timeline.picker import Picking
 from timeline.schedule import schedule_compaction
+from timeline.schedule_options import PLAN_NOW, ScheduleOptions
 from timeline.table import Table
 from writer_hooks.conflict import Footprint
 from writer_hooks.transaction import transaction
 
 OUTPUT = OutputOptions()
+MINOR = ScheduleOptions(picking=Picking.UNIVERSAL, compaction_trigger=2)
 RULES = Rules(max_concurrent=2, poll_s=0.1, sweep_s=0.2, once=True)
 RETRY = RetryOptions(retries=1000, backoff_s=1.0, backoff_max_s=1.0)
 
@@ -121,13 +124,15 @@ class Cast:
 
     # --- schedulers and compactors -----------------------------------------------------------------------------------
 
-    def scheduler(self, times: int) -> None:
-        """Requests compactions."""
+    def scheduler(self, times: int, *, minor: float = 0.0) -> None:
+        """Requests compactions; with the chance `minor` of log files alone, where those are of about equal size."""
         for _ in range(times):
             self.rest()
+            options = MINOR if minor and self.chance.random() < minor else PLAN_NOW
             try:
-                done = schedule_compaction(self.table(), self.lock, reserved_times)
+                done = schedule_compaction(self.table(), self.lock, reserved_times, options)
                 self.outcomes["scheduled" if done.instant else "nothing to schedule"] += 1
+                self.outcomes["log files alone"] += sum(r.plan.merges_logs for r in done.requested)
             except PhantombaseError as error:
                 self.outcomes[f"schedule: {error.what}"] += 1
 

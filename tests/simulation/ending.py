@@ -68,7 +68,7 @@ class Ending:
             if why in self._legitimate():
                 with suppress(PhantombaseError):
                     cast.unschedule(instant)
-        pending = Table.on(self.world.disk).load_timeline().pending_compactions
+        pending = Table.on(self.world.disk).load_timeline().pending_merges
         parked = {i.requested_time: cast.parked.get(i.requested_time) for i in pending}
         assert set(parked.values()) <= self._legitimate(), f"still pending: {parked}"
 
@@ -79,7 +79,10 @@ class Ending:
         """
         why: set[str | None] = {"files cannot be placed in this partition"} if self.world.disk.elsewhere else set()
         if self._stale:
-            why.add("the compaction plan names a file that is not there")
+            why |= {
+                "the compaction plan names a file that is not there",
+                "the planned log files cannot be merged with each other",
+            }
         return why | ({"two completed commits of one compaction"} if self.rules.doubled else set())
 
     def _age(self, staff: Staff) -> None:
@@ -119,9 +122,11 @@ class Ending:
         assert not beats, f"heartbeats are left: {beats}"
         for partition in rows.PARTITIONS:
             entries = disk.list(partition) if disk.find(partition) is not None else []
+            logs = [e.name for e in entries if ".log." in e.name and OUR_TOKEN in e.name]
             names = [e.name for e in entries if e.name.endswith(".parquet") and not e.name.endswith(rows.FIRST_FILE)]
+            names += logs
             strays = [n for n in names if f"{partition}/{n}" not in self.rules.named and self._counts(n)]
-            assert not strays, f"base files nobody names: {strays}"
+            assert not strays, f"files nobody names: {strays}"
 
     def _counts(self, name: str) -> bool:
         """Those that Hudi's compactor leaves behind are not our business."""

@@ -39,6 +39,7 @@ SCHEMA_TEXT = json.dumps(
         "fields": [{"name": "id", "type": "string"}, {"name": "part", "type": "string"}],
     }
 )
+_BASE_BYTES = 4096
 FIRST = "20251201000000000"
 FIRST_FILE = f"_{FIRST}.parquet"
 """How the names of a new table's base files end."""
@@ -136,8 +137,8 @@ def commit_bytes_of(table: Table, commit: CommitMetadata) -> bytes:
 
 
 def base_bytes(rows: Iterable[str]) -> bytes:
-    """A base file."""
-    return json.dumps(list(rows)).encode()
+    """A base file, much larger than a log file: log files alone are merged where that is asked for."""
+    return json.dumps(list(rows)).encode().ljust(_BASE_BYTES)
 
 
 def log_bytes(instant: str, row: str) -> bytes:

@@ -11,7 +11,7 @@ from compactor_daemon.records import GO, attempts, decisions, is_revoked, record
 from tests.simulation.rows import PARTITIONS, rows_in, snapshot
 from tests.simulation.world import Actor, Call, World
 from timeline.file_name import LogFileName, parse_data_file
-from timeline.instant import Instant, State
+from timeline.instant import MERGES, Instant, State
 from timeline.layout import RECORDS
 from timeline.storage import Storage
 from timeline.table import Table
@@ -46,6 +46,7 @@ class Rules:
         self._going: dict[str, str] = {}
         self._owners: dict[str, str] = {}
         self._used: set[str] = set()
+        self._taken: set[str] = set()
 
     def watch(self, world: World, actor: Actor, call: Call) -> None:
         """AssertionError: the call that was just made broke a rule."""
@@ -91,10 +92,11 @@ class Rules:
             done = Table.on(world.disk).completed_commits(instant)
             mine = self._owners.get(f"{instant}/{number}") == actor.host.name
             mine |= any(is_revoked(world.disk, instant, n) for n in attempts(world.disk, instant))
+            mine |= instant in self._taken  # it was done, and is being restored away
             assert done or mine or not self._is_pending(world, instant), f"{path} was deleted before {instant} is done"
 
     def _is_pending(self, world: World, instant: str) -> bool:
-        return any(i.requested_time == instant for i in Table.on(world.disk).load_timeline().pending_compactions)
+        return any(i.requested_time == instant for i in Table.on(world.disk).load_timeline().pending_merges)
 
     # --- data files --------------------------------------------------------------------------------------------------
 
@@ -120,12 +122,12 @@ class Rules:
             time = instant.requested_time
             if instant.state is State.REQUESTED and not actor.host.hudi:
                 # Whoever unschedules puts the plan back where it was decided meanwhile.
-                again = actor.host.name == "unscheduler" and instant.action == "compaction"
+                again = actor.host.name == "unscheduler" and instant.action in MERGES
                 assert again or time not in self._used, f"the time of {path} was used before"
             if instant.state is State.COMPLETED and instant.is_write:
                 self._completed(table, instant)
-            if instant.state is State.COMPLETED and instant.action == "commit":
-                count = sum(i.action == "commit" for i in table.completed_commits(time))
+            if instant.state is State.COMPLETED:
+                count = sum(i.action == instant.action for i in table.completed_commits(time))
                 if count > 1:
                     assert self._foreign, f"{time} was completed twice"
                     self.doubled.add(time)
@@ -152,6 +154,7 @@ class Rules:
         self.rows |= rows if not clustered else {r: g for r, g in rows.items() if r in replaced}
 
     def _undone(self, instant: Instant) -> None:
+        self._taken.add(instant.requested_time)
         effect = self._effects.pop((instant.requested_time, instant.family), Effect())
         for row in effect.added:
             del self.rows[row]

@@ -40,7 +40,7 @@ class Plot:
 
     `locked`: writers, schedulers and compactors share a lock. `hudi`: a Hudi compactor works beside ours. `deaths`,
     `pauses`: how many processes are killed, and how many stop for a while, or until all others are done. `faults`: how
-    many storage calls fail.
+    many storage calls fail. `minor`: how often log files alone are to be merged, see `Cast.scheduler`.
     """
 
     version: int
@@ -57,6 +57,7 @@ class Plot:
     services: frozenset[str] = frozenset()
     partitions: int = 1
     writes: int = 4
+    minor: float = 0.0
 
     @staticmethod
     def of(pick: random.Random) -> Plot:
@@ -78,6 +79,7 @@ class Plot:
             pauses=pick.choice((0, 0, 1, 2)) if "restore" not in services else 0,
             faults=pick.choice((0, 0, 0, 1, 3)),
             services=services,
+            minor=pick.choice((0.0, 0.5, 0.9)) if version == 9 and locked else 0.0,
         )
 
 
@@ -146,7 +148,7 @@ class Story:
             self._before(writer)
         for number in range(plot.writers):
             self._begin(f"writer {number}", lambda: cast.writer(plot.writes, self._group))
-        self._begin("scheduler", lambda: cast.scheduler(5))
+        self._begin("scheduler", lambda: cast.scheduler(5, minor=plot.minor))
         for number in range(plot.compactors):
             self._begin(f"compactor {number}", lambda: cast.compactor(4))
         for number in range(plot.daemons):
