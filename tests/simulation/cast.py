@@ -119,7 +119,7 @@ class Cast:
     def roll_back(self, table: Table) -> None:
         """Rolls dead writers back."""
         roll_back_dead_writers(
-            table, self.lock, lazy=False, now_ms=self.world.now_ms, expiry_s=120.0, reserved=reserved_times
+            table, self.lock, lazy=False, now_ms=self.world.clock_ms(), expiry_s=120.0, reserved=reserved_times
         )
 
     # --- schedulers and compactors -----------------------------------------------------------------------------------

@@ -33,6 +33,8 @@ class Ending:
 
     def play(self) -> None:
         """Everybody who is awake is done by now. AssertionError: something is lost, doubled, pending or lies around."""
+        for host in self.world.hosts:
+            host.wrong_ms = 0
         self._finish()
         frozen = [h for h in self.world.hosts if h.frozen]
         for host in frozen:

@@ -20,8 +20,10 @@ from tests.simulation.world import Actor, Call, Fault, Host, World, WorldLock
 
 ATTEMPT = AttemptOptions(foreign_grace_s=0.3, foreign_look_s=0.0, barrier_s=0.6, barrier_poll_s=0.03)
 
-
-_ZONES_MS = tuple(hours * 3_600_000 for hours in (0, 0, 5, -8))
+_HOUR_MS = 3_600_000
+_JUMP_MS = 67 * 60_000
+"""No whole hour: a clock that is wrong by that looks as if it were in another zone."""
+_ZONES_MS = tuple(hours * _HOUR_MS for hours in (0, 0, 5, -8))
 
 
 _BESIDE: tuple[frozenset[str], ...] = (
@@ -40,7 +42,8 @@ class Plot:
 
     `locked`: writers, schedulers and compactors share a lock. `hudi`: a Hudi compactor works beside ours. `deaths`,
     `pauses`: how many processes are killed, and how many stop for a while, or until all others are done. `faults`: how
-    many storage calls fail. `minor`: how often log files alone are to be merged, see `Cast.scheduler`.
+    many storage calls fail. `minor`: how often log files alone are to be merged, see `Cast.scheduler`. `jumps`:
+    how often a process's clock goes about an hour forward or back, or is put right again.
     """
 
     version: int
@@ -58,6 +61,7 @@ class Plot:
     partitions: int = 1
     writes: int = 4
     minor: float = 0.0
+    jumps: int = 0
 
     @staticmethod
     def of(pick: random.Random) -> Plot:
@@ -118,6 +122,7 @@ class Story:
         self._over = False
         self._roles: dict[Host, Callable[[], None]] = {}
         self._deaths, self._pauses, self._faults = self.plot.deaths, self.plot.pauses, self.plot.faults
+        self._jumps = self.plot.jumps
 
     @property
     def outcomes(self) -> Counter[str]:
@@ -195,7 +200,7 @@ class Story:
             host.ahead_ms = self.pick.choice(_ZONES_MS)
 
     def _trouble(self) -> None:
-        if not (self._deaths or self._pauses) or self.pick.random() > 1 / 60:
+        if not (self._deaths or self._pauses or self._jumps) or self.pick.random() > 1 / 60:
             return
         living = [h for h in self._roles if not (h.dead or h.frozen or self.world.is_over(h))]
         if not living:
@@ -203,13 +208,18 @@ class Story:
         host = self.pick.choice(living)
         if host.name in SERVICES or host.name == "operator":
             return
-        if self._deaths and (not self._pauses or self.pick.random() < 0.5):
+        if self._jumps and self.pick.random() < 0.5:
+            self._jumps -= 1
+            host.wrong_ms = self.pick.choice((_JUMP_MS, -_JUMP_MS)) if not host.wrong_ms else 0
+            self.outcomes["clocks jumped"] += 1
+            self.rules.note(f"the clock of {host.name} jumps to {host.wrong_ms / 1000} s")
+        elif self._deaths and (not self._pauses or self.pick.random() < 0.5):
             self._deaths -= 1
             self.outcomes["killed"] += 1
             self.rules.note(f"{host.name} is killed")
             self.world.kill(host)
             self._roles[host]()
-        elif self._may_pause(host):
+        elif self._pauses and self._may_pause(host):
             self._pauses -= 1
             naps = self.pick.random() < 0.5 or not self.cast.may_oversleep(host, self.plot.version)
             host.thaw_at = self.world.steps + self.pick.randrange(1, 300) if naps else None

@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import os
+import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from tests.simulation.played import Stage, simulated
-from tests.simulation.story import Story
+from tests.simulation.story import Plot, Story
 
 SEEDS = int(os.environ.get("PHANTOMBASE_SEEDS", "1500"))
 SEED = os.environ.get("PHANTOMBASE_SEED")
@@ -25,9 +27,9 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     yield from simulated(monkeypatch)
 
 
-def played(seed: int, stage: Stage, *, trace: bool = False) -> Story:
+def played(seed: int, stage: Stage, *, trace: bool = False, plot: Plot | None = None) -> Story:
     """A story to its end; AssertionError or an error of the tree with the seed in a note."""
-    story = Story(seed, trace=trace)
+    story = Story(seed, trace=trace, plot=plot)
     try:
         story.play(stage)
     except BaseException as error:
@@ -58,6 +60,18 @@ def test_no_row_is_lost(chunk: int, stage: Stage) -> None:
             "log files alone",
         }
         assert all(outcomes[what] > 8 for what in seldom), "the stories have become dull"
+
+
+def test_clocks_jump(stage: Stage) -> None:
+    """By an hour, forward and back, in mid-run: what is refused then is done once they are right."""
+    outcomes: Counter[str] = Counter()
+    for seed in range(60):
+        plot = replace(Plot.of(random.Random(seed)), locked=True, hudi=False, jumps=4)
+        outcomes += played(seed, stage, plot=plot).outcomes
+    print(dict(outcomes))
+    refused = sum(number for what, number in outcomes.items() if "this process's clock" in what)
+    assert outcomes["clocks jumped"] > 60
+    assert refused > 8
 
 
 @pytest.mark.skipif(SEED is None, reason="PHANTOMBASE_SEED is not given")

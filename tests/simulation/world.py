@@ -58,8 +58,9 @@ class Call:
 class Host:
     """A simulated process. `frozen`: it does nothing until somebody wakes it, or until `thaw_at` steps were made.
 
-    `session`: number of its session with ZooKeeper; `woken` is told when it has a new one. `ahead_ms`: of its clock, or
-    of its zone. `hudi`: it plays a process of Hudi, which takes the time from its clock and asks nobody.
+    `session`: number of its session with ZooKeeper; `woken` is told when it has a new one. `ahead_ms`: of its zone.
+    `wrong_ms`: how far its clock is ahead of the storage's.
+    `hudi`: it plays a process of Hudi, which takes the time from its clock and asks nobody.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Host:
     frozen: bool = False
     thaw_at: int | None = None
     session: int = 0
+    wrong_ms: int = 0
     woken: Callable[[], None] = lambda: None
     names_made: int = 0
     ahead_ms: int = 0
@@ -167,6 +169,10 @@ class World:
         host.frozen, host.thaw_at = False, None
         host.session += 1
         host.woken()
+
+    def clock_ms(self) -> int:
+        """The clock of the process whose turn it is."""
+        return self.now_ms + (self.running.host.wrong_ms if self.running is not None else 0)
 
     def is_over(self, host: Host) -> bool:
         """Whether nothing of it runs any more."""
