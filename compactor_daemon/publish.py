@@ -91,7 +91,8 @@ def _complete(table: Table, go: Go, kept: Go, update: Update | None) -> None:
     storage.delete(inflight_path(table, go.instant))  # a dead JVM attempt's: Hudi refuses to go on beside it
     tell(table, change, update)
     path = _completed_path(table, go)
-    storage.put_if_absent(path, kept.content)
+    if not completed_commits(table, go.instant):  # an executor of Hudi may take no lock
+        storage.put_if_absent(path, kept.content)
     _look_back(table, go, path)
     done = completed_compaction(table, go.instant)
     if done is None:

@@ -64,6 +64,11 @@ def retire(table: Table, go: Go, output: OutputOptions) -> None:
     finals = [(p, *p.final.rpartition("/")[::2]) for p in placements]
     gone = any(parse_data_file(text) not in names[partition] for _, partition, text in finals)
     timeline = table.load_timeline()
+    if gone and completed_compaction(table, go.instant) is None:
+        # Archived since it was looked for: a file may be gone with a replace commit that was archived, too.
+        raise MissingFileError(
+            "a decided compaction is not completed any more", path=go.completed_path, instant=go.instant
+        )
     replaced = table.replaced_groups(timeline) if gone else {}
     for placement, partition, text in finals:
         # A newer base file of the group, or the group replaced: a cleaner may have taken this one, and it is needed no
@@ -194,8 +199,11 @@ def finish(table: Table, instant: str, lock: TableLock, output: OutputOptions) -
         named = named_files(table, done)
         if go is not None and is_ours(table, done, go):
             retire(table, go, output)
-        for one in decisions(storage, instant):
-            remove_placed(table, one, keep=named)
+        placed = (p.final for one in decisions(storage, instant) for p in one.placements)
+        if any(final not in named and storage.find(final) is not None for final in placed):
+            with lock.hold("remove files of a decision"):  # else from under the hands of who publishes it
+                for one in decisions(storage, instant):
+                    remove_placed(table, one, keep=named)
     elif decisions(storage, instant) and not _taken_back(table, instant, lock):
         return
     if go is None:
