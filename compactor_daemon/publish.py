@@ -63,7 +63,7 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
     again.
     """
     table = table.reload()
-    placed, update = go, None
+    placed, update = replace(go, placements=()), None
     if completed_compaction(table, go.instant) is None and _may_stand(table, go):
         placed = without_groups(go, table.replaced_groups(table.load_timeline()), table.layout)
         _place_all(table, placed, output)
@@ -77,7 +77,7 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
         _check_publishable(table, go)
         kept = without_groups(go, table.replaced_groups(table.load_timeline()), table.layout)
         remove_placed(table, go, keep={p.final for p in kept.placements})
-        if kept.placements != placed.placements:  # a file group was replaced meanwhile, or a replace commit rolled back
+        if kept.placements != placed.placements:  # it did not stand at first; or a file group was replaced meanwhile
             before = set(placed.placements)
             _place_all(table, replace(kept, placements=tuple(p for p in kept.placements if p not in before)), output)
             update = None

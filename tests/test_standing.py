@@ -151,6 +151,21 @@ def test_while_a_restore_is_pending_nothing_is_done(version: int, tmp_path: Path
     assert read_rows(path) == BEFORE
 
 
+@VERSIONS
+def test_what_could_not_be_published_at_first_is_placed_in_the_lock(version: int, tmp_path: Path) -> None:
+    """The restore ends, given up, before the publisher has the lock: its commit names files that are there."""
+    path = tmp_path / "t"
+    instant = planned(path, version)
+    table = open_table(path)
+    go = decided(table, instant)
+    pending = Instant(requested_time=table.next_time(table.load_timeline()), action="restore", state=State.REQUESTED)
+    file = path / table.instant_path(pending)
+    file.write_bytes(b"")
+    publish(open_table(path), go, Sleeper(file.unlink), OUTPUT)
+    assert base_files(path, instant)
+    assert read_rows(path) == BEFORE
+
+
 # --- rolled back ------------------------------------------------------------------------------------------------------
 
 
