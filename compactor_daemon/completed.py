@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from compactor_daemon.records import Go
 from timeline.books import LEDGER
-from timeline.commit_metadata import LOG_COMPACT, CommitMetadata
+from timeline.commit_metadata import LOG_COMPACT
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import ConflictError
 from timeline.instant import Instant
@@ -45,24 +47,20 @@ def is_ours(table: Table, done: Instant, go: Go) -> bool:
     Its path and bytes are not asked: an upgrade by Hudi renames and rewrites a completed commit.
     """
     metadata = table.commit_metadata(done)
-    named = _named(metadata)
+    named = metadata.named_files
     if named or not go.placements:
         return named <= {p.final for p in go.placements}
     decided = decode_commit(go.content, go.completed_path)
     return metadata.extra_metadata.get(LEDGER) == decided.extra_metadata[LEDGER]
 
 
-def remove_placed(table: Table, go: Go, keep: set[str]) -> None:
+def remove_placed(table: Table, go: Go, keep: Collection[str]) -> None:
     """Takes the final names of a decision's files away, but for those to `keep`."""
     for placement in go.placements:
         if placement.final not in keep:
             table.storage.delete(placement.final)
 
 
-def named_files(table: Table, done: Instant) -> set[str]:
+def named_files(table: Table, done: Instant) -> frozenset[str]:
     """Paths of the files a completed commit names."""
-    return _named(table.commit_metadata(done))
-
-
-def _named(metadata: CommitMetadata) -> set[str]:
-    return {s.path for stats in metadata.partition_to_write_stats.values() for s in stats if s.path}
+    return table.commit_metadata(done).named_files

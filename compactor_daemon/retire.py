@@ -21,7 +21,6 @@ from compactor_daemon.records import (
     attempts,
     decisions,
     declare_dead,
-    find_go,
     instant_folder,
     is_revoked,
     recorded_instants,
@@ -189,22 +188,23 @@ def finish(table: Table, instant: str, lock: TableLock, output: OutputOptions) -
     storage = table.storage
     done = completed_compaction(table, instant)
     try:
-        go = find_go(storage, instant)
+        made = decisions(storage, instant)
     except MalformedError:
         if done is None:
             raise
         _finish_by_commit(table, done, output)
         return
+    go = next((one for one in made if not is_revoked(storage, instant, one.attempt)), None)
     if done is not None:
         named = named_files(table, done)
         if go is not None and is_ours(table, done, go):
             retire(table, go, output)
-        placed = (p.final for one in decisions(storage, instant) for p in one.placements)
+        placed = (p.final for one in made for p in one.placements)
         if any(final not in named and storage.find(final) is not None for final in placed):
             with lock.hold("remove files of a decision"):  # else from under the hands of who publishes it
-                for one in decisions(storage, instant):
+                for one in made:
                     remove_placed(table, one, keep=named)
-    elif decisions(storage, instant) and not _taken_back(table, instant, lock):
+    elif made and not _taken_back(table, instant, lock):
         return
     if go is None:
         declare_dead(storage, instant, "completed by somebody else")

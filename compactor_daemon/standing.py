@@ -22,6 +22,7 @@ from timeline.errors import ConflictError, MalformedError
 from timeline.half_upgraded import refuse_half_upgraded
 from timeline.instant import Instant
 from timeline.pending_rollbacks import UNREADABLE_TODO, UnreadableRollback, pending_rollbacks
+from timeline.report import planned_paths
 from timeline.table import Table
 
 
@@ -138,12 +139,11 @@ def look_at_planned(table: Table) -> Seen:
 def _back(table: Table, timeline: Timeline, instant: str, passed: Collection[str]) -> tuple[str, ...]:
     """Of a replace commit that was archived since the files are gone; of one that was rolled back they are there."""
     replaced = table.replaced_groups(timeline)
-    found = []
-    for operation in table.compaction_plan(instant).operations:
+    found, plan = [], table.compaction_plan(instant)
+    for operation in plan.operations:
         partition, group = operation.partition_path, f"{operation.partition_path}/{operation.file_id}"
         if group in passed and (partition, operation.file_id) not in replaced:
-            names = [*operation.delta_file_paths, *([operation.data_file_path] if operation.data_file_path else [])]
-            paths = [f"{partition}/{name}" if partition else name for name in names]
+            paths = planned_paths(replace(plan, operations=(operation,)))
             if any(table.storage.find(path) is not None for path in paths):
                 found.append(group)
     return tuple(found)

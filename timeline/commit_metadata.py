@@ -101,6 +101,11 @@ class CommitMetadata:
     operation_type: str | None = None
     partition_to_replace_file_ids: Mapping[str, tuple[str, ...]] | None = None
 
+    @property
+    def named_files(self) -> frozenset[str]:
+        """Paths of the files it names."""
+        return frozenset(s.path for stats in self.partition_to_write_stats.values() for s in stats if s.path)
+
 
 def decode(data: bytes, where: str) -> CommitMetadata:
     """The metadata in a commit file of any version; unknown fields are ignored.

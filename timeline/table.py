@@ -345,9 +345,7 @@ class Table:
     def named_files(self, timeline: Timeline, time: str, but: str | None = None) -> frozenset[str]:
         """Paths of the files that the completed writes of one time name; `but`: not those of this action."""
         writes = (i for i in timeline.completed if i.requested_time == time and i.family != but)
-        of = [self.commit_metadata(i) for i in writes]
-        stats = (stat for metadata in of for part in metadata.partition_to_write_stats.values() for stat in part)
-        return frozenset(stat.path for stat in stats if stat.path)
+        return frozenset().union(*(self.commit_metadata(i).named_files for i in writes))
 
     def replaced_groups(self, timeline: Timeline) -> dict[GroupKey, str]:
         """File groups that completed replace commits have replaced, each with the instant that did."""

@@ -23,8 +23,7 @@ def is_undone(table: Table, instant: str, written: Collection[str]) -> bool:
     timeline = table.load_timeline()  # the archive behind it: Hudi archives an instant before it takes it off
     for done in table.completed_commits(instant):
         metadata = table.commit_metadata(done)
-        named = {s.path for stats in metadata.partition_to_write_stats.values() for s in stats}
-        if LEDGER in metadata.extra_metadata or not named.isdisjoint(written):
+        if LEDGER in metadata.extra_metadata or not metadata.named_files.isdisjoint(written):
             return False
         # Else a write that shares the millisecond, or the same plan, executed by Hudi since: it names other files.
     return was_undone(instant, table.with_archive(timeline))

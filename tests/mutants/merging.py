@@ -89,7 +89,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("audit", "return books.key not in view.facts.compacted and books.path(books.output or \"\") not in now.books.named", "return True", "audit_undone"),
     ("audit", "if books.key in view.facts.replaced:", "if False:", "audit_undone"),
     ("undone", "refuse_half_upgraded(table)\n", "pass\n", "audit_undone"),
-    ("undone", "if LEDGER in metadata.extra_metadata or not named.isdisjoint(written):", "if False:", "audit_undone"),
+    ("undone", "if LEDGER in metadata.extra_metadata or not metadata.named_files.isdisjoint(written):", "if False:", "audit_undone"),
     ("undone", "if instant in archived:", "if False:", "audit_undone"),
     ("undone", "return instant >= timeline.start or any(time < instant for time in archived)", "return instant >= timeline.start", "audit_undone"),
     ("audit_log", " or _read(storage, path).ledger == ledger:", ":", "audit_undone"),

@@ -105,7 +105,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/retire", "    return tuple(i for i in recorded if i not in pending and _is_littered(table.storage, i))\n", "    return tuple(i for i in recorded if _is_littered(table.storage, i))\n", "retire"),
     ("compactor_daemon/retire", "        if go is not None and is_ours(table, done, go):\n", "        if go is not None:\n", "retire"),
     ("compactor_daemon/retire", "            remove_placed(table, one, keep=named)\n", "            pass\n", "attempt"),
-    ("compactor_daemon/retire", "    elif decisions(storage, instant) and not _taken_back(table, instant, lock):\n        return\n", "", "standing"),
+    ("compactor_daemon/retire", "    elif made and not _taken_back(table, instant, lock):\n        return\n", "", "standing"),
     ("compactor_daemon/retire", "    if go is None:\n        declare_dead(", "    if False:\n        declare_dead(", "retire"),
     ("compactor_daemon/retire", '    with lock.hold("take a decision back"):\n', "    if True:\n", "retire"),
     ("compactor_daemon/retire", "            if ruling.standing in (Standing.STANDS, Standing.WAITS):\n", "            if ruling.standing is Standing.STANDS:\n", "retire"),
