@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 import structlog
 
 from compactor_daemon.completed import completed_compaction, is_ours, named_files, remove_placed
+from compactor_daemon.decision_of_commit import go_of_commit
 from compactor_daemon.options import OutputOptions
 from compactor_daemon.publish import place
 from compactor_daemon.records import (
@@ -28,7 +29,6 @@ from compactor_daemon.records import (
 from compactor_daemon.replaced import placed_group
 from compactor_daemon.standing import Standing, refuse_rollback, standing_of
 from compactor_daemon.take_back import take_back
-from compactor_daemon.unreadable import go_of_commit
 from timeline.audit_log import add_entry
 from timeline.books import LEDGER
 from timeline.commit_metadata import decode as decode_commit

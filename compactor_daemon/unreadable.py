@@ -1,6 +1,6 @@
 """What is done about an attempt whose `fate` cannot be read: it may have decided the compaction (`go`).
 
-Once the compaction is completed, its commit says all that the record said: `go_of_commit`. Before that nothing is
+Once the compaction is completed, its commit says all that the record said (`go_of_commit`). Before that nothing is
 decided anew until an operator, who knows that no compactor works on it, has it taken back: `take_back_unreadable`, in
 one lock section:
 
@@ -24,17 +24,13 @@ from dataclasses import dataclass
 import structlog
 
 from compactor_daemon.completed import completed_compaction
+from compactor_daemon.decision_of_commit import finished_slices
 from compactor_daemon.foreign import foreign_trace, refuse_live
 from compactor_daemon.options import AttemptOptions
 from compactor_daemon.records import (
     STAGED_ENDINGS,
-    Go,
-    Placement,
-    SliceDone,
     attempt_folder,
     attempts,
-    done_slices,
-    instant_folder,
     read_fate,
     recorded_instants,
     revoke_decision,
@@ -44,7 +40,6 @@ from compactor_daemon.standing import refuse_rollback
 from timeline.errors import ConflictError, MalformedError, MissingFileError, UsageError
 from timeline.file_name import BaseFileName, parse_data_file
 from timeline.heartbeat import is_live, process_name, read_heartbeat
-from timeline.instant import Instant
 from timeline.layout import Slicing
 from timeline.lock import TableLock
 from timeline.metadata_table.update import forget
@@ -61,29 +56,6 @@ class TakenBack:
 
     attempt: int | None
     files: tuple[str, ...] = ()
-
-
-def go_of_commit(table: Table, done: Instant) -> Go:
-    """The decision that a completed commit of ours was made of."""
-    storage, instant = table.storage, done.requested_time
-    metadata = table.commit_metadata(done)
-    staged = {d.final: d.staged for d in _finished(storage, instant) if d.staged is not None}
-    nowhere = f"{instant_folder(instant)}/lost"
-    return Go(
-        instant=instant,
-        attempt=max(attempts(storage, instant), default=1),
-        nonce="",
-        table_version=table.config.version,
-        completion_time=done.completion_time,
-        completed_path=table.instant_path(done),
-        content=storage.read(table.instant_path(done)),
-        placements=tuple(
-            Placement(staged=staged.get(stat.path, nowhere), final=stat.path, size=stat.file_size_in_bytes)
-            for stats in metadata.partition_to_write_stats.values()
-            for stat in stats
-            if stat.path
-        ),
-    )
 
 
 def take_back_unreadable(
@@ -150,14 +122,9 @@ def _refuse_at_work(table: Table, instant: str, options: AttemptOptions) -> None
     refuse_rollback(table, instant)
 
 
-def _finished(storage: Storage, instant: str) -> list[SliceDone]:
-    """Finished slices of all attempts: what a decision names is among them."""
-    return [d for number in attempts(storage, instant) for d in done_slices(storage, instant, number).values()]
-
-
 def _finals(table: Table, instant: str) -> tuple[str, ...]:
     """The files there that a decision on the instant may have given final names."""
-    finished = _finished(table.storage, instant)
+    finished = finished_slices(table.storage, instant)
     groups: set[GroupKey] = {(d.partition, d.file_id) for d in finished}
     with suppress(MissingFileError):  # the plan is gone: the records know the file groups
         groups |= {(o.partition_path, o.file_id) for o in table.compaction_plan(instant).operations}

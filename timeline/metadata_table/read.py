@@ -15,10 +15,10 @@ from timeline.metadata_table.location import METADATA_FOLDER, open_metadata_tabl
 from timeline.metadata_table.partitions import FILES
 from timeline.metadata_table.valid_instants import valid_instants
 from timeline.read import visibility_of
+from timeline.since_compaction import commits_since_compaction
 from timeline.slice_log import slice_blocks
 from timeline.storage import Storage
 from timeline.table import Table
-from timeline.triggers import commits_since_compaction
 from timeline.view import FileSlice, is_replaced, latest_slice
 
 

@@ -1,0 +1,36 @@
+"""The decision that a completed commit was made of, read from the commit where its record cannot be read."""
+
+from __future__ import annotations
+
+from compactor_daemon.records import Go, Placement, SliceDone, attempts, done_slices, instant_folder
+from timeline.instant import Instant
+from timeline.storage import Storage
+from timeline.table import Table
+
+
+def go_of_commit(table: Table, done: Instant) -> Go:
+    """The decision that a completed commit of ours was made of."""
+    storage, instant = table.storage, done.requested_time
+    metadata = table.commit_metadata(done)
+    staged = {d.final: d.staged for d in finished_slices(storage, instant) if d.staged is not None}
+    nowhere = f"{instant_folder(instant)}/lost"
+    return Go(
+        instant=instant,
+        attempt=max(attempts(storage, instant), default=1),
+        nonce="",
+        table_version=table.config.version,
+        completion_time=done.completion_time,
+        completed_path=table.instant_path(done),
+        content=storage.read(table.instant_path(done)),
+        placements=tuple(
+            Placement(staged=staged.get(stat.path, nowhere), final=stat.path, size=stat.file_size_in_bytes)
+            for stats in metadata.partition_to_write_stats.values()
+            for stat in stats
+            if stat.path
+        ),
+    )
+
+
+def finished_slices(storage: Storage, instant: str) -> list[SliceDone]:
+    """Finished slices of all attempts: what a decision names is among them."""
+    return [d for number in attempts(storage, instant) for d in done_slices(storage, instant, number).values()]
