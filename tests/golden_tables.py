@@ -7,9 +7,9 @@ from pathlib import Path
 from types import MappingProxyType
 from zipfile import ZipFile
 
-_FOLDER = Path(__file__).parent / "golden"
+from tests.places import GOLDEN_FOLDER
 
-GOLDEN: tuple[str, ...] = tuple(sorted(path.stem for path in _FOLDER.glob("*.zip")))
+GOLDEN: tuple[str, ...] = tuple(sorted(path.stem for path in GOLDEN_FOLDER.glob("*.zip")))
 """All names, `<version>_<case>`: `v6_plain`, `v9_types`, ..."""
 
 
@@ -23,7 +23,7 @@ def unzip_golden(name: str, into: Path) -> Path:
 
     What Hudi reads from it lies beside it in `into/<case>.expected`. Two versions of a case need two folders.
     """
-    with ZipFile(_FOLDER / f"{name}.zip", metadata_encoding="utf-8") as archive:
+    with ZipFile(GOLDEN_FOLDER / f"{name}.zip", metadata_encoding="utf-8") as archive:
         archive.extractall(into)
     return into / golden_case(name)
 
@@ -35,7 +35,7 @@ def golden_metadata(name: str) -> MappingProxyType[str, bytes]:
     Left out: the metadata table (a table of its own) and Hadoop's `.crc` side files.
     """
     prefix = f"{golden_case(name)}/"
-    with ZipFile(_FOLDER / f"{name}.zip", metadata_encoding="utf-8") as archive:
+    with ZipFile(GOLDEN_FOLDER / f"{name}.zip", metadata_encoding="utf-8") as archive:
         return MappingProxyType(
             {
                 member.removeprefix(prefix): archive.read(member)

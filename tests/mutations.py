@@ -18,8 +18,8 @@ from pathlib import Path
 
 from tests.mutants import MUTANTS
 from tests.mutants.mutant import Mutant
+from tests.places import ROOT
 
-ROOT = Path(__file__).parent.parent
 WORKERS = 2
 RUN_S_MAX = 300
 

@@ -18,6 +18,7 @@ import pyspark
 import pytest
 
 from compactor_daemon.class_archive import spark_java
+from tests.places import ROOT
 from tests.zookeeper import wait_until
 
 START_MAX_S = 300.0
@@ -96,7 +97,7 @@ def _environment(host: str) -> dict[str, str]:
         "SPARK_HOME": str(_HOME),
         "SPARK_SCALA_VERSION": scala,
         "SPARK_LOCAL_IP": host,
-        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "PYTHONPATH": str(ROOT),
     }
 
 

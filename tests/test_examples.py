@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.places import ROOT
 from timeline.read import read_table
 from timeline.table import Table
 
-EXAMPLES = Path(__file__).parents[1] / "deploy/examples"
+EXAMPLES = ROOT / "deploy/examples"
 COMPACTS = {"inline", "async_in_job", "streaming"}
 
 

@@ -22,6 +22,7 @@ from compactor_daemon.run import run_compactions
 from tests.attempts import check_whole, open_table, visible_files
 from tests.compare import assert_same_rows
 from tests.golden_tables import unzip_golden
+from tests.places import ROOT
 from tests.seed import SEED
 from tests.zookeeper import wait_until
 from timeline.layout import RECORDS
@@ -55,7 +56,7 @@ def started(path: Path, *options: str, locks: bool = True) -> Iterator[subproces
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[1],
+        cwd=ROOT,
         env=environment,
     )
     try:

@@ -22,6 +22,7 @@ from compactor_daemon.records import DEAD, GO, attempts, done_slices, read_fate
 from compactor_daemon.reserved import reserved_times
 from tests.attempts import check_no_strays, open_table
 from tests.gated_compactor import Begun, Gate
+from tests.places import ROOT
 from tests.spark_cluster import SparkCluster, children, kill, parent
 from tests.zookeeper import ZooKeeper, wait_until
 from timeline.local_storage import LocalStorage
@@ -87,7 +88,7 @@ def new_files(path: Path, instant: str) -> list[Path]:
 @contextmanager
 def command(gate: Gate, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     """A process of `compactor-daemon`; it does not outlive the context."""
-    repository = str(Path(__file__).parents[1])
+    repository = str(ROOT)
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.gated_compactor", *map(str, arguments)],
         env=os.environ | {"GATE": str(gate.folder), "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": repository},

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.places import GOLDEN_FOLDER
 from timeline.bloom import ALWAYS_TRUE, SATURATED_KEYS, BloomBuilder, BloomFilter
 from timeline.errors import MalformedError, UnsupportedError
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 BITS, HASHES = 2_587_966, 30
 
 # What BloomFilterFactory of Hudi 0.15.0 and of 1.2.0 (the same) makes of `java_keys(n)` in the default shape:
@@ -103,7 +103,7 @@ def test_known_positions() -> None:
 
 @pytest.mark.parametrize("case", ["v6_plain", "v6_complex_key", "v8_bucket_nonpart", "v9_clustered"])
 def test_same_text_as_real_base_files(case: str, tmp_path: Path) -> None:
-    zipfile.ZipFile(GOLDEN / f"{case}.zip").extractall(tmp_path)
+    zipfile.ZipFile(GOLDEN_FOLDER / f"{case}.zip").extractall(tmp_path)
     table = tmp_path / case.partition("_")[2]
     files = [path for path in table.rglob("*_*.parquet") if ".hoodie" not in path.parts]
     assert len(files) >= 2

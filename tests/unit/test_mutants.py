@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 from tests.mutants import MUTANTS
 from tests.mutations import modules_of, source_path
-
-ROOT = Path(__file__).parents[2]
+from tests.places import ROOT
 
 PROTOCOL = (
     "compactor_daemon/attempt", "compactor_daemon/decision", "compactor_daemon/foreign", "compactor_daemon/inputs",

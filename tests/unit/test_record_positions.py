@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.golden_tables import unzip_golden
+from tests.places import GOLDEN_FOLDER
 from timeline.errors import MalformedError
 from timeline.log_block import scan_blocks
 from timeline.log_decode import count_entries
 from timeline.record_positions import parse_positions, print_positions
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 RECORD_POSITIONS = 5
 
 # Roaring64NavigableMap (RoaringBitmap 0.9.45): runOptimize, serializePortable.
@@ -54,7 +54,7 @@ def headers(log: bytes) -> Iterator[dict[int, str]]:
 
 
 def real_headers(case: str) -> list[str]:
-    with zipfile.ZipFile(GOLDEN / f"{case}.zip") as archive:
+    with zipfile.ZipFile(GOLDEN_FOLDER / f"{case}.zip") as archive:
         logs = [archive.read(n) for n in archive.namelist() if ".log." in n and "/.hoodie/" not in n]
     found = [header.get(RECORD_POSITIONS) for log in logs for header in headers(log)]
     return [text for text in found if text is not None]

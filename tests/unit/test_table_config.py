@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.golden_tables import GOLDEN, golden_case, golden_metadata, unzip_golden
+from tests.places import GOLDEN_FOLDER
 from timeline.errors import (
     MalformedError,
     MissingFileError,
@@ -124,7 +125,7 @@ def test_golden_folders_exist(name: str, tmp_path: Path) -> None:
     """The timeline folder a config names holds the instants, and the history folder is there (maybe empty)."""
     config = golden_config(name)
     prefix = f"{golden_case(name)}/"
-    with zipfile.ZipFile(Path(__file__).parents[1] / "golden" / f"{name}.zip") as archive:
+    with zipfile.ZipFile(GOLDEN_FOLDER / f"{name}.zip") as archive:
         names = set(archive.namelist())
     assert any(n.startswith(f"{prefix}{config.timeline_folder}/2026") for n in names)
     assert f"{prefix}{config.history_folder}/" in names

@@ -22,6 +22,7 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from tests.golden_tables import unzip_golden
+from tests.places import ROOT
 from timeline.cli import app
 from timeline.console import configure_logging, flowing, human_bytes, human_duration, progress, run
 from timeline.errors import MissingFileError, NotATableError
@@ -30,7 +31,6 @@ from timeline.report import heartbeat_state, recommended_executors
 from timeline.table import Table
 from timeline.view import FileSlice
 
-_REPOSITORY = Path(__file__).parents[2]
 _INSTANT = re.compile(r"\d{17}")
 
 
@@ -68,7 +68,7 @@ def fail(capsys: pytest.CaptureFixture[str], *args: str | Path, code: int = 1) -
 def subprocess_call(*args: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "timeline.cli", *map(str, args)],
-        cwd=_REPOSITORY,
+        cwd=ROOT,
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -357,7 +357,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     """An output that cannot be written is told from a table that cannot be read."""
     table, output = unzip_golden("v9_pending", tmp_path), tmp_path / "out.parquet"
     command = f'ulimit -f 1; exec "{sys.executable}" -m timeline.cli read "{table}" --output "{output}"'
-    done = subprocess.run(["bash", "-c", command], cwd=_REPOSITORY, capture_output=True, text=True, check=False)
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(r"error: cannot write the output; at .*out\.parquet; found .*\n", done.stderr)
     assert not output.exists()
