@@ -402,15 +402,18 @@ def test_a_replace_commit_is_rolled_back_after_the_decision(tmp_path: Path) -> N
 
 
 @VERSIONS
-def test_a_partition_is_removed_after_the_decision(version: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["before placing", "before the lock"])
+def test_a_partition_is_removed_after_the_decision(version: int, when: str, tmp_path: Path) -> None:
     """Its folder is not made anew: no listing would take it for a partition, and the commit would name a lost file."""
     path = tmp_path / "t"
     instant = planned(path, version)
     go = decided(open_table(path), instant)
     (partition,) = {p.final.rpartition("/")[0] for p in go.placements}
-    shutil.rmtree(path / partition)
+    lock = Sleeper(lambda: shutil.rmtree(path / partition, ignore_errors=True))
+    if when == "before placing":
+        shutil.rmtree(path / partition)
     with pytest.raises(ConflictError, match="compactor-daemon unschedule"):
-        publish(open_table(path), go, LOCK, OUTPUT)
+        publish(open_table(path), go, lock, OUTPUT)
     assert not (path / partition).exists()
     unschedule(open_table(path), instant, LOCK)
     assert read_rows(path) == {}

@@ -71,6 +71,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/publish", "        _check_publishable(table, go)\n", "", "standing"),
     ("compactor_daemon/publish", "        remove_placed(table, go, keep={p.final for p in kept.placements})\n", "", "decision"),
     ("compactor_daemon/publish", "    storage.delete(inflight_path(table, go.instant))  # a dead", "    # a dead", "decision"),
+    ("compactor_daemon/publish", "        if partition and table.storage.find(partition) is None:\n", "        if partition and not but and table.storage.find(partition) is None:\n", "late_events"),
+    ("compactor_daemon/publish", "        if partition and table.storage.find(partition) is None:\n", "        if partition and but and table.storage.find(partition) is None:\n", "late_events"),
     ("compactor_daemon/publish", "    tell(table, change, update)\n", "", "metadata_faults"),
     ("compactor_daemon/publish", "    if done is None:\n        raise StorageError(", "    if done is None:\n        return\n        raise StorageError(", "decision"),
     ("compactor_daemon/publish", "{}), None)\n    _check_ours(table, done, go)\n", "{}), None)\n", "attempt"),
