@@ -20,8 +20,9 @@ from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.probe import probe_partitions
 from compactor_daemon.publish import publish
-from compactor_daemon.records import GO, Go, SliceDone, attempt_dead, find_go, read_fate
+from compactor_daemon.records import GO, Go, attempt_dead, find_go, read_fate
 from compactor_daemon.retire import retire
+from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import SliceTask
 from compactor_daemon.work_note import WorkNote
 from timeline.books import LEDGER, decode_books

@@ -23,10 +23,11 @@ from compactor_daemon.completed import (
 )
 from compactor_daemon.foreign import inflight_path
 from compactor_daemon.options import OutputOptions
-from compactor_daemon.records import Go, Placement, SliceDone, attempt_folder, done_slices, is_revoked
+from compactor_daemon.records import Go, Placement, attempt_folder, is_revoked
 from compactor_daemon.replaced import without_groups
 from compactor_daemon.reserved import reserved_times
 from compactor_daemon.restore import merge_again
+from compactor_daemon.slice_done import SliceDone, done_slices
 from compactor_daemon.standing import Standing, decided_instant, refuse, standing_of
 from compactor_daemon.take_back import take_back
 from timeline.commit_metadata import decode as decode_commit

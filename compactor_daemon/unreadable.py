@@ -30,15 +30,14 @@ from compactor_daemon.records import (
     STAGED_ENDINGS,
     Go,
     Placement,
-    SliceDone,
     attempt_folder,
     attempts,
-    done_slices,
     instant_folder,
     read_fate,
     recorded_instants,
     revoke_decision,
 )
+from compactor_daemon.slice_done import SliceDone, done_slices
 from compactor_daemon.slice_task import TOKEN_STAGE
 from compactor_daemon.standing import refuse_rollback
 from timeline.errors import ConflictError, MalformedError, MissingFileError, UsageError

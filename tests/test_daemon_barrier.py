@@ -10,8 +10,9 @@ import pytest
 
 from compactor_daemon.attempt import open_attempt, stage
 from compactor_daemon.execute import LocalRunner
-from compactor_daemon.records import SliceDone, attempts, dead_record, decide
+from compactor_daemon.records import attempts, dead_record, decide
 from compactor_daemon.retire import remove_staged
+from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import SliceTask
 from tests.attempts import OPTIONS, OUTPUT, open_table
 from tests.test_attempt import pending_write

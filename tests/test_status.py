@@ -24,7 +24,8 @@ from compactor_daemon.execute import LocalRunner, Progress
 from compactor_daemon.failures import Failure, record_failure
 from compactor_daemon.foreign import inflight_path
 from compactor_daemon.look import Claimed, look
-from compactor_daemon.records import FATE, OPEN, REVOKED, Go, SliceDone, attempt_folder, revoke_decision
+from compactor_daemon.records import FATE, OPEN, REVOKED, Go, attempt_folder, revoke_decision
+from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import SliceTask
 from compactor_daemon.status import Clock, claim_rows, status_report, work_rows
 from compactor_daemon.zookeeper import ZooKeeperOptions, zookeeper_session

@@ -121,6 +121,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/retire", "        if instant not in active and instant < timeline.start and not _is_littered(table.storage, instant):\n", "        if False:\n", "retire"),
     ("compactor_daemon/retire", "        if instant not in active and instant < timeline.start and not _is_littered(table.storage, instant):\n", "        if instant < max(active, default=''):\n", "retire"),
     ("compactor_daemon/retire", "            table.storage.delete_folder(instant_folder(instant))\n", "            remove_staged(table.storage, instant)\n", "retire"),
+    # Records of file slices: one that cannot be read is not finished; those of earlier releases can.
+    ("compactor_daemon/slice_done", "            except MalformedError as error:\n                _log", "            except ZeroDivisionError as error:\n                _log", "unit/records"),
+    ("compactor_daemon/slice_done", 'known.get("ranges")', 'known["ranges"]', "unit/records"),
+    ("compactor_daemon/slice_done", 'if known.get("uncommitted") is not None else None', 'if known.get("uncommitted") else None', "unit/records"),
+    ("compactor_daemon/slice_done", 'if known.get("merged") is not None else None', 'if "merged" in known else None', "unit/records"),
+    ("compactor_daemon/slice_done", 'if known.get("merged") is not None else None', 'if known.get("merged") else None', "unit/records"),
     # Records: a fate once, by its nonce; unknown is an error.
     ("compactor_daemon/records", "        if storage.put_if_absent(path, record):\n            return\n", "        storage.put_if_absent(path, record)\n        return\n", "unit/fates"),
     ("compactor_daemon/records", "        if fate is None or fate.nonce != nonce:\n            raise\n", "        if fate is None:\n            raise\n", "unit/fates"),
