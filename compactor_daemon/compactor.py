@@ -191,9 +191,16 @@ def compact_instant(
                 noted(done=0, total=len(tasks), bytes=size)
                 return runner(storage, tasks, checked)
 
+            @contextmanager
+            def waiting() -> Iterator[bool]:
+                noted(waiting=1)
+                with aside() as is_patient:
+                    yield is_patient
+                noted(waiting=0)
+
             with _taken_over_is_said(storage, work):
                 probe_partitions(storage, table.planned_partitions([work.plan]))
-                done, schema = stage(table, work, output, options, run, check, aside)
+                done, schema = stage(table, work, output, options, run, check, waiting)
                 go = decide_go(table, work, done, schema, lock)
         publish(table, go, lock, output)
         retire(table, go, output)

@@ -221,3 +221,10 @@ def test_heartbeats_of_a_later_release_show_who_works(storage: Storage) -> None:
     assert beat is not None
     assert beat.owner == me
     assert WorkNote.from_note(beat.note) == note
+
+
+def test_a_note_of_an_earlier_release() -> None:
+    """It did not say whether it waits."""
+    note = WorkNote(attempt=2, since_ms=3).to_note()
+    del note["waiting"]
+    assert WorkNote.from_note(note) == WorkNote(attempt=2, since_ms=3)
