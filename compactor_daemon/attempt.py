@@ -22,16 +22,15 @@ from compactor_daemon.inputs import Input, has_barrier, planned_inputs
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.records import (
     OK,
-    SliceDone,
     attempt_dead,
     attempt_folder,
     attempts,
     decisions,
     declare_dead,
-    done_slices,
     open_next,
     read_fate,
 )
+from compactor_daemon.slice_done import SliceDone, done_slices
 from compactor_daemon.slice_task import Round, SlicePart, SliceTask
 from compactor_daemon.standing import look, refuse, rule
 from timeline.errors import BarrierError, ConflictError, MissingFileError

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from compactor_daemon.records import SliceDone
+from compactor_daemon.slice_done import SliceDone
 from timeline.books import LEDGER, GroupBooks, encode_books
 from timeline.commit_metadata import LOG_COMPACT, CommitMetadata, RuntimeStats, WriteStat
 from timeline.file_name import LogFileName

@@ -20,8 +20,9 @@ from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.probe import probe_partitions
 from compactor_daemon.publish import publish
-from compactor_daemon.records import GO, Go, SliceDone, attempt_dead, find_go, read_fate
+from compactor_daemon.records import GO, Go, attempt_dead, find_go, read_fate
 from compactor_daemon.retire import retire
+from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import SliceTask
 from compactor_daemon.work_note import WorkNote
 from timeline.books import LEDGER, decode_books
@@ -190,9 +191,16 @@ def compact_instant(
                 noted(done=0, total=len(tasks), bytes=size)
                 return runner(storage, tasks, checked)
 
+            @contextmanager
+            def waiting() -> Iterator[bool]:
+                noted(waiting=1)
+                with aside() as is_patient:
+                    yield is_patient
+                noted(waiting=0)
+
             with _taken_over_is_said(storage, work):
                 probe_partitions(storage, table.planned_partitions([work.plan]))
-                done, schema = stage(table, work, output, options, run, check, aside)
+                done, schema = stage(table, work, output, options, run, check, waiting)
                 go = decide_go(table, work, done, schema, lock)
         publish(table, go, lock, output)
         retire(table, go, output)

@@ -207,7 +207,7 @@ class Daemon:
             case Take(table, instant):
                 self._take(table, instant, workers)
             case Resume(table, instant):
-                self._states[table] = self._states[table].resume(instant)
+                self._resume(table, instant)
                 self._work[table, instant].go_on.put(None)
             case Look(table):
                 self._change(table, busy=True)
@@ -337,14 +337,21 @@ class Daemon:
 
     def _put_aside(self, table: str, instant: str, work: _Work) -> None:
         self._states[table] = self._states[table].put_aside(instant)
+        self._observer.put_aside(table)
         if self._stop is not None:
             work.stop("the end of its daemon")
+
+    def _resume(self, table: str, instant: str) -> None:
+        if instant in self._states[table].aside:
+            self._states[table] = self._states[table].resume(instant)
+            self._observer.resumed(table)
 
     def _wants_on(self, table: str, instant: str) -> None:
         self._states[table] = self._states[table].wants_on(instant)
 
     def _ended(self, table: str, instant: str, work: _Work, ended: _Ended) -> None:
         del self._work[table, instant]
+        self._resume(table, instant)
         state = self._states[table] = self._states[table].end(instant)
         if ended.claimed:
             self._states[table] = state.claimed_by_others(instant)

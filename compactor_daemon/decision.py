@@ -9,8 +9,9 @@ from compactor_daemon.commit_record import compaction_commit, log_compaction_com
 from compactor_daemon.completed import completed_compaction
 from compactor_daemon.foreign import ForeignWatch
 from compactor_daemon.publish import check_unchanged
-from compactor_daemon.records import Go, Placement, SliceDone, decide
+from compactor_daemon.records import Go, Placement, decide
 from compactor_daemon.reserved import reserve, reserved_times
+from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.standing import refuse, standing_of
 from timeline.commit_metadata import encode as encode_commit
 from timeline.errors import ConflictError, MissingFileError

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from compactor_daemon.records import Go, Placement, SliceDone, attempts, done_slices, instant_folder
+from compactor_daemon.records import Go, Placement, attempts, instant_folder
+from compactor_daemon.slice_done import SliceDone, done_slices
 from timeline.instant import Instant
 from timeline.storage import Storage
 from timeline.table import Table

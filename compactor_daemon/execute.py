@@ -16,7 +16,7 @@ from contextvars import copy_context
 from typing import Any, Protocol
 
 from compactor_daemon.options import ExecuteOptions, Executor
-from compactor_daemon.records import SliceDone
+from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import Round, SlicePart, SliceTask, compact_slice
 from compactor_daemon.spark_start import StartingSpark
 from timeline.errors import PhantombaseError, SparkError

@@ -23,6 +23,7 @@ from timeline.errors import (
     MalformedError,
     MissingFileError,
     PhantombaseError,
+    StalePlanError,
     StoppedError,
     TableChangedError,
     UsageError,
@@ -101,9 +102,10 @@ def weigh(error: Exception) -> Weight:
     """How much an error counts against its instant.
 
     Others at work on it (a Hudi compactor, writes before the barrier, another daemon) are no failure of it, nor is the
-    clock of this process: it is looked at again after a while. Books that do not balance are: no repetition mends them.
+    clock of this process: it is looked at again after a while. Books that do not balance are, and log files that are no
+    neighbours any more: no repetition mends them.
     """
-    if isinstance(error, LedgerError):
+    if isinstance(error, (LedgerError, StalePlanError)):
         return Weight.PARK
     counted = isinstance(error, TableChangedError) or not isinstance(error, ConflictError)
     if isinstance(error, (StoppedError, ClaimedError, ClockError)) or not counted:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 from compactor_daemon.log_task import LogOutput
 from compactor_daemon.slice_task import input_names
-from timeline.errors import MissingFileError
+from timeline.errors import BarrierError, MissingFileError, StalePlanError
 from timeline.file_name import LogFileName
 from timeline.layout import Slicing
-from timeline.log_pieces import folds_exactly
+from timeline.log_pieces import LogPiece, folds_exactly
 from timeline.log_plan import planned_pieces
 from timeline.plan import CompactionOperation, CompactionPlan
 from timeline.slice_log import runs_of
@@ -34,7 +34,8 @@ def planned_inputs(table: Table, view: TableView, plan: CompactionPlan, instant:
     """What an instant has to merge, in plan order. MissingFileError: the plan names a file that is not there.
 
     A compaction: all logs the view holds before the instant; more than the plan is merged too. A log compaction: the
-    planned logs, which readers put in one place; what came later has another. ConflictError: no longer neighbours.
+    planned logs, which readers put in one place; what came later has another. StalePlanError, BarrierError: they are
+    no neighbours any more, or may be none because of a pending write.
     """
     groups = view.by_key()
     found = ((o, groups.get((o.partition_path, o.file_id))) for o in plan.operations)
@@ -94,7 +95,7 @@ def _planned_logs(
     have = set(input_names(home)) if home is not None else set()
     if home is None or wanted - have:
         raise _missing(view, operation, instant, wanted, have)
-    pieces, bottom = planned_pieces(runs_of(table.storage, home, rules, view.timeline.pending_delta_commits), operation)
+    pieces, bottom = _neighbours(table, view, home, operation, instant, rules)
     files = {f for p in pieces for f in (*p.files, *p.replaced)}
     by_name = table.layout.slicing is Slicing.BY_BASE_INSTANT
     version = max(log.name.version for log in home.logs) + 1 if by_name else 1
@@ -104,6 +105,26 @@ def _planned_logs(
         fold=folds_exactly(rules, pieces, bottom=bottom),
     )
     return Input(slice=replace(home, base=None, logs=tuple(log for log in home.logs if log in files)), log=output)
+
+
+def _neighbours(
+    table: Table, view: TableView, home: FileSlice, operation: CompactionOperation, instant: str, rules: SliceRules
+) -> tuple[tuple[LogPiece, ...], bool]:
+    """See `planned_pieces`. BarrierError: but for pending writes, which may come between, they can be merged."""
+    writes = view.timeline.pending_delta_commits
+    try:
+        return planned_pieces(runs_of(table.storage, home, rules, writes), operation, instant)
+    except StalePlanError:
+        if not writes:
+            raise
+    planned_pieces(runs_of(table.storage, home, rules, ()), operation, instant)
+    raise BarrierError(
+        "a pending write may come between the planned log files",
+        path=f"{operation.partition_path}/{operation.file_id}",
+        instant=instant,
+        found=", ".join(i.requested_time for i in writes),
+        todo="Let the writer finish; if it is dead, the next Hudi writer rolls it back. Then run again.",
+    )
 
 
 def _is_compacted(group: FileGroup, home: FileSlice | None, operation: CompactionOperation) -> bool:

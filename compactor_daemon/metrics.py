@@ -24,7 +24,7 @@ class Metrics(Observer):
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._pending = self._gauge("pending", "compactions that are requested and not completed")
-        self._running = self._gauge("running", "compactions this daemon works on")
+        self._running = self._gauge("running", "compactions this daemon works on; none that wait for writes")
         self._parked = self._gauge("parked", "pending compactions that wait for a release")
         self._oldest = self._gauge("oldest_pending_seconds", "age of the oldest pending compaction, 0 without one")
         self._completed = self._counter("completed", "compactions this daemon completed")
@@ -56,6 +56,14 @@ class Metrics(Observer):
         self._running.labels(table).inc()
         if latency_s is not None:
             self._latency.labels(table).observe(max(0.0, latency_s))
+
+    def put_aside(self, table: str) -> None:
+        """See `Observer`."""
+        self._running.labels(table).dec()
+
+    def resumed(self, table: str) -> None:
+        """See `Observer`."""
+        self._running.labels(table).inc()
 
     def finished(self, table: str, compacted: Compacted | None) -> None:
         """See `Observer`."""

@@ -14,6 +14,12 @@ class Observer:
     def started(self, table: str, latency_s: float | None) -> None:
         """An instant was claimed, so long after it was requested."""
 
+    def put_aside(self, table: str) -> None:
+        """An instant that was started waits for writes, and is not worked on."""
+
+    def resumed(self, table: str) -> None:
+        """An instant that was put aside is worked on again, or at its end."""
+
     def finished(self, table: str, compacted: Compacted | None) -> None:
         """An instant was executed; None: there was nothing to do any more, or the work was stopped."""
 

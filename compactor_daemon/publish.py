@@ -10,6 +10,7 @@ A placed file that is gone, with its staged copy, is merged again from its input
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 
@@ -22,10 +23,11 @@ from compactor_daemon.completed import (
 )
 from compactor_daemon.foreign import inflight_path
 from compactor_daemon.options import OutputOptions
-from compactor_daemon.records import Go, Placement, SliceDone, attempt_folder, done_slices, is_revoked
+from compactor_daemon.records import Go, Placement, attempt_folder, is_revoked
 from compactor_daemon.replaced import without_groups
 from compactor_daemon.reserved import reserved_times
 from compactor_daemon.restore import merge_again
+from compactor_daemon.slice_done import SliceDone, done_slices
 from compactor_daemon.standing import Standing, decided_instant, refuse, standing_of
 from compactor_daemon.take_back import take_back
 from timeline.commit_metadata import decode as decode_commit
@@ -78,10 +80,8 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
         kept = without_groups(go, table.replaced_groups(table.load_timeline()), table.layout)
         remove_placed(table, go, keep={p.final for p in kept.placements})
         if kept.placements != placed.placements:  # it did not stand at first; or a file group was replaced meanwhile
-            before = set(placed.placements)
-            _place_all(table, replace(kept, placements=tuple(p for p in kept.placements if p not in before)), output)
             update = None
-        _check_partitions(table, kept)
+        _place_all(table, kept, output, but=frozenset(placed.placements))
         _complete(table, go, kept, update)
 
 
@@ -163,8 +163,11 @@ def _may_stand(table: Table, go: Go) -> bool:
     return standing_of(table, go).standing is Standing.STANDS
 
 
-def _check_partitions(table: Table, go: Go) -> None:
-    """ConflictError: a partition was removed. A file placed there would make a folder that no listing takes for one."""
+def _place_all(table: Table, go: Go, output: OutputOptions, but: Collection[Placement] = ()) -> None:
+    """All files of a decision get their final names, but for those that have them.
+
+    ConflictError: a partition was removed. A file placed there would make a folder that no listing takes for one.
+    """
     for partition in sorted({p.final.rpartition("/")[0] for p in go.placements}):
         if partition and table.storage.find(partition) is None:
             raise ConflictError(
@@ -174,12 +177,9 @@ def _check_partitions(table: Table, go: Go) -> None:
                 todo="Restore it. Where it is gone on purpose, take the compaction back: "
                 f"compactor-daemon unschedule TABLE {go.instant}.",
             )
-
-
-def _place_all(table: Table, go: Go, output: OutputOptions) -> None:
-    _check_partitions(table, go)
     for placement in go.placements:
-        place(table, go, placement, output)
+        if placement not in but:
+            place(table, go, placement, output)
 
 
 def _check_publishable(table: Table, go: Go) -> None:

@@ -2,7 +2,7 @@
 
     .hoodie/.phantombase/<C>/<e>/open                      who opened attempt e, and when
     .hoodie/.phantombase/<C>/<e>/<position>-<random>.parquet   a staged base file, or .log: a log file
-    .hoodie/.phantombase/<C>/<e>/<position>.ok             a finished file slice (`SliceDone`)
+    .hoodie/.phantombase/<C>/<e>/<position>.ok             a finished file slice (`slice_done`)
     .hoodie/.phantombase/<C>/<e>/fate                      written once: dead, void or go (`Go`)
     .hoodie/.phantombase/<C>/<e>/revoked                   the `go` does not stand any more, and why (`standing`)
 
@@ -17,7 +17,7 @@ import json
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import structlog
@@ -25,8 +25,6 @@ import structlog
 from timeline.errors import AttemptDeadError, ConflictError, MalformedError
 from timeline.fields import Fields
 from timeline.layout import RECORDS
-from timeline.ledger import Ledger
-from timeline.metadata_table.column_range import ColumnRange, ranges_from_json, ranges_to_json
 from timeline.storage import Storage
 
 _log = structlog.get_logger()
@@ -47,79 +45,6 @@ def attempt_folder(instant: str, attempt: int) -> str:
     return f"{RECORDS}/{instant}/{attempt}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SliceDone:
-    """One compacted file slice: the content of its `.ok`.
-
-    `staged` and `final` are paths relative to the table base, None where there was nothing to write (no base and
-    no log entry). `inputs`: the names of the files merged. `fingerprint`: digest of inputs, schema and merge
-    rules; a later attempt adopts the file only under an equal one. `size` in bytes, `seconds` of work. `ranges`: of the
-    file's columns, where the metadata table has statistics. `uncommitted`: instants whose log blocks were left out
-    because they had not completed. `merged`: instants of the writes that went in. Both None: that is not known.
-    """
-
-    position: int
-    partition: str
-    file_id: str
-    base_instant: str | None
-    base_file: str | None
-    inputs: tuple[str, ...]
-    fingerprint: str
-    staged: str | None
-    final: str | None
-    size: int
-    ledger: Ledger
-    log_bytes: int
-    log_files: int
-    log_blocks: int
-    corrupt_blocks: int
-    rolled_back_blocks: int
-    skipped: Mapping[str, int]
-    seconds: float
-    ranges: tuple[ColumnRange, ...] | None = None
-    uncommitted: tuple[str, ...] | None = None
-    merged: tuple[str, ...] | None = None
-
-    def to_json(self) -> bytes:
-        """As stored."""
-        ranges = ranges_to_json(self.ranges)
-        return _dump({**asdict(replace(self, ranges=None)), "ledger": self.ledger.to_json(), "ranges": ranges})
-
-    @staticmethod
-    def from_json(data: bytes, where: str) -> SliceDone:
-        """Inverse of `to_json`; unknown fields are ignored. MalformedError names the file."""
-        fields = Fields.parse(data, where, "unreadable record of a compacted file slice", _SLICE_TODO)
-        known = fields.values  # `ranges`, `uncommitted` and `merged` are not known to earlier releases
-        try:
-            ledger, ranges = Ledger.from_json(known["ledger"]), ranges_from_json(known.get("ranges"))
-        except (KeyError, TypeError, ValueError, AttributeError, MalformedError) as error:
-            raise fields.malformed("a ledger and column ranges", f"{type(error).__name__}: {error}") from error
-        return SliceDone(
-            position=fields.whole("position"),
-            partition=fields.text("partition"),
-            file_id=fields.text("file_id"),
-            base_instant=fields.text_or_none("base_instant"),
-            base_file=fields.text_or_none("base_file"),
-            inputs=fields.texts("inputs"),
-            fingerprint=fields.text("fingerprint"),
-            staged=fields.text_or_none("staged"),
-            final=fields.text_or_none("final"),
-            size=fields.whole("size"),
-            ledger=ledger,
-            log_bytes=fields.whole("log_bytes"),
-            log_files=fields.whole("log_files"),
-            log_blocks=fields.whole("log_blocks"),
-            corrupt_blocks=fields.whole("corrupt_blocks"),
-            rolled_back_blocks=fields.whole("rolled_back_blocks"),
-            skipped=fields.counts("skipped"),
-            seconds=fields.number("seconds"),
-            ranges=ranges,
-            uncommitted=fields.texts("uncommitted") if known.get("uncommitted") is not None else None,
-            merged=fields.texts("merged") if known.get("merged") is not None else None,
-        )
-
-
-_SLICE_TODO = "Nothing is lost: the file slice is merged again by the next run."
 _FATE_TODO = (
     "It may say that the compaction is decided, so nothing is decided anew. If a later release wrote it, let that one "
     "go on. Else stop what works on this compaction, then run: compactor-daemon release TABLE INSTANT --unreadable"
@@ -165,7 +90,7 @@ class Go:
     def to_json(self) -> bytes:
         """As stored."""
         body = {**asdict(self), "content": base64.b64encode(self.content).decode()}
-        return _dump({"fate": GO, **body})
+        return dump({"fate": GO, **body})
 
     @staticmethod
     def of(fields: Fields) -> Go:
@@ -263,12 +188,12 @@ def attempt_dead(instant: str, attempt: int, fate: Fate | None) -> AttemptDeadEr
 
 def dead_record(nonce: str, by: str) -> bytes:
     """The record that declares an attempt dead."""
-    return _dump({"fate": DEAD, "nonce": nonce, "by": by})
+    return dump({"fate": DEAD, "nonce": nonce, "by": by})
 
 
 def void_record(nonce: str, by: str) -> bytes:
     """The record of an attempt that is there to unschedule its instant."""
-    return _dump({"fate": VOID, "nonce": nonce, "by": by})
+    return dump({"fate": VOID, "nonce": nonce, "by": by})
 
 
 def declare_dead(storage: Storage, instant: str, by: str) -> list[int]:
@@ -297,7 +222,7 @@ def open_next(storage: Storage, instant: str, who: str) -> int:
             )
     number = max(earlier, default=0) + 1
     path = f"{attempt_folder(instant, number)}/{OPEN}"
-    record = _dump({"nonce": uuid.uuid4().hex, "holder": who, "since_ms": round(time.time() * 1000)})
+    record = dump({"nonce": uuid.uuid4().hex, "holder": who, "since_ms": round(time.time() * 1000)})
     if not storage.put_if_absent(path, record):
         raise ConflictError("somebody else opened the same attempt", path=path, instant=instant, todo="Run again.")
     return number
@@ -335,7 +260,7 @@ def why_revoked(storage: Storage, instant: str, attempt: int) -> str:
 
 def revoke_decision(storage: Storage, instant: str, attempt: int, why: str, by: str) -> None:
     """Records that a `go` does not stand any more; by any number of processes, any number of times."""
-    storage.put_if_absent(f"{attempt_folder(instant, attempt)}/{REVOKED}", _dump({"why": why, "by": by}))
+    storage.put_if_absent(f"{attempt_folder(instant, attempt)}/{REVOKED}", dump({"why": why, "by": by}))
 
 
 def recorded_instants(storage: Storage) -> tuple[str, ...]:
@@ -345,20 +270,6 @@ def recorded_instants(storage: Storage) -> tuple[str, ...]:
     return tuple(e.name for e in storage.list(RECORDS) if e.is_folder and e.name.isdigit())
 
 
-def done_slices(storage: Storage, instant: str, attempt: int) -> dict[int, SliceDone]:
-    """The finished file slices of one attempt, by position; one whose record cannot be read is not finished."""
-    folder, done = attempt_folder(instant, attempt), dict[int, SliceDone]()
-    for entry in storage.list(folder):
-        if entry.name.endswith(OK) and not entry.is_folder:
-            path = f"{folder}/{entry.name}"
-            try:
-                found = SliceDone.from_json(storage.read(path), path)
-            except MalformedError as error:
-                _log.warning("slice_record_unreadable", instant=instant, attempt=attempt, error=str(error))
-            else:
-                done[found.position] = found
-    return done
-
-
-def _dump(fields: Mapping[str, Any]) -> bytes:
+def dump(fields: Mapping[str, Any]) -> bytes:
+    """A record as stored."""
     return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()

@@ -7,7 +7,7 @@ zombies that old.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import structlog
 
@@ -196,19 +196,31 @@ def finish(table: Table, instant: str, lock: TableLock, output: OutputOptions) -
         return
     go = next((one for one in made if not is_revoked(storage, instant, one.attempt)), None)
     if done is not None:
-        named = named_files(table, done)
         if go is not None and is_ours(table, done, go):
             retire(table, go, output)
-        placed = (p.final for one in made for p in one.placements)
-        if any(final not in named and storage.find(final) is not None for final in placed):
-            with lock.hold("remove files of a decision"):  # else from under the hands of who publishes it
-                for one in made:
-                    remove_placed(table, one, keep=named)
+        if not _lost_removed(table, done, made, lock):
+            return
     elif made and not _taken_back(table, instant, lock):
         return
     if go is None:
         declare_dead(storage, instant, "completed by somebody else")
     remove_staged(storage, instant)
+
+
+def _lost_removed(table: Table, done: Instant, made: Sequence[Go], lock: TableLock) -> bool:
+    """Whether no file stands of decisions other than the one that was completed as `done`."""
+    named = named_files(table, done)
+    placed = (p.final for one in made for p in one.placements)
+    if not any(final not in named and table.storage.find(final) is not None for final in placed):
+        return True
+    with lock.hold("remove files of a decision"):  # else from under the hands of a process that publishes it
+        table = table.reload()
+        still = completed_compaction(table, done.requested_time)
+        if still is None or named_files(table, still) != named:
+            return False  # rolled back, and perhaps published by another decision: the next run looks at it anew
+        for one in made:
+            remove_placed(table, one, keep=named)
+    return True
 
 
 def _taken_back(table: Table, instant: str, lock: TableLock) -> bool:

@@ -9,6 +9,7 @@ The state of a pending compaction is the first of these that holds:
                   at work on it, it may be parked or backing off instead
     fallen        its decision (`go`) does not stand any more: the next run takes it back
     unscheduled   half-way (`void`): its plan is still there, so that it is unscheduled again or executed all the same
+    waiting       a process of ours has staged it, and waits for writes that began before it
     running       somebody holds its claim, or keeps a heartbeat of ours fresh
     foreign       an executor of Hudi may be at work on it
     parked        failed too often, or in a way no repetition mends: waits for `release`
@@ -46,6 +47,8 @@ from timeline.errors import PhantombaseError
 from timeline.heartbeat import Heartbeat, is_live
 from timeline.instant import Instant
 from timeline.report import Row, moment
+
+_WAITS_FOR_WRITES = "waits for writes that began before it (see writes); a dead one is to be rolled back"
 
 
 class Clock:
@@ -157,12 +160,14 @@ def _pending_row(
     row["work"] = row["work"] or _of_heartbeat(seen.heartbeat, clock, attempt)
     row["failures"] = _failures(seen, clock, retry)
     row["foreign"] = _foreign(seen.trace, clock, attempt)
-    state, why = _state(row, seen, isinstance(claims, PhantombaseError), clock, retry)
+    note = WorkNote.from_note(seen.heartbeat.note) if seen.heartbeat is not None else None
+    is_waiting = note is not None and note.waiting > 0
+    state, why = _state(row, seen, isinstance(claims, PhantombaseError), is_waiting, clock, retry)
     return {**row, "state": state, "why": why}
 
 
 def _state(
-    row: Row, seen: InstantLook, claims_unknown: bool, clock: Clock, retry: RetryOptions
+    row: Row, seen: InstantLook, claims_unknown: bool, is_waiting: bool, clock: Clock, retry: RetryOptions
 ) -> tuple[str, str | None]:
     now = standing(seen.failures, clock.now_ms, retry)
     if isinstance(seen.fates, PhantombaseError):
@@ -172,7 +177,7 @@ def _state(
     if seen.fates and seen.fates[max(seen.fates)] == VOID:
         return "unscheduled", "unscheduling was left half-way: run it again, or the next run executes the plan"
     if row["work"]:
-        return "running", None
+        return ("waiting", _WAITS_FOR_WRITES) if is_waiting else ("running", None)
     if row["foreign"] and row["foreign"]["live"]:
         return "foreign", "a Hudi executor may be at work on it"
     if isinstance(now, Parked):

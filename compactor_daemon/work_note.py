@@ -12,7 +12,8 @@ class WorkNote:
     """An attempt at work. `since_ms`: when its work began, since the epoch.
 
     `done` and `total`: file slices of the round being staged, adopted ones not among them, and `bytes`: of their
-    inputs; all 0 before staging, and where only a decision is left to publish.
+    inputs; all 0 before staging, and where only a decision is left to publish. `waiting`: 1 while it waits for writes
+    that began before the compaction.
     """
 
     attempt: int
@@ -20,6 +21,7 @@ class WorkNote:
     done: int = 0
     total: int = 0
     bytes: int = 0
+    waiting: int = 0
 
     def to_note(self) -> dict[str, int]:
         """As the heartbeat carries it."""
@@ -28,6 +30,7 @@ class WorkNote:
     @staticmethod
     def from_note(note: Mapping[str, Any] | None) -> WorkNote | None:
         """Inverse of `to_note`; None for what is no such note. Names of later versions are ignored."""
-        values = {f.name: (note or {}).get(f.name) for f in fields(WorkNote)}
+        known = {"waiting": 0, **(note or {})}  # not known to earlier releases
+        values = {f.name: known.get(f.name) for f in fields(WorkNote)}
         counts = {name: value for name, value in values.items() if isinstance(value, int) and value >= 0}
         return WorkNote(**counts) if len(counts) == len(values) else None

@@ -14,8 +14,9 @@ from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import LocalRunner
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.probe import PLACED
-from compactor_daemon.records import Go, SliceDone
+from compactor_daemon.records import Go
 from compactor_daemon.retire import finish_completed
+from compactor_daemon.slice_done import SliceDone
 from tests.compare import assert_same_rows
 from timeline.layout import RECORDS, TEMPORARY
 from timeline.local_storage import LocalStorage

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import io
+import shutil
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import count
+from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 
 from timeline.errors import StorageError
 from timeline.layout import TEMPORARY
+from timeline.local_storage import LocalStorage
 from timeline.storage import Entry, Storage
 
 _TORN_BYTES = 100
@@ -60,6 +64,23 @@ def die_at(number: int) -> Hook:
         return call.do()
 
     return hook
+
+
+def died_copies(origin: Path, do: Callable[[Storage], object], step: int) -> Iterator[tuple[int, Path]]:
+    """Copies of a table on which `do` died at call 0, `step`, 2 * `step`, ..., at last one on which it came to its end.
+
+    Each with the number of that call.
+    """
+    for number in count(0, step):
+        path = shutil.copytree(origin, origin.with_name(f"{origin.name}-{number}"))
+        ended = True
+        try:
+            do(HookedStorage(LocalStorage(str(path)), die_at(number)))
+        except ProcessDied:
+            ended = False
+        yield number, path
+        if ended:
+            return
 
 
 def die_at_nth(number: int, name: str, ending: str = "") -> Hook:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from compactor_daemon import cli, execute
 from compactor_daemon.execute import _Compact
-from compactor_daemon.records import SliceDone
+from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import SliceTask
 from timeline.errors import PhantombaseError
 from timeline.storage import Storage

@@ -22,18 +22,11 @@ from compactor_daemon.foreign import inflight_path
 from compactor_daemon.options import Codec, ExecuteOptions, Executor, OutputOptions
 from compactor_daemon.probe import probe
 from compactor_daemon.publish import publish
-from compactor_daemon.records import (
-    attempt_folder,
-    attempts,
-    dead_record,
-    decide,
-    done_slices,
-    find_go,
-    read_fate,
-)
+from compactor_daemon.records import attempt_folder, attempts, dead_record, decide, find_go, read_fate
 from compactor_daemon.reserved import reserved_times
 from compactor_daemon.retire import finish_completed, retire
 from compactor_daemon.run import Compactions, run_compactions
+from compactor_daemon.slice_done import done_slices
 from tests.attempts import (
     OPTIONS,
     OUTPUT,

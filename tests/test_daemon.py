@@ -458,6 +458,12 @@ class Heard(Observer):
     def started(self, table: str, latency_s: float | None) -> None:
         self.events.append("started")
 
+    def put_aside(self, table: str) -> None:
+        self.events.append("put aside")
+
+    def resumed(self, table: str) -> None:
+        self.events.append("resumed")
+
     def finished(self, table: str, compacted: Compacted | None) -> None:
         self.events.append("finished" if compacted else "nothing")
 
@@ -475,6 +481,20 @@ def test_the_observer_hears_each_instant_begin_and_end() -> None:
     table.work = work
     daemon_of(table, observer=heard).run()
     assert heard.events == ["started", "failed", "nothing", "started", "finished"]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_observer_hears_what_waits_for_a_write(ends: bool) -> None:
+    """It is not at work: that nobody works shows, also where the daemon ends meanwhile."""
+    table, heard = FakeTable("a", "1"), Heard()
+    table.writes["1"] = write = threading.Event()
+    runs = Running(daemon_of(table, observer=heard, once=False))
+    until(lambda: heard.events == ["started", "put aside"])
+    if ends:
+        write.set()
+        until(lambda: not table.pending)
+    runs.end(Stop.FINISH)
+    assert heard.events == ["started", "put aside", "resumed", "finished" if ends else "nothing"]
 
 
 def test_what_waits_for_a_write_holds_no_slot() -> None:

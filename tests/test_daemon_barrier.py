@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from compactor_daemon.attempt import open_attempt, stage
+from compactor_daemon.cli import app
 from compactor_daemon.execute import LocalRunner
-from compactor_daemon.records import SliceDone, attempts, dead_record, decide
+from compactor_daemon.records import attempts, dead_record, decide
 from compactor_daemon.retire import remove_staged
+from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import SliceTask
 from tests.attempts import OPTIONS, OUTPUT, open_table
 from tests.test_attempt import pending_write
@@ -58,6 +62,13 @@ def is_done(path: Path, instant: str) -> bool:
     return bool(open_table(path).completed_commits(instant))
 
 
+def state_of(path: Path) -> str:
+    """Of the pending compaction, as `status` shows it."""
+    done = CliRunner().invoke(app, ["status", str(path), "--json"])
+    (row,) = json.loads(done.stdout)["pending"]
+    return str(row["state"])
+
+
 def end(inflight: Path) -> None:
     """The write is rolled back."""
     inflight.unlink()
@@ -77,6 +88,7 @@ def test_a_pending_write_holds_up_its_own_table_only(tmp_path: Path) -> None:
         time.sleep(1.0)  # twice as long as `barrier_s`
         assert not is_done(held, first)
         assert attempts(storage, first) == (1,), "it waits in the attempt it opened"
+        until(lambda: state_of(held) == "waiting")
         end(write)
         until(lambda: is_done(held, first))
         assert attempts(storage, first) == (1,)

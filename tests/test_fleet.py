@@ -23,10 +23,11 @@ from compactor_daemon.dispatch import Order, Rules, Stop
 from compactor_daemon.execute import LocalRunner, Progress, Runner
 from compactor_daemon.failures import RetryOptions, read_failures
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, OutputOptions
-from compactor_daemon.records import DEAD, GO, SliceDone, attempts, done_slices, read_fate
+from compactor_daemon.records import DEAD, GO, attempts, read_fate
 from compactor_daemon.run_cli import _signals
 from compactor_daemon.serve import open_daemon
 from compactor_daemon.served_table import Settings
+from compactor_daemon.slice_done import SliceDone, done_slices
 from compactor_daemon.slice_task import SliceTask
 from compactor_daemon.unschedule import unschedule
 from compactor_daemon.zookeeper import ZooKeeperOptions

@@ -16,10 +16,10 @@ import pytest
 
 from compactor_daemon.publish import publish
 from compactor_daemon.records import Go, revoke_decision
-from compactor_daemon.retire import finish_completed, forget_archived
+from compactor_daemon.retire import finish, finish_completed, forget_archived, retire
 from compactor_daemon.standing import decided_instant
 from compactor_daemon.unschedule import unschedule
-from tests.attempts import OUTPUT, base_files, decided, open_table, run_all, run_one
+from tests.attempts import OUTPUT, base_files, check_no_strays, decided, open_table, run_all, run_one
 from tests.faults import Call, HookedStorage
 from tests.golden_tables import unzip_golden
 from tests.log_compactions import request
@@ -40,7 +40,7 @@ from tests.test_standing import (
 from tests.test_writer import rows
 from tests.written import read_rows, written_table
 from timeline.commit_metadata import CommitMetadata, decode, encode
-from timeline.errors import BarrierError, ConflictError, LockError
+from timeline.errors import BarrierError, ConflictError, LockError, MissingFileError
 from timeline.history import load_history
 from timeline.instant import Instant, State
 from timeline.local_storage import LocalStorage
@@ -76,36 +76,49 @@ def test_a_commit_that_came_after_a_restore_is_taken_away_again(version: int, tm
 
 
 @VERSIONS
-def test_a_commit_beside_that_of_another_compactor_is_taken_away_again(version: int, tmp_path: Path) -> None:
-    """It takes no lock, and completes the instant between the publisher's last look and its put."""
+@pytest.mark.parametrize("before", ["its last look", "its put"])
+def test_a_commit_beside_that_of_another_compactor_does_not_stay(version: int, before: str, tmp_path: Path) -> None:
+    """It takes no lock, and completes the instant while the publisher does. Seen at the last look, none is put: readers
+    take two commits of one compaction for an error."""
     path = tmp_path / "t"
     instant = planned(path, version)
-    table = open_table(path)
-    go = decided(table, instant)
-    done = decided_instant(table, go)
+    go = decided(open_table(path), instant)
+    at = ("put_if_absent", ".commit") if before == "its put" else ("delete", ".compaction.inflight")
+    theirs, put = list[Path](), list[str]()
 
     def hook(call: Call) -> object:
-        if call.name == "put_if_absent" and call.path.endswith(".commit") and not theirs.exists():
-            metadata = decode(go.content, go.completed_path)
-            stats = {
-                p: tuple(replace(s, path=f"{p}/{s.file_id}_9-9-9_{instant}.parquet") for s in of)
-                for p, of in metadata.partition_to_write_stats.items()
-            }
-            for one, of in stats.items():
-                for stat in of:
-                    assert stat.path is not None
-                    place_as(path, go, stat.path, one)
-            other = replace(metadata, partition_to_write_stats=stats, extra_metadata={"schema": "{}"})
-            theirs.write_bytes(encode(other, table.layout.encoding))
+        if call.name == at[0] and call.path.endswith(at[1]) and not theirs:
+            theirs.append(completed_by_hudi(path, go))
+        if call.name == "put_if_absent" and call.path.endswith(".commit"):
+            put.append(call.path)
         return call.do()
 
-    completion = None if version == 6 else f"{int(go.completion_time or 0) + 1}"
-    theirs = path / table.instant_path(replace(done, completion_time=completion, file_name=""))
     with pytest.raises(ConflictError, match="completed this compaction first"):
         publish(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), go, LOCK, OUTPUT)
-    assert [f.name for f in timeline_files(path) if f.name.endswith(".commit")] == [theirs.name]
+    assert len(put) == (before == "its put")
+    assert [f for f in timeline_files(path) if f.name.endswith(".commit")] == theirs
     assert [f.name.split("_")[1] for f in base_files(path, instant)] == ["9-9-9"]
     assert read_table(open_table(path)).num_rows == len(BEFORE)
+
+
+def completed_by_hudi(path: Path, go: Go) -> Path:
+    """A decided compaction, placed already, is completed with another compactor's files; its commit."""
+    table = open_table(path)
+    metadata = decode(go.content, go.completed_path)
+    stats = {
+        p: tuple(replace(s, path=f"{p}/{s.file_id}_9-9-9_{go.instant}.parquet") for s in of)
+        for p, of in metadata.partition_to_write_stats.items()
+    }
+    for one, of in stats.items():
+        for stat in of:
+            assert stat.path is not None
+            place_as(path, go, stat.path, one)
+    other = replace(metadata, partition_to_write_stats=stats, extra_metadata={"schema": "{}"})
+    completion = go.completion_time and f"{int(go.completion_time) + 1}"
+    done = replace(decided_instant(table, go), completion_time=completion, file_name="")
+    commit = path / table.instant_path(done)
+    commit.write_bytes(encode(other, table.layout.encoding))
+    return commit
 
 
 def place_as(path: Path, go: Go, final: str, partition: str) -> None:
@@ -178,6 +191,73 @@ def test_records_outlive_the_sweep_of_another_daemon(restored_and_archived: tupl
     finish_completed(open_table(path), Sleeper(lambda: forget_archived(open_table(path))), OUTPUT)
     assert not base_files(path, instant)
     assert read_rows(path) == AFTER_RESTORE
+
+
+@VERSIONS
+def test_retiring_places_no_file_of_what_is_archived_meanwhile(version: int, tmp_path: Path) -> None:
+    """The replace commit that explains why the file is gone is archived with it: its rows would be back."""
+    path = tmp_path / "t"
+    instant = planned(path, version)
+    go = decided(open_table(path), instant)
+    publish(open_table(path), go, LOCK, OUTPUT)
+    file_id, replaced = replace_first_group(path, instant)
+    clean(path, file_id)
+    archived = [replaced, path / go.completed_path]
+
+    def hook(call: Call) -> object:
+        if call.name == "list" and not call.path.startswith(".hoodie"):
+            while archived:
+                archived.pop().unlink()
+        return call.do()
+
+    with pytest.raises(MissingFileError, match="not completed any more"):
+        retire(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), go, OUTPUT)
+    assert not archived
+    assert not base_files(path, instant)
+
+
+# --- the files of a decision that lost --------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[6, 9])
+def lost(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Go, Path]:
+    """A decision whose files are placed, where another compactor has completed the instant; its commit."""
+    path = tmp_path / "t"
+    instant = planned(path, request.param)
+    go = decided(open_table(path), instant)
+    place_all(path, go)
+    return path, go, completed_by_hudi(path, go)
+
+
+def test_files_that_lost_go_under_the_lock_only(lost: tuple[Path, Go, Path]) -> None:
+    """Else from under the hands of a process that publishes them."""
+    path, go, _ = lost
+    with pytest.raises(LockError):
+        finish(open_table(path), go.instant, Busy(), OUTPUT)
+    assert len(base_files(path, go.instant)) == 2
+    finish(open_table(path), go.instant, LOCK, OUTPUT)
+    assert [f.name.split("_")[1] for f in base_files(path, go.instant)] == ["9-9-9"]
+    assert read_table(open_table(path)).num_rows == len(BEFORE)
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_files_that_lost_have_won_once_the_lock_is_free(published: bool, lost: tuple[Path, Go, Path]) -> None:
+    """The other commit was taken away while the lock was waited for: the files are, or can be, those of the next."""
+    path, go, commit = lost
+
+    def meanwhile() -> None:
+        commit.unlink()
+        for file in path.glob("*/*_9-9-9_*.parquet"):
+            file.unlink()
+        if published:
+            publish(open_table(path), go, LOCK, OUTPUT)
+
+    finish(open_table(path), go.instant, Sleeper(meanwhile), OUTPUT)
+    assert {str(f.relative_to(path)) for f in base_files(path, go.instant)} == {p.final for p in go.placements}
+    assert all((path / p.staged).exists() for p in go.placements)
+    run_all(open_table(path))
+    assert read_rows(path) == BEFORE
+    check_no_strays(path)
 
 
 # --- an insert overwrite that began before the plan -------------------------------------------------------------------
@@ -322,15 +402,19 @@ def test_a_replace_commit_is_rolled_back_after_the_decision(tmp_path: Path) -> N
 
 
 @VERSIONS
-def test_a_partition_is_removed_after_the_decision(version: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["before placing", "before the lock"])
+def test_a_partition_is_removed_after_the_decision(version: int, when: str, tmp_path: Path) -> None:
     """Its folder is not made anew: no listing would take it for a partition, and the commit would name a lost file."""
     path = tmp_path / "t"
     instant = planned(path, version)
     go = decided(open_table(path), instant)
     (partition,) = {p.final.rpartition("/")[0] for p in go.placements}
-    shutil.rmtree(path / partition)
+    lock = Sleeper(lambda: shutil.rmtree(path / partition))
+    if when == "before placing":
+        shutil.rmtree(path / partition)
+        lock = Sleeper(lambda: None)
     with pytest.raises(ConflictError, match="compactor-daemon unschedule"):
-        publish(open_table(path), go, LOCK, OUTPUT)
+        publish(open_table(path), go, lock, OUTPUT)
     assert not (path / partition).exists()
     unschedule(open_table(path), instant, LOCK)
     assert read_rows(path) == {}

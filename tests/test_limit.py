@@ -18,9 +18,10 @@ from compactor_daemon.compactor import claim, pending_instants
 from compactor_daemon.execute import LocalRunner, Progress, Runner, SparkRunner
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import ExecuteOptions
-from compactor_daemon.records import SliceDone, attempts, done_slices, read_fate
+from compactor_daemon.records import attempts, read_fate
 from compactor_daemon.reserved import reserved_times
 from compactor_daemon.run import Compactions, run_compactions
+from compactor_daemon.slice_done import SliceDone, done_slices
 from compactor_daemon.slice_task import SliceTask, compact_slice
 from compactor_daemon.spark_start import RunningSpark
 from tests.attempts import OPTIONS, OUTPUT, check_whole, open_table, visible_files

@@ -18,8 +18,9 @@ import pytest
 from compactor_daemon.claims import TABLE_ID
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.failures import release_failures
-from compactor_daemon.records import DEAD, GO, attempts, done_slices, read_fate
+from compactor_daemon.records import DEAD, GO, attempts, read_fate
 from compactor_daemon.reserved import reserved_times
+from compactor_daemon.slice_done import done_slices
 from tests.attempts import check_no_strays, open_table
 from tests.gated_compactor import Begun, Gate
 from tests.places import ROOT

@@ -24,7 +24,8 @@ from compactor_daemon.execute import LocalRunner, Progress
 from compactor_daemon.failures import Failure, record_failure
 from compactor_daemon.foreign import inflight_path
 from compactor_daemon.look import Claimed, look
-from compactor_daemon.records import FATE, OPEN, REVOKED, Go, SliceDone, attempt_folder, revoke_decision
+from compactor_daemon.records import FATE, OPEN, REVOKED, Go, attempt_folder, revoke_decision
+from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import SliceTask
 from compactor_daemon.status import Clock, claim_rows, status_report, work_rows
 from compactor_daemon.zookeeper import ZooKeeperOptions, zookeeper_session
@@ -161,6 +162,21 @@ def test_a_heartbeat_of_ours_says_who_works(table: Table, stack: ExitStack) -> N
     stack.enter_context(heartbeat(table.storage, instant, 60.0))
     row = row_of(table)
     assert (row["state"], row["work"]["pid"], row["work"]["done"]) == ("running", ME.pid, None)
+
+
+def test_a_process_that_waits_for_writes_does_not_run(table: Table, stack: ExitStack) -> None:
+    """As its heartbeat says, whoever holds the claim; not once it is dead."""
+    instant, note = only(table), {**NOTE, "waiting": 1}
+    with heartbeat(table.storage, instant, 60.0, note=lambda: note):
+        for claims in (None, {instant: a_claim(instant)}):
+            row = row_of(table, claims)
+            assert (row["state"], row["work"] is None) == ("waiting", False)
+            assert "waits for writes that began before it" in row["why"]
+    ended = {**asdict(replace(ME, started=1)), "note": note}
+    table.storage.overwrite(heartbeat_path(instant), b"phantombase\n" + json.dumps(ended).encode())
+    row = row_of(table)
+    assert (row["state"], row["work"]) == ("waiting", None)
+    assert "has ended" in row["why"]
 
 
 @pytest.mark.parametrize("end", ["has ended", "is silent"])

@@ -23,7 +23,7 @@ from compactor_daemon.served_table import ServedTable, Settings
 from compactor_daemon.table_claims import TableClaims
 from compactor_daemon.unschedule import unschedule
 from tests.attempts import check_no_strays, open_table, run_all
-from tests.faults import Call, HookedStorage, ProcessDied, die_at
+from tests.faults import Call, HookedStorage, died_copies
 from tests.log_compactions import request
 from tests.test_broken_rules import schedule, upsert
 from tests.test_standing import BEFORE, LOCK, planned, timeline_files
@@ -35,6 +35,7 @@ from timeline.local_storage import LocalStorage
 from timeline.picker import Picking
 from timeline.schedule import Scheduled, schedule_compaction
 from timeline.schedule_options import PLAN_NOW
+from timeline.table import Table
 from writer_hooks.options import WriteOptions
 
 VERSIONS = pytest.mark.parametrize("version", [6, 9])
@@ -82,21 +83,13 @@ def test_died_at_every_call_the_executor_s_state_is_still_one_that_hudi_knows(ve
     origin = tmp_path / "origin"
     instant = planned(origin, version)
     leave_executor(origin, instant)
-    number, ended = 0, False
-    while not ended:
-        path = shutil.copytree(origin, tmp_path / f"t{number}")
-        try:
-            unschedule(open_table(path, HookedStorage(LocalStorage(str(path)), die_at(number))), instant, LOCK)
-            ended = True
-        except ProcessDied:
-            pass
+    for _, path in died_copies(origin, lambda storage: unschedule(Table.on(storage), instant, LOCK), 2):
         assert read_rows(path) == BEFORE
         if pending_instants(open_table(path)):
             unschedule(open_table(path), instant, LOCK)
         assert pending_instants(open_table(path)) == ()
         assert read_rows(path) == BEFORE
         check_no_strays(path)
-        number += 2
 
 
 @VERSIONS

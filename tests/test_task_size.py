@@ -9,7 +9,7 @@ from pathlib import Path
 
 from compactor_daemon.attempt import open_attempt, stage
 from compactor_daemon.execute import spark_work
-from compactor_daemon.records import SliceDone
+from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import Round, SliceTask
 from tests.attempts import OPTIONS, OUTPUT, open_table
 from tests.test_broken_rules import schedule, upsert

@@ -38,7 +38,7 @@ from compactor_daemon.reserved import reserved_times
 from compactor_daemon.retire import finish_completed
 from compactor_daemon.unschedule import unschedule
 from tests.attempts import OPTIONS, OUTPUT, base_files, check_no_strays, decided, open_table, run_all, run_one, staged
-from tests.faults import Call, HookedStorage, ProcessDied, die_at
+from tests.faults import Call, HookedStorage, died_copies
 from tests.interleave import Actor, Crew
 from tests.seed import SEED
 from tests.test_writer import SCHEMA
@@ -228,14 +228,8 @@ def test_died_at_every_call_it_can_be_done_again_or_executed(version: int, tmp_p
     origin = tmp_path / "origin"
     instant = planned(origin, version)
     staged(open_table(origin), instant)  # something to clean up
-    number, ended = 0, False
-    while not ended:
-        path = shutil.copytree(origin, tmp_path / f"trips{number}")
-        try:
-            unschedule(open_table(path, HookedStorage(LocalStorage(str(path)), die_at(number))), instant, LOCK)
-            ended = True
-        except ProcessDied:
-            pass
+    number = 0
+    for number, path in died_copies(origin, lambda storage: unschedule(Table.on(storage), instant, LOCK), 3):
         assert read_rows(path) == BEFORE
         if pending_instants(open_table(path)):
             if number % 2:
@@ -246,7 +240,6 @@ def test_died_at_every_call_it_can_be_done_again_or_executed(version: int, tmp_p
         assert pending_instants(open_table(path)) == ()
         assert read_rows(path) == BEFORE
         check_no_strays(path)
-        number += 3
     assert number > 20
 
 

@@ -13,6 +13,10 @@ of one moment, while their instants are not: so another zone needs files that mo
 
     12:00:01.000  deltacommit   file of 17:00:01.050  \\  5 h, and the second is as much later as its file:
     12:07:30.000  deltacommit   file of 17:07:30.040  /  the writers are 5 hours behind
+
+A clock that was wrong by a multiple of 15 minutes for a while shows the same as another zone. It is right again when
+what came since agrees: `_SETTLED` times as many writes as from the first to the last of those that do not. So a writer
+of another zone that comes now and then, with some writes of this zone in between, is no such clock.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from timeline.instant import Instant, State, parse_time
 _WRITES = ("deltacommit", "replacecommit")
 _NEWEST = 20
 """So many writes are looked at: after as many in another zone the writers have moved there."""
+_SETTLED = 3
 _FEW = 3
 _STEP = timedelta(minutes=15)
 _FARTHEST = timedelta(hours=26)
@@ -113,7 +118,7 @@ def judge(stamps: Sequence[Stamp], local: Callable[[int], datetime], skew_s: flo
     `local`: milliseconds since the epoch as the time of day in this process's zone at that moment (naive, as instants
     are), so that a change to or from daylight saving time is none of zones. `skew_s`: how far the writers' clocks may
     be ahead of the storage's. Where some writers agree and others do not, those count whose instants are behind: what
-    they write next would be older than what this process requests.
+    they write next would be older than what this process requests. Unless all that is over, see above.
     """
     early = min(timedelta(seconds=skew_s), _EARLY_MAX)
     newest = sorted(stamps, key=lambda s: s.written_ms, reverse=True)
@@ -124,7 +129,7 @@ def judge(stamps: Sequence[Stamp], local: Callable[[int], datetime], skew_s: flo
     here = by_zone.pop(timedelta(), [])
     others = {z: of for z, of in by_zone.items() if _is_convincing(of, len(newest))}
     behind = [z for z in others if z > timedelta()]
-    if behind:
+    if behind and not _is_over([s.stamp for z in behind for s in others[z]], [s.stamp for s in here], newest):
         farthest = max(behind)
         return Verdict(zone=Zone.BEHIND, offset=farthest, witness=others[farthest][0].stamp)
     if here:
@@ -156,6 +161,13 @@ def _seen(stamp: Stamp, local: Callable[[int], datetime], early: timedelta) -> _
     if abs(zone) > _FARTHEST or late > _LATE:
         return None
     return _Seen(stamp, time, zone, late)
+
+
+def _is_over(others: Sequence[Stamp], here: Sequence[Stamp], newest: Sequence[Stamp]) -> bool:
+    """Whether what speaks for other zones is followed by so much that speaks for this one that it was a wrong clock."""
+    places = [newest.index(s) for s in others]
+    since = sum(newest.index(s) < min(places) for s in here)
+    return since >= _SETTLED * (max(places) - min(places) + 1)
 
 
 def _is_convincing(seen: Sequence[_Seen], of: int) -> bool:

@@ -12,6 +12,7 @@
     ├── ConflictError               somebody else changed the table meanwhile
     │   ├── AttemptDeadError        this attempt was declared dead: it may publish nothing
     │   ├── BarrierError            delta commits that could still write under the plan are pending
+    │   ├── StalePlanError          the log files of a plan can never be merged with each other (any more)
     │   └── TableChangedError       the table was upgraded, or its settings changed, while it was looked at
     ├── LedgerError                 the books of a compaction do not balance: nothing is published
     ├── ClockError                  this process's clock or time zone is not that of the table's writers
@@ -138,6 +139,10 @@ class AttemptDeadError(ConflictError):
 
 class BarrierError(ConflictError):
     """Delta commits that could still write under the plan are pending."""
+
+
+class StalePlanError(ConflictError):
+    """The log files of a plan can never be merged with each other (any more): it is to be taken back."""
 
 
 class TableChangedError(ConflictError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from timeline.errors import ConflictError
+from timeline.errors import StalePlanError
 from timeline.log_pieces import LogPiece, LogRun
 from timeline.plan import CompactionOperation, CompactionStrategy, operation_metrics
 from timeline.view import FileSlice
@@ -29,10 +29,12 @@ def log_operation(slice_: FileSlice, pieces: Sequence[LogPiece]) -> CompactionOp
     )
 
 
-def planned_pieces(runs: Iterable[LogRun], operation: CompactionOperation) -> tuple[tuple[LogPiece, ...], bool]:
+def planned_pieces(
+    runs: Iterable[LogRun], operation: CompactionOperation, instant: str
+) -> tuple[tuple[LogPiece, ...], bool]:
     """The pieces an operation names, and whether they are the bottom of the slice's logs (pure).
 
-    ConflictError: they are no neighbours of one run (any more), or one of them is named in part. Planned files without
+    StalePlanError: they are no neighbours of one run (any more), or one of them is named in part. Planned files without
     a block that counts are passed over: Hudi plans those too.
     """
     names = set(operation.delta_file_paths)
@@ -44,12 +46,14 @@ def planned_pieces(runs: Iterable[LogRun], operation: CompactionOperation) -> tu
             if not others and all(_names(p) <= names for p in chosen):
                 return chosen, run.bottom and inside[0] == 0
             break
-    raise ConflictError(
+    raise StalePlanError(
         "the planned log files cannot be merged with each other",
         path=f"{operation.partition_path}/{operation.file_id}",
+        instant=instant,
         expected="neighbours, all files of each instant, no pending or rolled back write between them",
         found=", ".join(sorted(names)),
-        todo="Plan again; if this plan is pending, unschedule it (compactor-daemon unschedule).",
+        todo=f"Nothing of it is written, and no row is missing. Take the plan back: "
+        f"compactor-daemon unschedule TABLE {instant}.",
     )
 
 

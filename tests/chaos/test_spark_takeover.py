@@ -16,7 +16,8 @@ import pyarrow as pa
 import pytest
 
 from compactor_daemon.compactor import pending_instants
-from compactor_daemon.records import DEAD, GO, attempts, done_slices, read_fate
+from compactor_daemon.records import DEAD, GO, attempts, read_fate
+from compactor_daemon.slice_done import done_slices
 from tests.attempts import open_table
 from tests.compare import assert_same_rows
 from tests.gated_compactor import Gate

@@ -10,7 +10,7 @@ import compactor_daemon.unschedule
 from compactor_daemon.compactor import compact_instant
 from compactor_daemon.execute import LocalRunner, Progress
 from compactor_daemon.options import AttemptOptions
-from compactor_daemon.records import SliceDone
+from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import SliceTask
 from compactor_daemon.unschedule import unschedule
 from tests.attempts import OUTPUT, check_no_strays

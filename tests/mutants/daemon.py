@@ -23,7 +23,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/table_state", "            and self.postponed.get(p.instant, 0) <= now_ms\n", "", "dispatch"),
     ("compactor_daemon/table_state", "claimed=claimed - self.running,", "claimed=claimed,", "daemon dispatch"),
     ("compactor_daemon/table_state", "pending=(), busy=False", "busy=False", "daemon fleet"),
-    ("compactor_daemon/failures", "if isinstance(error, LedgerError):", "if False:", "failures fleet"),
+    ("compactor_daemon/failures", "if isinstance(error, (LedgerError, StalePlanError)):", "if False:", "failures fleet"),
     ("compactor_daemon/failures", "isinstance(error, TableChangedError) or not", "not", "failures"),
     ("compactor_daemon/failures", "len(failures) > options.retries", "len(failures) >= options.retries", "failures"),
     ("compactor_daemon/failures", "any(f.park for f in failures) or ", "", "failures"),

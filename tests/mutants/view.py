@@ -63,5 +63,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("log_pieces", "return bottom or not any(p.deletes for p in pieces)", "return True", "log_pieces"),
     ("log_pieces", "in HUDI_0X or IS_DELETED in rules.schema.names", "in HUDI_0X", "log_pieces"),
     ("log_plan", "if not others and all(_names(p) <= names for p in chosen):", "if not others:", "log_pieces"),
+    ("compactor_daemon/inputs", "    except StalePlanError:\n        if not writes:\n            raise\n", "    except StalePlanError:\n        raise\n", "stale_log_plan"),
+    ("compactor_daemon/inputs", "    planned_pieces(runs_of(table.storage, home, rules, ()), operation, instant)\n", "", "stale_log_plan"),
     ("log_plan", "if not others and all(_names(p) <= names for p in chosen):", "if all(_names(p) <= names for p in chosen):", "log_pieces"),
 )  # fmt: skip

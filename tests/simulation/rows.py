@@ -11,7 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
 from compactor_daemon.execute import Progress
-from compactor_daemon.records import SliceDone, attempt_folder
+from compactor_daemon.records import attempt_folder
+from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import SliceTask, _base_instant, _merged, _record, input_names
 from tests.builders import COMPACTED_BLOCK_TIMES, INSTANT_TIME, PARQUET, SCHEMA, block
 from timeline.active import Timeline

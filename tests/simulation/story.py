@@ -21,8 +21,6 @@ from tests.simulation.world import Actor, Call, Fault, Host, World, WorldLock
 ATTEMPT = AttemptOptions(foreign_grace_s=0.3, foreign_look_s=0.0, barrier_s=0.6, barrier_poll_s=0.03)
 
 _HOUR_MS = 3_600_000
-_JUMP_MS = 67 * 60_000
-"""No whole hour: a clock that is wrong by that looks as if it were in another zone."""
 _ZONES_MS = tuple(hours * _HOUR_MS for hours in (0, 0, 5, -8))
 
 
@@ -210,7 +208,7 @@ class Story:
             return
         if self._jumps and self.pick.random() < 0.5:
             self._jumps -= 1
-            host.wrong_ms = self.pick.choice((_JUMP_MS, -_JUMP_MS)) if not host.wrong_ms else 0
+            host.wrong_ms = self.pick.choice((_HOUR_MS, -_HOUR_MS)) if not host.wrong_ms else 0
             self.outcomes["clocks jumped"] += 1
             self.rules.note(f"the clock of {host.name} jumps to {host.wrong_ms / 1000} s")
         elif self._deaths and (not self._pauses or self.pick.random() < 0.5):

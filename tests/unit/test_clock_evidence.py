@@ -133,14 +133,40 @@ def test_some_writers_are_behind() -> None:
     assert seen(stamps, "America/New_York") == AGREES
 
 
+@pytest.mark.parametrize("wrong", [2, 3])
+def test_a_clock_that_was_an_hour_behind_for_some_writes(wrong: int) -> None:
+    """It is right again: newer stamps that agree win once they are three times as many."""
+    before, during = commits(0, 10), [stamp(NOON + timedelta(minutes=20 + m), "Atlantic/Azores") for m in range(wrong)]
+    for newer, expected in ((3 * wrong - 1, (Zone.BEHIND, hours(1))), (3 * wrong, AGREES)):
+        assert seen([*before, *during, *commits(*range(60, 60 + newer))]) == expected
+
+
+def test_a_writer_of_another_zone_that_comes_now_and_then() -> None:
+    """It is no clock that was wrong once, however many writes lie between two of its own."""
+    for between in range(1, 18):
+        for since in range(19 - between):
+            newest = range(60, 60 + since)
+            stamps = [*commits(0, 50, zone="America/New_York"), *commits(*range(1, 1 + between)), *commits(*newest)]
+            assert seen(stamps) == (AGREES if since >= 3 * (between + 2) else (Zone.BEHIND, hours(5)))
+
+
 def test_writers_that_moved_to_this_zone() -> None:
-    """Old ones count no more once they are not among the newest."""
+    """Old ones count no more once three times as many have come, and what says nothing is none of those."""
     old = commits(0, 10, 20, zone="America/New_York")
-    for newer, expected in ((18, (Zone.BEHIND, hours(5))), (20, AGREES)):
-        stamps = [*old, *commits(*range(30, 30 + newer))]
+    for newer, expected in ((8, (Zone.BEHIND, hours(5))), (9, AGREES)):
+        stamps = [*old, *commits(*range(30, 30 + newer)), *commits(*range(50, 54), late_s=400)]
         layout = LAYOUT_2
         files = [(layout.parse(f"{s.time}_{s.time}.deltacommit"), s.written_ms) for s in stamps]
         assert seen(list(written((i, ms) for i, ms in files if i is not None).stamps)) == expected
+
+
+def test_only_the_newest_are_looked_at() -> None:
+    """Two writes of another zone say nothing once one of them is older than twenty others."""
+    old = [*commits(0, zone="America/New_York"), *commits(*range(1, 19)), *commits(20, zone="America/New_York")]
+    for newer, expected in ((0, (Zone.BEHIND, hours(5))), (1, AGREES)):
+        files = [(f"{s.time}_{s.time}.deltacommit", s.written_ms) for s in [*old, *commits(*range(30, 30 + newer))]]
+        parsed = [(LAYOUT_2.parse(name), ms) for name, ms in files]
+        assert seen(list(written((i, ms) for i, ms in parsed if i is not None).stamps)) == expected
 
 
 # --- nothing to compare

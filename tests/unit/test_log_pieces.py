@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from timeline.errors import ConflictError
+from timeline.errors import StalePlanError
 from timeline.file_name import LogFileName
 from timeline.log_block import BlockKind, HeaderKey, LogBlock
 from timeline.log_pieces import LogPiece, LogRun, folds_exactly, log_runs
@@ -108,10 +108,10 @@ def test_the_plan_of_pieces_finds_them_again() -> None:
     (run,) = runs(log)
     operation = log_operation(slice_of(log), run.pieces[:2])
     assert [LogFileName.parse(n).version for n in operation.delta_file_paths] == [1, 2, 3, 4]
-    assert planned_pieces(runs(log + " 60 70"), operation) == (run.pieces[:2], True)
-    assert planned_pieces(runs(log + " 60", "05"), operation) == (run.pieces[:2], False)
+    assert planned_pieces(runs(log + " 60 70"), operation, "C") == (run.pieces[:2], True)
+    assert planned_pieces(runs(log + " 60", "05"), operation, "C") == (run.pieces[:2], False)
     upper = log_operation(slice_of(log), run.pieces[1:])
-    assert planned_pieces(runs(log), upper) == (run.pieces[1:], False)
+    assert planned_pieces(runs(log), upper, "C") == (run.pieces[1:], False)
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,8 @@ def test_what_are_no_neighbours_is_refused(names: tuple[int, ...], log: str, pen
     slice_ = slice_of(log)
     operation = log_operation(slice_, runs("10 20")[0].pieces)
     named = tuple(str(f.name) for f in slice_.logs if f.name.version in names)
-    with pytest.raises(ConflictError, match="cannot be merged with each other"):
-        planned_pieces(runs(log, *pending.split()), replace(operation, delta_file_paths=named))
+    with pytest.raises(StalePlanError, match="cannot be merged with each other"):
+        planned_pieces(runs(log, *pending.split()), replace(operation, delta_file_paths=named), "C")
 
 
 COLUMNS = {"plain": ["id", "ts"], "marked": ["id", "ts", "_hoodie_is_deleted"]}

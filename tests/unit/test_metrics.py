@@ -86,6 +86,9 @@ def test_a_compaction_is_counted_once(served: Served) -> None:
     metrics.started(TABLE, latency_s=0.3)
     metrics.started(TABLE, latency_s=None)
     assert served.samples()["phantombase_running"] == 2
+    metrics.put_aside(TABLE)
+    assert served.samples()["phantombase_running"] == 1
+    metrics.resumed(TABLE)
     metrics.finished(TABLE, DONE)
     metrics.failed(TABLE)
     metrics.finished(TABLE, None)

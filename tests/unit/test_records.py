@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,17 @@ from compactor_daemon.records import (
     VOID,
     Go,
     Placement,
-    SliceDone,
     attempt_folder,
     attempts,
     dead_record,
     decide,
     declare_dead,
-    done_slices,
     find_go,
     open_next,
     read_fate,
     read_fates,
 )
+from compactor_daemon.slice_done import SliceDone, done_slices
 from compactor_daemon.work_note import WorkNote
 from timeline.errors import ConflictError, MalformedError
 from timeline.heartbeat import Process, heartbeat_path, read_heartbeat
@@ -127,6 +127,16 @@ def test_fields_of_a_later_release_are_ignored(storage: Storage) -> None:
     assert ranges_from_json(ranges_to_json(DONE.ranges)) == DONE.ranges
 
 
+def test_a_slice_record_of_an_earlier_release() -> None:
+    """What it does not say is not known; what is said to be none is none."""
+    later_fields = ("ranges", "uncommitted", "merged")
+    record = {k: v for k, v in json.loads(DONE.to_json()).items() if k not in later_fields}
+    unknown = replace(DONE, ranges=None, uncommitted=None, merged=None)
+    assert SliceDone.from_json(json.dumps(record).encode(), "1/3.ok") == unknown
+    none = replace(DONE, uncommitted=(), merged=())
+    assert SliceDone.from_json(none.to_json(), "1/3.ok") == none
+
+
 @pytest.mark.parametrize(("record", "read"), [(GONE, _of_go), (DONE, _of_slice)])
 def test_a_known_field_that_is_absent_or_of_another_type_is_an_error(
     record: Go | SliceDone, read: Callable[[Storage, bytes], object], tmp_path: Path
@@ -211,3 +221,10 @@ def test_heartbeats_of_a_later_release_show_who_works(storage: Storage) -> None:
     assert beat is not None
     assert beat.owner == me
     assert WorkNote.from_note(beat.note) == note
+
+
+def test_a_note_of_an_earlier_release() -> None:
+    """It did not say whether it waits."""
+    note = WorkNote(attempt=2, since_ms=3).to_note()
+    del note["waiting"]
+    assert WorkNote.from_note(note) == WorkNote(attempt=2, since_ms=3)
