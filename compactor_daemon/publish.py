@@ -24,7 +24,6 @@ from compactor_daemon.foreign import inflight_path
 from compactor_daemon.options import OutputOptions
 from compactor_daemon.records import Go, Placement, SliceDone, attempt_folder, done_slices, is_revoked
 from compactor_daemon.replaced import without_groups
-from compactor_daemon.reserved import reserved_times
 from compactor_daemon.restore import merge_again
 from compactor_daemon.standing import Standing, decided_instant, refuse, standing_of
 from compactor_daemon.take_back import take_back
@@ -135,8 +134,7 @@ def _completed_path(table: Table, go: Go) -> str:
     if go.completion_time is None or not compacted_after(table, go.completion_time):
         return go.completed_path
     folder, decided = go.completed_path.rpartition("/")[0], decided_instant(table, go)
-    timeline = table.load_timeline()
-    now = table.next_time(timeline, reserved_times(table, timeline))
+    now = table.next_time(table.load_timeline())
     return f"{folder}/{table.layout.file_name(replace(decided, completion_time=now))}"
 
 

@@ -22,29 +22,25 @@ from typing import Any
 
 import structlog
 
+from timeline.attempt_names import DEAD as DEAD
+from timeline.attempt_names import FATE as FATE
+from timeline.attempt_names import GO as GO
+from timeline.attempt_names import VOID as VOID
+from timeline.attempt_names import attempt_folder as attempt_folder
+from timeline.attempt_names import fate_path as fate_path
+from timeline.attempt_names import instant_folder as instant_folder
+from timeline.attempt_names import recorded_instants as recorded_instants
 from timeline.errors import AttemptDeadError, ConflictError, MalformedError
 from timeline.fields import Fields
-from timeline.layout import RECORDS
 from timeline.ledger import Ledger
 from timeline.metadata_table.column_range import ColumnRange, ranges_from_json, ranges_to_json
 from timeline.storage import Storage
 
 _log = structlog.get_logger()
 
-OPEN, FATE, REVOKED, OK = "open", "fate", "revoked", ".ok"
-DEAD, VOID, GO = "dead", "void", "go"
+OPEN, REVOKED, OK = "open", "revoked", ".ok"
 STAGED_ENDINGS = (".parquet", ".log", OK)
 """Of the names of staged files and their records."""
-
-
-def instant_folder(instant: str) -> str:
-    """Where all attempts at an instant keep their records."""
-    return f"{RECORDS}/{instant}"
-
-
-def attempt_folder(instant: str, attempt: int) -> str:
-    """Where one attempt keeps its records and staged files."""
-    return f"{RECORDS}/{instant}/{attempt}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,11 +191,6 @@ class Fate:
     go: Go | None = None
 
 
-def fate_path(instant: str, attempt: int) -> str:
-    """Where an attempt's fate stands."""
-    return f"{attempt_folder(instant, attempt)}/{FATE}"
-
-
 def read_fate(storage: Storage, instant: str, attempt: int) -> Fate | None:
     """An attempt's fate, None while it is open. MalformedError: it cannot be read, or this release does not know it."""
     path = fate_path(instant, attempt)
@@ -336,13 +327,6 @@ def why_revoked(storage: Storage, instant: str, attempt: int) -> str:
 def revoke_decision(storage: Storage, instant: str, attempt: int, why: str, by: str) -> None:
     """Records that a `go` does not stand any more; by any number of processes, any number of times."""
     storage.put_if_absent(f"{attempt_folder(instant, attempt)}/{REVOKED}", _dump({"why": why, "by": by}))
-
-
-def recorded_instants(storage: Storage) -> tuple[str, ...]:
-    """Instants that have records, unscheduled ones (tombstones) included."""
-    if storage.find(RECORDS) is None:
-        return ()
-    return tuple(e.name for e in storage.list(RECORDS) if e.is_folder and e.name.isdigit())
 
 
 def done_slices(storage: Storage, instant: str, attempt: int) -> dict[int, SliceDone]:

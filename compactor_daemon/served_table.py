@@ -17,7 +17,6 @@ from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.probe import probe
 from compactor_daemon.records import recorded_instants
-from compactor_daemon.reserved import reserved_times
 from compactor_daemon.retire import finish, forget_archived, littered_instants
 from compactor_daemon.served import Seen
 from compactor_daemon.table_state import Pending
@@ -111,7 +110,7 @@ class ServedTable:
         assert self._settings.schedule is not None
         table = self._open()
         seen = table.load_timeline().instants
-        scheduled = schedule_compaction(table, self._lock, reserved_times, self._settings.schedule)
+        scheduled = schedule_compaction(table, self._lock, self._settings.schedule)
         self._refused = () if scheduled.instant else seen
         self._ask_at = time.monotonic() + _ASK_AGAIN_S
         return scheduled

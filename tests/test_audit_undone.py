@@ -276,7 +276,7 @@ def test_a_partition_lost_after_a_later_compaction_is_wrong(version: int, tmp_pa
     path = tmp_path / "t"
     first = compacted(path, version)
     upsert(LocalStorage(str(path)), rows((0, 7, 7.0)))
-    second = schedule_compaction(open_table(path), LOCK, lambda *_: ()).instant
+    second = schedule_compaction(open_table(path), LOCK).instant
     assert second is not None
     run_all(open_table(path))
     assert verdicts(path, first) == {Verdict.PROVED}

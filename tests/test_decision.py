@@ -18,7 +18,7 @@ from compactor_daemon.foreign import inflight_path
 from compactor_daemon.publish import place, publish
 from compactor_daemon.records import FATE, Go, find_go, read_fate, revoke_decision
 from compactor_daemon.replaced import placed_group, without_groups
-from compactor_daemon.reserved import reserve, reserved_times
+from compactor_daemon.reserved import reserve
 from compactor_daemon.standing import Standing, look, rule
 from compactor_daemon.take_back import take_back
 from tests.attempts import OUTPUT, base_files, decided, open_table, staged
@@ -142,7 +142,7 @@ def test_a_completion_time_is_reserved_before_it_is_decided(tmp_path: Path) -> N
 
     def watch(call: Call) -> Any:
         if call.path.endswith(FATE) and call.name == "put_if_absent":
-            reserved.append(set(reserved_times(table, table.load_timeline())))
+            reserved.append(set(table.times.reserved(table.load_timeline())))
         return call.do()
 
     go = decide_go(open_table(path, HookedStorage(table.storage, watch)), attempt, done, schema, LOCK)

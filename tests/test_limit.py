@@ -19,7 +19,6 @@ from compactor_daemon.execute import LocalRunner, Progress, Runner, SparkRunner
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import ExecuteOptions
 from compactor_daemon.records import SliceDone, attempts, done_slices, read_fate
-from compactor_daemon.reserved import reserved_times
 from compactor_daemon.run import Compactions, run_compactions
 from compactor_daemon.slice_task import SliceTask, compact_slice
 from compactor_daemon.spark_start import RunningSpark
@@ -233,7 +232,7 @@ def two_plans(folder: Path) -> Path:
     path = unzip_golden("v9_plain", folder)
     for _ in range(2):
         small = replace(PLAN_NOW, target_io_bytes=1)
-        assert schedule_compaction(open_table(path), ProcessLock("x"), reserved_times, small).instant is not None
+        assert schedule_compaction(open_table(path), ProcessLock("x"), small).instant is not None
     return path
 
 

@@ -16,7 +16,6 @@ import pytest
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.completed import named_files
 from compactor_daemon.publish import publish
-from compactor_daemon.reserved import reserved_times
 from compactor_daemon.unschedule import unschedule
 from tests import attempts
 from tests.attempts import OUTPUT, check_no_strays, decided, open_table, run_all
@@ -77,7 +76,7 @@ class Slice:
         """A delta commit that pends; its instant."""
         table = self.table
         timeline = table.load_timeline()
-        time = next_time(table.now(), [*timeline.used_times(), *reserved_times(table, timeline)])
+        time = next_time(table.now(), [*timeline.used_times(), *table.times.reserved(timeline)])
         for state in (State.REQUESTED, State.INFLIGHT):
             instant = Instant(requested_time=time, action="deltacommit", state=state)
             assert table.storage.put_if_absent(table.instant_path(instant), b"")
@@ -173,7 +172,7 @@ class Slice:
 
     def compacted(self) -> None:
         """A compaction."""
-        planned = schedule_compaction(self.table, ProcessLock(str(self.path)), reserved_times)
+        planned = schedule_compaction(self.table, ProcessLock(str(self.path)))
         assert planned.instant is not None
         run_all(self.table)
 

@@ -19,7 +19,6 @@ from compactor_daemon.claims import TABLE_ID
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.failures import release_failures
 from compactor_daemon.records import DEAD, GO, attempts, done_slices, read_fate
-from compactor_daemon.reserved import reserved_times
 from tests.attempts import check_no_strays, open_table
 from tests.gated_compactor import Begun, Gate
 from tests.spark_cluster import SparkCluster, children, kill, parent
@@ -59,7 +58,7 @@ def written(path: Path, slices: int) -> None:
 
 def plan(path: Path, slices: int) -> str:
     """Requests a compaction of so many file slices; its instant."""
-    scheduled = schedule_compaction(open_table(path), table_lock(str(path), None), reserved_times)
+    scheduled = schedule_compaction(open_table(path), table_lock(str(path), None))
     assert scheduled.plan is not None
     assert scheduled.instant is not None
     assert len(scheduled.plan.operations) == slices

@@ -34,7 +34,6 @@ from compactor_daemon.records import (
     read_fate,
     recorded_instants,
 )
-from compactor_daemon.reserved import reserved_times
 from compactor_daemon.retire import finish_completed
 from compactor_daemon.unschedule import unschedule
 from tests.attempts import OPTIONS, OUTPUT, base_files, check_no_strays, decided, open_table, run_all, run_one, staged
@@ -75,7 +74,7 @@ def upsert(path: Path, batch: pa.Table, operation: Operation = Operation.UPSERT)
 
 
 def schedule(path: Path) -> str:
-    instant = schedule_compaction(open_table(path), LOCK, reserved_times).instant
+    instant = schedule_compaction(open_table(path), LOCK).instant
     assert instant is not None
     return instant
 
@@ -488,7 +487,7 @@ def test_its_time_is_not_used_again_even_when_its_records_are_forgotten(version:
             table.storage.delete(f"{table.config.timeline_folder}/{name}")
     finish_completed(table, ProcessLock("finish"), OUTPUT)
     assert recorded_instants(table.storage) == ()
-    scheduled = schedule_compaction(behind, LOCK, reserved_times)
+    scheduled = schedule_compaction(behind, LOCK)
     assert scheduled.instant is not None
     assert scheduled.instant > instant
 

@@ -31,7 +31,7 @@ from timeline.errors import (
     UnsupportedError,
     UsageError,
 )
-from timeline.history import load_history
+from timeline.history import with_archive
 from timeline.instant import Instant, State, highest_states, parse_time
 from timeline.layout import HOODIE, Layout
 from timeline.listing import Listing, StorageListing
@@ -123,21 +123,13 @@ class Table:
         """The clock in the zone the table's instants are generated in (naive, as instants are)."""
         return self.times.now()
 
-    def next_time(self, timeline: Timeline, reserved: Iterable[str] = ()) -> str:
-        """A time greater than the clock, every time of the timeline and those `reserved`: nobody has used it yet.
+    def next_time(self, timeline: Timeline, also_above: Iterable[str] = ()) -> str:
+        """A time greater than every one in use, see `TableClock.next_time`. `timeline`: loaded under the table lock."""
+        return self.times.next_time(timeline, also_above)
 
-        `timeline` is loaded under the table lock; where it is empty the archive is asked.
-        ClockError: this process's clock or zone is not that of the table's writers.
-        """
-        return self.times.next_time(self.now(), self._with_used_times(timeline), reserved)
-
-    def next_plan_time(self, timeline: Timeline, reserved: Iterable[str] = (), *, dry_run: bool = False) -> str:
-        """The same for a plan, which may not be ahead of the writers' clock. `dry_run`: storage is only read."""
-        return self.times.next_plan_time(self.now(), self._with_used_times(timeline), reserved, dry_run=dry_run)
-
-    def _with_used_times(self, timeline: Timeline) -> Timeline:
-        """Archived instants are older than active ones, unless nothing is active any more."""
-        return timeline if timeline.instants else self.with_archive(timeline)
+    def completion_time(self, timeline: Timeline, also_above: Iterable[str] = ()) -> str | None:
+        """The same for the name of a completed file; None where the table's version has no completion times."""
+        return self.next_time(timeline, also_above) if self.layout.has_completion_times else None
 
     def age_s(self, time: str) -> float | None:
         """Seconds since an instant time; None for made-up ones such as `00000000000001`."""
@@ -171,7 +163,7 @@ class Table:
 
     def with_archive(self, timeline: Timeline) -> Timeline:
         """The timeline with its archived instants loaded."""
-        return replace(timeline, archived=load_history(self.storage, self.config))
+        return with_archive(self.storage, self.config, timeline)
 
     def moment(self, milliseconds: int) -> str:
         """A time since the epoch, as the storage has it, as an instant time of this table."""

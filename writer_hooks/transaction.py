@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import structlog
 
-from compactor_daemon.reserved import reserved_times
 from timeline.active import Timeline
 from timeline.commit_metadata import LOG_COMPACT, CommitMetadata
 from timeline.commit_metadata import encode as encode_commit
@@ -122,10 +121,7 @@ class Transaction:
             table = self._unchanged()
             self.check_conflicts(mine, metadata.extra_metadata["schema"])
             check(table)
-            completion = None
-            if table.layout.has_completion_times:
-                timeline = table.load_timeline()
-                completion = table.next_time(timeline, reserved_times(table, timeline))
+            completion = table.completion_time(table.load_timeline())
             done = Instant(
                 requested_time=self.instant, action=ACTION, state=State.COMPLETED, completion_time=completion
             )
@@ -208,7 +204,7 @@ def transaction(table: Table, lock: TableLock, heartbeat_s: float) -> Iterator[T
             table = table.reload()
             check_keepable(table)
             storage, timeline = table.storage, table.load_timeline()
-            time = table.next_time(timeline, reserved_times(table, timeline))
+            time = table.next_time(timeline)
             earlier_rollbacks = frozenset(i.requested_time for i in timeline.pending("rollback"))
             pulse = stack.enter_context(heartbeat(storage, time, heartbeat_s, keep_on_error=True))
             stack.enter_context(_rolled_back_on_failure(table, lock, time))
@@ -254,7 +250,7 @@ def _rolled_back_on_failure(table: Table, lock: TableLock, time: str) -> Iterato
                 # A restore takes a pending instant away, too, and leaves no rollback of it behind.
                 taken_over = not table.with_archive(timeline).is_committed(time)
             if pending is not None and not pending.completed:
-                roll_back(table, pending, lock, reserved_times)
+                roll_back(table, pending, lock)
             elif taken_over:
                 undo_late(table, time, ACTION)
         except PhantombaseError as error:

@@ -103,7 +103,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setattr(Table, "open", staticmethod(lambda path: Table.on(stage.on.storage)))
     monkeypatch.setattr(Process, "current", staticmethod(lambda: _process(stage.on)))
     monkeypatch.setattr(Process, "is_gone", lambda process: stage.on.hosts[process.pid].dead)
-    monkeypatch.setattr(Table, "now", lambda _: _local(stage.on, stage.on.clock_ms()))
+    monkeypatch.setattr(TableClock, "now", lambda _: _local(stage.on, stage.on.clock_ms()))
     monkeypatch.setattr(TableClock, "local", lambda _, milliseconds: _local(stage.on, milliseconds))
     monkeypatch.setattr(
         "timeline.planner.pending_writer", lambda t: None if stage.on.me.host.hudi else pending_writer(t)

@@ -89,10 +89,7 @@ def commit_records(table: Table, instant: str, records: EncodedRecords, schema_t
         stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
         for slice_, encoded in parts.items():
             stats[slice_.partition].append(_append(metadata, slice_, instant, encoded, schema_text))
-        completion = None
-        if metadata.layout.has_completion_times:
-            used = metadata.load_timeline().used_times()
-            completion = table.next_time(table.load_timeline(), used)
+        completion = table.completion_time(table.load_timeline(), also_above=metadata.load_timeline().used_times())
         done = Instant(requested_time=instant, action=_ACTION, state=State.COMPLETED, completion_time=completion)
         said = {_SCHEMA: without_meta_columns(schema_text)}
         _put(metadata, done, _commit(metadata, {p: tuple(s) for p, s in stats.items()}, said))

@@ -1,0 +1,35 @@
+"""Names of what attempts at compactions leave in storage: folders, and the record that ends an attempt.
+
+.hoodie/.phantombase/<C>              a recorded instant: in use, or a tombstone
+.hoodie/.phantombase/<C>/<e>/fate     how attempt e ended: dead, void or go
+"""
+
+from __future__ import annotations
+
+from timeline.layout import RECORDS
+from timeline.storage import Storage
+
+FATE = "fate"
+DEAD, VOID, GO = "dead", "void", "go"
+
+
+def instant_folder(instant: str) -> str:
+    """Where all attempts at an instant keep their records."""
+    return f"{RECORDS}/{instant}"
+
+
+def attempt_folder(instant: str, attempt: int) -> str:
+    """Where one attempt keeps its records and staged files."""
+    return f"{instant_folder(instant)}/{attempt}"
+
+
+def fate_path(instant: str, attempt: int) -> str:
+    """Where an attempt's fate stands."""
+    return f"{attempt_folder(instant, attempt)}/{FATE}"
+
+
+def recorded_instants(storage: Storage) -> tuple[str, ...]:
+    """Instants that have records, unscheduled ones (tombstones) included."""
+    if storage.find(RECORDS) is None:
+        return ()
+    return tuple(e.name for e in storage.list(RECORDS) if e.is_folder and e.name.isdigit())
