@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +29,7 @@ from timeline.errors import AttemptDeadError, ClaimedError, MalformedError, Phan
 from timeline.gate import clock_ms
 from timeline.heartbeat import heartbeat
 from timeline.layout import RECORDS
-from timeline.lock import TableLock, hold_file
+from timeline.lock import TableLock
 from timeline.metadata_table.update import check_keepable
 from timeline.plan import CompactionPlan
 from timeline.read import slice_rules
@@ -84,11 +83,13 @@ def claim(table: Table, wait_s: float = 0.0) -> Iterator[None]:
 
     ClaimedError when another process of ours holds the claim for longer than `wait_s`.
     """
-    path = os.path.join(table.storage.base_path, RECORDS, "claim.lock")
+    path = f"{RECORDS}/claim.lock"
     busy = ClaimedError(
-        "another compactor is at work on this table", path=path, todo="Wait for it, or run with --wait SECONDS."
+        "another compactor is at work on this table",
+        path=f"{table.storage.base_path}/{path}",
+        todo="Wait for it, or run with --wait SECONDS.",
     )
-    with hold_file(path, wait_s, busy):
+    with table.storage.hold(path, wait_s, busy):
         yield
 
 

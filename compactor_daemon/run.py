@@ -70,7 +70,7 @@ def run_compactions(
         check_keepable(table, moves_rows=False)
     if limit.closed or (not instants and not recorded_instants(table.storage)):
         return Compactions(left=instants)
-    held = table_lock(table.storage.base_path, lock)
+    held = table_lock(table.storage, lock)
     run = _Run(refused={})
     with ExitStack() as open_:
         if instants:

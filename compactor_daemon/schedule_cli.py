@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -85,7 +84,7 @@ def schedule(
     fleet = zookeeper_options(zookeeper, zookeeper_dir, *files)
     opened = Table.open(table).with_clock(ClockOptions(timezone=timezone, clock_skew_s=clock_skew))
     # A dry run leaves no trace, not even the lock's file.
-    held: TableLock = ProcessLock(os.path.abspath(table)) if dry_run else table_lock(os.path.abspath(table), lock)
+    held: TableLock = ProcessLock(opened.storage.location) if dry_run else table_lock(opened.storage, lock)
     if drop_metadata_table_:
         opened = drop_metadata_table(opened, held)
     done = schedule_compaction(opened, held, options, dry_run=dry_run)

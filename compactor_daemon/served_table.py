@@ -25,9 +25,9 @@ from timeline.clock_options import ClockOptions
 from timeline.errors import MalformedError, MissingFileError, PhantombaseError, UnsupportedError
 from timeline.gate import clock_ms
 from timeline.instant import Instant
-from timeline.local_storage import LocalStorage
 from timeline.lock import TableLock
 from timeline.metadata_table.update import check_keepable
+from timeline.open_storage import open_storage
 from timeline.plan import TOTAL_LOG_FILES_SIZE, CompactionPlan
 from timeline.schedule import Scheduled, schedule_compaction
 from timeline.schedule_options import ScheduleOptions
@@ -68,7 +68,7 @@ class ServedTable:
 
     def open(self) -> None:
         """Tries the storage's promises; StorageError."""
-        probe(LocalStorage(self.path))
+        probe(open_storage(self.path))
 
     def _open(self) -> Table:
         return Table.open(self.path).with_clock(self._settings.clock)
@@ -131,7 +131,7 @@ class ServedTable:
 
     def is_done(self, instant: str) -> bool:
         """See `Served`: its books are in the audit log, and it does not pend again: an operator may roll it back."""
-        if LocalStorage(self.path).find(audit_path(instant)) is None:
+        if open_storage(self.path).find(audit_path(instant)) is None:
             return False
         return instant not in pending_instants(Table.open(self.path))
 

@@ -38,6 +38,7 @@ from timeline.errors import LedgerError, StorageError, UnsupportedError, UsageEr
 from timeline.layout import RECORDS
 from timeline.local_storage import LocalStorage
 from timeline.lock import table_lock
+from timeline.open_storage import open_storage
 from timeline.read import read_table
 from timeline.schedule_options import ScheduleOptions
 from timeline.storage import Entry, Storage
@@ -312,7 +313,7 @@ def test_a_plan_that_is_unscheduled_under_a_daemon_is_no_failure(tmp_path: Path,
     (instant,) = pending(table)
     with daemon_on(table, zookeeper=zookeeper, runner=held, once=False) as daemon, at_work(daemon) as done:
         assert held.reached.wait(WAIT_S)
-        unschedule(open_table(table), instant, table_lock(str(table), None))
+        unschedule(open_table(table), instant, table_lock(open_storage(str(table)), None))
         held.let_go.set()
         wait_until(lambda: not daemon._work, WAIT_S)
     assert not done[0].done

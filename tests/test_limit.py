@@ -126,7 +126,7 @@ def test_a_limit_after_the_decision_stops_nothing(tmp_path: Path) -> None:
             return super().put_if_absent(path, data)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("timeline.table.LocalStorage", EndsAtFate)
+        patch.setattr("timeline.open_storage.LocalStorage", EndsAtFate)
         found = run(path, limit=limit)
     assert [c.instant for c in found.done] == [first]
     assert found.left == tuple(others)

@@ -25,6 +25,7 @@ from tests.spark_cluster import SparkCluster, children, kill, parent
 from tests.zookeeper import ZooKeeper, wait_until
 from timeline.local_storage import LocalStorage
 from timeline.lock import table_lock
+from timeline.open_storage import open_storage
 from timeline.read import read_table
 from timeline.schedule import schedule_compaction
 from writer_hooks import writer
@@ -58,7 +59,7 @@ def written(path: Path, slices: int) -> None:
 
 def plan(path: Path, slices: int) -> str:
     """Requests a compaction of so many file slices; its instant."""
-    scheduled = schedule_compaction(open_table(path), table_lock(str(path), None))
+    scheduled = schedule_compaction(open_table(path), table_lock(open_storage(str(path)), None))
     assert scheduled.plan is not None
     assert scheduled.instant is not None
     assert len(scheduled.plan.operations) == slices

@@ -6,7 +6,6 @@ again (`consistent`).
 
 from __future__ import annotations
 
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
@@ -35,7 +34,7 @@ from timeline.history import with_archive
 from timeline.instant import Instant, State, highest_states, parse_time
 from timeline.layout import HOODIE, Layout
 from timeline.listing import Listing, StorageListing
-from timeline.local_storage import LocalStorage
+from timeline.open_storage import open_storage
 from timeline.plan import CompactionPlan, decode_plan
 from timeline.storage import Entry, Storage
 from timeline.table_clock import TableClock
@@ -74,17 +73,12 @@ class Table:
 
     @staticmethod
     def open(path: str) -> Table:
-        """The table at a local path. NotATableError, UnsupportedError: refused by name, nothing is touched."""
-        local = path.removeprefix("file://")
-        if "://" in local:
-            raise NotATableError(
-                "only local (POSIX) paths are supported so far",
-                path=path,
-                todo="Mount the table's file system.",
-            )
-        if not os.path.isdir(local):
+        """The table at a path or URL. NotATableError, UnsupportedError: refused by name, nothing is touched."""
+        storage = open_storage(path)
+        entry = storage.find("")
+        if entry is None or not entry.is_folder:
             raise NotATableError("no such folder", path=path, expected="the base path of a Hudi table")
-        return Table.on(LocalStorage(os.path.abspath(local)))
+        return Table.on(storage)
 
     @staticmethod
     def on(storage: Storage) -> Table:

@@ -81,7 +81,7 @@ def write_batch(
 
 def _checked(table: Table, options: WriteOptions) -> tuple[Table, TableLock]:
     """The table and its lock. UnsupportedError: see `check_keepable`."""
-    table, lock = table.with_clock(options.clock), table_lock(table.storage.base_path, options.lock)
+    table, lock = table.with_clock(options.clock), table_lock(table.storage, options.lock)
     if options.drop_metadata_table:
         table = drop_metadata_table(table, lock)
     check_keepable(table)

@@ -99,7 +99,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     serial_pools(monkeypatch)
     monkeypatch.setattr("compactor_daemon.daemon.ThreadPoolExecutor", lambda n, name: WorldPool(stage.on, n, name))
     monkeypatch.setattr("compactor_daemon.daemon.SimpleQueue", lambda: WorldQueue(stage.on))
-    monkeypatch.setattr("compactor_daemon.served_table.LocalStorage", lambda path: stage.on.storage)
+    monkeypatch.setattr("compactor_daemon.served_table.open_storage", lambda path: stage.on.storage)
     monkeypatch.setattr(Table, "open", staticmethod(lambda path: Table.on(stage.on.storage)))
     monkeypatch.setattr(Process, "current", staticmethod(lambda: _process(stage.on)))
     monkeypatch.setattr(Process, "is_gone", lambda process: stage.on.hosts[process.pid].dead)

@@ -67,6 +67,17 @@ def test_pure_files_do_no_io(name: str) -> None:
     assert not wrong, f"{name} imports {wrong}"
 
 
+@pytest.mark.parametrize("package", ORDER)
+def test_only_storage_knows_the_local_file_system(package: str) -> None:
+    """Else a table elsewhere gets a lock that excludes nobody, or bytes that are not durable."""
+    own = {"timeline.local_storage", "timeline.file_lock", "timeline.open_storage"}
+    for path in (ROOT / package).rglob("*.py"):
+        if ".".join(path.relative_to(ROOT).with_suffix("").parts) not in own:
+            text = path.read_text()
+            found = {name for name in ("LocalStorage", "filelock", "fsync") if name in text}
+            assert not found, f"{path.name} names {found}"
+
+
 def test_no_file_imports_in_a_circle() -> None:
     """Any order of imports works."""
     graph = {
