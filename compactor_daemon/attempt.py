@@ -84,9 +84,9 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
     """
     storage = table.storage
     plan = table.compaction_plan(instant)
-    trace = foreign_trace(table, instant, table.planned_partitions([plan]))
+    trace = foreign_trace(table, instant, table.views.planned_partitions([plan]))
     refuse_live(trace, table, instant, round(time.time() * 1000), options)
-    refuse(table, instant, rule(table.requested_merge(instant), (), "", look(table, instant)))
+    refuse(table, instant, rule(table.files.requested_merge(instant), (), "", look(table, instant)))
     who = process_name()
     for number in declare_dead(storage, instant, who):
         _log.info("attempt_declared_dead", instant=instant, attempt=number)

@@ -192,7 +192,7 @@ def compact_instant(
                 return runner(storage, tasks, checked)
 
             with _taken_over_is_said(storage, work):
-                probe_partitions(storage, table.planned_partitions([work.plan]))
+                probe_partitions(storage, table.views.planned_partitions([work.plan]))
                 done, schema = stage(table, work, output, options, run, check, aside)
                 go = decide_go(table, work, done, schema, lock)
         publish(table, go, lock, output)

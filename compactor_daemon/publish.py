@@ -64,7 +64,7 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
     table = table.reload()
     placed, update = replace(go, placements=()), None
     if completed_compaction(table, go.instant) is None and _may_stand(table, go):
-        placed = without_groups(go, table.replaced_groups(table.load_timeline()), table.layout)
+        placed = without_groups(go, table.facts.replaced_groups(table.load_timeline()), table.layout)
         _place_all(table, placed, output)
         update = prepare(table, _change(table, placed))
     with lock.hold("complete a compaction"):
@@ -74,7 +74,7 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
             _check_ours(table, done, go)
             return
         _check_publishable(table, go)
-        kept = without_groups(go, table.replaced_groups(table.load_timeline()), table.layout)
+        kept = without_groups(go, table.facts.replaced_groups(table.load_timeline()), table.layout)
         remove_placed(table, go, keep={p.final for p in kept.placements})
         if kept.placements != placed.placements:  # it did not stand at first; or a file group was replaced meanwhile
             before = set(placed.placements)

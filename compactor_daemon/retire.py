@@ -68,7 +68,7 @@ def retire(table: Table, go: Go, output: OutputOptions) -> None:
         raise MissingFileError(
             "a decided compaction is not completed any more", path=go.completed_path, instant=go.instant
         )
-    replaced = table.replaced_groups(timeline) if gone else {}
+    replaced = table.facts.replaced_groups(timeline) if gone else {}
     for placement, partition, text in finals:
         # A newer base file of the group, or the group replaced: a cleaner may have taken this one, and it is needed no
         # more. In a replaced group it would come to light again once the replace commit is archived.

@@ -156,7 +156,7 @@ def _remove(table: Table, instant: str, plan: CompactionPlan, go: Go | None, opt
     ended = _end_attempts(storage, instant, who)
     decide(storage, instant, open_next(storage, instant, who), void_record(nonce, who), nonce)
     dead = refuse_touched(table, instant, plan, options)
-    path, inflight = table.instant_path(table.requested_merge(instant)), inflight_path(table, instant)
+    path, inflight = table.instant_path(table.files.requested_merge(instant)), inflight_path(table, instant)
     data = storage.read(path)
     forget(table, instant)
     if dead is not None:

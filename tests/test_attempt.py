@@ -162,7 +162,7 @@ def test_a_decision_is_published_while_somebody_else_retires_it(tmp_path: Path) 
         return found
 
     publish(open_table(path, HookedStorage(inner, overtaken)), go, ProcessLock("a"), OUTPUT)
-    assert open_table(path).completed_commits(instant)
+    assert open_table(path).files.completed_commits(instant)
     check_whole(path, path.with_name("with_metadata_table.expected"))
 
 

@@ -236,7 +236,7 @@ def test_executed_again_by_hudi(version: int, left: bool, tmp_path: Path) -> Non
     path = tmp_path / "t"
     instant = compacted(path, version)
     table = open_table(path)
-    (done,) = (i for i in table.completed_commits() if i.requested_time == instant)
+    (done,) = (i for i in table.files.completed_commits() if i.requested_time == instant)
     metadata = table.commit_metadata(done)
     (ours,) = base_files(path, instant)
     theirs = ours.with_name(ours.name.replace("-990000000_", "-77_"))

@@ -55,7 +55,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 def is_done(path: Path, instant: str) -> bool:
     """Whether a compaction is completed."""
-    return bool(open_table(path).completed_commits(instant))
+    return bool(open_table(path).files.completed_commits(instant))
 
 
 def end(inflight: Path) -> None:

@@ -284,7 +284,7 @@ def test_a_daemon_that_schedules_needs_nobody_else(tmp_path: Path, zookeeper: Zo
         for number in range(2):
             rows = pa.table({"id": [str(number)], "ts": [9], "fare": [2.0]})
             writer(rows).buckets(3).upsert(str(table))
-        wait_until(lambda: len(open_table(table).completed_commits()) == 2, WAIT_S)
+        wait_until(lambda: len(open_table(table).files.completed_commits()) == 2, WAIT_S)
     assert len(done[0].done) == 2
 
 

@@ -177,7 +177,7 @@ def test_two_plans_that_share_a_file_group(version: int, later: bool, tmp_path: 
     first = planned(path, version)
     table = open_table(path)
     second = table.next_time(table.load_timeline())
-    plan = path / table.instant_path(table.requested_merge(first))
+    plan = path / table.instant_path(table.files.requested_merge(first))
     shutil.copy(plan, plan.with_name(plan.name.replace(first, second)))
     with pytest.raises(MalformedError, match=f"unschedule TABLE {second}"):
         read_rows(path)

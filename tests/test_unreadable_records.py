@@ -296,7 +296,7 @@ def test_times_stay_above_what_an_unreadable_decision_may_have_chosen(named: boo
     else:
         entry = table.storage.find(fate_path(pending, 1))
         assert entry is not None
-        least = table.moment(entry.modified_ms)
+        least = table.times.moment(entry.modified_ms)
     assert max(table.times.reserved(table.load_timeline())) == least
     take_back(table, pending, LOCK)
     assert max(table.times.reserved(table.load_timeline())) == least

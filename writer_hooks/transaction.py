@@ -99,7 +99,7 @@ class Transaction:
                 found = conflict_with_plans(mine, [(p, s.file_id) for p, of in stats for s in of], logs_too=by_name)
             if found is not None:
                 return f"{instant.file_name}: {found}"
-        planned = {k for k, c in self.table.pending_plans(now).items() if c not in known}
+        planned = {k for k, c in self.table.facts.pending_plans(now).items() if c not in known}
         found = conflict_with_plans(mine, planned, logs_too=by_name)
         return found or conflict_with_clusterings(mine, clustered_file_groups(self.table, now))
 

@@ -64,7 +64,7 @@ class WriteWork:
 
     def groups(self, partition: str) -> list[FileGroup]:
         """The partition's file groups that hold data and were not replaced."""
-        found = self.table.partition_groups(partition, self.timeline, self.facts)
+        found = self.table.views.partition_groups(partition, self.timeline, self.facts)
         return [g for g in found if g.slices and not is_replaced(g, self.facts)]
 
     def refuse_clustered(self, group: FileGroup) -> None:

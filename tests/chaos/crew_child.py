@@ -152,7 +152,7 @@ def run_reader(log: Path, stop: c_bool, subjects: list[Subject], journals: list[
 def look_at_decisions(path: Path) -> None:
     """At every moment: one completion an instant, one decision at most."""
     table = Table.open(str(path))
-    times = Counter(i.requested_time for i in table.completed_commits())
+    times = Counter(i.requested_time for i in table.files.completed_commits())
     twice = [time for time, count in times.items() if count > 1]
     assert not twice, f"{path.name}: completed twice: {twice}"
     for instant in recorded_instants(table.storage):

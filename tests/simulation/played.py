@@ -111,8 +111,8 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setattr("compactor_daemon.restore.compact_slice", rows.merge_slice)
     monkeypatch.setattr(TableConfig, "parse", staticmethod(cache(TableConfig.parse)))
     monkeypatch.setattr(Layout, "parse", _remembered(Layout.parse))
-    monkeypatch.setattr("timeline.table.decode_commit", lru_cache(1 << 12)(decode_commit))
-    monkeypatch.setattr("timeline.table.decode_plan", lru_cache(1 << 12)(decode_plan))
+    monkeypatch.setattr("timeline.instant_files.decode_commit", lru_cache(1 << 12)(decode_commit))
+    monkeypatch.setattr("timeline.instant_files.decode_plan", lru_cache(1 << 12)(decode_plan))
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     try:

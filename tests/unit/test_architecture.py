@@ -35,8 +35,10 @@ PURE = (
 
 IMPURE = {
     "os", "time", "random", "socket", "subprocess", "threading", "pyspark", "kazoo", "filelock", "shutil", "tempfile",
-    "timeline.local_storage", "timeline.table", "timeline.read", "timeline.lock", "timeline.schedule",
-    "timeline.history", "timeline.console",
+    "timeline.local_storage", "timeline.file_lock", "timeline.open_storage", "timeline.table",
+    "timeline.instant_files", "timeline.view_loader", "timeline.fact_loader", "timeline.timeline_loader",
+    "timeline.schema_finder", "timeline.read", "timeline.lock", "timeline.schedule", "timeline.history",
+    "timeline.console",
 }  # fmt: skip
 
 

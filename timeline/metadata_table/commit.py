@@ -113,7 +113,7 @@ def forget(table: Table, instant: str) -> None:
     for partition, name in traces.doomed:
         storage.delete(f"{partition}/{name}")
     delete_markers(storage, instant)
-    for completed in metadata.completed_commits(instant):
+    for completed in metadata.files.completed_commits(instant):
         storage.delete(metadata.instant_path(completed))
     for state in (State.INFLIGHT, State.REQUESTED):
         storage.delete(metadata.instant_path(found.at(state)))
