@@ -25,8 +25,10 @@ import structlog
 from timeline.attempt_names import DEAD as DEAD
 from timeline.attempt_names import FATE as FATE
 from timeline.attempt_names import GO as GO
+from timeline.attempt_names import STAGED_DATA
 from timeline.attempt_names import VOID as VOID
 from timeline.attempt_names import attempt_folder as attempt_folder
+from timeline.attempt_names import attempts as attempts
 from timeline.attempt_names import fate_path as fate_path
 from timeline.attempt_names import instant_folder as instant_folder
 from timeline.attempt_names import recorded_instants as recorded_instants
@@ -39,7 +41,7 @@ from timeline.storage import Storage
 _log = structlog.get_logger()
 
 OPEN, REVOKED, OK = "open", "revoked", ".ok"
-STAGED_ENDINGS = (".parquet", ".log", OK)
+STAGED_ENDINGS = (*STAGED_DATA, OK)
 """Of the names of staged files and their records."""
 
 
@@ -292,14 +294,6 @@ def open_next(storage: Storage, instant: str, who: str) -> int:
     if not storage.put_if_absent(path, record):
         raise ConflictError("somebody else opened the same attempt", path=path, instant=instant, todo="Run again.")
     return number
-
-
-def attempts(storage: Storage, instant: str) -> tuple[int, ...]:
-    """Numbers of all attempts at an instant, ascending."""
-    folder = instant_folder(instant)
-    if storage.find(folder) is None:
-        return ()
-    return tuple(sorted(int(e.name) for e in storage.list(folder) if e.is_folder and e.name.isdigit()))
 
 
 def find_go(storage: Storage, instant: str) -> Go | None:

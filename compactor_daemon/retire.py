@@ -17,7 +17,6 @@ from compactor_daemon.publish import place
 from compactor_daemon.records import (
     STAGED_ENDINGS,
     Go,
-    attempt_folder,
     attempts,
     decisions,
     declare_dead,
@@ -29,6 +28,7 @@ from compactor_daemon.replaced import placed_group
 from compactor_daemon.standing import Standing, refuse_rollback, standing_of
 from compactor_daemon.take_back import take_back
 from compactor_daemon.unreadable import go_of_commit
+from timeline.attempt_names import staged_files
 from timeline.audit_log import add_entry
 from timeline.books import LEDGER
 from timeline.commit_metadata import decode as decode_commit
@@ -140,14 +140,9 @@ def _remove_strays(table: Table, done: Instant, groups: Collection[GroupKey]) ->
 
 def remove_staged(storage: Storage, instant: str) -> None:
     """Removes what was staged for an instant, and its heartbeat."""
-    for path in _staged_files(storage, instant):
+    for path in staged_files(storage, instant, STAGED_ENDINGS):
         storage.delete(path)
     storage.delete(heartbeat_path(instant))
-
-
-def _staged_files(storage: Storage, instant: str) -> list[str]:
-    folders = [attempt_folder(instant, number) for number in attempts(storage, instant)]
-    return [f"{f}/{e.name}" for f in folders for e in storage.list(f) if e.name.endswith(STAGED_ENDINGS)]
 
 
 _ABANDONED_MS = 3_600_000
@@ -257,7 +252,7 @@ def _storage_ms(storage: Storage) -> int:
 
 
 def _is_littered(storage: Storage, instant: str) -> bool:
-    if storage.find(heartbeat_path(instant)) is not None or _staged_files(storage, instant):
+    if storage.find(heartbeat_path(instant)) is not None or staged_files(storage, instant, STAGED_ENDINGS):
         return True
     if not any(is_revoked(storage, instant, number) for number in attempts(storage, instant)):
         return False
