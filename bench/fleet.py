@@ -27,8 +27,8 @@ from bench.report import Goal, Report
 from compactor_daemon.daemon import Daemon
 from compactor_daemon.dispatch import Stop
 from compactor_daemon.embedded_zookeeper import embedded_zookeeper
-from compactor_daemon.reserved import reserved_times
 from timeline.lock import table_lock
+from timeline.open_storage import open_storage
 from timeline.schedule import schedule_compaction
 from timeline.schedule_options import ScheduleOptions
 from timeline.table import Table
@@ -90,7 +90,7 @@ def _pending_table(path: Path, rows: int) -> None:
     write.bulk_insert(str(path))
     writer(_rows(1, rows).slice(0, rows // 2)).buckets(_GROUPS).upsert(str(path))
     for _ in range(_GROUPS):
-        scheduled = schedule_compaction(Table.open(str(path)), table_lock(str(path), None), reserved_times, _ONE_GROUP)
+        scheduled = schedule_compaction(Table.open(str(path)), table_lock(open_storage(str(path)), None), _ONE_GROUP)
         if scheduled.instant is None:
             raise RuntimeError(scheduled.why)
 

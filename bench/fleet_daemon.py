@@ -32,6 +32,7 @@ from timeline.books import audit_path
 from timeline.heartbeat import process_name
 from timeline.instant import Instant, State, format_time
 from timeline.lock import table_lock
+from timeline.open_storage import open_storage
 from timeline.table import Table
 
 _WAIT_S = 300.0
@@ -156,7 +157,7 @@ def _no_op_daemon(path: str, hosts: str, observer: Observer) -> Iterator[tuple[D
     with zookeeper_session(ZooKeeperOptions(hosts=hosts)) as session:
         table = Table.open(path)
         claims = ZooKeeperClaims(session, table_id(table.storage), process_name())
-        served = NoOp(path, claims, table_lock(path, None), LocalRunner(1), settings())
+        served = NoOp(path, claims, table_lock(open_storage(path), None), LocalRunner(1), settings())
         served.open()
         served.opened = table
         yield Daemon({path: served}, Rules(once=True), RetryOptions(), observer=observer), served

@@ -20,19 +20,11 @@ import structlog
 from compactor_daemon.foreign import ForeignTrace, foreign_trace, refuse_live
 from compactor_daemon.inputs import Input, has_barrier, planned_inputs
 from compactor_daemon.options import AttemptOptions, OutputOptions
-from compactor_daemon.records import (
-    OK,
-    attempt_dead,
-    attempt_folder,
-    attempts,
-    decisions,
-    declare_dead,
-    open_next,
-    read_fate,
-)
+from compactor_daemon.records import OK, attempt_dead, decisions, declare_dead, open_next, read_fate
 from compactor_daemon.slice_done import SliceDone, done_slices
 from compactor_daemon.slice_task import Round, SlicePart, SliceTask
 from compactor_daemon.standing import look, refuse, rule
+from timeline.attempt_names import attempt_folder, attempts
 from timeline.errors import BarrierError, ConflictError, MissingFileError
 from timeline.heartbeat import process_name
 from timeline.instant import Instant
@@ -83,9 +75,9 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
     """
     storage = table.storage
     plan = table.compaction_plan(instant)
-    trace = foreign_trace(table, instant, table.planned_partitions([plan]))
+    trace = foreign_trace(table, instant, table.views.planned_partitions([plan]))
     refuse_live(trace, table, instant, round(time.time() * 1000), options)
-    refuse(table, instant, rule(table.requested_merge(instant), (), "", look(table, instant)))
+    refuse(table, instant, rule(table.files.requested_merge(instant), (), "", look(table, instant)))
     who = process_name()
     for number in declare_dead(storage, instant, who):
         _log.info("attempt_declared_dead", instant=instant, attempt=number)

@@ -89,7 +89,7 @@ def look_beside(table: Table, timeline: Timeline) -> Beside:
     silent = [i for i in pending if read_heartbeat(storage, i) is None]
     traces = {i.requested_time: foreign_trace(table, i.requested_time, ()) for i in timeline.pending_merges}
     compactions: dict[str, bool | None] = {}
-    for instant in sorted(table.completed_commits()):
+    for instant in sorted(table.files.completed_commits()):
         try:
             metadata: CommitMetadata | None = table.commit_metadata(instant)
         except PhantombaseError:

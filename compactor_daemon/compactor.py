@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,18 +19,19 @@ from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.probe import probe_partitions
 from compactor_daemon.publish import publish
-from compactor_daemon.records import GO, Go, attempt_dead, find_go, read_fate
+from compactor_daemon.records import Go, attempt_dead, find_go, read_fate
 from compactor_daemon.retire import retire
 from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import SliceTask
 from compactor_daemon.work_note import WorkNote
+from timeline.attempt_names import GO
 from timeline.books import LEDGER, decode_books
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import AttemptDeadError, ClaimedError, MalformedError, PhantombaseError, UsageError
 from timeline.gate import clock_ms
 from timeline.heartbeat import heartbeat
 from timeline.layout import RECORDS
-from timeline.lock import TableLock, hold_file
+from timeline.lock import TableLock
 from timeline.metadata_table.update import check_keepable
 from timeline.plan import CompactionPlan
 from timeline.read import slice_rules
@@ -85,11 +85,13 @@ def claim(table: Table, wait_s: float = 0.0) -> Iterator[None]:
 
     ClaimedError when another process of ours holds the claim for longer than `wait_s`.
     """
-    path = os.path.join(table.storage.base_path, RECORDS, "claim.lock")
+    path = f"{RECORDS}/claim.lock"
     busy = ClaimedError(
-        "another compactor is at work on this table", path=path, todo="Wait for it, or run with --wait SECONDS."
+        "another compactor is at work on this table",
+        path=f"{table.storage.base_path}/{path}",
+        todo="Wait for it, or run with --wait SECONDS.",
     )
-    with hold_file(path, wait_s, busy):
+    with table.storage.hold(path, wait_s, busy):
         yield
 
 
@@ -199,7 +201,7 @@ def compact_instant(
                 noted(waiting=0)
 
             with _taken_over_is_said(storage, work):
-                probe_partitions(storage, table.planned_partitions([work.plan]))
+                probe_partitions(storage, table.views.planned_partitions([work.plan]))
                 done, schema = stage(table, work, output, options, run, check, waiting)
                 go = decide_go(table, work, done, schema, lock)
         publish(table, go, lock, output)

@@ -32,7 +32,7 @@ def completed_compaction(table: Table, instant: str) -> Instant | None:
 
 def completed_commits(table: Table, instant: str) -> list[Instant]:
     """Every completed commit of a compaction or log compaction; two are a fault, see `completed_compaction`."""
-    return [i for i in table.completed_commits(instant) if i.action == "commit" or _merged_logs(table, i)]
+    return [i for i in table.files.completed_commits(instant) if i.action == "commit" or _merged_logs(table, i)]
 
 
 def _merged_logs(table: Table, done: Instant) -> bool:

@@ -10,7 +10,7 @@ from compactor_daemon.completed import completed_compaction
 from compactor_daemon.foreign import ForeignWatch
 from compactor_daemon.publish import check_unchanged
 from compactor_daemon.records import Go, Placement, decide
-from compactor_daemon.reserved import reserve, reserved_times
+from compactor_daemon.reserved import reserve
 from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.standing import refuse, standing_of
 from timeline.commit_metadata import encode as encode_commit
@@ -26,9 +26,8 @@ def decide_go(table: Table, attempt: Attempt, done: list[SliceDone], schema: Tab
     with lock.hold("decide a compaction"):
         check_unchanged(table, attempt.table_version, attempt.instant)
         _check_undisturbed(table, attempt)
-        completion, timeline = None, table.load_timeline()
-        if table.layout.has_completion_times:
-            completion = table.next_time(timeline, reserved_times(table, timeline))
+        timeline = table.load_timeline()
+        completion = table.completion_time(timeline)
         go = build_go(
             table.layout, attempt, done, schema, completion, table.config.timeline_folder, oldest=timeline.start
         )

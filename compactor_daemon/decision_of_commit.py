@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from compactor_daemon.records import Go, Placement, attempts, instant_folder
+from compactor_daemon.records import Go, Placement
 from compactor_daemon.slice_done import SliceDone, done_slices
+from timeline.attempt_names import attempts, instant_folder
 from timeline.instant import Instant
 from timeline.storage import Storage
 from timeline.table import Table

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from compactor_daemon.records import instant_folder
+from timeline.attempt_names import instant_folder
 from timeline.errors import (
     ClaimedError,
     ClockError,

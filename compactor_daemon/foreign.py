@@ -45,14 +45,14 @@ class ForeignTrace:
 
 def inflight_path(table: Table, instant: str) -> str:
     """The inflight file of a compaction or log compaction, which only Hudi makes."""
-    return table.instant_path(table.requested_merge(instant).at(State.INFLIGHT))
+    return table.instant_path(table.files.requested_merge(instant).at(State.INFLIGHT))
 
 
 def foreign_trace(table: Table, instant: str, partitions: Iterable[str]) -> ForeignTrace:
     """Looks for an executor of Hudi at an instant; `partitions`: those its plan writes to."""
     storage = table.storage
     inflight = storage.find(inflight_path(table, instant))
-    merges_logs = table.requested_merge(instant).action == "logcompaction"
+    merges_logs = table.files.requested_merge(instant).action == "logcompaction"
     beat = read_heartbeat(storage, instant)
     times = [e.modified_ms for e in (inflight,) if e is not None]
     if inflight is not None:

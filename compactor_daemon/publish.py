@@ -23,13 +23,13 @@ from compactor_daemon.completed import (
 )
 from compactor_daemon.foreign import inflight_path
 from compactor_daemon.options import OutputOptions
-from compactor_daemon.records import Go, Placement, attempt_folder, is_revoked
+from compactor_daemon.records import Go, Placement, is_revoked
 from compactor_daemon.replaced import without_groups
-from compactor_daemon.reserved import reserved_times
 from compactor_daemon.restore import merge_again
 from compactor_daemon.slice_done import SliceDone, done_slices
 from compactor_daemon.standing import Standing, decided_instant, refuse, standing_of
 from compactor_daemon.take_back import take_back
+from timeline.attempt_names import attempt_folder
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import ConflictError, MissingFileError, StorageError, TableChangedError
 from timeline.instant import Instant
@@ -67,7 +67,7 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
     table = table.reload()
     placed, update = replace(go, placements=()), None
     if completed_compaction(table, go.instant) is None and _may_stand(table, go):
-        placed = without_groups(go, table.replaced_groups(table.load_timeline()), table.layout)
+        placed = without_groups(go, table.facts.replaced_groups(table.load_timeline()), table.layout)
         _place_all(table, placed, output)
         update = prepare(table, _change(table, placed))
     with lock.hold("complete a compaction"):
@@ -77,7 +77,7 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
             _check_ours(table, done, go)
             return
         _check_publishable(table, go)
-        kept = without_groups(go, table.replaced_groups(table.load_timeline()), table.layout)
+        kept = without_groups(go, table.facts.replaced_groups(table.load_timeline()), table.layout)
         remove_placed(table, go, keep={p.final for p in kept.placements})
         if kept.placements != placed.placements:  # it did not stand at first; or a file group was replaced meanwhile
             update = None
@@ -135,8 +135,7 @@ def _completed_path(table: Table, go: Go) -> str:
     if go.completion_time is None or not compacted_after(table, go.completion_time):
         return go.completed_path
     folder, decided = go.completed_path.rpartition("/")[0], decided_instant(table, go)
-    timeline = table.load_timeline()
-    now = table.next_time(timeline, reserved_times(table, timeline))
+    now = table.next_time(table.load_timeline())
     return f"{folder}/{table.layout.file_name(replace(decided, completion_time=now))}"
 
 

@@ -22,27 +22,24 @@ from typing import Any
 
 import structlog
 
+from timeline.attempt_names import (
+    DEAD,
+    GO,
+    STAGED_DATA,
+    VOID,
+    attempt_folder,
+    attempts,
+    fate_path,
+)
 from timeline.errors import AttemptDeadError, ConflictError, MalformedError
 from timeline.fields import Fields
-from timeline.layout import RECORDS
 from timeline.storage import Storage
 
 _log = structlog.get_logger()
 
-OPEN, FATE, REVOKED, OK = "open", "fate", "revoked", ".ok"
-DEAD, VOID, GO = "dead", "void", "go"
-STAGED_ENDINGS = (".parquet", ".log", OK)
+OPEN, REVOKED, OK = "open", "revoked", ".ok"
+STAGED_ENDINGS = (*STAGED_DATA, OK)
 """Of the names of staged files and their records."""
-
-
-def instant_folder(instant: str) -> str:
-    """Where all attempts at an instant keep their records."""
-    return f"{RECORDS}/{instant}"
-
-
-def attempt_folder(instant: str, attempt: int) -> str:
-    """Where one attempt keeps its records and staged files."""
-    return f"{RECORDS}/{instant}/{attempt}"
 
 
 _FATE_TODO = (
@@ -118,11 +115,6 @@ class Fate:
     kind: str
     nonce: str
     go: Go | None = None
-
-
-def fate_path(instant: str, attempt: int) -> str:
-    """Where an attempt's fate stands."""
-    return f"{attempt_folder(instant, attempt)}/{FATE}"
 
 
 def read_fate(storage: Storage, instant: str, attempt: int) -> Fate | None:
@@ -228,14 +220,6 @@ def open_next(storage: Storage, instant: str, who: str) -> int:
     return number
 
 
-def attempts(storage: Storage, instant: str) -> tuple[int, ...]:
-    """Numbers of all attempts at an instant, ascending."""
-    folder = instant_folder(instant)
-    if storage.find(folder) is None:
-        return ()
-    return tuple(sorted(int(e.name) for e in storage.list(folder) if e.is_folder and e.name.isdigit()))
-
-
 def find_go(storage: Storage, instant: str) -> Go | None:
     """The decision on an instant, if one was made and not revoked; at most one attempt can have it."""
     return next((go for go in decisions(storage, instant) if not is_revoked(storage, instant, go.attempt)), None)
@@ -261,13 +245,6 @@ def why_revoked(storage: Storage, instant: str, attempt: int) -> str:
 def revoke_decision(storage: Storage, instant: str, attempt: int, why: str, by: str) -> None:
     """Records that a `go` does not stand any more; by any number of processes, any number of times."""
     storage.put_if_absent(f"{attempt_folder(instant, attempt)}/{REVOKED}", dump({"why": why, "by": by}))
-
-
-def recorded_instants(storage: Storage) -> tuple[str, ...]:
-    """Instants that have records, unscheduled ones (tombstones) included."""
-    if storage.find(RECORDS) is None:
-        return ()
-    return tuple(e.name for e in storage.list(RECORDS) if e.is_folder and e.name.isdigit())
 
 
 def dump(fields: Mapping[str, Any]) -> bytes:

@@ -11,8 +11,9 @@ from dataclasses import replace
 from compactor_daemon.attempt import merge_rules, tasks_for
 from compactor_daemon.inputs import planned_inputs
 from compactor_daemon.options import OutputOptions
-from compactor_daemon.records import OK, Go, Placement, attempt_folder
+from compactor_daemon.records import OK, Go, Placement
 from compactor_daemon.slice_task import compact_slice
+from timeline.attempt_names import attempt_folder
 from timeline.books import LEDGER, decode_books
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import StorageError

@@ -15,20 +15,11 @@ from compactor_daemon.completed import completed_compaction, is_ours, named_file
 from compactor_daemon.decision_of_commit import go_of_commit
 from compactor_daemon.options import OutputOptions
 from compactor_daemon.publish import place
-from compactor_daemon.records import (
-    STAGED_ENDINGS,
-    Go,
-    attempt_folder,
-    attempts,
-    decisions,
-    declare_dead,
-    instant_folder,
-    is_revoked,
-    recorded_instants,
-)
+from compactor_daemon.records import STAGED_ENDINGS, Go, decisions, declare_dead, is_revoked
 from compactor_daemon.replaced import placed_group
 from compactor_daemon.standing import Standing, refuse_rollback, standing_of
 from compactor_daemon.take_back import take_back
+from timeline.attempt_names import attempts, instant_folder, recorded_instants, staged_files
 from timeline.audit_log import add_entry
 from timeline.books import LEDGER
 from timeline.commit_metadata import decode as decode_commit
@@ -68,7 +59,7 @@ def retire(table: Table, go: Go, output: OutputOptions) -> None:
         raise MissingFileError(
             "a decided compaction is not completed any more", path=go.completed_path, instant=go.instant
         )
-    replaced = table.replaced_groups(timeline) if gone else {}
+    replaced = table.facts.replaced_groups(timeline) if gone else {}
     for placement, partition, text in finals:
         # A newer base file of the group, or the group replaced: a cleaner may have taken this one, and it is needed no
         # more. In a replaced group it would come to light again once the replace commit is archived.
@@ -140,14 +131,9 @@ def _remove_strays(table: Table, done: Instant, groups: Collection[GroupKey]) ->
 
 def remove_staged(storage: Storage, instant: str) -> None:
     """Removes what was staged for an instant, and its heartbeat."""
-    for path in _staged_files(storage, instant):
+    for path in staged_files(storage, instant, STAGED_ENDINGS):
         storage.delete(path)
     storage.delete(heartbeat_path(instant))
-
-
-def _staged_files(storage: Storage, instant: str) -> list[str]:
-    folders = [attempt_folder(instant, number) for number in attempts(storage, instant)]
-    return [f"{f}/{e.name}" for f in folders for e in storage.list(f) if e.name.endswith(STAGED_ENDINGS)]
 
 
 _ABANDONED_MS = 3_600_000
@@ -269,7 +255,7 @@ def _storage_ms(storage: Storage) -> int:
 
 
 def _is_littered(storage: Storage, instant: str) -> bool:
-    if storage.find(heartbeat_path(instant)) is not None or _staged_files(storage, instant):
+    if storage.find(heartbeat_path(instant)) is not None or staged_files(storage, instant, STAGED_ENDINGS):
         return True
     if not any(is_revoked(storage, instant, number) for number in attempts(storage, instant)):
         return False

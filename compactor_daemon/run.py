@@ -20,8 +20,8 @@ from compactor_daemon.execute import Runner, open_runner
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
 from compactor_daemon.probe import probe
-from compactor_daemon.records import recorded_instants
 from compactor_daemon.retire import finish_completed, littered_instants
+from timeline.attempt_names import recorded_instants
 from timeline.clock_options import ClockOptions
 from timeline.console import progress
 from timeline.errors import LockError, PhantombaseError, SparkError, StoppedError
@@ -70,7 +70,7 @@ def run_compactions(
         check_keepable(table, moves_rows=False)
     if limit.closed or (not instants and not recorded_instants(table.storage)):
         return Compactions(left=instants)
-    held = table_lock(table.storage.base_path, lock)
+    held = table_lock(table.storage, lock)
     run = _Run(refused={})
     with ExitStack() as open_:
         if instants:

@@ -174,7 +174,7 @@ def run_daemon(
         metrics = Metrics()
         daemon = stack.enter_context(
             open_daemon(
-                [os.path.abspath(t) for t in tables],
+                tables,
                 rules=rules,
                 settings=settings,
                 execute=execute_options(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -23,7 +22,6 @@ from compactor_daemon.cli_options import (
 )
 from compactor_daemon.doorbell import ring
 from compactor_daemon.option_params import offers
-from compactor_daemon.reserved import reserved_times
 from compactor_daemon.zookeeper_cli import Ca, Cert, DigestFile, Folder, Hosts, Key, zookeeper_options
 from timeline.candidate import HAS_LOGS
 from timeline.clock_options import ClockOptions
@@ -86,10 +84,10 @@ def schedule(
     fleet = zookeeper_options(zookeeper, zookeeper_dir, *files)
     opened = Table.open(table).with_clock(ClockOptions(timezone=timezone, clock_skew_s=clock_skew))
     # A dry run leaves no trace, not even the lock's file.
-    held: TableLock = ProcessLock(os.path.abspath(table)) if dry_run else table_lock(os.path.abspath(table), lock)
+    held: TableLock = ProcessLock(opened.storage.location) if dry_run else table_lock(opened.storage, lock)
     if drop_metadata_table_:
         opened = drop_metadata_table(opened, held)
-    done = schedule_compaction(opened, held, reserved_times, options, dry_run=dry_run)
+    done = schedule_compaction(opened, held, options, dry_run=dry_run)
     if fleet is not None and not dry_run:
         for one in done.requested:
             ring(opened, one.instant, fleet)

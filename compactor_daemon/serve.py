@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -20,6 +19,7 @@ from compactor_daemon.zookeeper_claims import ZooKeeperClaims
 from timeline.errors import UsageError
 from timeline.lock import TableLock, table_lock
 from timeline.metadata_table.update import check_keepable
+from timeline.open_storage import open_storage
 from timeline.table import Table
 
 
@@ -40,9 +40,10 @@ def open_daemon(
     `zookeeper` None: a single daemon. `lock`: the table lock as for `table_lock`; `{name}` in it stands for each
     table's name. `runner`: one that is open already.
     """
-    if len({os.path.realpath(p) for p in paths}) < len(paths):
+    storages = [open_storage(path) for path in paths]
+    if len({storage.location for storage in storages}) < len(storages):
         raise UsageError("a table is named twice", found=" ".join(paths))
-    tables = {path: Table.open(path) for path in paths}
+    tables = {storage.base_path: Table.open(path) for storage, path in zip(storages, paths, strict=True)}
     for table in tables.values():
         check_keepable(table, moves_rows=False)
     daemons: list[Daemon] = []
@@ -81,7 +82,7 @@ def _claims(session: ZooKeeperSession | None, table: Table, who: str, wake: Call
 
 def _lock(table: Table, given: str | None) -> TableLock:
     named = None if given is None else given.replace("{name}", table.config.name)
-    return table_lock(table.storage.base_path, named)
+    return table_lock(table.storage, named)
 
 
 def _is_gone(runner: Runner) -> bool:

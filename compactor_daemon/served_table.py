@@ -16,19 +16,18 @@ from compactor_daemon.failures import RetryOptions, failure_of, read_failures, r
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.probe import probe
-from compactor_daemon.records import recorded_instants
-from compactor_daemon.reserved import reserved_times
 from compactor_daemon.retire import finish, forget_archived, littered_instants
 from compactor_daemon.served import Seen
 from compactor_daemon.table_state import Pending
+from timeline.attempt_names import recorded_instants
 from timeline.books import audit_path
 from timeline.clock_options import ClockOptions
 from timeline.errors import MalformedError, MissingFileError, PhantombaseError, UnsupportedError
 from timeline.gate import clock_ms
 from timeline.instant import Instant
-from timeline.local_storage import LocalStorage
 from timeline.lock import TableLock
 from timeline.metadata_table.update import check_keepable
+from timeline.open_storage import open_storage
 from timeline.plan import TOTAL_LOG_FILES_SIZE, CompactionPlan
 from timeline.schedule import Scheduled, schedule_compaction
 from timeline.schedule_options import ScheduleOptions
@@ -69,7 +68,7 @@ class ServedTable:
 
     def open(self) -> None:
         """Tries the storage's promises; StorageError."""
-        probe(LocalStorage(self.path))
+        probe(open_storage(self.path))
 
     def _open(self) -> Table:
         return Table.open(self.path).with_clock(self._settings.clock)
@@ -111,7 +110,7 @@ class ServedTable:
         assert self._settings.schedule is not None
         table = self._open()
         seen = table.load_timeline().instants
-        scheduled = schedule_compaction(table, self._lock, reserved_times, self._settings.schedule)
+        scheduled = schedule_compaction(table, self._lock, self._settings.schedule)
         self._refused = () if scheduled.instant else seen
         self._ask_at = time.monotonic() + _ASK_AGAIN_S
         return scheduled
@@ -132,7 +131,7 @@ class ServedTable:
 
     def is_done(self, instant: str) -> bool:
         """See `Served`: its books are in the audit log, and it does not pend again: an operator may roll it back."""
-        if LocalStorage(self.path).find(audit_path(instant)) is None:
+        if open_storage(self.path).find(audit_path(instant)) is None:
             return False
         return instant not in pending_instants(Table.open(self.path))
 

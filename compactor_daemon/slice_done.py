@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, replace
 
 import structlog
 
-from compactor_daemon.records import OK, attempt_folder, dump
+from compactor_daemon.records import OK, dump
+from timeline.attempt_names import attempt_folder
 from timeline.errors import MalformedError
 from timeline.fields import Fields
 from timeline.ledger import Ledger

@@ -19,8 +19,9 @@ from structlog.contextvars import bound_contextvars
 from compactor_daemon.base_file import write_base_file
 from compactor_daemon.log_task import LogOutput, stage_log
 from compactor_daemon.options import OutputOptions
-from compactor_daemon.records import OK, attempt_folder
+from compactor_daemon.records import OK
 from compactor_daemon.slice_done import SliceDone
+from timeline.attempt_names import attempt_folder
 from timeline.avro_schema import RECORD_KEY, project
 from timeline.errors import AttemptDeadError
 from timeline.file_name import BaseFileName, LogFileName

@@ -138,7 +138,7 @@ def look_at_planned(table: Table) -> Seen:
 
 def _back(table: Table, timeline: Timeline, instant: str, passed: Collection[str]) -> tuple[str, ...]:
     """Of a replace commit that was archived since the files are gone; of one that was rolled back they are there."""
-    replaced = table.replaced_groups(timeline)
+    replaced = table.facts.replaced_groups(timeline)
     found, plan = [], table.compaction_plan(instant)
     for operation in plan.operations:
         partition, group = operation.partition_path, f"{operation.partition_path}/{operation.file_id}"
@@ -185,7 +185,7 @@ def refuse(table: Table, instant: str, ruling: Ruling) -> None:
 
 
 def _has_plan(table: Table, instant: str) -> bool:
-    return table.storage.find(table.instant_path(table.requested_merge(instant))) is not None
+    return table.storage.find(table.instant_path(table.files.requested_merge(instant))) is not None
 
 
 def refuse_rollback(table: Table, instant: str) -> None:

@@ -37,10 +37,10 @@ from compactor_daemon.failures import Standing as Tries
 from compactor_daemon.foreign import ForeignTrace
 from compactor_daemon.look import Claimed, InstantLook, TableLook
 from compactor_daemon.options import AttemptOptions
-from compactor_daemon.records import GO, VOID
 from compactor_daemon.standing import Standing
 from compactor_daemon.status_standing import of_decision, of_parked_decision, of_undecided
 from compactor_daemon.work_note import WorkNote
+from timeline.attempt_names import GO, VOID
 from timeline.books import LEDGER
 from timeline.commit_metadata import CommitMetadata
 from timeline.errors import PhantombaseError

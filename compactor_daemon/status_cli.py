@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -151,7 +150,7 @@ def release(
     opened, taken = Table.open(table), TakenBack(attempt=None)
     if unreadable:
         check_writers_known(lock, sole_writer, _WHO_WRITES, "A write or a compactor unseen may be changing the same.")
-        taken = take_back_unreadable(opened, instant, table_lock(os.path.abspath(table), lock))
+        taken = take_back_unreadable(opened, instant, table_lock(opened.storage, lock))
     elif lock is not None or sole_writer:
         raise UsageError("a lock is for --unreadable only", todo="Leave out --lock and --sole-writer.")
     else:

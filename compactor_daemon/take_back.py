@@ -14,7 +14,8 @@ from __future__ import annotations
 import structlog
 
 from compactor_daemon.completed import completed_compaction, remove_placed
-from compactor_daemon.records import STAGED_ENDINGS, Go, attempt_folder, revoke_decision
+from compactor_daemon.records import STAGED_ENDINGS, Go, revoke_decision
+from timeline.attempt_names import attempt_folder
 from timeline.errors import ConflictError
 from timeline.heartbeat import process_name
 from timeline.metadata_table.update import forget

@@ -27,16 +27,10 @@ from compactor_daemon.completed import completed_compaction
 from compactor_daemon.decision_of_commit import finished_slices
 from compactor_daemon.foreign import foreign_trace, refuse_live
 from compactor_daemon.options import AttemptOptions
-from compactor_daemon.records import (
-    STAGED_ENDINGS,
-    attempt_folder,
-    attempts,
-    read_fate,
-    recorded_instants,
-    revoke_decision,
-)
+from compactor_daemon.records import STAGED_ENDINGS, read_fate, revoke_decision
 from compactor_daemon.slice_task import TOKEN_STAGE
 from compactor_daemon.standing import refuse_rollback
+from timeline.attempt_names import attempt_folder, attempts, recorded_instants
 from timeline.errors import ConflictError, MalformedError, MissingFileError, UsageError
 from timeline.file_name import BaseFileName, parse_data_file
 from timeline.heartbeat import is_live, process_name, read_heartbeat

@@ -27,7 +27,7 @@ def is_unreadable(table: Table, instant: str) -> bool:
     try:
         table.compaction_plan(instant)
     except MalformedError:
-        requested = table.requested_merge(instant)
+        requested = table.files.requested_merge(instant)
         if requested.action == "logcompaction" or not table.storage.read(table.instant_path(requested)):
             return True
         raise
@@ -39,7 +39,7 @@ def refuse_begun(table: Table, instant: str, options: AttemptOptions) -> Compact
 
     ConflictError, BarrierError: something of the instant is there, or may be yet, or a write may rest on the plan.
     """
-    storage, requested = table.storage, table.requested_merge(instant)
+    storage, requested = table.storage, table.files.requested_merge(instant)
     path = table.instant_path(requested)
     entry, now_ms = storage.find(path), time.time() * 1000
     if entry is None or now_ms - entry.modified_ms < options.heartbeat_expiry_s * 1000:

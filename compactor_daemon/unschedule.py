@@ -42,20 +42,12 @@ from compactor_daemon.foreign import inflight_path
 from compactor_daemon.moved_keys import movable_keys, refuse_moved
 from compactor_daemon.options import AttemptOptions
 from compactor_daemon.probe import probe
-from compactor_daemon.records import (
-    Go,
-    decide,
-    declare_dead,
-    find_go,
-    instant_folder,
-    open_next,
-    read_fates,
-    void_record,
-)
+from compactor_daemon.records import Go, decide, declare_dead, find_go, open_next, read_fates, void_record
 from compactor_daemon.retire import remove_staged
 from compactor_daemon.take_back import take_back
 from compactor_daemon.unreadable_plan import is_unreadable, refuse_begun
 from compactor_daemon.untouched import refuse_inflight, refuse_touched
+from timeline.attempt_names import instant_folder
 from timeline.errors import AttemptDeadError, ConflictError
 from timeline.gate import clock_ms
 from timeline.heartbeat import is_live, process_name, read_heartbeat
@@ -156,7 +148,7 @@ def _remove(table: Table, instant: str, plan: CompactionPlan, go: Go | None, opt
     ended = _end_attempts(storage, instant, who)
     decide(storage, instant, open_next(storage, instant, who), void_record(nonce, who), nonce)
     dead = refuse_touched(table, instant, plan, options)
-    path, inflight = table.instant_path(table.requested_merge(instant)), inflight_path(table, instant)
+    path, inflight = table.instant_path(table.files.requested_merge(instant)), inflight_path(table, instant)
     data = storage.read(path)
     forget(table, instant)
     if dead is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -40,8 +39,9 @@ def unschedule_command(
         "unscheduling needs to know who else writes to the table",
         "An unseen write may be about to write logs on the plan: without it they would be lost.",
     )
-    opened, held = Table.open(table), table_lock(os.path.abspath(table), lock)
-    emit({"table": table, **asdict(unschedule(opened, instant, held))}, json, _render)
+    opened = Table.open(table)
+    done = unschedule(opened, instant, table_lock(opened.storage, lock))
+    emit({"table": table, **asdict(done)}, json, _render)
 
 
 def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:

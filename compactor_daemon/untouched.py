@@ -41,7 +41,7 @@ def refuse_touched(table: Table, instant: str, plan: CompactionPlan, options: At
     that nobody can read: any file of the instant counts.
     """
     storage = table.storage
-    trace = foreign_trace(table, instant, table.planned_partitions([plan]))
+    trace = foreign_trace(table, instant, table.views.planned_partitions([plan]))
     if trace.is_live(round(time.time() * 1000), options):
         raise _at_work(
             table,
@@ -116,7 +116,7 @@ def _refuse_files(table: Table, instant: str, plan: CompactionPlan, *, is_dead: 
 
 def _files_of(table: Table, instant: str, plan: CompactionPlan) -> Iterator[tuple[str, BaseFileName | LogFileName]]:
     groups = plan.groups
-    partitions: Collection[str] = table.planned_partitions([plan]) if groups else table.partitions()
+    partitions: Collection[str] = table.views.planned_partitions([plan]) if groups else table.partitions()
     for partition in sorted(partitions):
         for entry in table.storage.list(partition):
             name = parse_data_file(entry.name)

@@ -7,6 +7,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count
@@ -15,7 +16,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from timeline.errors import StorageError
+from timeline.errors import LockError, StorageError
 from timeline.layout import TEMPORARY
 from timeline.local_storage import LocalStorage
 from timeline.storage import Entry, Storage
@@ -153,6 +154,11 @@ class HookedStorage:
         """See `Storage`."""
         return self.inner.base_path
 
+    @property
+    def location(self) -> str:
+        """See `Storage`."""
+        return self.inner.location
+
     def _call(self, name: str, *args: Any) -> Any:
         with self._lock:
             number = len(self.calls)
@@ -181,6 +187,14 @@ class HookedStorage:
         file: IO[bytes] = self._call("open_output", path)
         return file
 
+    def close_output(self, file: IO[bytes]) -> None:
+        """See `Storage`; no call of its own."""
+        self.inner.close_output(file)
+
+    def abort_output(self, file: IO[bytes]) -> None:
+        """See `Storage`; no call of its own."""
+        self.inner.abort_output(file)
+
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """See `Storage`."""
         return bool(self._call("put_if_absent", path, data))
@@ -208,3 +222,7 @@ class HookedStorage:
     def set_modified(self, path: str, modified_ms: int) -> None:
         """See `Storage`."""
         self._call("set_modified", path, modified_ms)
+
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[None]:
+        """See `Storage`; no call of its own."""
+        return self.inner.hold(path, timeout_s, busy)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from compactor_daemon.reserved import reserved_times
 from timeline.instant import Instant, State
 from timeline.log_pieces import LogPiece, LogRun
 from timeline.log_plan import LOG_STRATEGY, log_operation
@@ -48,7 +47,7 @@ def request(table: Table, choose: Choose = longest) -> str:
     """A log compaction of what is chosen, whatever the planner would pick, also on version 6."""
     table = table.reload()
     timeline = table.load_timeline()
-    time = table.next_time(timeline, reserved_times(table, timeline))
+    time = table.next_time(timeline)
     plan = CompactionPlan(
         operations=operations(table, choose),
         extra_metadata={},

@@ -16,9 +16,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from compactor_daemon import compactor
 from compactor_daemon.cli import main
-from timeline import lock
 from timeline.local_storage import LocalStorage
 
 PACE_S = 0.008
@@ -39,8 +37,7 @@ if __name__ == "__main__":
     for name in _SLOW:
         setattr(LocalStorage, name, slowed(getattr(LocalStorage, name)))
     if os.environ.get("NO_LOCKS") == "1":
-        for module in (lock, compactor):
-            setattr(module, "hold_file", lambda *_: nullcontext())  # noqa: B010
+        setattr(LocalStorage, "hold", lambda *_: nullcontext())  # noqa: B010
     print("ready", flush=True)
     sys.stdin.readline()
     main()

@@ -12,9 +12,10 @@ import pytest
 from compactor_daemon.attempt import open_attempt, stage
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.execute import LocalRunner
-from compactor_daemon.records import OK, attempt_folder
+from compactor_daemon.records import OK
 from tests.attempts import OPTIONS, OUTPUT, decided, open_table, staged
 from tests.golden_tables import unzip_golden
+from timeline.attempt_names import attempt_folder
 from timeline.errors import BarrierError, MissingFileError
 from timeline.instant import Instant, State
 from timeline.plan import CompactionOperation

@@ -22,8 +22,7 @@ from compactor_daemon.foreign import inflight_path
 from compactor_daemon.options import Codec, ExecuteOptions, Executor, OutputOptions
 from compactor_daemon.probe import probe
 from compactor_daemon.publish import publish
-from compactor_daemon.records import attempt_folder, attempts, dead_record, decide, find_go, read_fate
-from compactor_daemon.reserved import reserved_times
+from compactor_daemon.records import dead_record, decide, find_go, read_fate
 from compactor_daemon.retire import finish_completed, retire
 from compactor_daemon.run import Compactions, run_compactions
 from compactor_daemon.slice_done import done_slices
@@ -41,6 +40,7 @@ from tests.attempts import (
 from tests.compare import assert_same_rows
 from tests.faults import Call, Failure, HookedStorage, ProcessDied, die_at, fail_at, pause_at
 from tests.golden_tables import unzip_golden
+from timeline.attempt_names import attempt_folder, attempts
 from timeline.commit_metadata import CommitMetadata, encode
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import (
@@ -156,7 +156,7 @@ def test_a_decision_is_published_while_somebody_else_retires_it(tmp_path: Path) 
         return found
 
     publish(open_table(path, HookedStorage(inner, overtaken)), go, ProcessLock("a"), OUTPUT)
-    assert open_table(path).completed_commits(instant)
+    assert open_table(path).files.completed_commits(instant)
     check_whole(path, path.with_name("with_metadata_table.expected"))
 
 
@@ -601,13 +601,13 @@ def test_times_are_never_used_twice(tmp_path: Path) -> None:
     table, lock = open_table(path), ProcessLock("x")
     future = "20990101000000000"
     (path / RECORDS / future).mkdir(parents=True)
-    scheduled = schedule_compaction(table, lock, reserved_times)
+    scheduled = schedule_compaction(table, lock)
     assert scheduled.instant == "20990101000000001"
     before = table.load_timeline()
     run_one(table, scheduled.instant)
     completed = next((path / ".hoodie" / "timeline").glob(f"{scheduled.instant}_*.commit"))
     assert completed.name.split("_")[1].split(".")[0] > scheduled.instant
-    assert max(reserved_times(table, before)) > scheduled.instant
+    assert max(table.times.reserved(before)) > scheduled.instant
 
 
 @pytest.mark.parametrize(("name", "version"), [("v6_plain", 6), ("v9_plain", 9)])
@@ -615,7 +615,7 @@ def test_version_6_is_not_planned_under_a_pending_write(name: str, version: int,
     """Its log would belong to the old slice and be lost; from version 8 on completion time decides."""
     path = unzip_golden(name, tmp_path)
     pending_write(path, version, "20270101000000000")
-    scheduled = schedule_compaction(open_table(path), ProcessLock("x"), reserved_times)
+    scheduled = schedule_compaction(open_table(path), ProcessLock("x"))
     assert (scheduled.instant is None) == (version == 6)
     if version == 6:
         assert "20270101000000000" in scheduled.why
@@ -625,8 +625,8 @@ def test_a_file_group_is_in_one_plan_only(tmp_path: Path) -> None:
     """Scheduling again while the first plan pends plans nothing."""
     path = unzip_golden("v9_plain", tmp_path)
     table, lock = open_table(path), ProcessLock("x")
-    assert schedule_compaction(table, lock, reserved_times).instant is not None
-    again = schedule_compaction(table, lock, reserved_times)
+    assert schedule_compaction(table, lock).instant is not None
+    again = schedule_compaction(table, lock)
     assert again.instant is None
     assert len(pending_instants(table)) == 1
 

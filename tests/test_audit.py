@@ -88,7 +88,7 @@ def test_other_tables(name: str, tmp_path: Path) -> None:
         from timeline.schedule import schedule_compaction
 
         lock = ProcessLock(str(path))
-        schedule_compaction(drop_metadata_table(Table.open(str(path)), lock), lock, lambda *_: ())
+        schedule_compaction(drop_metadata_table(Table.open(str(path)), lock), lock)
     done = compact(path)
     assert done
     assert all(look(path, instant).good for instant in done)

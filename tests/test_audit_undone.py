@@ -236,7 +236,7 @@ def test_executed_again_by_hudi(version: int, left: bool, tmp_path: Path) -> Non
     path = tmp_path / "t"
     instant = compacted(path, version)
     table = open_table(path)
-    (done,) = (i for i in table.completed_commits() if i.requested_time == instant)
+    (done,) = (i for i in table.files.completed_commits() if i.requested_time == instant)
     metadata = table.commit_metadata(done)
     (ours,) = base_files(path, instant)
     theirs = ours.with_name(ours.name.replace("-990000000_", "-77_"))
@@ -276,7 +276,7 @@ def test_a_partition_lost_after_a_later_compaction_is_wrong(version: int, tmp_pa
     path = tmp_path / "t"
     first = compacted(path, version)
     upsert(LocalStorage(str(path)), rows((0, 7, 7.0)))
-    second = schedule_compaction(open_table(path), LOCK, lambda *_: ()).instant
+    second = schedule_compaction(open_table(path), LOCK).instant
     assert second is not None
     run_all(open_table(path))
     assert verdicts(path, first) == {Verdict.PROVED}

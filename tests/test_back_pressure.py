@@ -15,7 +15,6 @@ from structlog.testing import capture_logs
 
 from compactor_daemon.async_compaction import AsyncCompaction
 from compactor_daemon.execute import LocalRunner
-from compactor_daemon.reserved import reserved_times
 from tests.attempts import open_table, run_all
 from tests.dead_writer import leave_dead_write
 from tests.faults import Call, HookedStorage
@@ -27,6 +26,7 @@ from timeline.errors import PressureError
 from timeline.gate import WANTED, clock_ms, put_wanted, read_wanted
 from timeline.local_storage import LocalStorage
 from timeline.lock import table_lock
+from timeline.open_storage import open_storage
 from timeline.picker import Picking
 from timeline.schedule import schedule_compaction
 from timeline.schedule_options import ScheduleOptions
@@ -81,7 +81,7 @@ class Trips:
     def schedule(self) -> str | None:
         """Requests a compaction."""
         path = str(self.path)
-        return schedule_compaction(open_table(self.path), table_lock(path, None), reserved_times).instant
+        return schedule_compaction(open_table(self.path), table_lock(open_storage(path), None)).instant
 
     def compact(self) -> None:
         """Executes what pends."""
@@ -229,7 +229,7 @@ def test_the_gates_record_goes_when_the_plan_can_be_seen(tmp_path: Path) -> None
         return call.do()
 
     opened = open_table(table.path, HookedStorage(storage, looked))
-    assert schedule_compaction(opened, table_lock(str(table.path), None), reserved_times).instant is not None
+    assert schedule_compaction(opened, table_lock(open_storage(str(table.path)), None)).instant is not None
     assert planned == [True]
     assert read_wanted(storage, clock_ms()) is None
 
@@ -263,7 +263,7 @@ def test_another_write_that_pends_is_asked_to_make_way(tmp_path: Path) -> None:
 
     def other() -> None:
         opened = open_table(table.path)
-        with suppress(ZeroDivisionError), transaction(opened, table_lock(str(table.path), None), 30.0):
+        with suppress(ZeroDivisionError), transaction(opened, table_lock(open_storage(str(table.path)), None), 30.0):
             begun.set()
             until = time.monotonic() + LONG_S / 2
             while not (table.path / WANTED).exists() and time.monotonic() < until:
@@ -290,7 +290,7 @@ def test_a_log_compaction_makes_room(tmp_path: Path) -> None:
     universal = ScheduleOptions(
         strategy=TriggerStrategy.ALWAYS, picking=Picking.UNIVERSAL, compaction_trigger=LIMIT, size_ratio=100
     )
-    done = schedule_compaction(open_table(table.path), table_lock(str(table.path), None), reserved_times, universal)
+    done = schedule_compaction(open_table(table.path), table_lock(open_storage(str(table.path)), None), universal)
     assert [one.plan.action for one in done.requested] == ["logcompaction"]
     with pytest.raises(PressureError, match="as many log files"):
         table.write(table.describe(stop_trigger=LIMIT, action="fail"))

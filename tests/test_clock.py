@@ -16,7 +16,6 @@ import pytest
 from typer.testing import CliRunner
 
 from compactor_daemon.cli import app as daemon
-from compactor_daemon.reserved import reserved_times
 from tests.attempts import open_table, run_all
 from tests.golden_tables import GOLDEN, unzip_golden
 from tests.test_writer import rows
@@ -93,7 +92,7 @@ def upsert(path: Path, batch: pa.Table, options: WriteOptions = ONE_BUCKET) -> N
 
 def schedule(path: Path, clock: ClockOptions | None = None, *, dry_run: bool = False) -> Scheduled:
     table = open_table(path).with_clock(clock or ClockOptions())
-    return schedule_compaction(table, ProcessLock(str(path)), reserved_times, dry_run=dry_run)
+    return schedule_compaction(table, ProcessLock(str(path)), dry_run=dry_run)
 
 
 def timeline_of(path: Path) -> Timeline:

@@ -92,7 +92,7 @@ def test_a_write_without_heartbeat_while_another_completed(version: int, tmp_pat
 def test_a_compaction_of_somebody_else_after_ours(version: int, tmp_path: Path) -> None:
     path, table = pending(tmp_path, version)
     run_all(table)
-    ours = table.completed_commits()[-1]
+    ours = table.files.completed_commits()[-1]
     done = table.storage.read(table.instant_path(ours))
     theirs = done.replace(b"phantombase.ledger", b"somebody.elses.one")
     later = Instant(
@@ -112,7 +112,7 @@ def test_a_compaction_of_somebody_else_after_ours(version: int, tmp_path: Path) 
 def test_two_completed_commits_of_one_compaction(tmp_path: Path) -> None:
     path, table = pending(tmp_path, 9)
     run_all(table)
-    ours = table.completed_commits()[-1]
+    ours = table.files.completed_commits()[-1]
     twin = Instant(
         requested_time=ours.requested_time,
         action="commit",

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from compactor_daemon.attempt import open_attempt, stage
 from compactor_daemon.cli import app
 from compactor_daemon.execute import LocalRunner
-from compactor_daemon.records import attempts, dead_record, decide
+from compactor_daemon.records import dead_record, decide
 from compactor_daemon.retire import remove_staged
 from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import SliceTask
@@ -23,6 +23,7 @@ from tests.test_broken_rules import schedule, upsert
 from tests.test_fleet import WAIT_S, at_work, daemon_on
 from tests.test_writer import rows
 from tests.written import read_rows, written_table
+from timeline.attempt_names import attempts
 from timeline.errors import AttemptDeadError
 from timeline.instant import later
 from timeline.layout import RECORDS
@@ -59,7 +60,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 def is_done(path: Path, instant: str) -> bool:
     """Whether a compaction is completed."""
-    return bool(open_table(path).completed_commits(instant))
+    return bool(open_table(path).files.completed_commits(instant))
 
 
 def state_of(path: Path) -> str:

@@ -16,9 +16,9 @@ from compactor_daemon.completed import completed_compaction, is_ours, remove_pla
 from compactor_daemon.decision import decide_go
 from compactor_daemon.foreign import inflight_path
 from compactor_daemon.publish import place, publish
-from compactor_daemon.records import FATE, Go, find_go, read_fate, revoke_decision
+from compactor_daemon.records import Go, find_go, read_fate, revoke_decision
 from compactor_daemon.replaced import placed_group, without_groups
-from compactor_daemon.reserved import reserve, reserved_times
+from compactor_daemon.reserved import reserve
 from compactor_daemon.standing import Standing, look, rule
 from compactor_daemon.take_back import take_back
 from tests.attempts import OUTPUT, base_files, decided, open_table, staged
@@ -26,6 +26,7 @@ from tests.faults import Call, HookedStorage
 from tests.golden_tables import unzip_golden
 from tests.test_retire import pending_rollback
 from tests.test_standing import planned, replace_first_group, roll_back_newest_write
+from timeline.attempt_names import FATE
 from timeline.books import LEDGER
 from timeline.commit_metadata import decode, encode
 from timeline.errors import ConflictError, PhantombaseError, StorageError, TableChangedError
@@ -142,7 +143,7 @@ def test_a_completion_time_is_reserved_before_it_is_decided(tmp_path: Path) -> N
 
     def watch(call: Call) -> Any:
         if call.path.endswith(FATE) and call.name == "put_if_absent":
-            reserved.append(set(reserved_times(table, table.load_timeline())))
+            reserved.append(set(table.times.reserved(table.load_timeline())))
         return call.do()
 
     go = decide_go(open_table(path, HookedStorage(table.storage, watch)), attempt, done, schema, LOCK)

@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor_daemon.compactor import pending_instants
-from compactor_daemon.records import GO, attempts, find_go, read_fate
+from compactor_daemon.records import find_go, read_fate
 from tests.attempts import check_whole, open_table, run_all, visible_files
 from tests.compare import assert_same_rows
 from tests.faults import Failure, Hook, HookedStorage, ProcessDied, die_at, fail_at, pause_at
 from tests.golden_tables import unzip_golden
 from tests.seed import SEED
+from timeline.attempt_names import GO, attempts
 from timeline.errors import ConflictError, PhantombaseError
 from timeline.local_storage import LocalStorage
 from timeline.read import read_table

@@ -23,7 +23,7 @@ from compactor_daemon.dispatch import Order, Rules, Stop
 from compactor_daemon.execute import LocalRunner, Progress, Runner
 from compactor_daemon.failures import RetryOptions, read_failures
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, OutputOptions
-from compactor_daemon.records import DEAD, GO, attempts, read_fate
+from compactor_daemon.records import read_fate
 from compactor_daemon.run_cli import _signals
 from compactor_daemon.serve import open_daemon
 from compactor_daemon.served_table import Settings
@@ -35,10 +35,12 @@ from tests.attempts import check_no_strays, open_table
 from tests.compare import assert_same_rows
 from tests.golden_tables import unzip_golden
 from tests.zookeeper import ZooKeeper, wait_until
+from timeline.attempt_names import DEAD, GO, attempts
 from timeline.errors import LedgerError, StorageError, UnsupportedError, UsageError
 from timeline.layout import RECORDS
 from timeline.local_storage import LocalStorage
 from timeline.lock import table_lock
+from timeline.open_storage import open_storage
 from timeline.read import read_table
 from timeline.schedule_options import ScheduleOptions
 from timeline.storage import Entry, Storage
@@ -284,7 +286,7 @@ def test_a_daemon_that_schedules_needs_nobody_else(tmp_path: Path, zookeeper: Zo
         for number in range(2):
             rows = pa.table({"id": [str(number)], "ts": [9], "fare": [2.0]})
             writer(rows).buckets(3).upsert(str(table))
-        wait_until(lambda: len(open_table(table).completed_commits()) == 2, WAIT_S)
+        wait_until(lambda: len(open_table(table).files.completed_commits()) == 2, WAIT_S)
     assert len(done[0].done) == 2
 
 
@@ -313,7 +315,7 @@ def test_a_plan_that_is_unscheduled_under_a_daemon_is_no_failure(tmp_path: Path,
     (instant,) = pending(table)
     with daemon_on(table, zookeeper=zookeeper, runner=held, once=False) as daemon, at_work(daemon) as done:
         assert held.reached.wait(WAIT_S)
-        unschedule(open_table(table), instant, table_lock(str(table), None))
+        unschedule(open_table(table), instant, table_lock(open_storage(str(table)), None))
         held.let_go.set()
         wait_until(lambda: not daemon._work, WAIT_S)
     assert not done[0].done

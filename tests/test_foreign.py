@@ -11,12 +11,13 @@ from compactor_daemon.compactor import compact_instant, pending_instants
 from compactor_daemon.execute import LocalRunner, Progress
 from compactor_daemon.foreign import ForeignTrace, ForeignWatch, foreign_trace, inflight_path
 from compactor_daemon.options import AttemptOptions
-from compactor_daemon.records import DEAD, open_next, read_fate
+from compactor_daemon.records import open_next, read_fate
 from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import SliceTask
 from tests.attempts import OUTPUT, base_files, check_whole, open_table, run_all
 from tests.faults import Call, HookedStorage
 from tests.golden_tables import unzip_golden
+from timeline.attempt_names import DEAD
 from timeline.errors import AttemptDeadError, ConflictError
 from timeline.heartbeat import heartbeat, heartbeat_path
 from timeline.local_storage import LocalStorage

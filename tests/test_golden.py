@@ -15,7 +15,6 @@ import pytest
 
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.options import AttemptOptions, Bloom, Codec, ExecuteOptions, Executor, OutputOptions
-from compactor_daemon.reserved import reserved_times
 from compactor_daemon.run import run_compactions
 from tests.compare import assert_same_rows
 from tests.golden_tables import GOLDEN, unzip_golden
@@ -94,7 +93,7 @@ def drop_and_schedule(path: Path) -> None:
 
     lock = ProcessLock(str(path))
     table = drop_metadata_table(Table.open(str(path)), lock)
-    assert schedule_compaction(table, lock, reserved_times).instant is not None
+    assert schedule_compaction(table, lock).instant is not None
 
 
 @pytest.mark.parametrize("name", ["v6_pending", "v9_parquet_log", "v8_log_only"])

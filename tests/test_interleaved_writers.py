@@ -17,7 +17,6 @@ import pytest
 from compactor_daemon.compactor import compact_instant, pending_instants
 from compactor_daemon.execute import LocalRunner
 from compactor_daemon.options import AttemptOptions, Bloom, OutputOptions
-from compactor_daemon.reserved import reserved_times
 from compactor_daemon.retire import finish_completed
 from tests.attempts import open_table, run_all
 from tests.faults import Call
@@ -174,7 +173,7 @@ class Story:
         while any(not a.done and a.name.startswith("writer") for a in self.crew.actors):
             actor.rest(self.pick.randrange(50))
             table = open_table(self.path, actor.storage)
-            if schedule_compaction(table, self.crew, reserved_times).instant is not None:
+            if schedule_compaction(table, self.crew).instant is not None:
                 self.outcomes["scheduled"] += 1
             finish_completed(table, ProcessLock("finish"), OUTPUT)
             for instant in pending_instants(table):
@@ -214,7 +213,7 @@ class Story:
             assert read_rows(self.path) == self.state()
             run_all(table)
             assert read_rows(self.path) == self.state()
-            schedule_compaction(table, ProcessLock("finish"), reserved_times)
+            schedule_compaction(table, ProcessLock("finish"))
         run_all(table)
         assert read_rows(self.path) == self.state()
         for instant in audited_instants(table):

@@ -18,14 +18,14 @@ from compactor_daemon.compactor import claim, pending_instants
 from compactor_daemon.execute import LocalRunner, Progress, Runner, SparkRunner
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import ExecuteOptions
-from compactor_daemon.records import attempts, read_fate
-from compactor_daemon.reserved import reserved_times
+from compactor_daemon.records import read_fate
 from compactor_daemon.run import Compactions, run_compactions
 from compactor_daemon.slice_done import SliceDone, done_slices
 from compactor_daemon.slice_task import SliceTask, compact_slice
 from compactor_daemon.spark_start import RunningSpark
 from tests.attempts import OPTIONS, OUTPUT, check_whole, open_table, visible_files
 from tests.golden_tables import unzip_golden
+from timeline.attempt_names import attempts
 from timeline.errors import MissingFileError, StoppedError
 from timeline.layout import RECORDS
 from timeline.local_storage import LocalStorage
@@ -128,7 +128,7 @@ def test_a_limit_after_the_decision_stops_nothing(tmp_path: Path) -> None:
             return super().put_if_absent(path, data)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("timeline.table.LocalStorage", EndsAtFate)
+        patch.setattr("timeline.open_storage.LocalStorage", EndsAtFate)
         found = run(path, limit=limit)
     assert [c.instant for c in found.done] == [first]
     assert found.left == tuple(others)
@@ -234,7 +234,7 @@ def two_plans(folder: Path) -> Path:
     path = unzip_golden("v9_plain", folder)
     for _ in range(2):
         small = replace(PLAN_NOW, target_io_bytes=1)
-        assert schedule_compaction(open_table(path), ProcessLock("x"), reserved_times, small).instant is not None
+        assert schedule_compaction(open_table(path), ProcessLock("x"), small).instant is not None
     return path
 
 

@@ -16,7 +16,6 @@ import pytest
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.completed import named_files
 from compactor_daemon.publish import publish
-from compactor_daemon.reserved import reserved_times
 from compactor_daemon.unschedule import unschedule
 from tests import attempts
 from tests.attempts import OUTPUT, check_no_strays, decided, open_table, run_all
@@ -77,7 +76,7 @@ class Slice:
         """A delta commit that pends; its instant."""
         table = self.table
         timeline = table.load_timeline()
-        time = next_time(table.now(), [*timeline.used_times(), *reserved_times(table, timeline)])
+        time = next_time(table.now(), [*timeline.used_times(), *table.times.reserved(timeline)])
         for state in (State.REQUESTED, State.INFLIGHT):
             instant = Instant(requested_time=time, action="deltacommit", state=state)
             assert table.storage.put_if_absent(table.instant_path(instant), b"")
@@ -173,7 +172,7 @@ class Slice:
 
     def compacted(self) -> None:
         """A compaction."""
-        planned = schedule_compaction(self.table, ProcessLock(str(self.path)), reserved_times)
+        planned = schedule_compaction(self.table, ProcessLock(str(self.path)))
         assert planned.instant is not None
         run_all(self.table)
 
@@ -190,7 +189,7 @@ class Slice:
         timeline = twin.path / twin.table.config.timeline_folder
         for requested in timeline.glob("*.logcompaction.requested"):
             time = requested.name.split(".")[0]
-            for done in twin.table.completed_commits(time):
+            for done in twin.table.files.completed_commits(time):
                 for path in named_files(twin.table, done):
                     (twin.path / path).unlink()
                 (twin.path / twin.table.instant_path(done)).unlink()
@@ -281,7 +280,7 @@ def test_a_death_at_every_storage_call_is_finished_by_the_next_run(busy: Slice) 
             assert_same_rows(mine.read(), before)
             run_all(mine.table)
             assert_same_rows(mine.read(), before)
-            (done,) = mine.table.completed_commits(instant)
+            (done,) = mine.table.files.completed_commits(instant)
             (path,) = named_files(mine.table, done)
             assert (mine.path / path).exists()
             assert len(list((mine.path / "d1").glob(".*.log.*"))) == len(list((busy.path / "d1").glob(".*.log.*"))) + 1
@@ -349,20 +348,20 @@ def test_a_planned_file_that_is_gone_is_an_error(busy: Slice) -> None:
     (busy.path / "d1" / name).unlink()
     with pytest.raises(MissingFileError, match="names a file that is not there"):
         run_all(busy.table)
-    assert not busy.table.completed_commits(instant)
+    assert not busy.table.files.completed_commits(instant)
 
 
 def test_what_was_compacted_meanwhile_is_let_be(busy: Slice) -> None:
     """Hudi plans file groups in pending log compactions: once its base file is there nobody reads the planned logs."""
     instant = merging(busy)
-    requested = busy.path / busy.table.instant_path(busy.table.requested_merge(instant))
+    requested = busy.path / busy.table.instant_path(busy.table.files.requested_merge(instant))
     plan = requested.read_bytes()
     requested.unlink()
     before = busy.read()
     busy.compacted()
     requested.write_bytes(plan)
     run_all(busy.table)
-    (done,) = busy.table.completed_commits(instant)
+    (done,) = busy.table.files.completed_commits(instant)
     assert not named_files(busy.table, done)
     assert_same_rows(busy.read(), before)
 
@@ -370,7 +369,7 @@ def test_what_was_compacted_meanwhile_is_let_be(busy: Slice) -> None:
 def test_an_executor_of_hudi_is_respected_and_followed(busy: Slice) -> None:
     """While its inflight file is young nothing is begun; of what it left when it is dead nothing is read."""
     instant, before = merging(busy), busy.read()
-    inflight = busy.path / busy.table.instant_path(busy.table.requested_merge(instant).at(State.INFLIGHT))
+    inflight = busy.path / busy.table.instant_path(busy.table.files.requested_merge(instant).at(State.INFLIGHT))
     inflight.write_bytes(b"")
     with pytest.raises(ConflictError, match="a Hudi compactor is at work"):
         run_all(busy.table)

@@ -195,7 +195,7 @@ def test_a_decision_that_the_metadata_table_was_compacted_after(version: int, tm
     done = Instant(requested_time=began, action="commit", state=State.COMPLETED, completion_time=ended)
     metadata.storage.put_if_absent(metadata.instant_path(done), encode(CommitMetadata(), metadata.layout.encoding))
     compact(path, LocalStorage(str(path)))
-    (completed,) = open_table(path).completed_commits(pending.requested_time)
+    (completed,) = open_table(path).files.completed_commits(pending.requested_time)
     assert (completed.completion_time or "") > began
     books = json.loads((path / audit_path(pending.requested_time)).read_bytes())
     assert books["completed"].endswith(completed.file_name)

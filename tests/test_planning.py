@@ -17,7 +17,6 @@ import pytest
 from typer.testing import CliRunner
 
 from compactor_daemon.cli import app
-from compactor_daemon.reserved import reserved_times
 from compactor_daemon.unschedule import unschedule
 from tests.attempts import open_table, run_all
 from tests.faults import Call, Failure, HookedStorage, ProcessDied, die_at, fail_at
@@ -74,7 +73,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def schedule(path: Path, options: ScheduleOptions = ONE, storage: Any = None, **said: Any) -> Scheduled:
     table = Table.on(storage) if storage is not None else open_table(path)
-    return schedule_compaction(table, ProcessLock(str(path)), reserved_times, options, **said)
+    return schedule_compaction(table, ProcessLock(str(path)), options, **said)
 
 
 def days_of(done: Scheduled) -> list[str]:

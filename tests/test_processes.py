@@ -17,7 +17,7 @@ import pytest
 
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, OutputOptions
-from compactor_daemon.records import DEAD, GO, attempts, read_fate
+from compactor_daemon.records import read_fate
 from compactor_daemon.run import run_compactions
 from tests.attempts import check_whole, open_table, visible_files
 from tests.compare import assert_same_rows
@@ -25,6 +25,7 @@ from tests.golden_tables import unzip_golden
 from tests.places import ROOT
 from tests.seed import SEED
 from tests.zookeeper import wait_until
+from timeline.attempt_names import DEAD, GO, attempts
 from timeline.layout import RECORDS
 from timeline.local_storage import LocalStorage
 from timeline.read import read_table

@@ -13,10 +13,10 @@ import pytest
 from compactor_daemon.cli import app
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.completed import completed_compaction
-from compactor_daemon.records import instant_folder
 from tests.attempts import open_table
 from tests.builders import block, delete_block
 from tests.golden_tables import unzip_golden
+from timeline.attempt_names import instant_folder
 from timeline.commit_metadata import encode
 from timeline.errors import (
     MissingFileError,

@@ -10,10 +10,11 @@ import pytest
 
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.publish import publish
-from compactor_daemon.records import Go, attempt_folder
+from compactor_daemon.records import Go
 from compactor_daemon.restore import merge_again
 from tests.attempts import OUTPUT, decided, open_table, staged
 from tests.golden_tables import unzip_golden
+from timeline.attempt_names import attempt_folder
 from timeline.books import LEDGER
 from timeline.commit_metadata import decode, encode
 from timeline.errors import StorageError

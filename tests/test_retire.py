@@ -13,20 +13,12 @@ import pytest
 
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.publish import place, publish
-from compactor_daemon.records import (
-    DEAD,
-    Go,
-    attempt_folder,
-    find_go,
-    instant_folder,
-    open_next,
-    read_fate,
-    recorded_instants,
-)
+from compactor_daemon.records import Go, find_go, open_next, read_fate
 from compactor_daemon.retire import finish, finish_completed, littered_instants, retire
 from tests.attempts import OUTPUT, base_files, decided, open_table, run_all, staged
 from tests.golden_tables import unzip_golden
 from tests.test_standing import clean, planned, replace_first_group, timeline_files
+from timeline.attempt_names import DEAD, attempt_folder, instant_folder, recorded_instants
 from timeline.books import audit_path
 from timeline.errors import ConflictError, MissingFileError
 from timeline.heartbeat import heartbeat, heartbeat_path

@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from compactor_daemon.cli import app
-from compactor_daemon.reserved import reserved_times
 from tests.attempts import check_no_strays, open_table, run_all
 from tests.compare import assert_same_rows
 from tests.golden_tables import unzip_golden
@@ -28,7 +27,7 @@ LATER = "20270101000000000"
 
 def schedule(table: Table, options: ScheduleOptions) -> Scheduled:
     """Under a lock of this process."""
-    return schedule_compaction(table, ProcessLock(table.storage.base_path), reserved_times, options)
+    return schedule_compaction(table, ProcessLock(table.storage.base_path), options)
 
 
 def begin_write(table: Table) -> str:

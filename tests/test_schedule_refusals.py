@@ -13,7 +13,6 @@ import pytest
 from typer.testing import CliRunner
 
 from compactor_daemon.cli import app
-from compactor_daemon.reserved import reserved_times
 from tests.attempts import open_table
 from tests.builders import block
 from tests.faults import HookedStorage
@@ -72,7 +71,7 @@ def damaged(path: Path, kind: str, group: FileGroup) -> None:
 def schedule(path: Path, options: ScheduleOptions = PLAN_NOW, storage: Any = None) -> Scheduled:
     """Without a word of a trigger."""
     table = Table.on(storage or LocalStorage(str(path)))
-    return schedule_compaction(table, ProcessLock(str(path)), reserved_times, options)
+    return schedule_compaction(table, ProcessLock(str(path)), options)
 
 
 def planned(done: Scheduled) -> list[GroupKey]:

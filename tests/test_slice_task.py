@@ -16,12 +16,13 @@ from compactor_daemon.attempt import open_attempt, stage
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.log_task import LogOutput
 from compactor_daemon.options import Codec, OutputOptions
-from compactor_daemon.records import OK, attempt_folder
+from compactor_daemon.records import OK
 from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import SliceTask, compact_slice
 from tests.attempts import OPTIONS, OUTPUT, open_table
 from tests.faults import Call, HookedStorage
 from tests.golden_tables import unzip_golden
+from timeline.attempt_names import attempt_folder
 from timeline.errors import AttemptDeadError, LedgerError
 from timeline.local_storage import LocalStorage
 from timeline.table_config import MergeMode

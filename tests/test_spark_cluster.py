@@ -18,16 +18,17 @@ import pytest
 from compactor_daemon.claims import TABLE_ID
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.failures import release_failures
-from compactor_daemon.records import DEAD, GO, attempts, read_fate
-from compactor_daemon.reserved import reserved_times
+from compactor_daemon.records import read_fate
 from compactor_daemon.slice_done import done_slices
 from tests.attempts import check_no_strays, open_table
 from tests.gated_compactor import Begun, Gate
 from tests.places import ROOT
 from tests.spark_cluster import SparkCluster, children, kill, parent
 from tests.zookeeper import ZooKeeper, wait_until
+from timeline.attempt_names import DEAD, GO, attempts
 from timeline.local_storage import LocalStorage
 from timeline.lock import table_lock
+from timeline.open_storage import open_storage
 from timeline.read import read_table
 from timeline.schedule import schedule_compaction
 from writer_hooks import writer
@@ -61,7 +62,7 @@ def written(path: Path, slices: int) -> None:
 
 def plan(path: Path, slices: int) -> str:
     """Requests a compaction of so many file slices; its instant."""
-    scheduled = schedule_compaction(open_table(path), table_lock(str(path), None), reserved_times)
+    scheduled = schedule_compaction(open_table(path), table_lock(open_storage(str(path)), None))
     assert scheduled.plan is not None
     assert scheduled.instant is not None
     assert len(scheduled.plan.operations) == slices

@@ -57,5 +57,5 @@ def test_a_pending_write_that_may_come_between_is_waited_for(tmp_path: Path) -> 
     write.unlink()
     write.with_name(write.name.replace("inflight", "requested")).unlink()
     run_all(open_table(path))
-    assert open_table(path).completed_commits(instant)
+    assert open_table(path).files.completed_commits(instant)
     assert read_rows(path) == before

@@ -11,7 +11,7 @@ import pytest
 
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.publish import place, publish
-from compactor_daemon.records import Go, decisions, find_go, instant_folder
+from compactor_daemon.records import Go, decisions, find_go
 from compactor_daemon.retire import finish_completed
 from compactor_daemon.standing import Ruling, Seen, Standing, rule
 from compactor_daemon.unschedule import unschedule
@@ -21,6 +21,7 @@ from tests.test_broken_rules import schedule, upsert
 from tests.test_writer import rows
 from tests.written import read_rows, written_table
 from timeline.active import Timeline
+from timeline.attempt_names import instant_folder
 from timeline.commit_metadata import CommitMetadata, encode
 from timeline.errors import ConflictError, PhantombaseError
 from timeline.instant import Instant, State

@@ -24,7 +24,7 @@ from compactor_daemon.execute import LocalRunner, Progress
 from compactor_daemon.failures import Failure, record_failure
 from compactor_daemon.foreign import inflight_path
 from compactor_daemon.look import Claimed, look
-from compactor_daemon.records import FATE, OPEN, REVOKED, Go, attempt_folder, revoke_decision
+from compactor_daemon.records import OPEN, REVOKED, Go, revoke_decision
 from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import SliceTask
 from compactor_daemon.status import Clock, claim_rows, status_report, work_rows
@@ -33,6 +33,7 @@ from compactor_daemon.zookeeper_claims import ZooKeeperClaims
 from tests.attempts import OPTIONS, OUTPUT, open_table, run_one
 from tests.golden_tables import unzip_golden
 from tests.zookeeper import ZooKeeper, wait_until
+from timeline.attempt_names import FATE, attempt_folder
 from timeline.commit_metadata import CommitMetadata, encode
 from timeline.errors import UnknownStateError
 from timeline.gate import clock_ms

@@ -17,8 +17,6 @@ from compactor_daemon.execute import LocalRunner
 from compactor_daemon.failures import RetryOptions
 from compactor_daemon.foreign import inflight_path
 from compactor_daemon.options import AttemptOptions, OutputOptions
-from compactor_daemon.records import recorded_instants
-from compactor_daemon.reserved import reserved_times
 from compactor_daemon.served_table import ServedTable, Settings
 from compactor_daemon.table_claims import TableClaims
 from compactor_daemon.unschedule import unschedule
@@ -29,6 +27,7 @@ from tests.test_broken_rules import schedule, upsert
 from tests.test_standing import BEFORE, LOCK, planned, timeline_files
 from tests.test_writer import rows
 from tests.written import read_rows, written_table
+from timeline.attempt_names import recorded_instants
 from timeline.errors import ConflictError, MalformedError, MissingFileError
 from timeline.instant import Instant, State
 from timeline.local_storage import LocalStorage
@@ -171,7 +170,7 @@ def test_two_plans_that_share_a_file_group(version: int, later: bool, tmp_path: 
     first = planned(path, version)
     table = open_table(path)
     second = table.next_time(table.load_timeline())
-    plan = path / table.instant_path(table.requested_merge(first))
+    plan = path / table.instant_path(table.files.requested_merge(first))
     shutil.copy(plan, plan.with_name(plan.name.replace(first, second)))
     with pytest.raises(MalformedError, match=f"unschedule TABLE {second}"):
         read_rows(path)
@@ -187,7 +186,7 @@ def put_empty_plan(path: Path, action: str) -> tuple[str, Path]:
     """What Hudi leaves that was killed as it wrote a plan, on storage where that is done in place."""
     table = open_table(path)
     timeline = table.load_timeline()
-    instant = table.next_time(timeline, reserved_times(table, timeline))
+    instant = table.next_time(timeline)
     file = path / table.instant_path(Instant(requested_time=instant, action=action, state=State.REQUESTED))
     file.write_bytes(b"")
     os.utime(file, LONG_AGO)
@@ -248,7 +247,7 @@ def test_no_log_compaction_is_planned_beside_one_that_cannot_be_read(tmp_path: P
 
 def minor(path: Path) -> Scheduled:
     options = replace(PLAN_NOW, picking=Picking.UNIVERSAL, compaction_trigger=3)
-    return schedule_compaction(open_table(path), LOCK, reserved_times, options, dry_run=True)
+    return schedule_compaction(open_table(path), LOCK, options, dry_run=True)
 
 
 @VERSIONS

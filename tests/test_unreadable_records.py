@@ -16,8 +16,8 @@ from compactor_daemon.compactor import pending_instants
 from compactor_daemon.look import look
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from compactor_daemon.publish import place, publish
-from compactor_daemon.records import Go, attempt_folder, attempts, fate_path, is_revoked
-from compactor_daemon.reserved import reserve, reserved_times
+from compactor_daemon.records import Go, is_revoked
+from compactor_daemon.reserved import reserve
 from compactor_daemon.retire import finish_completed
 from compactor_daemon.run import run_compactions
 from compactor_daemon.status import Clock, status_report, work_rows
@@ -28,6 +28,7 @@ from tests.faults import Call, Hook, HookedStorage, ProcessDied
 from tests.test_broken_rules import schedule, upsert
 from tests.test_writer import rows
 from tests.written import read_rows, written_table
+from timeline.attempt_names import attempt_folder, attempts, fate_path
 from timeline.audit import audit
 from timeline.books import audit_path
 from timeline.errors import ConflictError, MalformedError
@@ -252,7 +253,7 @@ def test_a_lock_section_reads_no_record_of_a_decision(tmp_path: Path) -> None:
     with counted(path) as (table, read):
         timeline = table.load_timeline()
         read.clear()
-        found = list(reserved_times(table, timeline))
+        found = list(table.times.reserved(timeline))
         assert read == []
     assert go.completion_time in found
     assert {i.requested_time for i in timeline.instants if i.action in ("commit", "compaction")} <= set(found)
@@ -270,12 +271,12 @@ def test_a_decision_of_an_earlier_release_is_read_until_it_is_completed(tmp_path
     with counted(path) as (table, read):
         timeline = table.load_timeline()
         read.clear()
-        assert go.completion_time in list(reserved_times(table, timeline))
+        assert go.completion_time in list(table.times.reserved(timeline))
         assert read == [fate_path(pending, 1)]
         publish(table, go, LOCK, OUTPUT)
         timeline = table.load_timeline()
         read.clear()
-        assert list(reserved_times(table, timeline)) == [pending]
+        assert list(table.times.reserved(timeline)) == [pending]
         assert read == []
 
 
@@ -296,8 +297,8 @@ def test_times_stay_above_what_an_unreadable_decision_may_have_chosen(named: boo
     else:
         entry = table.storage.find(fate_path(pending, 1))
         assert entry is not None
-        least = table.moment(entry.modified_ms)
-    assert max(reserved_times(table, table.load_timeline())) == least
+        least = table.times.moment(entry.modified_ms)
+    assert max(table.times.reserved(table.load_timeline())) == least
     take_back(table, pending, LOCK)
-    assert max(reserved_times(table, table.load_timeline())) == least
+    assert max(table.times.reserved(table.load_timeline())) == least
     assert attempts(table.storage, pending) == (1,)

@@ -27,14 +27,7 @@ from compactor_daemon.execute import LocalRunner
 from compactor_daemon.foreign import inflight_path
 from compactor_daemon.probe import probe
 from compactor_daemon.publish import place, publish
-from compactor_daemon.records import (
-    VOID,
-    attempts,
-    find_go,
-    read_fate,
-    recorded_instants,
-)
-from compactor_daemon.reserved import reserved_times
+from compactor_daemon.records import find_go, read_fate
 from compactor_daemon.retire import finish_completed
 from compactor_daemon.unschedule import unschedule
 from tests.attempts import OPTIONS, OUTPUT, base_files, check_no_strays, decided, open_table, run_all, run_one, staged
@@ -43,6 +36,7 @@ from tests.interleave import Actor, Crew
 from tests.seed import SEED
 from tests.test_writer import SCHEMA
 from tests.written import Rows, read_rows, seed_note, written_table
+from timeline.attempt_names import VOID, attempts, recorded_instants
 from timeline.errors import BarrierError, ConflictError, MissingFileError, UsageError
 from timeline.heartbeat import heartbeat, heartbeat_path
 from timeline.local_storage import LocalStorage
@@ -75,7 +69,7 @@ def upsert(path: Path, batch: pa.Table, operation: Operation = Operation.UPSERT)
 
 
 def schedule(path: Path) -> str:
-    instant = schedule_compaction(open_table(path), LOCK, reserved_times).instant
+    instant = schedule_compaction(open_table(path), LOCK).instant
     assert instant is not None
     return instant
 
@@ -481,7 +475,7 @@ def test_its_time_is_not_used_again_even_when_its_records_are_forgotten(version:
             table.storage.delete(f"{table.config.timeline_folder}/{name}")
     finish_completed(table, ProcessLock("finish"), OUTPUT)
     assert recorded_instants(table.storage) == ()
-    scheduled = schedule_compaction(behind, LOCK, reserved_times)
+    scheduled = schedule_compaction(behind, LOCK)
     assert scheduled.instant is not None
     assert scheduled.instant > instant
 

@@ -15,7 +15,6 @@ from typing import TypeVar
 import pyarrow as pa
 import pytest
 
-from compactor_daemon.reserved import reserved_times
 from tests.attempts import open_table
 from tests.faults import Failure, HookedStorage, ProcessDied, die_at, fail_at, pause_at
 from tests.interleave import serial_pools
@@ -169,7 +168,7 @@ def test_a_write_rolled_back_while_it_stages_places_nothing(ground: Ground, monk
 
         def rolled_back() -> None:
             table, lock = open_table(path), ProcessLock(str(path))
-            assert roll_back_dead_writers(table, lock, lazy=False, now_ms=0, expiry_s=-1e12, reserved=reserved_times)
+            assert roll_back_dead_writers(table, lock, lazy=False, now_ms=0, expiry_s=-1e12)
 
         before = data_files(path)
         paused = pause_at(ground.calls.index("open_output"), rolled_back)

@@ -17,13 +17,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from timeline.attempt_names import STAGED_DATA, staged_files
 from timeline.avro_schema import project
 from timeline.books import GroupBooks, logged_instants
 from timeline.errors import LedgerError, PhantombaseError, UsageError
 from timeline.file_name import BaseFileName, LogFileName, parse_data_file
 from timeline.identity import identity_columns, identity_sum
 from timeline.kept_books import KeptBooks, commits_with_books, kept_books
-from timeline.layout import RECORDS
 from timeline.log_block import HeaderKey, scan_blocks
 from timeline.log_books import LogTotals, books_of_all, log_totals
 from timeline.log_scan import select_blocks
@@ -103,7 +103,7 @@ def audit(table: Table, instant: str) -> InstantAudit:
         instant=instant,
         groups=_without_undone(now, instant, groups, problems),
         problems=tuple(problems),
-        leftovers=tuple(_leftovers(table, instant)),
+        leftovers=tuple(staged_files(table.storage, instant, STAGED_DATA)),  # a finished compaction has removed them
     )
 
 
@@ -282,14 +282,3 @@ def _inputs(now: _Now, books: GroupBooks) -> FileSlice:
 def _same(what: str, found: object, expected: object, path: str) -> None:
     if found != expected:
         raise LedgerError(f"{what} is not what the ledger says", path=path, expected=str(expected), found=str(found))
-
-
-def _leftovers(table: Table, instant: str) -> Iterator[str]:
-    """Staged data of attempts at the instant, which a finished compaction has removed."""
-    folder = f"{RECORDS}/{instant}"
-    if table.storage.find(folder) is None:
-        return
-    for attempt in (e.name for e in table.storage.list(folder) if e.is_folder):
-        for entry in table.storage.list(f"{folder}/{attempt}"):
-            if entry.name.endswith((".parquet", ".log")):
-                yield f"{folder}/{attempt}/{entry.name}"

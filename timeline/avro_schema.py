@@ -64,6 +64,16 @@ _LOGICAL = {
 
 
 @lru_cache(maxsize=64)
+def changelog(path: str | None = None, instant: str | None = None) -> UnsupportedError:
+    """The error of a table whose rows carry an operation."""
+    return UnsupportedError(
+        f"changelog tables (rows with {OPERATION}, which may delete) are not supported",
+        path=path,
+        instant=instant,
+        todo="Use Hudi for this table.",
+    )
+
+
 def parse_avro(text: str) -> dict[str, Any]:
     """A record schema with every reference to a named type replaced by its definition (fresh names).
 

@@ -12,7 +12,7 @@ from timeline.markers import marker_folder
 from timeline.metadata_table.update import check_keepable
 from timeline.pending_rollbacks import PendingRollback, pending_rollbacks
 from timeline.plan import pending_clustering_file_groups
-from timeline.rollback import Reserved, completed_rollback_of, roll_back
+from timeline.rollback import completed_rollback_of, roll_back
 from timeline.storage import files_below
 from timeline.table import Table
 
@@ -24,7 +24,6 @@ def roll_back_dead_writers(
     lazy: bool,
     now_ms: int,
     expiry_s: float,
-    reserved: Reserved = lambda *_: (),
 ) -> list[str]:
     """Finishes what rollbacks were left half-way and undoes every write whose writer is dead; the rollbacks' instants.
 
@@ -40,21 +39,21 @@ def roll_back_dead_writers(
     pending = pending_rollbacks(table)
     readable = [r for r in pending if isinstance(r, PendingRollback)]
     left = [r for r in readable if not _is_service(table, r.plan.instant)]
-    done = [roll_back(table, r.plan.instant, lock, reserved) for r in left if dead(r.at(State.INFLIGHT))]
+    done = [roll_back(table, r.plan.instant, lock) for r in left if dead(r.at(State.INFLIGHT))]
     known = {r.target for r in left}
     # The process of an unreadable one may be writing its plan this moment. When it is dead, all is undone beside it.
     is_unclear = any(not dead(r.at(State.INFLIGHT)) for r in pending if r.target is None)
     for instant in () if is_unclear else reversed(table.load_timeline().inflight_writers):
         if instant.requested_time not in known and not _is_service(table, instant) and dead(instant):
-            done += _roll_back_unless_done(table, instant, lock, reserved)
+            done += _roll_back_unless_done(table, instant, lock)
     _forget_heartbeats(table, now_ms=now_ms, expiry_s=expiry_s)
     return done
 
 
-def _roll_back_unless_done(table: Table, instant: Instant, lock: TableLock, reserved: Reserved) -> list[str]:
+def _roll_back_unless_done(table: Table, instant: Instant, lock: TableLock) -> list[str]:
     """Nothing when the instant completed, or somebody undid it, since it was found pending."""
     try:
-        return [roll_back(table, instant, lock, reserved)]
+        return [roll_back(table, instant, lock)]
     except ConflictError:
         now = table.load_timeline().find(instant.requested_time, instant.family)
         if now is not None and not now.completed:

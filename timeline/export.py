@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from timeline.console import Progress, progress
 from timeline.errors import StorageError, UsageError
+from timeline.local_storage import sync
 from timeline.parquet_output import statistics_columns
 from timeline.read import ReadOptions, Scan, plan_read
 from timeline.table import Table
@@ -35,7 +36,7 @@ class Exported:
 def check_output(table: Table, output: Path, overwrite: bool) -> None:
     """UsageError for a place where the file cannot or must not be written."""
     place = output.resolve()
-    if place.is_relative_to(Path(table.storage.base_path).resolve()):
+    if place.is_relative_to(table.storage.location):
         raise UsageError("the output lies inside the table", path=str(output), todo="Write it somewhere else.")
     if not place.parent.is_dir():
         raise UsageError("no such folder for the output", path=str(place.parent))
@@ -76,8 +77,7 @@ def _write(scan: Scan, temporary: Path, bar: Progress, output: Path) -> int:
         with _written(output):
             writer.close()
             sink.close()
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
+            sync(str(temporary))
     finally:
         writer.is_open = False  # after a failure: no second one from writing the footer of a file thrown away
         with suppress(OSError):

@@ -14,9 +14,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
+from timeline.active import Timeline
 from timeline.avro_container import STRING, optional, read_record, root_record
 from timeline.errors import MalformedError, MissingFileError, PhantombaseError, UnknownStateError
 from timeline.instant import Instant, State, highest_states
@@ -34,6 +36,11 @@ _ARCHIVE = re.compile(r"\.commits_\.archive\.\d+.*")
 _MERGE_PLAN = "mergeArchivePlan"
 _MERGE_PLAN_SCHEMA = root_record("HoodieMergeArchiveFilePlan", optional("mergedArchiveFileName", STRING))
 _ARCHIVE_SCHEMA = pa.schema([(name, pa.string()) for name in ("commitTime", "actionType", "actionState")])
+
+
+def with_archive(storage: Storage, config: TableConfig, timeline: Timeline) -> Timeline:
+    """The timeline with its archived instants loaded. UnknownStateError: see `load_history`."""
+    return replace(timeline, archived=load_history(storage, config))
 
 
 def load_history(storage: Storage, config: TableConfig) -> tuple[Instant, ...]:

@@ -24,7 +24,7 @@ class KeptBooks:
 
 def commits_with_books(table: Table, only: str | None = None) -> list[Instant]:
     """Completed commits with books, of one instant or of all."""
-    return [i for i in table.completed_commits(only) if LEDGER in table.commit_metadata(i).extra_metadata]
+    return [i for i in table.files.completed_commits(only) if LEDGER in table.commit_metadata(i).extra_metadata]
 
 
 def kept_books(table: Table, instant: str) -> KeptBooks:

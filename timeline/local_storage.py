@@ -7,13 +7,14 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO
 
 import pyarrow as pa
 
-from timeline.errors import MissingFileError, StorageError
+from timeline.errors import LockError, MissingFileError, StorageError
+from timeline.file_lock import hold_file
 from timeline.layout import TEMPORARY
 from timeline.storage import Entry
 
@@ -35,6 +36,10 @@ class LocalStorage:
     """A POSIX file system: temp file + fsync + `os.link` + fsync of the folder. Picklable: Spark tasks get a copy."""
 
     base_path: str
+
+    @property
+    def location(self) -> str:
+        return os.path.realpath(self.base_path)
 
     def _full(self, path: str) -> str:
         return os.path.join(self.base_path, path) if path else self.base_path
@@ -89,6 +94,16 @@ class LocalStorage:
             os.makedirs(os.path.dirname(full), exist_ok=True)
             return open(full, "xb")
 
+    def close_output(self, file: IO[bytes]) -> None:
+        file.flush()
+        os.fsync(file.fileno())
+        file.close()
+        sync(os.path.dirname(file.name))
+
+    def abort_output(self, file: IO[bytes]) -> None:
+        with suppress(OSError):  # a full disk fails the flush of a close too
+            file.close()
+
     def put_if_absent(self, path: str, data: bytes) -> bool:
         full = self._full(path)
         with _translated(full), self._temporary(data) as temporary:
@@ -111,7 +126,7 @@ class LocalStorage:
                 with suppress(FileNotFoundError):
                     os.unlink(os.path.join(os.path.dirname(full), f".{os.path.basename(full)}.crc"))
                 os.replace(temporary, full)
-            _sync_folder(os.path.dirname(full))
+            sync(os.path.dirname(full))
 
     def delete(self, path: str) -> None:
         full = self._full(path)
@@ -128,13 +143,8 @@ class LocalStorage:
         with _translated(self._full(path)):
             os.utime(self._full(path), ns=(modified_ms * 1_000_000,) * 2)
 
-
-def close_output(file: IO[bytes]) -> None:
-    """Closes a file made by `open_output` so that its bytes survive a power cut."""
-    file.flush()
-    os.fsync(file.fileno())
-    file.close()
-    _sync_folder(os.path.dirname(file.name))
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[None]:
+        return hold_file(self._full(path), timeout_s, busy)
 
 
 def _entry(name: str, stat: os.stat_result) -> Entry:
@@ -157,12 +167,13 @@ def _link(source: str, target: str) -> bool:
                 todo="Put the table on a POSIX file system with hard links.",
             ) from error
         raise
-    _sync_folder(os.path.dirname(target))
+    sync(os.path.dirname(target))
     return True
 
 
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: str) -> None:
+    """Makes the bytes of a local file, or the names in a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

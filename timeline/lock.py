@@ -6,7 +6,6 @@ barrier and the fate record do that work). Long work is never done under it.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,10 +13,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-import filelock
-
 from timeline.errors import LockError, UsageError
+from timeline.file_lock import hold_file
 from timeline.layout import RECORDS
+from timeline.storage import Storage
 from timeline.zookeeper_lock import parse_zookeeper_lock
 
 
@@ -65,21 +64,20 @@ class FileLock:
             yield
 
 
-@contextmanager
-def hold_file(path: str, timeout_s: float, busy: LockError) -> Iterator[None]:
-    """Holds a lock file; `busy` is raised when it was not free in time, LockError when it cannot be used at all."""
-    lock = filelock.FileLock(path, thread_local=False)  # whoever enters need not be the thread that leaves
-    try:
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-        lock.acquire(timeout=timeout_s)
-    except filelock.Timeout as error:
-        raise busy from error
-    except OSError as error:
-        raise LockError("the lock file cannot be used", path=path, found=f"{type(error).__name__}: {error}") from error
-    try:
-        yield
-    finally:
-        lock.release()
+@dataclass(frozen=True, slots=True)
+class StorageLock:
+    """Excludes every process that uses the same storage: an object of the table says who holds it."""
+
+    storage: Storage
+    path: str
+    timeout_s: float = 60.0
+
+    @contextmanager
+    def hold(self, purpose: str) -> Iterator[None]:
+        """See `TableLock.hold`."""
+        busy = _busy(f"{self.storage.base_path}/{self.path}", self.timeout_s, purpose)
+        with self.storage.hold(self.path, self.timeout_s, busy):
+            yield
 
 
 def _busy(name: str, timeout_s: float, purpose: str) -> LockError:
@@ -92,9 +90,9 @@ def _busy(name: str, timeout_s: float, purpose: str) -> LockError:
     )
 
 
-def table_lock(base_path: str, given: str | None) -> TableLock:
-    """The lock all processes of a table share: the one that is named (see `parse_lock`), else a file in the table."""
-    return parse_lock(given) if given is not None else FileLock(os.path.join(base_path, RECORDS, "table.lock"))
+def table_lock(storage: Storage, given: str | None) -> TableLock:
+    """The lock all processes of a table share: the one that is named (see `parse_lock`), else one of its storage."""
+    return parse_lock(given) if given is not None else StorageLock(storage, f"{RECORDS}/table.lock")
 
 
 def parse_lock(text: str) -> TableLock:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from timeline.avro_arrow import decode_long, decode_records
-from timeline.avro_schema import OPERATION, parse_avro
+from timeline.avro_schema import OPERATION, changelog, parse_avro
 from timeline.conform import conform
 from timeline.errors import MalformedError, PhantombaseError, UnsupportedError
 from timeline.log_block import BlockKind, HeaderKey, LogBlock
@@ -63,12 +63,7 @@ def check_supported(block: LogBlock, source: pa.NativeFile) -> None:
             todo="Compact the table with Hudi.",
         )
     if f'"{OPERATION}"' in block.headers.get(HeaderKey.SCHEMA, ""):
-        raise UnsupportedError(
-            f"changelog tables (rows with {OPERATION}, which may delete) are not supported",
-            path=block.path,
-            instant=block.instant,
-            todo="Use Hudi for this table.",
-        )
+        raise changelog(block.path, block.instant)
     if block.kind not in (BlockKind.AVRO_DATA, BlockKind.PARQUET_DATA, BlockKind.DELETE):
         raise UnsupportedError(f"{block.kind.name} log blocks are not supported in data tables", path=block.path)
     with decoding(block):

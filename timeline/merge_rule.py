@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timeline.columns import flat
 from timeline.ordering import Ordering
 from timeline.table_config import MergeMode
 
@@ -44,6 +46,19 @@ class Keyed:
     keys: pa.Array
     ordering: Ordering
     deleted: Flags | None = None
+
+    @staticmethod
+    def of(rows: pa.Table, keys: pa.Array, ordering_fields: Sequence[str], kept: Sequence[str]) -> Keyed:
+        """A batch with the keys of its rows. `kept`: the columns that stay, as far as it has them."""
+        deleted = None
+        if IS_DELETED in rows.schema.names:
+            deleted = np.asarray(pc.fill_null(rows.column(IS_DELETED), False).to_numpy(), np.bool_)
+        return Keyed(
+            rows=rows.select([name for name in kept if name in rows.column_names]),
+            keys=keys,
+            ordering=tuple(flat(rows.column(name)) for name in ordering_fields),
+            deleted=deleted,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,10 +19,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
-from timeline.active import Timeline
 from timeline.errors import ConflictError, MalformedError, TableChangedError, UsageError
 from timeline.file_name import parse_data_file
 from timeline.heartbeat import heartbeat, heartbeat_path
@@ -43,13 +42,12 @@ from timeline.rollback_plan import (
 from timeline.rollback_traces import join, traces_of
 from timeline.table import Table
 
-Reserved = Callable[[Table, Timeline], Iterable[str]]
 """Times that are taken though no timeline file shows them (records of attempts), asked under the lock."""
 
 _BEAT_S = 30.0
 
 
-def roll_back(table: Table, instant: Instant, lock: TableLock, reserved: Reserved = lambda *_: ()) -> str:
+def roll_back(table: Table, instant: Instant, lock: TableLock) -> str:
     """Undoes a pending write; the rollback's instant. May be repeated.
 
     Whether its writer is dead is the caller's business. A rollback of it that pends is finished. ConflictError: it
@@ -67,10 +65,10 @@ def roll_back(table: Table, instant: Instant, lock: TableLock, reserved: Reserve
             for time_ in (target, done):
                 table.storage.delete(heartbeat_path(time_))
             return done
-    rollback = found or _request(table, instant, lock, reserved)
+    rollback = found or _request(table, instant, lock)
     if rollback is None:
         raise _not_pending(table, target)
-    return _finish(table, rollback, lock, reserved, scan=found is not None)
+    return _finish(table, rollback, lock, scan=found is not None)
 
 
 def undo_late(table: Table, target: str, action: str) -> None:
@@ -103,7 +101,7 @@ def completed_rollback_of(table: Table, target: str) -> str | None:
 # --- what is to be done --------------------------------------------------------------------------------------------
 
 
-def _request(table: Table, instant: Instant, lock: TableLock, reserved: Reserved) -> PendingRollback | None:
+def _request(table: Table, instant: Instant, lock: TableLock) -> PendingRollback | None:
     """Makes the rollback visible, or finds it; None when the instant pends no more."""
     target = instant.requested_time
     plan = traces_of(table, target, instant.action, scan=instant.state is State.INFLIGHT)
@@ -116,7 +114,7 @@ def _request(table: Table, instant: Instant, lock: TableLock, reserved: Reserved
         current = timeline.find(target, instant.family)
         if current is None or current.completed:
             return None
-        rollback = PendingRollback(instant=table.next_time(timeline, reserved(table, timeline)), plan=plan)
+        rollback = PendingRollback(instant=table.next_time(timeline), plan=plan)
         path = table.instant_path(rollback.at(State.REQUESTED))
         if not table.storage.put_if_absent(path, encode_rollback_plan(plan, table.storage.base_path)):
             raise ConflictError(
@@ -139,7 +137,7 @@ def _with_traces(table: Table, rollback: PendingRollback, *, scan: bool) -> Pend
 # --- doing it ------------------------------------------------------------------------------------------------------
 
 
-def _finish(table: Table, rollback: PendingRollback, lock: TableLock, reserved: Reserved, *, scan: bool) -> str:
+def _finish(table: Table, rollback: PendingRollback, lock: TableLock, *, scan: bool) -> str:
     """Does what the plan says and completes the rollback; every step may have been done before."""
     storage, start = table.storage, time.monotonic()
     _check(table, rollback.plan)
@@ -154,7 +152,7 @@ def _finish(table: Table, rollback: PendingRollback, lock: TableLock, reserved: 
             delete_markers(storage, instant)
         took_ms = int((time.monotonic() - start) * 1000)
         done = encode_rollback_metadata(plan, rollback.instant, took_ms, commands, storage.base_path)
-        _complete(table, rollback, done, _left_behind(rollback.instant, plan, commands), lock, reserved)
+        _complete(table, rollback, done, _left_behind(rollback.instant, plan, commands), lock)
     storage.delete(heartbeat_path(plan.target))
     return rollback.instant
 
@@ -184,9 +182,7 @@ def _left_behind(instant: str, plan: RollbackPlan, commands: Mapping[tuple[str, 
     return Change(instant=instant, files=files, moves_rows=False, schema_text=None)
 
 
-def _complete(
-    table: Table, rollback: PendingRollback, content: bytes, left: Change, lock: TableLock, reserved: Reserved
-) -> None:
+def _complete(table: Table, rollback: PendingRollback, content: bytes, left: Change, lock: TableLock) -> None:
     """Takes the instant off the timeline and completes the rollback, in one section."""
     plan, update = rollback.plan, prepare(table, left) if left.files else None
     with lock.hold(f"complete the rollback of {plan.target}"):
@@ -205,7 +201,7 @@ def _complete(
         forget(table, plan.target)
         for state in (State.INFLIGHT, State.REQUESTED):
             table.storage.delete(table.instant_path(plan.instant.at(state)))
-        completion = table.next_time(timeline, reserved(table, timeline)) if table.layout.has_completion_times else None
+        completion = table.completion_time(timeline)
         done = replace(rollback.at(State.COMPLETED), completion_time=completion)
         table.storage.put_if_absent(table.instant_path(done), content)
 

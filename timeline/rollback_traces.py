@@ -49,7 +49,7 @@ def traces_of(table: Table, target: str, action: str, *, scan: bool) -> Rollback
 
 def _planned_groups(table: Table, time: str) -> frozenset[tuple[str, str]]:
     """The file groups of the compaction plan of that time; none without such a plan."""
-    requested = table.requested_merge(time)
+    requested = table.files.requested_merge(time)
     if requested.action != "compaction" or table.storage.find(table.instant_path(requested)) is None:
         return frozenset()
     return table.compaction_plan(time).groups
@@ -67,7 +67,7 @@ def _named_by_others(table: Table, time: str, action: str) -> frozenset[str]:
             found=others[0].action,
             todo="Let it complete, or be rolled back, with Hudi; then run again.",
         )
-    return table.named_files(timeline, time, but=action)
+    return table.facts.named_files(timeline, time, but=action)
 
 
 def data_files(table: Table, partition: str) -> Iterator[tuple[Entry, BaseFileName | LogFileName]]:

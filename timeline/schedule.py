@@ -7,7 +7,7 @@ instant greater than every time on storage, and make the plan visible by put-if-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -64,16 +64,14 @@ class Scheduled:
 def schedule_compaction(
     table: Table,
     lock: TableLock,
-    reserved: Callable[[Table, Timeline], Iterable[str]] = lambda *_: (),
     options: ScheduleOptions = PLAN_NOW,
     *,
     dry_run: bool = False,
 ) -> Scheduled:
     """Plans what is due, and makes the plans visible, each of them whole.
 
-    `reserved`: times that are taken though no timeline file shows them (records of attempts), asked under the
-    lock. Where only a pending write is in the way of a due plan, writers are asked to wait (see `gate`). `dry_run`:
-    nothing is changed.
+    Where only a pending write is in the way of a due plan, writers are asked to wait (see `gate`).
+    `dry_run`: nothing is changed.
 
     LockError, UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: neither, and no
     compaction of this table would be executed. File groups of which that is true are left out; others are requested.
@@ -103,7 +101,7 @@ def schedule_compaction(
             if not dry_run:
                 _tell_writers(table, planned, options)
             return Scheduled(requested=(), why=planned.why, notes=planned.notes)
-        time = table.next_plan_time(timeline, reserved(table, timeline), dry_run=dry_run)
+        time = table.times.next_plan_time(timeline, dry_run=dry_run)
         waiting = survey.waiting(planned)
         plans = drafts(planned, waiting, survey.left_out(waiting))
         requested = [Requested(instant=later(time, number), plan=plan) for number, plan in enumerate(plans)]

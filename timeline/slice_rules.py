@@ -6,13 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from timeline.columns import flat
 from timeline.log_scan import Visibility
-from timeline.merge_rule import IS_DELETED, Keyed, MergeRule
+from timeline.merge_rule import Keyed, MergeRule
 from timeline.record_key import KeySource
 
 
@@ -48,13 +45,4 @@ class SliceRules:
 
     def keyed(self, rows: pa.Table, names: Sequence[str], where: str) -> Keyed:
         """A batch of rows, only those of its columns that are named, with what merging needs of all of them."""
-        deleted = None
-        if IS_DELETED in rows.schema.names:
-            marked = pc.fill_null(rows.column(IS_DELETED), False)
-            deleted = np.asarray(marked.to_numpy(), np.bool_)
-        return Keyed(
-            rows=rows.select([name for name in names if name in rows.column_names]),
-            keys=self.keys.keys(rows, where),
-            ordering=tuple(flat(rows.column(name)) for name in self.ordering_fields),
-            deleted=deleted,
-        )
+        return Keyed.of(rows, self.keys.keys(rows, where), self.ordering_fields, names)

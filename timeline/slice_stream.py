@@ -13,9 +13,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from timeline.avro_schema import OPERATION, project
+from timeline.avro_schema import OPERATION, changelog, project
 from timeline.conform import conform
-from timeline.errors import UnsupportedError
 from timeline.identity import IdentityTally
 from timeline.ledger import Ledger
 from timeline.log_fold import Winners
@@ -130,7 +129,7 @@ def base_tables(storage: Storage, path: str, schema: pa.Schema, batch_rows: int)
     with storage.open_input(path) as source, readable("base file", path):
         file = open_parquet(source)
         if OPERATION in file.schema_arrow.names:
-            raise UnsupportedError(f"changelog tables (rows with {OPERATION}) are not supported", todo="Use Hudi.")
+            raise changelog(path)
         wanted = [n for n in schema.names if n in file.schema_arrow.names]
         for batch in parquet_batches(source, file, wanted, batch_rows):
             yield conform(_counted(batch), schema, path), file.metadata.num_rows

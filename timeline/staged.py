@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import IO
 
 from timeline.errors import PhantombaseError, StorageError
-from timeline.local_storage import close_output
 from timeline.storage import Storage
 
 
@@ -17,10 +16,9 @@ def staged_output(storage: Storage, path: str) -> Iterator[IO[bytes]]:
     file = storage.open_output(path)
     try:
         yield file
-        close_output(file)
+        storage.close_output(file)
     except BaseException as error:
-        with suppress(OSError):  # a full disk fails this too
-            file.close()
+        storage.abort_output(file)
         storage.delete(path)
         if isinstance(error, OSError):
             raise StorageError("staging a file failed", path=path, found=f"{error}") from error

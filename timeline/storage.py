@@ -9,12 +9,13 @@ replaces an existing file.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO, Protocol
 
 import pyarrow as pa
 
-from timeline.errors import MissingFileError
+from timeline.errors import LockError, MissingFileError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,12 @@ class Storage(Protocol):
 
     @property
     def base_path(self) -> str:
-        """The table's base path, for messages."""
+        """The table's base path, for messages, and as writers record it."""
+        ...
+
+    @property
+    def location(self) -> str:
+        """Names the place itself: equal for two storages that lie in one, however their paths were given."""
         ...
 
     def list(self, folder: str) -> list[Entry]:
@@ -52,7 +58,18 @@ class Storage(Protocol):
         ...
 
     def open_output(self, path: str) -> IO[bytes]:
-        """A new object for writing, fsynced on close by `close_output`; StorageError when the name is taken."""
+        """A new object for writing; StorageError when the name is taken. See `close_output`, `abort_output`.
+
+        Closed otherwise it is whole, but a power cut may take it.
+        """
+        ...
+
+    def close_output(self, file: IO[bytes]) -> None:
+        """Ends an output: it is whole, and survives a power cut."""
+        ...
+
+    def abort_output(self, file: IO[bytes]) -> None:
+        """Gives an output up. Parts of it may stay under its name, where the store shows what is being written."""
         ...
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
@@ -83,6 +100,14 @@ class Storage(Protocol):
         """Gives a file another modification time. For `timeline repair-times` only.
 
         MissingFileError: there is none. StorageError: this store cannot.
+        """
+        ...
+
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[None]:
+        """Holds the lock of that name against every process that uses this storage, also on other machines.
+
+        `busy` is raised when it was not free in time, LockError when it cannot be used at all: never a lock that
+        excludes only some. That of a process that died is free at last.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 
@@ -11,7 +11,9 @@ from timeline.clock_evidence import Verdict, judge
 from timeline.clock_guard import check_clock, check_future, check_newest, check_zone
 from timeline.clock_options import ClockOptions
 from timeline.gate import clock_ms
+from timeline.history import with_archive
 from timeline.instant import format_time, next_time, parse_time
+from timeline.reserved_times import reserved_times
 from timeline.storage import Storage
 from timeline.table_config import TableConfig
 
@@ -56,13 +58,17 @@ class TableClock:
         """ClockError where this process may choose no instant: the writers are in another zone."""
         return check_zone(self.storage.base_path, self.config.layout, timeline.written, self.local, self.options)
 
-    def next_time(self, now: datetime, timeline: Timeline, reserved: Iterable[str]) -> str:
-        """A time greater than `now`, every time of the timeline and those `reserved`. ClockError: see `clock_guard`."""
+    def next_time(self, timeline: Timeline, also_above: Iterable[str] = ()) -> str:
+        """A time greater than the clock and every time in use: of the timeline, reserved ones, and `also_above`.
+
+        The only way to choose an instant or a completion time. `timeline`: loaded under the table lock. ClockError: see
+        `clock_guard`.
+        """
         self.check_zone(timeline)
         check_clock(self.storage, timeline.written, clock_ms, self.options)
-        return next_time(now, self._used(timeline, reserved))
+        return next_time(self.now(), [*self._used(timeline), *also_above])
 
-    def next_plan_time(self, now: datetime, timeline: Timeline, reserved: Iterable[str], *, dry_run: bool) -> str:
+    def next_plan_time(self, timeline: Timeline, *, dry_run: bool) -> str:
         """The same for a plan, which hides what is completed before it: not ahead of the writers' clock either.
 
         `dry_run`: nothing is put on storage to know its clock.
@@ -70,12 +76,19 @@ class TableClock:
         verdict = self.check_zone(timeline)
         if not dry_run:
             check_clock(self.storage, timeline.written, clock_ms, self.options)
-        time = next_time(now, self._used(timeline, reserved))
+        now = self.now()
+        time = next_time(now, self._used(timeline))
         check_newest(self.storage.base_path, time, parse_time(time) - now, verdict, self.options)
         return time
 
-    def _used(self, timeline: Timeline, reserved: Iterable[str]) -> list[str]:
-        used, unnamed = [*timeline.used_times(), *reserved], timeline.written.unnamed
+    def reserved(self, timeline: Timeline) -> Iterator[str]:
+        """See `reserved_times`."""
+        return reserved_times(self.storage, timeline, self.moment)
+
+    def _used(self, timeline: Timeline) -> list[str]:
+        # Archived instants are older than active ones, unless nothing is active any more.
+        known = timeline if timeline.instants else with_archive(self.storage, self.config, timeline)
+        used, unnamed = [*known.used_times(), *self.reserved(timeline)], known.written.unnamed
         if unnamed is not None:
             check_future(self.storage.base_path, unnamed, clock_ms(), self.options)
             used.append(self.moment(unnamed.written_ms))

@@ -21,7 +21,7 @@ def is_undone(table: Table, instant: str, written: Collection[str]) -> bool:
     table = table.reload()
     refuse_half_upgraded(table)
     timeline = table.load_timeline()  # the archive behind it: Hudi archives an instant before it takes it off
-    for done in table.completed_commits(instant):
+    for done in table.files.completed_commits(instant):
         metadata = table.commit_metadata(done)
         if LEDGER in metadata.extra_metadata or not metadata.named_files.isdisjoint(written):
             return False

@@ -16,7 +16,6 @@ from compactor_daemon.doorbell import ring
 from compactor_daemon.execute import Runner
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
-from compactor_daemon.reserved import reserved_times
 from compactor_daemon.run import run_compactions
 from compactor_daemon.zookeeper import ZooKeeperOptions
 from timeline.bounds import BoundOptions
@@ -105,7 +104,7 @@ def after_commit(
         return AfterCommit()
     scheduled, why = None, ""
     try:
-        done = schedule_compaction(table, lock, reserved_times, options.schedule)
+        done = schedule_compaction(table, lock, options.schedule)
         scheduled, why = done.instant, done.why
         if options.notify is not None and scheduled is not None:
             options.notify()

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +17,7 @@ import pyarrow as pa
 
 from compactor_daemon.zookeeper import ZooKeeperOptions
 from timeline.errors import NotATableError, UnsupportedError, UsageError
-from timeline.local_storage import LocalStorage
+from timeline.open_storage import open_storage
 from timeline.schedule_options import ScheduleOptions
 from timeline.table import Table
 from timeline.table_config import MergeMode
@@ -211,16 +210,15 @@ class Writer:
 
     def _opened(self, path: str, engine: Engine, operation: Operation, options: WriteOptions) -> Table:
         """The table at the path, made where there is none; nothing is made for rows that do not fit."""
-        local = os.path.abspath(path.removeprefix("file://"))
-        storage = LocalStorage(local)
+        storage = open_storage(path)
         try:
             table = Table.open(path)
         except NotATableError:
-            if "://" in path.removeprefix("file://") or operation is Operation.DELETE:
+            if operation is Operation.DELETE:
                 raise
             spec = self._new_table()
             checked_schema(spec.config(), None, engine.schema, operation, options)
-            os.makedirs(local, exist_ok=True)
+            storage.make_folder("")
             return create_table(storage, spec)
         config = table.config
         known = NewTable(

@@ -168,7 +168,7 @@ class Room:
         table = self._table.reload()
         timeline = table.load_timeline()
         facts = table.load_facts(timeline)
-        found = prefetched(partitions, lambda partition: table.partition_groups(partition, timeline, facts))
+        found = prefetched(partitions, lambda partition: table.views.partition_groups(partition, timeline, facts))
         return [group for groups in found for group in groups if not is_replaced(group, facts)]
 
     def wait(self) -> None:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import structlog
 
-from compactor_daemon.reserved import reserved_times
 from timeline.active import Timeline
 from timeline.commit_metadata import LOG_COMPACT, CommitMetadata
 from timeline.commit_metadata import encode as encode_commit
@@ -100,7 +99,7 @@ class Transaction:
                 found = conflict_with_plans(mine, [(p, s.file_id) for p, of in stats for s in of], logs_too=by_name)
             if found is not None:
                 return f"{instant.file_name}: {found}"
-        planned = {k for k, c in self.table.pending_plans(now).items() if c not in known}
+        planned = {k for k, c in self.table.facts.pending_plans(now).items() if c not in known}
         found = conflict_with_plans(mine, planned, logs_too=by_name)
         return found or conflict_with_clusterings(mine, clustered_file_groups(self.table, now))
 
@@ -122,10 +121,7 @@ class Transaction:
             table = self._unchanged()
             self.check_conflicts(mine, metadata.extra_metadata["schema"])
             check(table)
-            completion = None
-            if table.layout.has_completion_times:
-                timeline = table.load_timeline()
-                completion = table.next_time(timeline, reserved_times(table, timeline))
+            completion = table.completion_time(table.load_timeline())
             done = Instant(
                 requested_time=self.instant, action=ACTION, state=State.COMPLETED, completion_time=completion
             )
@@ -208,7 +204,7 @@ def transaction(table: Table, lock: TableLock, heartbeat_s: float) -> Iterator[T
             table = table.reload()
             check_keepable(table)
             storage, timeline = table.storage, table.load_timeline()
-            time = table.next_time(timeline, reserved_times(table, timeline))
+            time = table.next_time(timeline)
             earlier_rollbacks = frozenset(i.requested_time for i in timeline.pending("rollback"))
             pulse = stack.enter_context(heartbeat(storage, time, heartbeat_s, keep_on_error=True))
             stack.enter_context(_rolled_back_on_failure(table, lock, time))
@@ -254,7 +250,7 @@ def _rolled_back_on_failure(table: Table, lock: TableLock, time: str) -> Iterato
                 # A restore takes a pending instant away, too, and leaves no rollback of it behind.
                 taken_over = not table.with_archive(timeline).is_committed(time)
             if pending is not None and not pending.completed:
-                roll_back(table, pending, lock, reserved_times)
+                roll_back(table, pending, lock)
             elif taken_over:
                 undo_late(table, time, ACTION)
         except PhantombaseError as error:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from compactor_daemon.options import OutputOptions
 from timeline.active import Timeline
@@ -16,7 +14,7 @@ from timeline.delete_block import Deletes
 from timeline.errors import ConflictError
 from timeline.log_fold import LogFold
 from timeline.log_write import LogFormat
-from timeline.merge_rule import IS_DELETED, Keyed, MergeRule
+from timeline.merge_rule import Keyed, MergeRule
 from timeline.metadata_table.measure import Measure
 from timeline.slice_rules import SliceRules
 from timeline.table import Table, TableSchema
@@ -64,7 +62,7 @@ class WriteWork:
 
     def groups(self, partition: str) -> list[FileGroup]:
         """The partition's file groups that hold data and were not replaced."""
-        found = self.table.partition_groups(partition, self.timeline, self.facts)
+        found = self.table.views.partition_groups(partition, self.timeline, self.facts)
         return [g for g in found if g.slices and not is_replaced(g, self.facts)]
 
     def refuse_clustered(self, group: FileGroup) -> None:
@@ -91,12 +89,4 @@ class WriteWork:
 
     def keyed(self, rows: pa.Table) -> Keyed:
         """Rows with what merging needs of them."""
-        deleted = None
-        if IS_DELETED in rows.schema.names:
-            deleted = np.asarray(pc.fill_null(rows.column(IS_DELETED), False).to_numpy(), np.bool_)
-        return Keyed(
-            rows=rows,
-            keys=flat(rows.column(RECORD_KEY)),
-            ordering=tuple(flat(rows.column(name)) for name in self.rules.ordering_fields),
-            deleted=deleted,
-        )
+        return Keyed.of(rows, flat(rows.column(RECORD_KEY)), self.rules.ordering_fields, rows.column_names)

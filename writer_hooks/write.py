@@ -10,7 +10,6 @@ from functools import partial
 
 import structlog
 
-from compactor_daemon.reserved import reserved_times
 from timeline.commit_metadata import CommitMetadata, WriteStat
 from timeline.dead_writers import roll_back_dead_writers
 from timeline.errors import ConflictError, PressureError
@@ -82,7 +81,7 @@ def write_batch(
 
 def _checked(table: Table, options: WriteOptions) -> tuple[Table, TableLock]:
     """The table and its lock. UnsupportedError: see `check_keepable`."""
-    table, lock = table.with_clock(options.clock), table_lock(table.storage.base_path, options.lock)
+    table, lock = table.with_clock(options.clock), table_lock(table.storage, options.lock)
     if options.drop_metadata_table:
         table = drop_metadata_table(table, lock)
     check_keepable(table)
@@ -189,7 +188,6 @@ def _roll_back_dead(table: Table, lock: TableLock, options: WriteOptions) -> Non
         lazy=lazy,
         now_ms=round(time.time() * 1000),
         expiry_s=options.heartbeat_expiry_s,
-        reserved=reserved_times,
     )
 
 
@@ -220,7 +218,7 @@ def _is_written(table: Table, lock: TableLock, batch: StreamBatch) -> bool:
     intent = read_intent(table.storage, batch)
     pending = table.load_timeline().find(intent.instant, ACTION) if intent is not None else None
     if pending is not None and not pending.completed:
-        roll_back(table, pending, lock, reserved_times)
+        roll_back(table, pending, lock)
     return False
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from compactor_daemon.records import DEAD, GO, attempts, read_fate, recorded_instants
+from compactor_daemon.records import read_fate
 from tests.chaos.crew_child import Subject, look_at_decisions
 from tests.chaos.journal import Model
 from tests.written import as_rows, check_nothing_left
+from timeline.attempt_names import DEAD, GO, attempts, recorded_instants
 from timeline.audit import audit, audited_instants
 from timeline.layout import RECORDS, TEMPORARY
 from timeline.read import read_table

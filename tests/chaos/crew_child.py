@@ -13,11 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from compactor_daemon.records import GO, attempts, read_fate, recorded_instants
+from compactor_daemon.records import read_fate
 from compactor_daemon.zookeeper import ZooKeeperOptions
 from tests.chaos.child import begin
 from tests.chaos.journal import Changes, Journal, Model
 from tests.written import as_rows
+from timeline.attempt_names import GO, attempts, recorded_instants
 from timeline.errors import ConflictError, LockError
 from timeline.read import read_table
 from timeline.schedule_options import ScheduleOptions
@@ -152,7 +153,7 @@ def run_reader(log: Path, stop: c_bool, subjects: list[Subject], journals: list[
 def look_at_decisions(path: Path) -> None:
     """At every moment: one completion an instant, one decision at most."""
     table = Table.open(str(path))
-    times = Counter(i.requested_time for i in table.completed_commits())
+    times = Counter(i.requested_time for i in table.files.completed_commits())
     twice = [time for time, count in times.items() if count > 1]
     assert not twice, f"{path.name}: completed twice: {twice}"
     for instant in recorded_instants(table.storage):

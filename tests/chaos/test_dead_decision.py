@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compactor_daemon.compactor import pending_instants
-from compactor_daemon.records import DEAD, GO, attempts, read_fate
+from compactor_daemon.records import read_fate
 from tests.attempts import open_table
 from tests.chaos.checks import check_whole
 from tests.chaos.crew_child import Subject
@@ -19,6 +19,7 @@ from tests.chaos.switches import Point
 from tests.test_writer import rows
 from tests.written import read_rows, written_table
 from tests.zookeeper import ZooKeeper
+from timeline.attempt_names import DEAD, GO, attempts
 from timeline.lock import ProcessLock
 from timeline.schedule import schedule_compaction
 from writer_hooks.engine import LocalEngine

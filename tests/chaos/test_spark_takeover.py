@@ -16,13 +16,14 @@ import pyarrow as pa
 import pytest
 
 from compactor_daemon.compactor import pending_instants
-from compactor_daemon.records import DEAD, GO, attempts, read_fate
+from compactor_daemon.records import read_fate
 from compactor_daemon.slice_done import done_slices
 from tests.attempts import open_table
 from tests.compare import assert_same_rows
 from tests.gated_compactor import Gate
 from tests.written import check_nothing_left
 from tests.zookeeper import ZooKeeper
+from timeline.attempt_names import DEAD, GO, attempts
 from timeline.audit import audit, audited_instants
 from timeline.lock import ProcessLock
 from timeline.read import read_table

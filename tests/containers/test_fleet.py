@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from compactor_daemon.compactor import pending_instants
-from compactor_daemon.records import GO, attempts, read_fate
+from compactor_daemon.records import read_fate
 from tests.attempts import check_no_strays, open_table
 from tests.compare import assert_same_rows
 from tests.containers.compose import ZOOKEEPERS, Compose, ask, is_healthy, wait_until
 from tests.golden_tables import unzip_golden
+from timeline.attempt_names import GO, attempts
 from timeline.local_storage import LocalStorage
 from timeline.read import read_table
 

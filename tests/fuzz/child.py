@@ -23,7 +23,7 @@ import structlog
 
 from tests.fuzz.case import build, make_case
 from tests.fuzz.exercise import exercise
-from timeline import table
+from timeline import instant_files
 
 ADDRESS_SPACE_BYTES = 6 << 30
 """Hard limit. Far above what is used: allocators and thread stacks reserve much."""
@@ -71,7 +71,7 @@ def main(pristine: str, seed: str, first: str, end: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     # Nothing is being written by anybody here, and nothing has to survive a power cut.
-    setattr(table, "_TORN_PAUSES_S", ())  # noqa: B010
+    setattr(instant_files, "_TORN_PAUSES_S", ())  # noqa: B010
     setattr(os, "fsync", lambda _: None)  # noqa: B010
     scratch = Path(pristine).parent / f"cases-{os.getpid()}"
     scratch.mkdir()

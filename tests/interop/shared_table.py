@@ -12,7 +12,6 @@ import pyarrow as pa
 from hudi import HudiTableBuilder
 
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, OutputOptions
-from compactor_daemon.reserved import reserved_times
 from compactor_daemon.run import run_compactions
 from tests.interop.rows import keys, same
 from tests.judge.client import Judge
@@ -135,7 +134,7 @@ class SharedTable:
 
     def we_may_schedule(self) -> str | None:
         """We request a compaction, if there is anything to compact."""
-        return schedule_compaction(self.open(), ProcessLock(str(self.path)), reserved_times).instant
+        return schedule_compaction(self.open(), ProcessLock(str(self.path))).instant
 
     def we_compact(
         self, instant: str | None = None, output: OutputOptions | None = None, attempt: AttemptOptions | None = None
@@ -161,7 +160,7 @@ class SharedTable:
             max_size_amplification=100_000,
         )
         lock = ProcessLock(str(self.path))
-        requested = schedule_compaction(self.open(), lock, reserved_times, options).requested
+        requested = schedule_compaction(self.open(), lock, options).requested
         for one in requested:
             if one.plan.action == "logcompaction":
                 assert self.we_compact(one.instant) == [one.instant]

@@ -81,7 +81,7 @@ def test_hudi_executes_our_plan(judge: Judge, version: int, tmp_path: Path) -> N
     before = table.agree()
     instant = request(table.open(), longest)
     table.upsert(rows(range(60, 70), 9), EXECUTES)
-    done = table.open().completed_commits(instant)
+    done = table.open().files.completed_commits(instant)
     assert [i.action for i in done] == ["deltacommit"]
     assert LEDGER not in table.open().commit_metadata(done[0]).extra_metadata
     after = table.agree()
@@ -160,7 +160,7 @@ def test_hudi_cleans_and_archives_it(judge: Judge, version: int, tmp_path: Path)
     before = table.agree()
     judge.clean(table.path)
     judge.archive(table.path)
-    assert not table.open().completed_commits(instant)
+    assert not table.open().files.completed_commits(instant)
     same(table.agree(), before)
     table.upsert(rows(range(0, 60, 4), 30))
     table.agree()

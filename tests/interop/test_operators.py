@@ -182,6 +182,6 @@ def test_a_compaction_that_was_done_and_archived_meanwhile_is_not_completed_agai
     with suppress(PhantombaseError):
         compact_asleep(table, planned.instant, Moment.DECIDED, act)
     same(table.agree(), truth[0])
-    assert not table.open().completed_commits(planned.instant)
+    assert not table.open().files.completed_commits(planned.instant)
     assert table.we_compact() == []
     goes_on(planned, truth[0], archived=False)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, OutputOptions
-from compactor_daemon.reserved import reserved_times
 from compactor_daemon.run import run_compactions
 from tests.interop.rows import Rows, same
 from tests.interop.shared_table import HUDI, SharedTable
@@ -53,7 +52,7 @@ def test_hudi_in_another_zone(there: Judge, version: int, tmp_path: Path) -> Non
     assert table.open().load_timeline() == before
     for step in (3, 5):
         opened = table.open().with_clock(THERE)
-        assert schedule_compaction(opened, ProcessLock(str(table.path)), reserved_times).instant is not None
+        assert schedule_compaction(opened, ProcessLock(str(table.path))).instant is not None
         if step == 5:
             table.upsert(rows(range(5, 15), step - 1))  # while the plan pends
         compacted = run_compactions(

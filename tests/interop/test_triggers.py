@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from compactor_daemon.reserved import reserved_times
 from tests.interop.rows import Rows
 from tests.interop.shared_table import EVENT_TIME, SharedTable
 from tests.judge.client import Judge
@@ -107,7 +106,7 @@ def test_after_a_completed_compaction(table: SharedTable) -> None:
 def test_while_a_compaction_pends(table: SharedTable) -> None:
     """One strategy counts from the request, the others all; file groups outside the plan could be planned."""
     small = replace(PLAN_NOW, target_io_bytes=1)
-    assert schedule_compaction(table.open(), ProcessLock("x"), reserved_times, small).instant is not None
+    assert schedule_compaction(table.open(), ProcessLock("x"), small).instant is not None
     for _ in range(2):
         table.upsert(ROWS(range(20), 3))
     cases = [*around(5, S.NUM_COMMITS), *around(2, S.NUM_COMMITS_AFTER_LAST_REQUEST)]

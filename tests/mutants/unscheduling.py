@@ -12,7 +12,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/untouched", "left = _refuse_files(table, instant, plan, is_dead=is_dead)", "left = ()", "unschedule stuck"),
     ("compactor_daemon/untouched", "    refuse_rollback(table, instant)\n", "", "unschedule"),
     ("compactor_daemon/untouched", "if trace.is_live(round(time.time() * 1000), options):", "if False:", "unschedule stuck"),
-    ("compactor_daemon/untouched", "foreign_trace(table, instant, table.planned_partitions([plan]))", "foreign_trace(table, instant, ())", "stuck"),
+    ("compactor_daemon/untouched", "foreign_trace(table, instant, table.views.planned_partitions([plan]))", "foreign_trace(table, instant, ())", "stuck"),
     ("compactor_daemon/untouched", "if is_dead and plan.merges_logs and by_base:", "if False:", "stuck"),
     ("compactor_daemon/unschedule", "        refuse_inflight(table, instant, inflight, options)\n", "", "stuck"),
     ("compactor_daemon/unschedule", "for left in (*dead.files, dead.inflight):", "for left in (dead.inflight,):", "stuck"),

@@ -13,7 +13,6 @@ from compactor_daemon.daemon import Daemon
 from compactor_daemon.dispatch import Order, Rules
 from compactor_daemon.failures import RetryOptions
 from compactor_daemon.options import AttemptOptions, OutputOptions
-from compactor_daemon.reserved import reserved_times
 from compactor_daemon.retire import finish_completed
 from compactor_daemon.served_table import ServedTable, Settings
 from compactor_daemon.unschedule import unschedule
@@ -118,9 +117,7 @@ class Cast:
 
     def roll_back(self, table: Table) -> None:
         """Rolls dead writers back."""
-        roll_back_dead_writers(
-            table, self.lock, lazy=False, now_ms=self.world.clock_ms(), expiry_s=120.0, reserved=reserved_times
-        )
+        roll_back_dead_writers(table, self.lock, lazy=False, now_ms=self.world.clock_ms(), expiry_s=120.0)
 
     # --- schedulers and compactors -----------------------------------------------------------------------------------
 
@@ -130,7 +127,7 @@ class Cast:
             self.rest()
             options = MINOR if minor and self.chance.random() < minor else PLAN_NOW
             try:
-                done = schedule_compaction(self.table(), self.lock, reserved_times, options)
+                done = schedule_compaction(self.table(), self.lock, options)
                 self.outcomes["scheduled" if done.instant else "nothing to schedule"] += 1
                 self.outcomes["log files alone"] += sum(r.plan.merges_logs for r in done.requested)
             except PhantombaseError as error:

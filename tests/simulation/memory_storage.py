@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import IO, TypeAlias
 
 import pyarrow as pa
 
-from timeline.errors import MissingFileError, StorageError
+from timeline.errors import LockError, MissingFileError, StorageError
 from timeline.storage import Entry
 
 
@@ -37,6 +39,7 @@ class MemoryStorage:
         self._clock = clock
         self._root: Folder = {}
         self._lock = threading.Lock()
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self.fingerprint = 0
         self.elsewhere: frozenset[str] = frozenset()
 
@@ -44,6 +47,11 @@ class MemoryStorage:
     def base_path(self) -> str:
         """See `Storage`."""
         return "/memory"
+
+    @property
+    def location(self) -> str:
+        """See `Storage`."""
+        return self.base_path
 
     def list(self, folder: str) -> list[Entry]:
         """See `Storage`."""
@@ -71,6 +79,14 @@ class MemoryStorage:
         if not self._put(path, b""):
             raise StorageError("the name is taken", path=path)
         return _Output(lambda data: self.overwrite(path, data))
+
+    def close_output(self, file: IO[bytes]) -> None:
+        """See `Storage`; there is nothing to sync."""
+        file.close()
+
+    def abort_output(self, file: IO[bytes]) -> None:
+        """See `Storage`."""
+        file.close()
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """See `Storage`."""
@@ -113,6 +129,17 @@ class MemoryStorage:
         with self._lock:
             assert isinstance(above, dict)
             above[file.entry.name] = File(file.data, replace(file.entry, modified_ms=modified_ms))
+
+    @contextmanager
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> Iterator[None]:
+        """See `Storage`."""
+        lock = self._locks[path]
+        if not lock.acquire(timeout=timeout_s):
+            raise busy
+        try:
+            yield
+        finally:
+            lock.release()
 
     def _put(self, path: str, data: bytes) -> bool:
         with self._lock:

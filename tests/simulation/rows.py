@@ -11,11 +11,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
 from compactor_daemon.execute import Progress
-from compactor_daemon.records import attempt_folder
 from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import SliceTask, _base_instant, _merged, _record, input_names
 from tests.builders import COMPACTED_BLOCK_TIMES, INSTANT_TIME, PARQUET, SCHEMA, block
 from timeline.active import Timeline
+from timeline.attempt_names import attempt_folder
 from timeline.commit_metadata import CommitMetadata, WriteStat, encode
 from timeline.errors import ConflictError
 from timeline.file_name import BaseFileName, LogFileName, parse_data_file
@@ -152,7 +152,7 @@ def place_log(table: Table, instant: str, row: str, file_id: str) -> tuple[str, 
     version, named, partition = 1, instant, partition_of(file_id)
     if not table.layout.has_completion_times:
         timeline = table.load_timeline()
-        groups = table.partition_groups(partition, timeline, table.load_facts(timeline))
+        groups = table.views.partition_groups(partition, timeline, table.load_facts(timeline))
         group = next((g for g in groups if g.file_id == file_id and g.slices), None)
         if group is None:
             raise ConflictError("the file group is gone", path=f"{partition}/{file_id}")

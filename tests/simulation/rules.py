@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from compactor_daemon.records import GO, attempts, decisions, is_revoked, recorded_instants
+from compactor_daemon.records import decisions, is_revoked
 from tests.simulation.rows import PARTITIONS, rows_in, snapshot
 from tests.simulation.world import Actor, Call, World
+from timeline.attempt_names import GO, attempts, recorded_instants
 from timeline.file_name import LogFileName, parse_data_file
 from timeline.instant import MERGES, Instant, State
 from timeline.layout import RECORDS
@@ -89,7 +90,7 @@ class Rules:
                 both = earlier != number and not is_revoked(world.disk, instant, int(earlier))
                 assert not both, f"attempts {earlier} and {number} of {instant} are both decided go"
         if call.name == "delete" and name.endswith((".parquet", ".ok")):
-            done = Table.on(world.disk).completed_commits(instant)
+            done = Table.on(world.disk).files.completed_commits(instant)
             mine = self._owners.get(f"{instant}/{number}") == actor.host.name
             mine |= any(is_revoked(world.disk, instant, n) for n in attempts(world.disk, instant))
             mine |= instant in self._taken  # it was done, and is being restored away
@@ -127,7 +128,7 @@ class Rules:
             if instant.state is State.COMPLETED and instant.is_write:
                 self._completed(table, instant)
             if instant.state is State.COMPLETED:
-                count = sum(i.action == instant.action for i in table.completed_commits(time))
+                count = sum(i.action == instant.action for i in table.files.completed_commits(time))
                 if count > 1:
                     assert self._foreign, f"{time} was completed twice"
                     self.doubled.add(time)

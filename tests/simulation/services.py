@@ -15,7 +15,6 @@ from enum import Enum
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compactor_daemon.reserved import reserved_times
 from tests.builders import avro_block
 from timeline.active import Timeline
 from timeline.instant import Instant, State, later
@@ -121,7 +120,7 @@ class Services:
 def next_instant(table: Table) -> str:
     """A time nobody has used; under the lock."""
     timeline = table.load_timeline()
-    return table.next_time(timeline, consistent(lambda: list(reserved_times(table, timeline))))
+    return consistent(lambda: table.next_time(timeline))
 
 
 def completed(table: Table, instant: Instant, action: str | None = None) -> Instant:

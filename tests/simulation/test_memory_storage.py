@@ -15,8 +15,7 @@ class TestMemoryStorage(contract.StorageContract):
     """In memory, in one process."""
 
     @pytest.fixture
-    def storage(self, monkeypatch: pytest.MonkeyPatch) -> Storage:
-        monkeypatch.setattr(contract, "close_output", lambda file: file.close())  # there is nothing to sync
+    def storage(self) -> Storage:
         return MemoryStorage()
 
     @pytest.fixture

@@ -14,10 +14,11 @@ import pytest
 
 from compactor_daemon import decision, inputs, records, retire
 from compactor_daemon.attempt import Attempt
-from compactor_daemon.records import Go, attempt_folder, attempts, instant_folder, read_fate
+from compactor_daemon.records import Go, read_fate
 from tests.simulation.explore import Explorer, Instance
 from tests.simulation.played import Stage, simulated
 from tests.simulation.story import Plot, Story
+from timeline.attempt_names import attempt_folder, attempts, instant_folder
 from timeline.plan import CompactionOperation
 from timeline.storage import Storage
 from timeline.table import Table

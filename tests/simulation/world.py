@@ -344,6 +344,11 @@ class SteppedStorage:
         """See `Storage`."""
         return self._world.disk.base_path
 
+    @property
+    def location(self) -> str:
+        """See `Storage`."""
+        return self._world.disk.location
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *args: self._world.call(name, *args)
 

@@ -35,8 +35,10 @@ PURE = (
 
 IMPURE = {
     "os", "time", "random", "socket", "subprocess", "threading", "pyspark", "kazoo", "filelock", "shutil", "tempfile",
-    "timeline.local_storage", "timeline.table", "timeline.read", "timeline.lock", "timeline.schedule",
-    "timeline.history", "timeline.console",
+    "timeline.local_storage", "timeline.file_lock", "timeline.open_storage", "timeline.table",
+    "timeline.instant_files", "timeline.view_loader", "timeline.fact_loader", "timeline.timeline_loader",
+    "timeline.schema_finder", "timeline.read", "timeline.lock", "timeline.schedule", "timeline.history",
+    "timeline.console",
 }  # fmt: skip
 
 
@@ -65,6 +67,17 @@ def test_pure_files_do_no_io(name: str) -> None:
     """No storage but its contract, no clock, no process, no network."""
     wrong = {m for m in imports(ROOT / name) if m in IMPURE or m.split(".")[0] in IMPURE}
     assert not wrong, f"{name} imports {wrong}"
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_only_storage_knows_the_local_file_system(package: str) -> None:
+    """Else a table elsewhere gets a lock that excludes nobody, or bytes that are not durable."""
+    own = {"timeline.local_storage", "timeline.file_lock", "timeline.open_storage"}
+    for path in (ROOT / package).rglob("*.py"):
+        if ".".join(path.relative_to(ROOT).with_suffix("").parts) not in own:
+            text = path.read_text()
+            found = {name for name in ("LocalStorage", "filelock", "fsync") if name in text}
+            assert not found, f"{path.name} names {found}"
 
 
 def test_no_file_imports_in_a_circle() -> None:

@@ -11,12 +11,7 @@ from typing import Any
 import pytest
 
 from compactor_daemon.records import (
-    DEAD,
-    FATE,
-    GO,
     Go,
-    attempt_folder,
-    attempts,
     dead_record,
     decide,
     declare_dead,
@@ -26,10 +21,12 @@ from compactor_daemon.records import (
     revoke_decision,
     void_record,
 )
-from compactor_daemon.reserved import reserve, reserved_times
+from compactor_daemon.reserved import reserve
 from tests.attempts import open_table
 from tests.faults import Call, HookedStorage
 from tests.golden_tables import unzip_golden
+from timeline.active import Timeline
+from timeline.attempt_names import DEAD, FATE, GO, attempt_folder, attempts
 from timeline.errors import AttemptDeadError, ConflictError, MalformedError, StorageError
 from timeline.local_storage import LocalStorage
 
@@ -220,7 +217,7 @@ def test_an_attempt_that_was_decided_meanwhile_is_not_dead(storage: LocalStorage
 def used_times(path: Path) -> set[str]:
     """Those behind the ordinary ones of a table's timeline."""
     table = open_table(path)
-    return set(reserved_times(table, table.load_timeline()))
+    return set(table.times.reserved(table.load_timeline()))
 
 
 def test_times_of_tombstones_and_of_every_decision_are_used(tmp_path: Path) -> None:
@@ -238,6 +235,21 @@ def test_times_of_tombstones_and_of_every_decision_are_used(tmp_path: Path) -> N
     storage.put_if_absent(f".hoodie/.phantombase/{tombstone}/1/open", b"{}")
     storage.put_if_absent(".hoodie/.phantombase/audit/20990101000000000.json", b"{}")
     assert used_times(path) == {instant, by_name, by_fate, tombstone}
+
+
+@pytest.mark.parametrize("chosen", ["next_time", "completion_time", "plan"])
+def test_every_time_that_is_chosen_is_above_reserved_ones(chosen: str, tmp_path: Path) -> None:
+    """Without that the caller asks for it."""
+    path = unzip_golden("v9_plain", tmp_path)
+    reserve(LocalStorage(str(path)), "20980101000000000", 1, "20990101000000000")
+    table = open_table(path)
+    timeline = table.load_timeline()
+    choose: dict[str, Callable[[Timeline], str | None]] = {
+        "next_time": table.next_time,
+        "completion_time": table.completion_time,
+        "plan": lambda timeline: table.times.next_plan_time(timeline, dry_run=True),
+    }
+    assert choose[chosen](timeline) == "20990101000000001"
 
 
 def test_a_fate_that_cannot_be_read_reserves_the_time_it_was_made(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from timeline.errors import LockError, UsageError
 from timeline.lock import FileLock, ProcessLock, TableLock, parse_lock, table_lock
+from timeline.open_storage import open_storage
 
 PROVIDERS = pytest.mark.parametrize("provider", [ProcessLock, FileLock])
 
@@ -101,10 +102,11 @@ def test_a_file_that_cannot_be_used_lets_nobody_in(tmp_path: Path) -> None:
 def test_all_processes_of_a_table_have_the_same_lock(tmp_path: Path) -> None:
     """The named one, else a file in the table that no process has to itself."""
     path = str(tmp_path / "table")
-    assert table_lock(path, None) == FileLock(f"{path}/.hoodie/.phantombase/table.lock")
-    assert str(os.getpid()) not in f"{table_lock('/t', None)}"
-    assert table_lock(path, "file:/elsewhere") == FileLock("/elsewhere")
-    with table_lock(path, None).hold("make the folder too"):
+    storage = open_storage(path)
+    assert table_lock(storage, None) == table_lock(open_storage(f"file://{path}"), None)
+    assert str(os.getpid()) not in f"{table_lock(open_storage('/t'), None)}"
+    assert table_lock(storage, "file:/elsewhere") == FileLock("/elsewhere")
+    with table_lock(storage, None).hold("make the folder too"):
         assert not is_free(FileLock(f"{path}/.hoodie/.phantombase/table.lock", 0.05))
 
 

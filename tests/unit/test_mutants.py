@@ -12,7 +12,7 @@ PROTOCOL = (
     "compactor_daemon/attempt", "compactor_daemon/decision", "compactor_daemon/foreign", "compactor_daemon/inputs",
     "compactor_daemon/publish", "compactor_daemon/records", "compactor_daemon/restore", "compactor_daemon/retire",
     "compactor_daemon/slice_task", "compactor_daemon/standing", "compactor_daemon/take_back", "heartbeat", "history",
-    "lock", "staged", "table", "zookeeper_lock",
+    "lock", "reserved_times", "staged", "table", "view_loader", "zookeeper_lock",
 )  # fmt: skip
 LEAST = 5
 

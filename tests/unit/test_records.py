@@ -13,14 +13,8 @@ import pytest
 from compactor_daemon.claims import Claim
 from compactor_daemon.failures import Failure, read_failures, record_failure, release_failures
 from compactor_daemon.records import (
-    DEAD,
-    FATE,
-    GO,
-    VOID,
     Go,
     Placement,
-    attempt_folder,
-    attempts,
     dead_record,
     decide,
     declare_dead,
@@ -31,6 +25,7 @@ from compactor_daemon.records import (
 )
 from compactor_daemon.slice_done import SliceDone, done_slices
 from compactor_daemon.work_note import WorkNote
+from timeline.attempt_names import DEAD, FATE, GO, VOID, attempt_folder, attempts
 from timeline.errors import ConflictError, MalformedError
 from timeline.heartbeat import Process, heartbeat_path, read_heartbeat
 from timeline.identity import Identity

@@ -21,7 +21,7 @@ import pytest
 
 from timeline.errors import MissingFileError, StorageError
 from timeline.layout import HOODIE
-from timeline.local_storage import LocalStorage, close_output
+from timeline.local_storage import LocalStorage
 from timeline.storage import Storage
 
 Opener = Callable[[], Storage]
@@ -111,7 +111,7 @@ class StorageContract:
         """A staged file gets its final name; the staged one stays until it is deleted."""
         with storage.open_output("staging/f") as file:
             file.write(b"data")
-            close_output(file)
+            storage.close_output(file)
         assert storage.place("staging/f", "p/f")
         assert storage.read("p/f") == b"data"
         storage.delete("staging/f")

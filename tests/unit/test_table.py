@@ -106,17 +106,17 @@ def test_a_schema_that_was_evolved_on_read_is_refused(table: Table) -> None:
 def test_an_instant_that_was_completed_twice_has_two_commits(tmp_path: Path) -> None:
     """Each completed name has its own completion time: one of them would hide the other's files."""
     table = open_table(unzip_golden("v9_plain", tmp_path))
-    before = len(table.completed_commits())
+    before = len(table.files.completed_commits())
     commit(table, 1, "COMPACT", "commit", completion=5)
     commit(table, 1, "COMPACT", "commit", completion=6)
     commit(table, 2, "LOG_COMPACT", completion=7)
     commit(table, 3, "UPSERT")
     storage = table.storage
     assert storage.put_if_absent(f"{table.config.timeline_folder}/{LATE}4.deltacommit.requested", b"")
-    assert [i.completion_time for i in table.completed_commits(f"{LATE}1")] == [f"{LATE}5", f"{LATE}6"]
-    assert [i.action for i in table.completed_commits(f"{LATE}2")] == ["deltacommit"]
-    assert table.completed_commits(f"{LATE}4") == []
-    assert len(table.completed_commits()) == before + 2
+    assert [i.completion_time for i in table.files.completed_commits(f"{LATE}1")] == [f"{LATE}5", f"{LATE}6"]
+    assert [i.action for i in table.files.completed_commits(f"{LATE}2")] == ["deltacommit"]
+    assert table.files.completed_commits(f"{LATE}4") == []
+    assert len(table.files.completed_commits()) == before + 2
 
 
 @VERSIONS
@@ -178,11 +178,13 @@ def test_what_only_the_archive_can_tell_is_never_guessed(tmp_path: Path) -> None
     timeline = table.load_timeline()
     facts = table.load_facts(timeline)
     whole = table.load_view().groups
-    assert table.partition_groups(partition, timeline, facts) == tuple(g for g in whole if g.partition == partition)
+    assert table.views.partition_groups(partition, timeline, facts) == tuple(
+        g for g in whole if g.partition == partition
+    )
     file_id = next(path.glob(f"{partition}/*.parquet")).name.partition("_")[0]
     (path / partition / f".{file_id}_20200101000000000.log.1_1-2-3").touch()
     (path / table.config.history_folder / "_version_").write_text("77")
-    for look in (table.load_view, lambda: table.partition_groups(partition, timeline, facts)):
+    for look in (table.load_view, lambda: table.views.partition_groups(partition, timeline, facts)):
         with pytest.raises(UnknownStateError):
             look()
 

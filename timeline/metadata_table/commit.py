@@ -89,10 +89,7 @@ def commit_records(table: Table, instant: str, records: EncodedRecords, schema_t
         stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
         for slice_, encoded in parts.items():
             stats[slice_.partition].append(_append(metadata, slice_, instant, encoded, schema_text))
-        completion = None
-        if metadata.layout.has_completion_times:
-            used = metadata.load_timeline().used_times()
-            completion = table.next_time(table.load_timeline(), used)
+        completion = table.completion_time(table.load_timeline(), also_above=metadata.load_timeline().used_times())
         done = Instant(requested_time=instant, action=_ACTION, state=State.COMPLETED, completion_time=completion)
         said = {_SCHEMA: without_meta_columns(schema_text)}
         _put(metadata, done, _commit(metadata, {p: tuple(s) for p, s in stats.items()}, said))
@@ -116,7 +113,7 @@ def forget(table: Table, instant: str) -> None:
     for partition, name in traces.doomed:
         storage.delete(f"{partition}/{name}")
     delete_markers(storage, instant)
-    for completed in metadata.completed_commits(instant):
+    for completed in metadata.files.completed_commits(instant):
         storage.delete(metadata.instant_path(completed))
     for state in (State.INFLIGHT, State.REQUESTED):
         storage.delete(metadata.instant_path(found.at(state)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO
 
 import pyarrow as pa
 
+from timeline.errors import LockError
 from timeline.layout import HOODIE
 from timeline.storage import Entry, Storage
 from timeline.table import Table
@@ -30,6 +32,10 @@ class Below:
     def base_path(self) -> str:
         return f"{self.storage.base_path}/{self.folder}"
 
+    @property
+    def location(self) -> str:
+        return f"{self.storage.location}/{self.folder}"
+
     def _full(self, path: str) -> str:
         return f"{self.folder}/{path}" if path else self.folder
 
@@ -47,6 +53,12 @@ class Below:
 
     def open_output(self, path: str) -> IO[bytes]:
         return self.storage.open_output(self._full(path))
+
+    def close_output(self, file: IO[bytes]) -> None:
+        self.storage.close_output(file)
+
+    def abort_output(self, file: IO[bytes]) -> None:
+        self.storage.abort_output(file)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         return self.storage.put_if_absent(self._full(path), data)
@@ -68,6 +80,9 @@ class Below:
 
     def set_modified(self, path: str, modified_ms: int) -> None:
         self.storage.set_modified(self._full(path), modified_ms)
+
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[None]:
+        return self.storage.hold(self._full(path), timeout_s, busy)
 
 
 def open_metadata_table(table: Table) -> Table:

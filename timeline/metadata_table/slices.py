@@ -36,7 +36,7 @@ def open_slices(metadata: Table, partition: str, timeline: Timeline) -> list[Ope
         names = list(_names(metadata.storage.list(partition)))
     except MissingFileError:
         names = []
-    planned = metadata.pending_plans(timeline)
+    planned = metadata.facts.pending_plans(timeline)
     found = []
     for file_id in sorted({n.file_id for n in names}):
         mine = [n for n in names if n.file_id == file_id]
