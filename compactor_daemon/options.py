@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from timeline.errors import UsageError
-from timeline.heartbeat import EXPIRY_S
+from timeline.heartbeat import BEAT_S, EXPIRY_S
 from timeline.option import check_above_zero, check_below, check_finite, check_least, option
 
 
@@ -114,7 +114,7 @@ class AttemptOptions:
 
     foreign_grace_s: float = option(3600.0, "a Hudi compactor without sign of life for so long counts as dead")
     foreign_look_s: float = option(3.0, "how often we look for a Hudi compactor while file slices are staged")
-    heartbeat_s: float = option(30.0, "how often our heartbeat, which Hudi 1.2+ respects, is refreshed")
+    heartbeat_s: float = option(BEAT_S, "how often our heartbeat, which Hudi 1.2+ respects, is refreshed")
     heartbeat_expiry_s: float = option(EXPIRY_S, "a heartbeat of Hudi older than this is no sign of life")
     barrier_s: float = option(300.0, "how long to wait for writes that began before the compaction; daemons wait on")
     barrier_poll_s: float = option(1.0, "how often the barrier looks")

@@ -8,7 +8,7 @@ from enum import Enum
 from compactor_daemon.options import OutputOptions
 from timeline.clock_options import ClockOptions
 from timeline.errors import UsageError
-from timeline.heartbeat import EXPIRY_S
+from timeline.heartbeat import BEAT_S, EXPIRY_S
 from timeline.log_write import LogFormat
 from timeline.option import check_above_zero, check_below, check_least
 from writer_hooks.after_commit import CompactionOptions
@@ -62,8 +62,8 @@ class WriteOptions:
     slots: int | None = None
     batch_bytes: int = 32 << 20
     retries: int = 0
-    heartbeat_s: float = 30.0
-    heartbeat_expiry_s: float = 120.0
+    heartbeat_s: float = BEAT_S
+    heartbeat_expiry_s: float = EXPIRY_S
     lazy_rollback: bool | None = None
     lock: str | None = None
     drop_metadata_table: bool = False
