@@ -194,8 +194,8 @@ def compact_instant(
                 probe_partitions(storage, table.planned_partitions([work.plan]))
                 done, schema = stage(table, work, output, options, run, check, aside)
                 go = decide_go(table, work, done, schema, lock)
-        publish(table, go, lock, output)
-        retire(table, go, output)
+        publish(table, go, lock)
+        retire(table, go)
     result = _summary(storage, go, time.monotonic() - started, resumed=isinstance(work, Go))
     _log.info(
         "compacted",

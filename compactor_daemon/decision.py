@@ -72,7 +72,7 @@ def build_go(
     )
     commit = log_compaction_commit if attempt.plan.merges_logs else compaction_commit
     placements = tuple(
-        Placement(staged=d.staged, final=d.final, size=d.size)
+        Placement(staged=d.staged, final=d.final, size=d.size, output=d.output)
         for d in done
         if d.staged is not None and d.final is not None
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
+from typing import Any
 
 from timeline.errors import UsageError
 from timeline.heartbeat import BEAT_S, EXPIRY_S
@@ -60,6 +61,33 @@ class OutputOptions:
 
 
 _LEAST = {"row_group_rows": 1, "batch_rows": 1, "memory_limit": 32 << 20}
+
+
+def output_to_json(output: OutputOptions | None) -> dict[str, Any] | None:
+    """As stored in records of attempts."""
+    return None if output is None else {**asdict(output), "codec": output.codec.value, "bloom": output.bloom.value}
+
+
+def output_from_json(values: object) -> OutputOptions | None:
+    """Inverse of `output_to_json`; unknown fields are ignored, and a spill folder that is not on this machine.
+
+    None also for a value this release does not know: no decision may become unreadable by it. The options serve to make
+    a lost file again, and that file's size and books are checked.
+    """
+    if not isinstance(values, dict):
+        return None
+    folder = values.get("spill_dir")
+    try:
+        return OutputOptions(
+            codec=Codec(values["codec"]),
+            row_group_rows=int(values["row_group_rows"]),
+            bloom=Bloom(values["bloom"]),
+            batch_rows=int(values["batch_rows"]),
+            memory_limit=int(values["memory_limit"]),
+            spill_dir=folder if isinstance(folder, str) and os.path.isdir(folder) else None,
+        )
+    except (KeyError, TypeError, ValueError, OverflowError, UsageError):
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

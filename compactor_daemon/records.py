@@ -22,6 +22,7 @@ from typing import Any
 
 import structlog
 
+from compactor_daemon.options import OutputOptions, output_from_json, output_to_json
 from timeline.errors import AttemptDeadError, ConflictError, MalformedError
 from timeline.fields import Fields
 from timeline.layout import RECORDS
@@ -55,7 +56,8 @@ class SliceDone:
     no log entry). `inputs`: the names of the files merged. `fingerprint`: digest of inputs, schema and merge
     rules; a later attempt adopts the file only under an equal one. `size` in bytes, `seconds` of work. `ranges`: of the
     file's columns, where the metadata table has statistics. `uncommitted`: instants whose log blocks were left out
-    because they had not completed. `merged`: instants of the writes that went in. Both None: that is not known.
+    because they had not completed. `merged`: instants of the writes that went in. `output`: the options the file was
+    written with. Each None: that is not known.
     """
 
     position: int
@@ -79,17 +81,19 @@ class SliceDone:
     ranges: tuple[ColumnRange, ...] | None = None
     uncommitted: tuple[str, ...] | None = None
     merged: tuple[str, ...] | None = None
+    output: OutputOptions | None = None
 
     def to_json(self) -> bytes:
         """As stored."""
-        ranges = ranges_to_json(self.ranges)
-        return _dump({**asdict(replace(self, ranges=None)), "ledger": self.ledger.to_json(), "ranges": ranges})
+        ledger, ranges, output = self.ledger.to_json(), ranges_to_json(self.ranges), output_to_json(self.output)
+        plain = asdict(replace(self, ranges=None, output=None))
+        return _dump({**plain, "ledger": ledger, "ranges": ranges, "output": output})
 
     @staticmethod
     def from_json(data: bytes, where: str) -> SliceDone:
         """Inverse of `to_json`; unknown fields are ignored. MalformedError names the file."""
         fields = Fields.parse(data, where, "unreadable record of a compacted file slice", _SLICE_TODO)
-        known = fields.values  # `ranges`, `uncommitted` and `merged` are not known to earlier releases
+        known = fields.values  # `ranges`, `uncommitted`, `merged` and `output` are not known to earlier releases
         try:
             ledger, ranges = Ledger.from_json(known["ledger"]), ranges_from_json(known.get("ranges"))
         except (KeyError, TypeError, ValueError, AttributeError, MalformedError) as error:
@@ -116,6 +120,7 @@ class SliceDone:
             ranges=ranges,
             uncommitted=fields.texts("uncommitted") if known.get("uncommitted") is not None else None,
             merged=fields.texts("merged") if known.get("merged") is not None else None,
+            output=output_from_json(known.get("output")),
         )
 
 
@@ -128,16 +133,29 @@ _FATE_TODO = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """A staged file, the final name it gets, and its size in bytes. Paths are relative to the table base."""
+    """A staged file, the final name it gets, and its size in bytes. Paths are relative to the table base.
+
+    `output`: the options it was written with, which make the same file again; None in records of earlier versions.
+    """
 
     staged: str
     final: str
     size: int
+    output: OutputOptions | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As stored in a `go`."""
+        return {"staged": self.staged, "final": self.final, "size": self.size, "output": output_to_json(self.output)}
 
     @staticmethod
     def of(fields: Fields) -> Placement:
         """That of a record; MalformedError."""
-        return Placement(staged=fields.text("staged"), final=fields.text("final"), size=fields.whole("size"))
+        return Placement(
+            staged=fields.text("staged"),
+            final=fields.text("final"),
+            size=fields.whole("size"),
+            output=output_from_json(fields.values.get("output")),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +182,9 @@ class Go:
 
     def to_json(self) -> bytes:
         """As stored."""
-        body = {**asdict(self), "content": base64.b64encode(self.content).decode()}
-        return _dump({"fate": GO, **body})
+        plain = asdict(replace(self, placements=()))
+        content, placements = base64.b64encode(self.content).decode(), [p.to_json() for p in self.placements]
+        return _dump({"fate": GO, **plain, "content": content, "placements": placements})
 
     @staticmethod
     def of(fields: Fields) -> Go:

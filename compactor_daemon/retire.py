@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable
 import structlog
 
 from compactor_daemon.completed import completed_compaction, is_ours, named_files, remove_placed
-from compactor_daemon.options import OutputOptions
 from compactor_daemon.publish import place
 from compactor_daemon.records import (
     STAGED_ENDINGS,
@@ -46,11 +45,10 @@ from timeline.view import GroupKey
 _log = structlog.get_logger()
 
 
-def retire(table: Table, go: Go, output: OutputOptions) -> None:
+def retire(table: Table, go: Go) -> None:
     """Places what is missing again, then removes strays of the instant, staged data and the heartbeat.
 
-    MissingFileError: the decision is not published. ConflictError: a rollback names the instant. `output`: as for
-    `publish`.
+    MissingFileError: the decision is not published. ConflictError: a rollback names the instant.
     """
     table = table.reload()
     done = completed_compaction(table, go.instant)
@@ -77,7 +75,7 @@ def retire(table: Table, go: Go, output: OutputOptions) -> None:
         newer = any(timeline.is_committed(n.instant) for n in later)
         is_replaced = mine is not None and (partition, mine.file_id) in replaced
         if not newer and (mine in names[partition] or not is_replaced):
-            place(table, go, placement, output)
+            place(table, go, placement)
     keep_books(table, go, done)
     _remove_strays(table, done, _groups(table, go))
     remove_staged(table.storage, go.instant)
@@ -154,7 +152,7 @@ _ABANDONED_MS = 3_600_000
 """A file being written for so long has lost its writer."""
 
 
-def finish_completed(table: Table, lock: TableLock, output: OutputOptions) -> None:
+def finish_completed(table: Table, lock: TableLock) -> None:
     """Brings instants that are no longer pending to their end: what earlier runs, killed there, had left.
 
     Each for itself: the first error is raised when the others are done.
@@ -162,7 +160,7 @@ def finish_completed(table: Table, lock: TableLock, output: OutputOptions) -> No
     failed: PhantombaseError | None = None
     for instant in littered_instants(table):
         try:
-            finish(table, instant, lock, output)
+            finish(table, instant, lock)
         except PhantombaseError as error:
             _log.warning("not_finished", instant=instant, error=str(error))
             failed = failed or error
@@ -178,7 +176,7 @@ def littered_instants(table: Table) -> tuple[str, ...]:
     return tuple(i for i in recorded if i not in pending and _is_littered(table.storage, i))
 
 
-def finish(table: Table, instant: str, lock: TableLock, output: OutputOptions) -> None:
+def finish(table: Table, instant: str, lock: TableLock) -> None:
     """Cleans up behind an instant that is no longer pending.
 
     Completed by this project: retired. Completed by a Hudi compactor, or gone from the timeline: what was placed and
@@ -192,13 +190,13 @@ def finish(table: Table, instant: str, lock: TableLock, output: OutputOptions) -
     except MalformedError:
         if done is None:
             raise
-        _finish_by_commit(table, done, output)
+        _finish_by_commit(table, done)
         return
     go = next((one for one in made if not is_revoked(storage, instant, one.attempt)), None)
     if done is not None:
         named = named_files(table, done)
         if go is not None and is_ours(table, done, go):
-            retire(table, go, output)
+            retire(table, go)
         placed = (p.final for one in made for p in one.placements)
         if any(final not in named and storage.find(final) is not None for final in placed):
             with lock.hold("remove files of a decision"):  # else from under the hands of who publishes it
@@ -224,10 +222,10 @@ def _taken_back(table: Table, instant: str, lock: TableLock) -> bool:
     return True
 
 
-def _finish_by_commit(table: Table, done: Instant, output: OutputOptions) -> None:
+def _finish_by_commit(table: Table, done: Instant) -> None:
     """Cleans up behind a completed compaction of which it cannot be read how it was decided: its commit tells."""
     if LEDGER in table.commit_metadata(done).extra_metadata:
-        retire(table, go_of_commit(table, done), output)
+        retire(table, go_of_commit(table, done))
         return
     plan = table.compaction_plan(done.requested_time)
     _remove_strays(table, done, plan.groups)

@@ -83,7 +83,7 @@ def run_compactions(
         open_.enter_context(claim(table, attempt.claim_wait_s))
         table = drop_metadata_table(table, held) if drop_metadata else table.reload()
         with run.parking("what earlier runs left"):
-            finish_completed(table, held, output)
+            finish_completed(table, held)
         if instants:  # else there was only something to clean up: no executor is started
             run.each(
                 pending_instants(table, instant),

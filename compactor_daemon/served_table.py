@@ -123,7 +123,7 @@ class ServedTable:
             if (held := self.claims.take(instant)) is None:
                 continue
             try:
-                finish(table, instant, self._lock, self._settings.output)
+                finish(table, instant, self._lock)
             except PhantombaseError as error:
                 _log.warning("not_finished", table=self.path, instant=instant, error=str(error))
             finally:

@@ -176,7 +176,7 @@ class Story:
             table = open_table(self.path, actor.storage)
             if schedule_compaction(table, self.crew, reserved_times).instant is not None:
                 self.outcomes["scheduled"] += 1
-            finish_completed(table, ProcessLock("finish"), OUTPUT)
+            finish_completed(table, ProcessLock("finish"))
             for instant in pending_instants(table):
                 self.compact(actor, instant)
 

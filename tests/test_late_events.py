@@ -19,7 +19,7 @@ from compactor_daemon.records import Go, revoke_decision
 from compactor_daemon.retire import finish_completed, forget_archived
 from compactor_daemon.standing import decided_instant
 from compactor_daemon.unschedule import unschedule
-from tests.attempts import OUTPUT, base_files, decided, open_table, run_all, run_one
+from tests.attempts import base_files, decided, open_table, run_all, run_one
 from tests.faults import Call, HookedStorage
 from tests.golden_tables import unzip_golden
 from tests.log_compactions import request
@@ -69,7 +69,7 @@ def test_a_commit_that_came_after_a_restore_is_taken_away_again(version: int, tm
         return call.do()
 
     with pytest.raises(ConflictError, match="its plan is gone"):
-        publish(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), go, LOCK, OUTPUT)
+        publish(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), go, LOCK)
     assert not [f for f in timeline_files(path) if f.name.endswith(".commit")]
     assert not base_files(path, instant)
     assert read_rows(path) == FIRST
@@ -102,7 +102,7 @@ def test_a_commit_beside_that_of_another_compactor_is_taken_away_again(version: 
     completion = None if version == 6 else f"{int(go.completion_time or 0) + 1}"
     theirs = path / table.instant_path(replace(done, completion_time=completion, file_name=""))
     with pytest.raises(ConflictError, match="completed this compaction first"):
-        publish(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), go, LOCK, OUTPUT)
+        publish(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), go, LOCK)
     assert [f.name for f in timeline_files(path) if f.name.endswith(".commit")] == [theirs.name]
     assert [f.name.split("_")[1] for f in base_files(path, instant)] == ["9-9-9"]
     assert read_table(open_table(path)).num_rows == len(BEFORE)
@@ -166,8 +166,8 @@ def test_records_outlive_a_run_that_could_not_take_the_lock(restored_and_archive
     """They are all that tells that its files count for nothing."""
     path, instant = restored_and_archived
     with pytest.raises(LockError):
-        finish_completed(open_table(path), Busy(), OUTPUT)
-    finish_completed(open_table(path), LOCK, OUTPUT)
+        finish_completed(open_table(path), Busy())
+    finish_completed(open_table(path), LOCK)
     assert not base_files(path, instant)
     assert read_rows(path) == AFTER_RESTORE
 
@@ -175,7 +175,7 @@ def test_records_outlive_a_run_that_could_not_take_the_lock(restored_and_archive
 def test_records_outlive_the_sweep_of_another_daemon(restored_and_archived: tuple[Path, str]) -> None:
     """While the one that holds the claim waits for the lock."""
     path, instant = restored_and_archived
-    finish_completed(open_table(path), Sleeper(lambda: forget_archived(open_table(path))), OUTPUT)
+    finish_completed(open_table(path), Sleeper(lambda: forget_archived(open_table(path))))
     assert not base_files(path, instant)
     assert read_rows(path) == AFTER_RESTORE
 
@@ -234,9 +234,9 @@ def test_a_revoked_decision_shares_no_file_with_the_next(
 
     def first_wakes_up() -> None:
         with pytest.raises(ConflictError):
-            publish(open_table(path), first, LOCK, OUTPUT)
+            publish(open_table(path), first, LOCK)
 
-    publish(open_table(path), second, Sleeper(first_wakes_up), OUTPUT)
+    publish(open_table(path), second, Sleeper(first_wakes_up))
     assert read_rows(path) == BEFORE
 
 
@@ -252,7 +252,7 @@ def test_the_oldest_writes_are_rolled_back(version: int, tmp_path: Path) -> None
     for data in [*path.glob("*/.*.log.*"), *path.glob("*/*.parquet")]:
         data.unlink()
     with pytest.raises(ConflictError, match="was rolled back"):
-        publish(open_table(path), go, LOCK, OUTPUT)
+        publish(open_table(path), go, LOCK)
     assert not base_files(path, instant)
 
 
@@ -315,7 +315,7 @@ def test_a_replace_commit_is_rolled_back_after_the_decision(tmp_path: Path) -> N
     commit.unlink()
     truth = read_rows(path)
     with pytest.raises(ConflictError, match="is not replaced any more"):
-        publish(open_table(path), go, LOCK, OUTPUT)
+        publish(open_table(path), go, LOCK)
     run_all(open_table(path))
     assert base_files(path, instant)
     assert read_rows(path) == truth == BEFORE | {"k0003": (9, 9.0)}
@@ -330,7 +330,7 @@ def test_a_partition_is_removed_after_the_decision(version: int, tmp_path: Path)
     (partition,) = {p.final.rpartition("/")[0] for p in go.placements}
     shutil.rmtree(path / partition)
     with pytest.raises(ConflictError, match="compactor-daemon unschedule"):
-        publish(open_table(path), go, LOCK, OUTPUT)
+        publish(open_table(path), go, LOCK)
     assert not (path / partition).exists()
     unschedule(open_table(path), instant, LOCK)
     assert read_rows(path) == {}
@@ -363,7 +363,7 @@ def test_a_write_in_the_millisecond_of_a_log_compaction_keeps_its_log(tmp_path: 
     for n in range(3):
         upsert(LocalStorage(str(path)), rows((0, 2 + n, 2.0)))
     instant = request(open_table(path))
-    publish(open_table(path), decided(open_table(path), instant), LOCK, OUTPUT)
+    publish(open_table(path), decided(open_table(path), instant), LOCK)
     upsert(LocalStorage(str(path)), rows((6, 7, 7.0)))
     truth = read_rows(path)
     time = max(f.name[:17] for f in timeline_files(path))

@@ -114,7 +114,7 @@ def placed(table: Table, instant: str) -> Go:
     """A decision whose files have their final names."""
     go = decided(table, instant)
     for one in go.placements:
-        place(table, go, one, OUTPUT)
+        place(table, go, one)
     return go
 
 
@@ -141,7 +141,7 @@ def test_a_publisher_that_slept_through_it_publishes_nothing(path: Path) -> None
     damage(path, instant)
     take_back(open_table(path), instant, LOCK)
     with pytest.raises(ConflictError, match="taken back"):
-        publish(open_table(path), go, LOCK, OUTPUT)
+        publish(open_table(path), go, LOCK)
     assert base_files(path, instant) == []
     run_one(open_table(path), instant)
     assert read_rows(path) == ROWS
@@ -152,14 +152,14 @@ def test_a_publisher_whose_record_is_damaged_meanwhile_publishes(path: Path) -> 
     instant = planned(path)
     go = decided(open_table(path), instant)
     damage(path, instant)
-    publish(open_table(path), go, LOCK, OUTPUT)
+    publish(open_table(path), go, LOCK)
     with pytest.raises(ConflictError, match="completed"):
         take_back(open_table(path), instant, LOCK)
     (file,) = base_files(path, instant)
     stray = file.with_name(file.name.replace("990000000", "7"))
     stray.write_bytes(file.read_bytes())
     file.unlink()  # placed again from what was staged
-    finish_completed(open_table(path), LOCK, OUTPUT)
+    finish_completed(open_table(path), LOCK)
     assert file.exists()
     assert not stray.exists()
     assert read_rows(path) == ROWS
@@ -272,7 +272,7 @@ def test_a_decision_of_an_earlier_release_is_read_until_it_is_completed(tmp_path
         read.clear()
         assert go.completion_time in list(reserved_times(table, timeline))
         assert read == [fate_path(pending, 1)]
-        publish(table, go, LOCK, OUTPUT)
+        publish(table, go, LOCK)
         timeline = table.load_timeline()
         read.clear()
         assert list(reserved_times(table, timeline)) == [pending]
