@@ -53,7 +53,7 @@ from timeline.storage import Storage
 from timeline.table import Table
 from timeline.table_config import MergeMode
 from writer_hooks.engine import LocalEngine
-from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.options import Operation, Write, WriteOptions
 from writer_hooks.transaction import transaction
 from writer_hooks.write import write
 
@@ -71,7 +71,7 @@ def trips(*given: tuple[int, int, float], deleted: bool | None = None) -> pa.Tab
 
 
 def upsert(path: Path, batch: pa.Table, operation: Operation = Operation.UPSERT) -> None:
-    write(open_table(path), LocalEngine(batch, slots=1), operation, KEYED)
+    write(open_table(path), LocalEngine(batch, slots=1), Write(operation=operation, options=KEYED))
 
 
 def schedule(path: Path) -> str:

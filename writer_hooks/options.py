@@ -84,4 +84,32 @@ class WriteOptions:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """What a write does with its rows, and how."""
+
+    operation: Operation
+    options: WriteOptions = field(default_factory=WriteOptions)
+
+    @property
+    def deletes(self) -> bool:
+        """Whether the rows are keys to delete."""
+        return self.operation is Operation.DELETE
+
+    @property
+    def looks_keys_up(self) -> bool:
+        """Whether it matters where the keys are already."""
+        return self.operation in (Operation.UPSERT, Operation.DELETE)
+
+    @property
+    def combines(self) -> bool:
+        """Whether one row a key of the batch is kept."""
+        return self.options.combine if self.options.combine is not None else self.looks_keys_up
+
+    @property
+    def rolls_back_lazily(self) -> bool:
+        """Whether only writers without heartbeat are taken for dead."""
+        return self.options.lazy_rollback if self.options.lazy_rollback is not None else self.options.lock is not None
+
+
 _LEAST = {"buckets": 1, "file_bytes": 1, "small_file_bytes": 0, "slots": 1, "batch_bytes": 1, "retries": 0}
