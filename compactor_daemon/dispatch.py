@@ -20,7 +20,7 @@ from itertools import islice
 
 from compactor_daemon.failures import Waits
 from compactor_daemon.table_state import Pending, TableState
-from timeline.option import check_above_zero, check_least
+from timeline.option import check_above_zero, check_least, option
 
 
 class Order(Enum):
@@ -43,11 +43,13 @@ class Stop(Enum):
 class Rules:
     """The options the decisions follow; seconds."""
 
-    max_concurrent: int = 1
-    order: Order = Order.EARLIEST
-    poll_s: float = 10.0
-    sweep_s: float = 300.0
-    once: bool = False
+    max_concurrent: int = option(1, "instants at a time", least=1)
+    order: Order = option(
+        Order.EARLIEST, "which pending instant first: the earliest, or the one with the most log bytes"
+    )
+    poll_s: float = option(10.0, "how often each table's timeline is listed", flag="poll_interval", least=0.1)
+    sweep_s: float = option(300.0, "how often a table is searched for instants that were left behind")
+    once: bool = option(False, "end when nothing is left that can be done now")
 
     def __post_init__(self) -> None:
         check_least(self, {"max_concurrent": 1})
