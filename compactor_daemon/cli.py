@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +19,7 @@ from compactor_daemon.compactor import pending_instants
 from compactor_daemon.demo import current_rows, same_rows, unpack_demo_table
 from compactor_daemon.option_params import Only, offers
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
-from compactor_daemon.run import run_compactions
+from compactor_daemon.run import InstantProgress, run_compactions
 from compactor_daemon.run_cli import run_daemon
 from compactor_daemon.schedule_cli import schedule
 from compactor_daemon.status_cli import claims, release, status
@@ -31,6 +32,7 @@ from timeline.console import (
     human_bytes,
     human_duration,
     plural,
+    reporting,
     run,
 )
 from timeline.read import Query, ReadOptions, read_table
@@ -79,17 +81,25 @@ def compact(
     Example: `compactor-daemon compact /data/orders`
     """
     configure_logging(json, verbose=False)
-    results = run_compactions(
-        table,
-        instant=instant,
-        lock=lock,
-        drop_metadata=drop_metadata_table_,
-        output=output,
-        execute=execute,
-        attempt=attempt,
-        clock=clock,
-    )
+    with _progress() as progress:
+        results = run_compactions(
+            table,
+            instant=instant,
+            lock=lock,
+            drop_metadata=drop_metadata_table_,
+            output=output,
+            execute=execute,
+            attempt=attempt,
+            clock=clock,
+            progress=progress,
+        )
     emit({"table": table, "compacted": [asdict(r) for r in results.done]}, json, _render_compacted)
+
+
+@contextmanager
+def _progress() -> Iterator[InstantProgress]:
+    with reporting() as report:
+        yield lambda instant, done, total: report(f"compacting {instant}", done, total)
 
 
 def _render_compacted(data: Mapping[str, Any]) -> Iterable[RenderableType]:
@@ -137,7 +147,8 @@ def demo(
         if not json:
             start = {"pending": pending, "rows": before.num_rows, "current": current_rows(before_base, before)}
             emit(start, json, _render_start)
-        results = run_compactions(path, output=OutputOptions(), execute=execute, attempt=AttemptOptions())
+        with _progress() as progress:
+            results = run_compactions(path, output=OUTPUT, execute=execute, attempt=ATTEMPT, progress=progress)
         after, after_base = _both_reads(path)
         data = {
             "table": path if keep else None,
