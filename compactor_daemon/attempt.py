@@ -33,7 +33,7 @@ from compactor_daemon.records import (
     read_fate,
 )
 from compactor_daemon.slice_task import Round, SlicePart, SliceTask
-from compactor_daemon.standing import look, refuse, rule
+from compactor_daemon.standing import gather_evidence, refuse, rule
 from timeline.errors import BarrierError, ConflictError, MissingFileError
 from timeline.heartbeat import process_name
 from timeline.instant import Instant
@@ -86,7 +86,7 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
     plan = table.compaction_plan(instant)
     trace = foreign_trace(table, instant, table.planned_partitions([plan]))
     refuse_live(trace, table, instant, round(time.time() * 1000), options)
-    refuse(table, instant, rule(table.requested_merge(instant), (), "", look(table, instant)))
+    refuse(table, instant, rule(table.requested_merge(instant), (), "", gather_evidence(table, instant)))
     who = process_name()
     for number in declare_dead(storage, instant, who):
         _log.info("attempt_declared_dead", instant=instant, attempt=number)

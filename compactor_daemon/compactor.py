@@ -13,7 +13,7 @@ import structlog
 
 from compactor_daemon.attempt import Aside, Attempt, open_attempt, stage, stay
 from compactor_daemon.decision import decide_go
-from compactor_daemon.execute import Progress, Runner
+from compactor_daemon.execute import Runner, SliceProgress
 from compactor_daemon.foreign import ForeignWatch
 from compactor_daemon.inputs import planned_inputs
 from compactor_daemon.limit import Limit
@@ -143,7 +143,7 @@ def compact_instant(
     *,
     lock: TableLock,
     runner: Runner,
-    progress: Progress,
+    progress: SliceProgress,
     output: OutputOptions,
     options: AttemptOptions,
     limit: Limit | None = None,

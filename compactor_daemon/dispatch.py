@@ -1,6 +1,6 @@
 """What a daemon does next: a pure function of what it knows of its tables, of its own work, and of the clock.
 
-    look        list a table's timeline: every `poll_s`, or when the doorbell rang or a claim changed
+    relist      list a table's timeline: every `poll_s`, or when the doorbell rang or a claim changed
     request     schedule a compaction under the table lock (daemons with --schedule): when a look found one due
     sweep       finish what earlier daemons left behind of instants that are completed: at first, then now and then
     take        claim an instant and execute it: while fewer than `max_concurrent` are at work
@@ -57,7 +57,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Relist:
     """List the table's timeline again."""
 
     table: str
@@ -93,11 +93,11 @@ class Resume:
     instant: str
 
 
-Action = Look | Request | Sweep | Take | Resume
+Action = Relist | Request | Sweep | Take | Resume
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class NextSteps:
     """What to do now; then how long to wait for news at most (seconds); `ended`: nothing is left to do, for ever."""
 
     actions: tuple[Action, ...] = ()
@@ -105,20 +105,20 @@ class Decision:
     ended: bool = False
 
 
-def decide(
+def next_steps(
     tables: Mapping[str, TableState], stop: Stop | None, now_ms: int, rules: Rules, pick: Callable[[int], int]
-) -> Decision:
+) -> NextSteps:
     """The next actions. `stop`: None while it is to go on. `pick(n)`: a number below n, by chance."""
     running = sum(len(t.running) for t in tables.values())
     if stop is not None:
-        return Decision(ended=running == 0 and not any(t.busy for t in tables.values()), wait_s=rules.poll_s)
+        return NextSteps(ended=running == 0 and not any(t.busy for t in tables.values()), wait_s=rules.poll_s)
     actions: list[Action] = [a for name, t in tables.items() if (a := _upkeep(name, t, now_ms)) is not None]
     free = rules.max_concurrent - sum(t.slots for t in tables.values())
     resumed = _resumed(tables)[: max(0, free)]
     takes = _takes(tables, free - len(resumed), now_ms, rules, pick)
     if rules.once and not actions and not takes and running == 0 and _at_rest(tables):
-        return Decision(ended=True)
-    return Decision(actions=(*actions, *resumed, *takes), wait_s=0.0 if takes else _wait_s(tables, now_ms, rules))
+        return NextSteps(ended=True)
+    return NextSteps(actions=(*actions, *resumed, *takes), wait_s=0.0 if takes else _wait_s(tables, now_ms, rules))
 
 
 def _upkeep(name: str, table: TableState, now_ms: int) -> Action | None:
@@ -127,7 +127,7 @@ def _upkeep(name: str, table: TableState, now_ms: int) -> Action | None:
     if table.due:
         return Request(name)
     if now_ms >= table.look_at:
-        return Look(name)
+        return Relist(name)
     return Sweep(name) if now_ms >= table.sweep_at and table.available else None
 
 
@@ -162,7 +162,7 @@ def _at_rest(tables: Mapping[str, TableState]) -> bool:
 def _wait_s(tables: Mapping[str, TableState], now_ms: int, rules: Rules) -> float:
     """Until the next thing that happens by itself; news ends the wait earlier."""
     moments = [m for t in tables.values() if not t.busy for m in (t.look_at, t.sweep_at)]
-    moments += [p.standing.until_ms for t in tables.values() for p in t.pending if isinstance(p.standing, Waits)] + [
+    moments += [p.readiness.until_ms for t in tables.values() for p in t.pending if isinstance(p.readiness, Waits)] + [
         until for t in tables.values() for until in t.postponed.values()
     ]
     later = [m for m in moments if m > now_ms]

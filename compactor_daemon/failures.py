@@ -85,7 +85,7 @@ class Parked:
     reason: str
 
 
-Standing: TypeAlias = Ready | Waits | Parked
+Readiness: TypeAlias = Ready | Waits | Parked
 
 
 class Weight(Enum):
@@ -111,7 +111,7 @@ def weigh(error: Exception) -> Weight:
     return Weight.RETRY
 
 
-def standing(failures: Sequence[Failure], now_ms: int, options: RetryOptions) -> Standing:
+def readiness(failures: Sequence[Failure], now_ms: int, options: RetryOptions) -> Readiness:
     """Whether an instant may be tried now (pure)."""
     if not failures:
         return Ready()

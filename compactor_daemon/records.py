@@ -250,7 +250,7 @@ def read_fates(storage: Storage, instant: str) -> dict[int, Fate | None]:
     return found
 
 
-def decide(storage: Storage, instant: str, attempt: int, record: bytes, nonce: str) -> None:
+def write_fate(storage: Storage, instant: str, attempt: int, record: bytes, nonce: str) -> None:
     """Writes an attempt's fate; AttemptDeadError when it had another one already.
 
     Three outcomes: ours is there, another is there, or the call failed: then the record is read back.
@@ -295,7 +295,7 @@ def declare_dead(storage: Storage, instant: str, by: str) -> list[int]:
     undecided = [number for number, fate in read_fates(storage, instant).items() if fate is None]
     for number in undecided:
         nonce = uuid.uuid4().hex
-        decide(storage, instant, number, dead_record(nonce, by), nonce)
+        write_fate(storage, instant, number, dead_record(nonce, by), nonce)
     return undecided
 
 

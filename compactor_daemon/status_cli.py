@@ -15,7 +15,7 @@ from compactor_daemon.cli_options import ATTEMPT, CLOCK, Lock, SoleWriter, Table
 from compactor_daemon.coexistence import Beside, coexistence, look_beside
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.failures import RetryOptions, release_failures
-from compactor_daemon.look import Claimed, TableLook, look
+from compactor_daemon.look import Claimed, TableLook, look_at_table
 from compactor_daemon.option_params import offers
 from compactor_daemon.options import AttemptOptions
 from compactor_daemon.status import Clock, claim_rows, status_report, work_rows
@@ -147,7 +147,7 @@ def _clock(table: Table) -> Clock:
 
 
 def _looked(table: Table, claimed: Claimed = None, recent: int = 0) -> TableLook:
-    return consistent(lambda: look(table.reload(), claimed, recent=recent))
+    return consistent(lambda: look_at_table(table.reload(), claimed, recent=recent))
 
 
 def _claimed(zookeeper: ZooKeeperFlags, table: Table) -> Claimed:

@@ -44,13 +44,13 @@ from compactor_daemon.options import AttemptOptions
 from compactor_daemon.probe import probe
 from compactor_daemon.records import (
     Go,
-    decide,
     declare_dead,
     find_go,
     instant_folder,
     open_next,
     read_fates,
     void_record,
+    write_fate,
 )
 from compactor_daemon.retire import remove_staged
 from compactor_daemon.take_back import take_back
@@ -154,7 +154,7 @@ def _remove(table: Table, instant: str, plan: CompactionPlan, go: Go | None, opt
     if go is not None:
         take_back(table, go, who)
     ended = _end_attempts(storage, instant, who)
-    decide(storage, instant, open_next(storage, instant, who), void_record(nonce, who), nonce)
+    write_fate(storage, instant, open_next(storage, instant, who), void_record(nonce, who), nonce)
     dead = refuse_touched(table, instant, plan, options)
     path, inflight = table.instant_path(table.requested_merge(instant)), inflight_path(table, instant)
     data = storage.read(path)

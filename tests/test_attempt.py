@@ -26,11 +26,11 @@ from compactor_daemon.records import (
     attempt_folder,
     attempts,
     dead_record,
-    decide,
     done_slices,
     fate_path,
     find_go,
     read_fate,
+    write_fate,
 )
 from compactor_daemon.reserved import reserved_times
 from compactor_daemon.retire import finish_completed, retire
@@ -115,7 +115,7 @@ def test_fate_is_written_once(tmp_path: Path) -> None:
     table = open_table(path)
     (instant,) = pending_instants(table)
     zombie, done, schema = staged(table, instant)
-    decide(table.storage, instant, zombie.number, dead_record("n1", "somebody"), "n1")
+    write_fate(table.storage, instant, zombie.number, dead_record("n1", "somebody"), "n1")
     with pytest.raises(AttemptDeadError):
         decide_go(table, zombie, done, schema, ProcessLock("zombie"))
     fate = read_fate(table.storage, instant, zombie.number)

@@ -19,7 +19,7 @@ from compactor_daemon.publish import place, publish
 from compactor_daemon.records import FATE, Go, find_go, read_fate, revoke_decision
 from compactor_daemon.replaced import placed_group, without_groups
 from compactor_daemon.reserved import reserve, reserved_times
-from compactor_daemon.standing import Standing, look, rule
+from compactor_daemon.standing import Standing, gather_evidence, rule
 from compactor_daemon.take_back import take_back
 from tests.attempts import base_files, decided, open_table, staged
 from tests.faults import Call, HookedStorage
@@ -158,7 +158,7 @@ def test_behind_the_start_of_the_timeline_the_archive_is_asked(name: str, path: 
     gone = replace(completed, requested_time=later(completed.requested_time, 1))
     assert gone.requested_time < timeline.start
     for instant, standing in ((completed, Standing.PAST), (gone, Standing.FALLEN)):
-        assert rule(instant, (), "", look(table, instant.requested_time)).standing is standing
+        assert rule(instant, (), "", gather_evidence(table, instant.requested_time)).standing is standing
 
 
 # --- publishing -------------------------------------------------------------------------------------------------------

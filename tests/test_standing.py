@@ -13,7 +13,7 @@ from compactor_daemon.compactor import pending_instants
 from compactor_daemon.publish import place, publish
 from compactor_daemon.records import Go, decisions, find_go, instant_folder
 from compactor_daemon.retire import finish_completed
-from compactor_daemon.standing import Ruling, Seen, Standing, rule
+from compactor_daemon.standing import Evidence, Ruling, Standing, rule
 from compactor_daemon.unschedule import unschedule
 from tests.attempts import base_files, check_no_strays, decided, open_table, run_all
 from tests.golden_tables import unzip_golden
@@ -308,8 +308,8 @@ def write(time: str, state: State = State.COMPLETED, action: str = "deltacommit"
     return Instant(requested_time=f"202601010000000{time}", action=action, state=state)
 
 
-def seen(*instants: Instant, archived: tuple[Instant, ...] = ()) -> Seen:
-    return Seen(
+def seen(*instants: Instant, archived: tuple[Instant, ...] = ()) -> Evidence:
+    return Evidence(
         timeline=Timeline(layout=LAYOUT_2, instants=instants, archived=archived),
         has_plan=True,
         undone=frozenset(),
@@ -343,7 +343,7 @@ _BASIC = seen(_OLD, _NEW)
         (replace(seen(_OLD, write("05"), _NEW), tells_times_apart=False), Standing.FALLEN),
     ],
 )
-def test_rule(what: Seen, expected: Standing) -> None:
+def test_rule(what: Evidence, expected: Standing) -> None:
     found: Ruling = rule(_C, [_OLD.requested_time], _OLDEST, what)
     assert found.standing is expected
     assert bool(found.why) is (expected is not Standing.STANDS)

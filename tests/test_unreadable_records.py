@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from compactor_daemon.cli import app
 from compactor_daemon.compactor import pending_instants
-from compactor_daemon.look import look
+from compactor_daemon.look import look_at_table
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from compactor_daemon.publish import place, publish
 from compactor_daemon.records import Go, attempt_folder, attempts, fate_path, is_revoked
@@ -88,10 +88,10 @@ def test_an_unreadable_fate_stops_its_own_instant_only(path: Path) -> None:
     assert other > stuck
     with pytest.raises(MalformedError):
         unschedule(open_table(path), stuck, LOCK)
-    (row,) = status_report(look(open_table(path)), Clock(clock_ms(), open_table(path).now()))["pending"]
+    (row,) = status_report(look_at_table(open_table(path)), Clock(clock_ms(), open_table(path).now()))["pending"]
     assert row["state"] == "unknown"
     assert "release TABLE INSTANT --unreadable" in row["problem"]
-    assert work_rows(look(open_table(path)), Clock(clock_ms(), open_table(path).now())) == []
+    assert work_rows(look_at_table(open_table(path)), Clock(clock_ms(), open_table(path).now())) == []
 
     words = ["release", str(path), stuck, "--unreadable", "--sole-writer", "--json"]
     released = json.loads(CliRunner().invoke(app, words).stdout)

@@ -12,7 +12,7 @@ from timeline.table import Table, TableSchema
 from writer_hooks.bucket import KeySplit
 from writer_hooks.bucket_step import BucketStep
 from writer_hooks.conflict import Footprint
-from writer_hooks.engine import Engine, Pieces, Summary
+from writer_hooks.engine import Engine, Pieces, RowCounts
 from writer_hooks.key_encoding import one_field_prefixed
 from writer_hooks.key_generator import KeyGenerator
 from writer_hooks.key_index import KeyIndex
@@ -56,7 +56,7 @@ def _to_bucket(table: Table, buckets: int, options: WriteOptions) -> ToBucket:
 
 
 def stage_rows(
-    begun: Transaction, schema: TableSchema, rows: Pieces, counts: Summary, slots: int, write: Write
+    begun: Transaction, schema: TableSchema, rows: Pieces, counts: RowCounts, slots: int, write: Write
 ) -> list[StagedFile]:
     """Stages the files of a write; `rows` as `prepare_rows` gives them, computed already, `counts` their summary."""
     rules, options = slice_rules(begun.table, begun.timeline, schema), write.options

@@ -26,7 +26,7 @@ from writer_hooks.after_commit import AfterCommit, CompactionOptions, Mode, afte
 from writer_hooks.back_pressure import NO_LIMIT, BackPressure, Room
 from writer_hooks.bucket import bucket_of_file_id
 from writer_hooks.clean_up import remove_traces
-from writer_hooks.engine import Engine, Summary
+from writer_hooks.engine import Engine, RowCounts
 from writer_hooks.global_keys import GlobalKeys
 from writer_hooks.options import Operation, Write, WriteOptions
 from writer_hooks.placing import Placed, place_all, write_stat
@@ -149,7 +149,7 @@ def _attempt(table: Table, job: _Job, room: Room) -> Written:
     timeline = table.load_timeline()
     schema = job.schema_of(table, timeline)
     with prepare_rows(table, timeline, schema, engine, what).kept() as rows:
-        counts = rows.summary()  # what is wrong with the rows comes up here, before anything is visible
+        counts = rows.row_counts()  # what is wrong with the rows comes up here, before anything is visible
         keys = GlobalKeys(rows=rows, slots=engine.slots, schema=schema, write=what)
         seen = keys.check(table)
         _make_way(table, job)
@@ -181,7 +181,7 @@ def _make_way(table: Table, job: _Job) -> None:
     wait_while_wanted(table.storage)
 
 
-def _check_buckets(room: Room, counts: Summary) -> None:
+def _check_buckets(room: Room, counts: RowCounts) -> None:
     """PressureError before anything is staged: `counts` has the bucket of each row that will be appended."""
     buckets = {(partition, int(bucket)) for partition, bucket in counts}
     room.check((p for p, _ in buckets), lambda group: (group.partition, bucket_of_file_id(group.file_id)) in buckets)

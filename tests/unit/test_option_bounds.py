@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from compactor_daemon.cli_options import ATTEMPT, EXECUTE, OUTPUT
 from compactor_daemon.dispatch import Rules
-from compactor_daemon.failures import Failure, RetryOptions, Waits, standing
+from compactor_daemon.failures import Failure, RetryOptions, Waits, readiness
 from compactor_daemon.option_params import Only, offers
 from compactor_daemon.options import AttemptOptions, Codec, ExecuteOptions, OutputOptions, parse_bytes, print_bytes
 from compactor_daemon.zookeeper import ZooKeeperOptions
@@ -80,7 +80,7 @@ def test_a_heartbeat_slower_than_hudi_waits_is_refused_whatever_we_wait() -> Non
 def test_the_wait_after_a_thousand_failures_is_the_longest_one() -> None:
     """Doubling ends before a float does."""
     failed = [Failure(at_ms=0, error="X", what="x", who="")] * 2000
-    assert standing(failed, 0, RetryOptions(retries=3000)) == Waits(3_600_000)
+    assert readiness(failed, 0, RetryOptions(retries=3000)) == Waits(3_600_000)
 
 
 @offers

@@ -24,13 +24,13 @@ from compactor_daemon.records import (
     attempt_folder,
     attempts,
     dead_record,
-    decide,
     declare_dead,
     done_slices,
     find_go,
     open_next,
     read_fate,
     read_fates,
+    write_fate,
 )
 from compactor_daemon.work_note import WorkNote
 from timeline.errors import ConflictError, MalformedError
@@ -196,7 +196,7 @@ def test_an_unreadable_fate_names_the_command_that_ends_it(storage: Storage, dat
 def test_an_unreadable_fate_behind_which_an_attempt_was_opened_was_not_go(storage: Storage) -> None:
     """Nobody opens one where a fate is `go` or missing, so the earlier one is known to be over."""
     number = open_next(storage, C, "x")
-    decide(storage, C, number, dead_record("n", "x"), "n")
+    write_fate(storage, C, number, dead_record("n", "x"), "n")
     assert open_next(storage, C, "x") == 2
     storage.overwrite(f"{attempt_folder(C, 1)}/{FATE}", b"")
     assert [f.kind if f else None for f in read_fates(storage, C).values()] == [DEAD, None]
