@@ -35,7 +35,7 @@ from timeline.metadata_table.update import Change, tell
 from timeline.read import read_table
 from timeline.table import Table
 from writer_hooks.engine import LocalEngine
-from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.options import Operation, Write, WriteOptions
 from writer_hooks.write import write
 
 _FILES = (1_000, 100_000)
@@ -101,11 +101,11 @@ def _add_files(path: Path, files: int) -> None:
 
 def _upserts(table: Table, batch: pa.Table, runs: int) -> list[float]:
     """Seconds of so many upserts of these rows, each later by its ordering value."""
-    seconds = []
+    seconds, what = [], Write(operation=Operation.UPSERT, options=WriteOptions(slots=1))
     for _ in range(runs):
         batch = batch.set_column(batch.schema.get_field_index("ts"), "ts", pc.add(batch["ts"], 1))
         started = time.monotonic()
-        write(table.reload(), LocalEngine(batch, slots=1), Operation.UPSERT, WriteOptions(slots=1))
+        write(table.reload(), LocalEngine(batch, slots=1), what)
         seconds.append(time.monotonic() - started)
     return seconds
 

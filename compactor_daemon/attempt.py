@@ -23,7 +23,7 @@ from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.records import OK, attempt_dead, decisions, declare_dead, open_next, read_fate
 from compactor_daemon.slice_done import SliceDone, done_slices
 from compactor_daemon.slice_task import Round, SlicePart, SliceTask
-from compactor_daemon.standing import look, refuse, rule
+from compactor_daemon.standing import gather_evidence, refuse, rule
 from timeline.attempt_names import attempt_folder, attempts
 from timeline.errors import BarrierError, ConflictError, MissingFileError
 from timeline.heartbeat import process_name
@@ -77,7 +77,7 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
     plan = table.compaction_plan(instant)
     trace = foreign_trace(table, instant, table.views.planned_partitions([plan]))
     refuse_live(trace, table, instant, round(time.time() * 1000), options)
-    refuse(table, instant, rule(table.files.requested_merge(instant), (), "", look(table, instant)))
+    refuse(table, instant, rule(table.files.requested_merge(instant), (), "", gather_evidence(table, instant)))
     who = process_name()
     for number in declare_dead(storage, instant, who):
         _log.info("attempt_declared_dead", instant=instant, attempt=number)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,40 +14,12 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from compactor_daemon.cli_options import (
-    ATTEMPT,
-    CLOCK,
-    EXECUTE,
-    OUTPUT,
-    Barrier,
-    BatchRows,
-    BloomOption,
-    ClockSkew,
-    CodecOption,
-    Conf,
-    DriverMemory,
-    ExecutorMemory,
-    ExecutorOption,
-    ForeignGrace,
-    Json,
-    Lock,
-    Master,
-    MaxExecutors,
-    MemoryLimit,
-    RowGroupRows,
-    SparkConf,
-    SpillDir,
-    TablePath,
-    Threads,
-    Timezone,
-    execute_options,
-    option,
-    output_options,
-)
+from compactor_daemon.cli_options import ATTEMPT, CLOCK, EXECUTE, OUTPUT, Json, Lock, TablePath
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.demo import current_rows, same_rows, unpack_demo_table
+from compactor_daemon.option_params import Only, offers
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
-from compactor_daemon.run import run_compactions
+from compactor_daemon.run import InstantProgress, run_compactions
 from compactor_daemon.run_cli import run_daemon
 from compactor_daemon.schedule_cli import schedule
 from compactor_daemon.status_cli import claims, release, status
@@ -59,6 +32,7 @@ from timeline.console import (
     human_bytes,
     human_duration,
     plural,
+    reporting,
     run,
 )
 from timeline.read import Query, ReadOptions, read_table
@@ -75,13 +49,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-DropMetadata = Annotated[
-    bool,
-    typer.Option(help="turn the table's metadata table off first, if it is on (the next Hudi writer rebuilds it)"),
-]
-
 
 @app.command()
+@offers
 def compact(
     table: TablePath,
     instant: Annotated[
@@ -96,25 +66,10 @@ def compact(
             "with hoodie.metadata.enable=true builds it anew",
         ),
     ] = False,
-    executor: ExecutorOption = EXECUTE.executor,
-    master: Master = EXECUTE.master,
-    threads: Threads = EXECUTE.threads,
-    driver_memory: DriverMemory = EXECUTE.driver_memory,
-    executor_memory: ExecutorMemory = None,
-    max_executors: MaxExecutors = None,
-    spark_conf: SparkConf = None,
-    codec: CodecOption = None,
-    bloom: BloomOption = None,
-    row_group_rows: RowGroupRows = OUTPUT.row_group_rows,
-    batch_rows: BatchRows = OUTPUT.batch_rows,
-    memory_limit: MemoryLimit = None,
-    spill_dir: SpillDir = None,
-    conf: Conf = None,
-    foreign_grace: ForeignGrace = ATTEMPT.foreign_grace_s,
-    barrier: Barrier = ATTEMPT.barrier_s,
-    timezone: Timezone = CLOCK.timezone,
-    clock_skew: ClockSkew = CLOCK.clock_skew_s,
-    wait: Annotated[float, option(AttemptOptions, "claim_wait_s", min=0, metavar="SECONDS")] = ATTEMPT.claim_wait_s,
+    execute: ExecuteOptions = EXECUTE,
+    output: OutputOptions = OUTPUT,
+    attempt: Annotated[AttemptOptions, Only("foreign_grace_s", "barrier_s", "claim_wait_s")] = ATTEMPT,
+    clock: ClockOptions = CLOCK,
     json: Json = False,
 ) -> None:
     """Execute the pending compactions of a table.
@@ -126,18 +81,25 @@ def compact(
     Example: `compactor-daemon compact /data/orders`
     """
     configure_logging(json, verbose=False)
-    output = output_options(codec, bloom, row_group_rows, batch_rows, memory_limit, spill_dir, conf)
-    results = run_compactions(
-        table,
-        instant=instant,
-        lock=lock,
-        drop_metadata=drop_metadata_table_,
-        output=output,
-        execute=execute_options(executor, master, threads, driver_memory, executor_memory, max_executors, spark_conf),
-        attempt=AttemptOptions(foreign_grace_s=foreign_grace, barrier_s=barrier, claim_wait_s=wait),
-        clock=ClockOptions(timezone=timezone, clock_skew_s=clock_skew),
-    )
+    with _progress() as progress:
+        results = run_compactions(
+            table,
+            instant=instant,
+            lock=lock,
+            drop_metadata=drop_metadata_table_,
+            output=output,
+            execute=execute,
+            attempt=attempt,
+            clock=clock,
+            progress=progress,
+        )
     emit({"table": table, "compacted": [asdict(r) for r in results.done]}, json, _render_compacted)
+
+
+@contextmanager
+def _progress() -> Iterator[InstantProgress]:
+    with reporting() as report:
+        yield lambda instant, done, total: report(f"compacting {instant}", done, total)
 
 
 def _render_compacted(data: Mapping[str, Any]) -> Iterable[RenderableType]:
@@ -164,8 +126,9 @@ app.command("unschedule")(unschedule_command)
 
 
 @app.command()
+@offers
 def demo(
-    executor: ExecutorOption = EXECUTE.executor,
+    execute: Annotated[ExecuteOptions, Only("executor")] = EXECUTE,
     keep: Annotated[
         Path | None, typer.Option(help="unpack the table here and keep it [default: a temporary folder]")
     ] = None,
@@ -184,9 +147,8 @@ def demo(
         if not json:
             start = {"pending": pending, "rows": before.num_rows, "current": current_rows(before_base, before)}
             emit(start, json, _render_start)
-        results = run_compactions(
-            path, output=OutputOptions(), execute=ExecuteOptions(executor=executor), attempt=AttemptOptions()
-        )
+        with _progress() as progress:
+            results = run_compactions(path, output=OUTPUT, execute=execute, attempt=ATTEMPT, progress=progress)
         after, after_base = _both_reads(path)
         data = {
             "table": path if keep else None,

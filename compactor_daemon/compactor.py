@@ -12,7 +12,7 @@ import structlog
 
 from compactor_daemon.attempt import Aside, Attempt, open_attempt, stage, stay
 from compactor_daemon.decision import decide_go
-from compactor_daemon.execute import Progress, Runner
+from compactor_daemon.execute import Runner, SliceProgress
 from compactor_daemon.foreign import ForeignWatch
 from compactor_daemon.inputs import planned_inputs
 from compactor_daemon.limit import Limit
@@ -146,7 +146,7 @@ def compact_instant(
     *,
     lock: TableLock,
     runner: Runner,
-    progress: Progress,
+    progress: SliceProgress,
     output: OutputOptions,
     options: AttemptOptions,
     limit: Limit | None = None,
@@ -204,8 +204,8 @@ def compact_instant(
                 probe_partitions(storage, table.views.planned_partitions([work.plan]))
                 done, schema = stage(table, work, output, options, run, check, waiting)
                 go = decide_go(table, work, done, schema, lock)
-        publish(table, go, lock, output)
-        retire(table, go, output)
+        publish(table, go, lock)
+        retire(table, go)
     result = _summary(storage, go, time.monotonic() - started, resumed=isinstance(work, Go))
     _log.info(
         "compacted",

@@ -26,14 +26,14 @@ from compactor_daemon.claims import HeldClaim
 from compactor_daemon.compactor import Compacted
 from compactor_daemon.dispatch import (
     Action,
-    Look,
+    Relist,
     Request,
     Resume,
     Rules,
     Stop,
     Sweep,
     Take,
-    decide,
+    next_steps,
 )
 from compactor_daemon.failures import Parked, RetryOptions, Waits, Weight, weigh
 from compactor_daemon.limit import Limit
@@ -103,9 +103,9 @@ def _steady_ms() -> int:
 
 def _on_clock(pending: Pending, ahead_ms: int) -> Pending:
     """What waits until a moment of the machine's clock waits until the same moment of one so far ahead of it."""
-    match pending.standing:
+    match pending.readiness:
         case Waits(until_ms):
-            return replace(pending, standing=Waits(until_ms + ahead_ms))
+            return replace(pending, readiness=Waits(until_ms + ahead_ms))
     return pending
 
 
@@ -185,12 +185,12 @@ class Daemon:
         ):
             while True:
                 self._beat = time.monotonic()
-                decision = decide(self._states, self._stop, self._clock(), self._rules, self._chance.randrange)
-                for action in decision.actions:
+                steps = next_steps(self._states, self._stop, self._clock(), self._rules, self._chance.randrange)
+                for action in steps.actions:
                     self._act(action, workers, upkeep)
-                if decision.ended:
+                if steps.ended:
                     break
-                self._take_in(decision.wait_s)
+                self._take_in(steps.wait_s)
         if self._fatal is not None:
             raise self._fatal
         self.summary.left = {n: tuple(p.instant for p in t.pending) for n, t in self._states.items() if t.pending}
@@ -209,7 +209,7 @@ class Daemon:
             case Resume(table, instant):
                 self._resume(table, instant)
                 self._work[table, instant].go_on.put(None)
-            case Look(table):
+            case Relist(table):
                 self._change(table, busy=True)
                 upkeep.submit(self._upkeep, table, self._served[table].look, self._looked)
             case Request(table):
@@ -312,7 +312,7 @@ class Daemon:
         pending = tuple(_on_clock(p, now - clock_ms()) for p in found.pending)
         self._states[table] = self._states[table].after_look(pending, found.claimed, now, self._poll_ms)
         self._change(table, due=found.due and self._stop is None, available=self._served[table].claims.available)
-        parked = sum(isinstance(p.standing, Parked) for p in found.pending)
+        parked = sum(isinstance(p.readiness, Parked) for p in found.pending)
         self._observer.looked(table, len(found.pending), parked, found.oldest_s)
 
     def _requested(self, table: str, found: object) -> None:

@@ -9,7 +9,7 @@ from compactor_daemon.commit_record import compaction_commit, log_compaction_com
 from compactor_daemon.completed import completed_compaction
 from compactor_daemon.foreign import ForeignWatch
 from compactor_daemon.publish import check_unchanged
-from compactor_daemon.records import Go, Placement, decide
+from compactor_daemon.records import Go, Placement, write_fate
 from compactor_daemon.reserved import reserve
 from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.standing import refuse, standing_of
@@ -35,7 +35,7 @@ def decide_go(table: Table, attempt: Attempt, done: list[SliceDone], schema: Tab
         refuse(table, go.instant, standing_of(table, go))
         if completion is not None:
             reserve(table.storage, attempt.instant, attempt.number, completion)
-        decide(table.storage, attempt.instant, attempt.number, go.to_json(), go.nonce)
+        write_fate(table.storage, attempt.instant, attempt.number, go.to_json(), go.nonce)
         return go
 
 
@@ -72,7 +72,7 @@ def build_go(
     )
     commit = log_compaction_commit if attempt.plan.merges_logs else compaction_commit
     placements = tuple(
-        Placement(staged=d.staged, final=d.final, size=d.size)
+        Placement(staged=d.staged, final=d.final, size=d.size, output=d.output)
         for d in done
         if d.staged is not None and d.final is not None
     )

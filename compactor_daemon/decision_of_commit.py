@@ -14,8 +14,15 @@ def go_of_commit(table: Table, done: Instant) -> Go:
     """The decision that a completed commit of ours was made of."""
     storage, instant = table.storage, done.requested_time
     metadata = table.commit_metadata(done)
-    staged = {d.final: d.staged for d in finished_slices(storage, instant) if d.staged is not None}
+    finished = {d.final: d for d in finished_slices(storage, instant) if d.final is not None}
     nowhere = f"{instant_folder(instant)}/lost"
+
+    def placement(path: str, size: int) -> Placement:
+        one = finished.get(path)
+        if one is None or one.staged is None:
+            return Placement(staged=nowhere, final=path, size=size)
+        return Placement(staged=one.staged, final=path, size=size, output=one.output)
+
     return Go(
         instant=instant,
         attempt=max(attempts(storage, instant), default=1),
@@ -25,7 +32,7 @@ def go_of_commit(table: Table, done: Instant) -> Go:
         completed_path=table.instant_path(done),
         content=storage.read(table.instant_path(done)),
         placements=tuple(
-            Placement(staged=staged.get(stat.path, nowhere), final=stat.path, size=stat.file_size_in_bytes)
+            placement(stat.path, stat.file_size_in_bytes)
             for stats in metadata.partition_to_write_stats.values()
             for stat in stats
             if stat.path

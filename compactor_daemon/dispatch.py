@@ -1,6 +1,6 @@
 """What a daemon does next: a pure function of what it knows of its tables, of its own work, and of the clock.
 
-    look        list a table's timeline: every `poll_s`, or when the doorbell rang or a claim changed
+    relist      list a table's timeline: every `poll_s`, or when the doorbell rang or a claim changed
     request     schedule a compaction under the table lock (daemons with --schedule): when a look found one due
     sweep       finish what earlier daemons left behind of instants that are completed: at first, then now and then
     take        claim an instant and execute it: while fewer than `max_concurrent` are at work
@@ -20,7 +20,7 @@ from itertools import islice
 
 from compactor_daemon.failures import Waits
 from compactor_daemon.table_state import Pending, TableState
-from timeline.option import check_above_zero, check_least
+from timeline.option import check_above_zero, check_least, option
 
 
 class Order(Enum):
@@ -43,11 +43,13 @@ class Stop(Enum):
 class Rules:
     """The options the decisions follow; seconds."""
 
-    max_concurrent: int = 1
-    order: Order = Order.EARLIEST
-    poll_s: float = 10.0
-    sweep_s: float = 300.0
-    once: bool = False
+    max_concurrent: int = option(1, "instants at a time", least=1)
+    order: Order = option(
+        Order.EARLIEST, "which pending instant first: the earliest, or the one with the most log bytes"
+    )
+    poll_s: float = option(10.0, "how often each table's timeline is listed", flag="poll_interval", least=0.1)
+    sweep_s: float = option(300.0, "how often a table is searched for instants that were left behind")
+    once: bool = option(False, "end when nothing is left that can be done now")
 
     def __post_init__(self) -> None:
         check_least(self, {"max_concurrent": 1})
@@ -55,7 +57,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Relist:
     """List the table's timeline again."""
 
     table: str
@@ -91,11 +93,11 @@ class Resume:
     instant: str
 
 
-Action = Look | Request | Sweep | Take | Resume
+Action = Relist | Request | Sweep | Take | Resume
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class NextSteps:
     """What to do now; then how long to wait for news at most (seconds); `ended`: nothing is left to do, for ever."""
 
     actions: tuple[Action, ...] = ()
@@ -103,20 +105,20 @@ class Decision:
     ended: bool = False
 
 
-def decide(
+def next_steps(
     tables: Mapping[str, TableState], stop: Stop | None, now_ms: int, rules: Rules, pick: Callable[[int], int]
-) -> Decision:
+) -> NextSteps:
     """The next actions. `stop`: None while it is to go on. `pick(n)`: a number below n, by chance."""
     running = sum(len(t.running) for t in tables.values())
     if stop is not None:
-        return Decision(ended=running == 0 and not any(t.busy for t in tables.values()), wait_s=rules.poll_s)
+        return NextSteps(ended=running == 0 and not any(t.busy for t in tables.values()), wait_s=rules.poll_s)
     actions: list[Action] = [a for name, t in tables.items() if (a := _upkeep(name, t, now_ms)) is not None]
     free = rules.max_concurrent - sum(t.slots for t in tables.values())
     resumed = _resumed(tables)[: max(0, free)]
     takes = _takes(tables, free - len(resumed), now_ms, rules, pick)
     if rules.once and not actions and not takes and running == 0 and _at_rest(tables):
-        return Decision(ended=True)
-    return Decision(actions=(*actions, *resumed, *takes), wait_s=0.0 if takes else _wait_s(tables, now_ms, rules))
+        return NextSteps(ended=True)
+    return NextSteps(actions=(*actions, *resumed, *takes), wait_s=0.0 if takes else _wait_s(tables, now_ms, rules))
 
 
 def _upkeep(name: str, table: TableState, now_ms: int) -> Action | None:
@@ -125,7 +127,7 @@ def _upkeep(name: str, table: TableState, now_ms: int) -> Action | None:
     if table.due:
         return Request(name)
     if now_ms >= table.look_at:
-        return Look(name)
+        return Relist(name)
     return Sweep(name) if now_ms >= table.sweep_at and table.available else None
 
 
@@ -160,7 +162,7 @@ def _at_rest(tables: Mapping[str, TableState]) -> bool:
 def _wait_s(tables: Mapping[str, TableState], now_ms: int, rules: Rules) -> float:
     """Until the next thing that happens by itself; news ends the wait earlier."""
     moments = [m for t in tables.values() if not t.busy for m in (t.look_at, t.sweep_at)]
-    moments += [p.standing.until_ms for t in tables.values() for p in t.pending if isinstance(p.standing, Waits)] + [
+    moments += [p.readiness.until_ms for t in tables.values() for p in t.pending if isinstance(p.readiness, Waits)] + [
         until for t in tables.values() for until in t.postponed.values()
     ]
     later = [m for m in moments if m > now_ms]

@@ -22,7 +22,7 @@ from compactor_daemon.spark_start import StartingSpark
 from timeline.errors import PhantombaseError, SparkError
 from timeline.storage import Storage
 
-Progress = Callable[[int, int], None]
+SliceProgress = Callable[[int, int], None]
 """Called with (slices done, slices in all) while tasks run; what it raises ends them."""
 
 _POLL_S = 0.2
@@ -36,7 +36,7 @@ class Runner(Protocol):
     `progress` is called several times a second. When it raises, what has not begun is cancelled, and it is raised.
     """
 
-    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: Progress) -> list[SliceDone]:
+    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
         """Runs all tasks."""
         ...
 
@@ -68,7 +68,7 @@ class LocalRunner:
     def __init__(self, threads: int) -> None:
         self._threads = threads
 
-    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: Progress) -> list[SliceDone]:
+    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
         """See `Runner`."""
         with ThreadPoolExecutor(self._threads) as pool:
             # Each with a context of its own: what the caller bound for its logs goes with it.
@@ -100,7 +100,7 @@ class SparkRunner:
         except Exception:  # no answer from its JVM, in whatever words
             return True
 
-    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: Progress) -> list[SliceDone]:
+    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
         """See `Runner`. SparkError when Spark did not start."""
         context = self._spark.context()
         group = f"phantombase-{tasks[0].instant}-{tasks[0].attempt}-{uuid.uuid4().hex}"

@@ -29,7 +29,7 @@ from timeline.errors import (
     UsageError,
 )
 from timeline.fields import Fields
-from timeline.option import check_above_zero, check_least
+from timeline.option import check_above_zero, check_least, least_of, option
 from timeline.storage import Storage
 
 _FOLDER = "failures"
@@ -42,12 +42,12 @@ _DOUBLINGS_MAX = 64
 class RetryOptions:
     """How often a failed instant is tried again; seconds."""
 
-    retries: int = 8
-    backoff_s: float = 10.0
-    backoff_max_s: float = 3600.0
+    retries: int = option(8, "tries after a failure before an instant is parked", least=0)
+    backoff_s: float = option(10.0, "wait after a failure; it doubles each time", least=0)
+    backoff_max_s: float = option(3600.0, "the longest wait after a failure")
 
     def __post_init__(self) -> None:
-        check_least(self, {"retries": 0})
+        check_least(self, least_of(RetryOptions))
         check_above_zero(self, "backoff_s", "backoff_max_s")
         if self.backoff_s > self.backoff_max_s:
             raise UsageError(
@@ -86,7 +86,7 @@ class Parked:
     reason: str
 
 
-Standing: TypeAlias = Ready | Waits | Parked
+Readiness: TypeAlias = Ready | Waits | Parked
 
 
 class Weight(Enum):
@@ -113,7 +113,7 @@ def weigh(error: Exception) -> Weight:
     return Weight.RETRY
 
 
-def standing(failures: Sequence[Failure], now_ms: int, options: RetryOptions) -> Standing:
+def readiness(failures: Sequence[Failure], now_ms: int, options: RetryOptions) -> Readiness:
     """Whether an instant may be tried now (pure)."""
     if not failures:
         return Ready()

@@ -26,16 +26,13 @@ from timeline.log_decode import content_of
 from timeline.log_fold import Winners
 from timeline.log_scan import Selection, select_blocks
 from timeline.log_spill import LogSpill
-from timeline.log_write import LogFormat, Parts, copied_block, data_block, delete_block, split_rows
+from timeline.log_write import BLOCK_BYTES, LogFormat, Parts, copied_block, data_block, delete_block, split_rows
 from timeline.merge import SliceMerge
 from timeline.slice_log import LogCounts, count_blocks, read_logs, slice_blocks
 from timeline.slice_rules import SliceRules
 from timeline.staged import staged_output
 from timeline.storage import Storage
 from timeline.view import FileSlice
-
-_BLOCK_BYTES = 128 << 20
-"""Rows of one log block. Hudi's limit is 256 MiB (`hoodie.logfile.data.block.max.size`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +146,7 @@ def _staged(storage: Storage, path: str, rules: SliceRules) -> LogTotals:
 def _blocks(rows: pa.Table, won: Winners, partition: str, head: _Head) -> Iterator[Parts]:
     """The winners of some keys: their rows, then the keys to delete, natural ones apart from those with a value."""
     common: dict[str, Any] = {"instant": head.instant, "schema_text": head.schema_text, "compacted": head.compacted}
-    for part in split_rows(rows, _BLOCK_BYTES):
+    for part in split_rows(rows, BLOCK_BYTES):
         yield data_block(part, log_format=head.log_format, codec=head.codec, **common)
     for natural in (True, False):
         chosen = pa.array(~won.is_update & (won.natural == natural))

@@ -13,7 +13,7 @@ from compactor_daemon.claims import Claim
 from compactor_daemon.failures import Failure, read_failures
 from compactor_daemon.foreign import ForeignTrace, foreign_trace
 from compactor_daemon.records import REVOKED, Fate, is_revoked, read_fates, why_revoked
-from compactor_daemon.standing import Ruling, Seen, look_at_planned, rule, standing_of
+from compactor_daemon.standing import Evidence, Ruling, evidence_of_planned, rule, standing_of
 from timeline.active import Timeline
 from timeline.commit_metadata import CommitMetadata
 from timeline.errors import MalformedError, MissingFileError, PhantombaseError
@@ -63,7 +63,7 @@ class TableLook:
     recent: tuple[tuple[Instant, CommitMetadata | PhantombaseError], ...]
 
 
-def look(table: Table, claims: Claimed = None, *, recent: int = 0) -> TableLook:
+def look_at_table(table: Table, claims: Claimed = None, *, recent: int = 0) -> TableLook:
     """Looks at a table; run it under `consistent`. `recent`: how many completed compactions at most.
 
     `claims` were asked before: a claim given back since may show for a moment, none is overlooked but those younger
@@ -86,15 +86,15 @@ def look(table: Table, claims: Claimed = None, *, recent: int = 0) -> TableLook:
     )
 
 
-def _seen(table: Table) -> Seen | PhantombaseError:
+def _seen(table: Table) -> Evidence | PhantombaseError:
     try:
-        return look_at_planned(table)
+        return evidence_of_planned(table)
     except PhantombaseError as error:
         return error
 
 
 def _instant(
-    table: Table, pending: Instant, listings: dict[str, Mapping[str, Entry]], seen: Seen | PhantombaseError
+    table: Table, pending: Instant, listings: dict[str, Mapping[str, Entry]], seen: Evidence | PhantombaseError
 ) -> InstantLook | PhantombaseError:
     storage, instant = table.storage, pending.requested_time
     try:
@@ -135,7 +135,7 @@ def _kinds(fates: _Fates, revoked: set[int]) -> Mapping[int, str | None] | Phant
 
 
 def _ruling(
-    table: Table, pending: Instant, fates: _Fates, revoked: set[int], seen: Seen | PhantombaseError
+    table: Table, pending: Instant, fates: _Fates, revoked: set[int], seen: Evidence | PhantombaseError
 ) -> Ruling | PhantombaseError:
     """Without the lock: what is found may be another the next moment, as all of a look."""
     if isinstance(fates, PhantombaseError):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
+from typing import Any
 
 from timeline.errors import UsageError
-from timeline.heartbeat import EXPIRY_S
-from timeline.option import check_above_zero, check_below, check_finite, check_least, option
+from timeline.heartbeat import BEAT_S, EXPIRY_S
+from timeline.option import check_above_zero, check_below, check_finite, check_least, least_of, option
 
 
 class Executor(Enum):
@@ -45,21 +46,47 @@ class OutputOptions:
     """How slices are merged and base files written (stages: merge, write)."""
 
     codec: Codec = option(Codec.ZSTD, "compression of written base files")
-    row_group_rows: int = option(500_000, "rows of a Parquet row group")
+    row_group_rows: int = option(500_000, "rows of a Parquet row group", least=1)
     bloom: Bloom = option(Bloom.ON, "key filter in the footer, for Hudi's BLOOM index")
-    batch_rows: int = option(65_536, "rows of a base file merged at a time")
-    memory_limit: int = option(1 << 30, "memory of one slice's merge, like 512m; log data beyond it is spilled")
+    batch_rows: int = option(65_536, "rows of a base file merged at a time", least=1)
+    memory_limit: int = option(
+        1 << 30, "memory of one slice's merge, like 512m; log data beyond it is spilled", size=True, least=32 << 20
+    )
     spill_dir: str | None = option(
-        None, "folder for log data beyond the memory limit; default: the system's for temporary files"
+        None, "folder for log data beyond the memory limit; default: the system's for temporary files", metavar="FOLDER"
     )
 
     def __post_init__(self) -> None:
-        check_least(self, _LEAST)
+        check_least(self, least_of(OutputOptions))
         if self.spill_dir is not None and not os.path.isdir(self.spill_dir):
             raise UsageError("spill-dir is not a directory", path=self.spill_dir)
 
 
-_LEAST = {"row_group_rows": 1, "batch_rows": 1, "memory_limit": 32 << 20}
+def output_to_json(output: OutputOptions | None) -> dict[str, Any] | None:
+    """As stored in records of attempts."""
+    return None if output is None else {**asdict(output), "codec": output.codec.value, "bloom": output.bloom.value}
+
+
+def output_from_json(values: object) -> OutputOptions | None:
+    """Inverse of `output_to_json`; unknown fields are ignored, and a spill folder that is not on this machine.
+
+    None also for a value this release does not know: no decision may become unreadable by it. The options serve to make
+    a lost file again, and that file's size and books are checked.
+    """
+    if not isinstance(values, dict):
+        return None
+    folder = values.get("spill_dir")
+    try:
+        return OutputOptions(
+            codec=Codec(values["codec"]),
+            row_group_rows=int(values["row_group_rows"]),
+            bloom=Bloom(values["bloom"]),
+            batch_rows=int(values["batch_rows"]),
+            memory_limit=int(values["memory_limit"]),
+            spill_dir=folder if isinstance(folder, str) and os.path.isdir(folder) else None,
+        )
+    except (KeyError, TypeError, ValueError, OverflowError, UsageError):
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +95,20 @@ class ExecuteOptions:
 
     executor: Executor = option(Executor.SPARK, "where file slices are compacted")
     master: str = option("local[*]", "Spark master")
-    threads: int = option(os.cpu_count() or 1, "slices at a time with --executor local")
+    threads: int = option(os.cpu_count() or 1, "slices at a time with --executor local", least=1)
     driver_memory: str = option("1g", "memory of the Spark driver JVM")
-    executor_memory: str | None = option(None, "memory of a Spark executor JVM on a cluster; default: Spark's")
-    max_executors: int | None = option(
-        None, "on a cluster: one executor for each file slice that waits, at most so many, and none while idle"
+    executor_memory: str | None = option(
+        None, "memory of a Spark executor JVM on a cluster; default: Spark's", metavar="SIZE"
     )
-    spark_conf: tuple[tuple[str, str], ...] = option((), "a setting of Spark, which wins over what is set here")
+    max_executors: int | None = option(
+        None, "on a cluster: one executor for each file slice that waits, at most so many, and none while idle", least=1
+    )
+    spark_conf: tuple[tuple[str, str], ...] = option(
+        (), "a setting of Spark, which wins over what is set here", metavar="NAME=VALUE"
+    )
 
     def __post_init__(self) -> None:
-        check_least(self, {"threads": 1, "max_executors": 1})
+        check_least(self, least_of(ExecuteOptions))
         for name, value in self.spark_conf:
             if not name.startswith("spark."):
                 raise UsageError("not a setting of Spark", expected="spark.NAME=VALUE", found=f"{name}={value}")
@@ -112,23 +143,23 @@ _SPARK_NAMES = {
 class AttemptOptions:
     """Patience of one attempt (stages: claim, open, decide); seconds but for the last."""
 
-    foreign_grace_s: float = option(3600.0, "a Hudi compactor without sign of life for so long counts as dead")
-    foreign_look_s: float = option(3.0, "how often we look for a Hudi compactor while file slices are staged")
-    heartbeat_s: float = option(30.0, "how often our heartbeat, which Hudi 1.2+ respects, is refreshed")
+    foreign_grace_s: float = option(3600.0, "a Hudi compactor without sign of life for so long counts as dead", least=0)
+    foreign_look_s: float = option(3.0, "how often we look for a Hudi compactor while file slices are staged", least=0)
+    heartbeat_s: float = option(BEAT_S, "how often our heartbeat, which Hudi 1.2+ respects, is refreshed")
     heartbeat_expiry_s: float = option(EXPIRY_S, "a heartbeat of Hudi older than this is no sign of life")
-    barrier_s: float = option(300.0, "how long to wait for writes that began before the compaction; daemons wait on")
-    barrier_poll_s: float = option(1.0, "how often the barrier looks")
-    claim_wait_s: float = option(0.0, "how long to wait for another phantombase compactor on the table")
-    redo_max: int = option(5, "rounds of staging when inputs keep changing")
+    barrier_s: float = option(
+        300.0, "how long to wait for writes that began before the compaction; daemons wait on", least=0
+    )
+    barrier_poll_s: float = option(1.0, "how often the barrier looks", least=0)
+    claim_wait_s: float = option(
+        0.0, "how long to wait for another phantombase compactor on the table", flag="wait", least=0
+    )
+    redo_max: int = option(5, "rounds of staging when inputs keep changing", least=1)
 
     def __post_init__(self) -> None:
-        check_finite(self, _LEAST_S)
-        check_least(self, {"redo_max": 1})
+        check_finite(self, least_of(AttemptOptions))
         check_above_zero(self, "heartbeat_s", "heartbeat_expiry_s")
         check_below(self, "heartbeat_s", "heartbeat_expiry_s")
-
-
-_LEAST_S = dict.fromkeys(("foreign_grace_s", "foreign_look_s", "barrier_s", "barrier_poll_s", "claim_wait_s"), 0)
 
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -140,3 +171,9 @@ def parse_bytes(text: str) -> int:
     if match is None:
         raise UsageError("not a size", expected="like 512m or 2g", found=text)
     return int(float(match[1]) * _UNITS[match[2]])
+
+
+def print_bytes(size: int) -> str:
+    """A size as `parse_bytes` reads it, in the largest unit of which it is a whole number."""
+    unit = max((u for u, of in _UNITS.items() if size % of == 0 and size >= of), key=_UNITS.__getitem__, default="")
+    return f"{size // _UNITS[unit]}{unit}"

@@ -22,7 +22,6 @@ from compactor_daemon.completed import (
     remove_placed,
 )
 from compactor_daemon.foreign import inflight_path
-from compactor_daemon.options import OutputOptions
 from compactor_daemon.records import Go, Placement, is_revoked
 from compactor_daemon.replaced import without_groups
 from compactor_daemon.restore import merge_again
@@ -57,18 +56,17 @@ def check_unchanged(table: Table, version: int, instant: str) -> None:
         )
 
 
-def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> None:
+def publish(table: Table, go: Go, lock: TableLock) -> None:
     """Gives the decided files their final names and completes the instant; may be repeated.
 
     ConflictError: somebody else completed the instant first, the decision does not stand any more (`standing`), or the
-    table changed: what only `go` names has no final name then. `output`: how a file is written that has to be merged
-    again.
+    table changed: what only `go` names has no final name then.
     """
     table = table.reload()
     placed, update = replace(go, placements=()), None
     if completed_compaction(table, go.instant) is None and _may_stand(table, go):
         placed = without_groups(go, table.facts.replaced_groups(table.load_timeline()), table.layout)
-        _place_all(table, placed, output)
+        _place_all(table, placed)
         update = prepare(table, _change(table, placed))
     with lock.hold("complete a compaction"):
         table = table.reload()
@@ -81,7 +79,7 @@ def publish(table: Table, go: Go, lock: TableLock, output: OutputOptions) -> Non
         remove_placed(table, go, keep={p.final for p in kept.placements})
         if kept.placements != placed.placements:  # it did not stand at first; or a file group was replaced meanwhile
             update = None
-        _place_all(table, kept, output, but=frozenset(placed.placements))
+        _place_all(table, kept, but=frozenset(placed.placements))
         _complete(table, go, kept, update)
 
 
@@ -162,7 +160,7 @@ def _may_stand(table: Table, go: Go) -> bool:
     return standing_of(table, go).standing is Standing.STANDS
 
 
-def _place_all(table: Table, go: Go, output: OutputOptions, but: Collection[Placement] = ()) -> None:
+def _place_all(table: Table, go: Go, but: Collection[Placement] = ()) -> None:
     """All files of a decision get their final names, but for those that have them.
 
     ConflictError: a partition was removed. A file placed there would make a folder that no listing takes for one.
@@ -176,9 +174,6 @@ def _place_all(table: Table, go: Go, output: OutputOptions, but: Collection[Plac
                 todo="Restore it. Where it is gone on purpose, take the compaction back: "
                 f"compactor-daemon unschedule TABLE {go.instant}.",
             )
-    for placement in go.placements:
-        if placement not in but:
-            place(table, go, placement, output)
 
 
 def _check_publishable(table: Table, go: Go) -> None:
@@ -202,17 +197,17 @@ def _check_publishable(table: Table, go: Go) -> None:
         raise _taken_back(go)
 
 
-def place(table: Table, go: Go, placement: Placement, output: OutputOptions) -> None:
+def place(table: Table, go: Go, placement: Placement) -> None:
     """Gives one file of a decision its final name, see `place_staged`; merged again where its staged copy is gone."""
-    place_staged(table.storage, lambda: _staged(table, go, placement, output), placement.final, placement.size)
+    place_staged(table.storage, lambda: _staged(table, go, placement), placement.final, placement.size)
 
 
-def _staged(table: Table, go: Go, placement: Placement, output: OutputOptions) -> str:
+def _staged(table: Table, go: Go, placement: Placement) -> str:
     if table.storage.find(placement.staged) is not None:
         return placement.staged
     if is_revoked(table.storage, go.instant, go.attempt):
         raise _taken_back(go)
-    return merge_again(table, go, placement, output)
+    return merge_again(table, go, placement)
 
 
 def _taken_back(go: Go) -> ConflictError:

@@ -17,11 +17,12 @@ import json
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import structlog
 
+from compactor_daemon.options import OutputOptions, output_from_json, output_to_json
 from timeline.attempt_names import (
     DEAD,
     GO,
@@ -50,16 +51,29 @@ _FATE_TODO = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """A staged file, the final name it gets, and its size in bytes. Paths are relative to the table base."""
+    """A staged file, the final name it gets, and its size in bytes. Paths are relative to the table base.
+
+    `output`: the options it was written with, which make the same file again; None in records of earlier versions.
+    """
 
     staged: str
     final: str
     size: int
+    output: OutputOptions | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As stored in a `go`."""
+        return {"staged": self.staged, "final": self.final, "size": self.size, "output": output_to_json(self.output)}
 
     @staticmethod
     def of(fields: Fields) -> Placement:
         """That of a record; MalformedError."""
-        return Placement(staged=fields.text("staged"), final=fields.text("final"), size=fields.whole("size"))
+        return Placement(
+            staged=fields.text("staged"),
+            final=fields.text("final"),
+            size=fields.whole("size"),
+            output=output_from_json(fields.values.get("output")),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +100,9 @@ class Go:
 
     def to_json(self) -> bytes:
         """As stored."""
-        body = {**asdict(self), "content": base64.b64encode(self.content).decode()}
-        return dump({"fate": GO, **body})
+        plain = asdict(replace(self, placements=()))
+        content, placements = base64.b64encode(self.content).decode(), [p.to_json() for p in self.placements]
+        return dump({"fate": GO, **plain, "content": content, "placements": placements})
 
     @staticmethod
     def of(fields: Fields) -> Go:
@@ -148,7 +163,7 @@ def read_fates(storage: Storage, instant: str) -> dict[int, Fate | None]:
     return found
 
 
-def decide(storage: Storage, instant: str, attempt: int, record: bytes, nonce: str) -> None:
+def write_fate(storage: Storage, instant: str, attempt: int, record: bytes, nonce: str) -> None:
     """Writes an attempt's fate; AttemptDeadError when it had another one already.
 
     Three outcomes: ours is there, another is there, or the call failed: then the record is read back.
@@ -193,7 +208,7 @@ def declare_dead(storage: Storage, instant: str, by: str) -> list[int]:
     undecided = [number for number, fate in read_fates(storage, instant).items() if fate is None]
     for number in undecided:
         nonce = uuid.uuid4().hex
-        decide(storage, instant, number, dead_record(nonce, by), nonce)
+        write_fate(storage, instant, number, dead_record(nonce, by), nonce)
     return undecided
 
 

@@ -1,7 +1,8 @@
 """Merges one file of a decided compaction again, when the published file and its staged copy are both lost.
 
-Its inputs live until a clean. The commit names sizes and books, so the new file must have both: the same rows under the
-same options give them, another library may not, and then the instant stays as it is and says so.
+Its inputs live until a clean. The commit names sizes and books, so the new file must have both. The decision
+names the options the file was written with, and the same rows under the same options give them. Another library may
+not, and then the instant stays as it is and says so.
 """
 
 from __future__ import annotations
@@ -20,13 +21,19 @@ from timeline.errors import StorageError
 from timeline.file_name import LogFileName, parse_data_file
 from timeline.table import Table
 
+_TODO = "Run again with the release that decided, and the libraries it had."
+_TODO_UNKNOWN = (
+    "The decision does not tell the options it was made with, so the defaults were taken. Run the release that "
+    "decided, with the codec, bloom, row group and memory options it had."
+)
 
-def merge_again(table: Table, go: Go, placement: Placement, output: OutputOptions) -> str:
+
+def merge_again(table: Table, go: Go, placement: Placement) -> str:
     """The path of a new staged file for one placement of a decision.
 
     MissingFileError: an input is gone too. StorageError: the new file is not the decided one.
     """
-    plan = table.compaction_plan(go.instant)
+    plan, output = table.compaction_plan(go.instant), placement.output or OutputOptions()
     name = parse_data_file(placement.final.rpartition("/")[2])
     assert name is not None
     position, attempt = (int(part) for part in str(name.token).split("-")[:2])
@@ -53,7 +60,7 @@ def merge_again(table: Table, go: Go, placement: Placement, output: OutputOption
             instant=go.instant,
             expected=f"{placement.size} bytes and the books of the commit",
             found=f"{done.size} bytes",
-            todo="Run again with the codec, bloom, row group and memory options and the release that decided. "
+            todo=f"{_TODO if placement.output is not None else _TODO_UNKNOWN} "
             "Until then nothing of the compaction is removed.",
         )
     return done.staged

@@ -13,7 +13,6 @@ import structlog
 
 from compactor_daemon.completed import completed_compaction, is_ours, named_files, remove_placed
 from compactor_daemon.decision_of_commit import go_of_commit
-from compactor_daemon.options import OutputOptions
 from compactor_daemon.publish import place
 from compactor_daemon.records import STAGED_ENDINGS, Go, decisions, declare_dead, is_revoked
 from compactor_daemon.replaced import placed_group
@@ -37,11 +36,10 @@ from timeline.view import GroupKey
 _log = structlog.get_logger()
 
 
-def retire(table: Table, go: Go, output: OutputOptions) -> None:
+def retire(table: Table, go: Go) -> None:
     """Places what is missing again, then removes strays of the instant, staged data and the heartbeat.
 
-    MissingFileError: the decision is not published. ConflictError: a rollback names the instant. `output`: as for
-    `publish`.
+    MissingFileError: the decision is not published. ConflictError: a rollback names the instant.
     """
     table = table.reload()
     done = completed_compaction(table, go.instant)
@@ -68,7 +66,7 @@ def retire(table: Table, go: Go, output: OutputOptions) -> None:
         newer = any(timeline.is_committed(n.instant) for n in later)
         is_replaced = mine is not None and (partition, mine.file_id) in replaced
         if not newer and (mine in names[partition] or not is_replaced):
-            place(table, go, placement, output)
+            place(table, go, placement)
     keep_books(table, go, done)
     _remove_strays(table, done, _groups(table, go))
     remove_staged(table.storage, go.instant)
@@ -140,7 +138,7 @@ _ABANDONED_MS = 3_600_000
 """A file being written for so long has lost its writer."""
 
 
-def finish_completed(table: Table, lock: TableLock, output: OutputOptions) -> None:
+def finish_completed(table: Table, lock: TableLock) -> None:
     """Brings instants that are no longer pending to their end: what earlier runs, killed there, had left.
 
     Each for itself: the first error is raised when the others are done.
@@ -148,7 +146,7 @@ def finish_completed(table: Table, lock: TableLock, output: OutputOptions) -> No
     failed: PhantombaseError | None = None
     for instant in littered_instants(table):
         try:
-            finish(table, instant, lock, output)
+            finish(table, instant, lock)
         except PhantombaseError as error:
             _log.warning("not_finished", instant=instant, error=str(error))
             failed = failed or error
@@ -164,7 +162,7 @@ def littered_instants(table: Table) -> tuple[str, ...]:
     return tuple(i for i in recorded if i not in pending and _is_littered(table.storage, i))
 
 
-def finish(table: Table, instant: str, lock: TableLock, output: OutputOptions) -> None:
+def finish(table: Table, instant: str, lock: TableLock) -> None:
     """Cleans up behind an instant that is no longer pending.
 
     Completed by this project: retired. Completed by a Hudi compactor, or gone from the timeline: what was placed and
@@ -178,12 +176,12 @@ def finish(table: Table, instant: str, lock: TableLock, output: OutputOptions) -
     except MalformedError:
         if done is None:
             raise
-        _finish_by_commit(table, done, output)
+        _finish_by_commit(table, done)
         return
     go = next((one for one in made if not is_revoked(storage, instant, one.attempt)), None)
     if done is not None:
         if go is not None and is_ours(table, done, go):
-            retire(table, go, output)
+            retire(table, go)
         if not _lost_removed(table, done, made, lock):
             return
     elif made and not _taken_back(table, instant, lock):
@@ -222,10 +220,10 @@ def _taken_back(table: Table, instant: str, lock: TableLock) -> bool:
     return True
 
 
-def _finish_by_commit(table: Table, done: Instant, output: OutputOptions) -> None:
+def _finish_by_commit(table: Table, done: Instant) -> None:
     """Cleans up behind a completed compaction of which it cannot be read how it was decided: its commit tells."""
     if LEDGER in table.commit_metadata(done).extra_metadata:
-        retire(table, go_of_commit(table, done), output)
+        retire(table, go_of_commit(table, done))
         return
     plan = table.compaction_plan(done.requested_time)
     _remove_strays(table, done, plan.groups)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
 
 import structlog
 
@@ -15,7 +17,6 @@ from compactor_daemon.compactor import (
     pending_instants,
     preflight,
 )
-from compactor_daemon.execute import Progress as TaskProgress
 from compactor_daemon.execute import Runner, open_runner
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
@@ -23,14 +24,17 @@ from compactor_daemon.probe import probe
 from compactor_daemon.retire import finish_completed, littered_instants
 from timeline.attempt_names import recorded_instants
 from timeline.clock_options import ClockOptions
-from timeline.console import progress
 from timeline.errors import LockError, PhantombaseError, SparkError, StoppedError
-from timeline.lock import TableLock, table_lock
+from timeline.lock import table_lock
 from timeline.metadata_table.drop import drop_metadata_table
 from timeline.metadata_table.update import check_keepable
 from timeline.table import Table
 
 _log = structlog.get_logger()
+
+
+InstantProgress: TypeAlias = Callable[[str, int, int], None]
+"""Called with (instant, file slices done, file slices in all) while an instant's file slices are staged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +57,7 @@ def run_compactions(
     runner: Runner | None = None,
     limit: Limit | None = None,
     clock: ClockOptions | None = None,
+    progress: InstantProgress = lambda *_: None,
 ) -> Compactions:
     """Executes pending compactions, earliest first. Everything that is refused is refused before the first write.
 
@@ -62,6 +67,7 @@ def run_compactions(
     `runner`: one that is open already (a warm Spark session); otherwise one is opened as `execute` says.
     `limit`: once it is reached nothing new begins, and an instant whose slices are being staged is left to the next
     run, which adopts the finished ones. An instant that is decided is brought to its end. `clock`: see `Table`.
+    `progress`: is told how far an instant is, several times a second.
     """
     limit = limit or Limit()
     table = Table.open(path).with_clock(clock or ClockOptions())
@@ -83,12 +89,23 @@ def run_compactions(
         open_.enter_context(claim(table, attempt.claim_wait_s))
         table = drop_metadata_table(table, held) if drop_metadata else table.reload()
         with run.parking("what earlier runs left"):
-            finish_completed(table, held, output)
+            finish_completed(table, held)
         if instants:  # else there was only something to clean up: no executor is started
-            run.each(
-                pending_instants(table, instant),
-                lambda one: _compact(table, one, held, running, output, attempt, limit),
-            )
+
+            def compact(one: str) -> Compacted:
+                limit.check_begin()
+                return compact_instant(
+                    table,
+                    one,
+                    lock=held,
+                    runner=running,
+                    progress=partial(progress, one),
+                    output=output,
+                    options=attempt,
+                    limit=limit,
+                )
+
+            run.each(pending_instants(table, instant), compact)
     if run.parked is not None:
         raise run.parked
     if run.left:
@@ -131,34 +148,3 @@ class _Run:
 
 
 _ENDS_ALL = (StoppedError, SparkError, LockError)
-
-
-def _compact(
-    table: Table,
-    instant: str,
-    lock: TableLock,
-    runner: Runner,
-    output: OutputOptions,
-    attempt: AttemptOptions,
-    limit: Limit,
-) -> Compacted:
-    limit.check_begin()
-    with _reported(table, instant) as report:
-        return compact_instant(
-            table, instant, lock=lock, runner=runner, progress=report, output=output, options=attempt, limit=limit
-        )
-
-
-@contextmanager
-def _reported(table: Table, instant: str) -> Iterator[TaskProgress]:
-    """A progress bar over the file slices of an instant."""
-    slices = len(table.compaction_plan(instant).operations)
-    with progress(slices, f"compacting {instant}") as bar:
-        shown = 0
-
-        def report(done: int, total: int) -> None:
-            nonlocal shown
-            bar.advance(max(0, done - shown))
-            shown = max(shown, done)
-
-        yield report

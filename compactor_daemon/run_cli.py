@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import FrameType
 from typing import Annotated, Any
 
@@ -14,96 +14,39 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from compactor_daemon.cli_options import (
-    ATTEMPT,
-    CLOCK,
-    EXECUTE,
-    OUTPUT,
-    Barrier,
-    BatchRows,
-    BloomOption,
-    ClockSkew,
-    CodecOption,
-    Conf,
-    DriverMemory,
-    ExecutorMemory,
-    ExecutorOption,
-    ForeignGrace,
-    Json,
-    Lock,
-    Master,
-    MaxExecutors,
-    MemoryLimit,
-    RowGroupRows,
-    SparkConf,
-    SpillDir,
-    Threads,
-    Timezone,
-    check_writers_known,
-    execute_options,
-    output_options,
-)
+from compactor_daemon.cli_options import ATTEMPT, CLOCK, EXECUTE, OUTPUT, Json, Lock, check_writers_known
 from compactor_daemon.daemon import Daemon, Summary
-from compactor_daemon.dispatch import Order, Rules, Stop
+from compactor_daemon.dispatch import Rules, Stop
 from compactor_daemon.failures import RetryOptions
 from compactor_daemon.health import Health, serve
 from compactor_daemon.metrics import Metrics
-from compactor_daemon.option_params import offers
-from compactor_daemon.options import AttemptOptions
+from compactor_daemon.option_params import Only, offers
+from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
 from compactor_daemon.serve import open_daemon
 from compactor_daemon.served_table import Settings
-from compactor_daemon.zookeeper_cli import (
-    SESSION_S,
-    Ca,
-    Cert,
-    DigestFile,
-    Folder,
-    Hosts,
-    Key,
-    kept_hosts,
-    zookeeper_options,
-)
+from compactor_daemon.zookeeper_cli import ZOOKEEPER, ZooKeeperFlags
 from timeline.clock_options import ClockOptions
 from timeline.console import EXIT_FAILED, configure_logging, emit, plural
 from timeline.errors import UsageError
 from timeline.heartbeat import process_name
+from timeline.option import help_of
 from timeline.schedule_options import ScheduleOptions
 
 _RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
 _KILLED = 128
 
 
-@offers("requests", _SCHEDULE)
+@offers
 def run_daemon(
     tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="base paths of the tables")],
-    zookeeper: Hosts = None,
-    zookeeper_dir: Folder = None,
-    zookeeper_session: Annotated[
-        float,
-        typer.Option(min=1, metavar="SECONDS", help="after so long without a sign of life a daemon's claims are free"),
-    ] = SESSION_S,
-    zookeeper_digest_file: DigestFile = None,
-    zookeeper_ca: Ca = None,
-    zookeeper_cert: Cert = None,
-    zookeeper_key: Key = None,
-    once: Annotated[bool, typer.Option("--once", help="end when nothing is left that can be done now")] = False,
-    max_concurrent: Annotated[int, typer.Option(min=1, help="instants at a time")] = _RULES.max_concurrent,
-    order: Annotated[
-        Order, typer.Option(help="which pending instant first: the earliest, or the one with the most log bytes")
-    ] = _RULES.order,
-    poll_interval: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="how often each table's timeline is listed")
-    ] = _RULES.poll_s,
+    zookeeper: ZooKeeperFlags = ZOOKEEPER,
+    once: Annotated[bool, typer.Option("--once", help=help_of(Rules, "once"))] = False,
+    rules: Annotated[Rules, Only("max_concurrent", "order", "poll_s")] = _RULES,
     on_term: Annotated[
         Stop,
         typer.Option(help="on SIGTERM or SIGINT: finish the instants at work, or hand them over to other daemons"),
     ] = Stop.FINISH,
-    retries: Annotated[int, typer.Option(min=0, help="tries after a failure before an instant is parked")] = (
-        _RETRY.retries
-    ),
-    backoff: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="wait after a failure; it doubles each time")
-    ] = _RETRY.backoff_s,
+    retry: Annotated[RetryOptions, Only("retries", "backoff_s")] = _RETRY,
     schedule: Annotated[
         bool, typer.Option("--schedule", help="also request compactions, when due; needs --lock or --sole-writer")
     ] = False,
@@ -112,24 +55,10 @@ def run_daemon(
     ] = False,
     requests: ScheduleOptions = _SCHEDULE,
     lock: Lock = None,
-    executor: ExecutorOption = EXECUTE.executor,
-    master: Master = EXECUTE.master,
-    threads: Threads = EXECUTE.threads,
-    driver_memory: DriverMemory = EXECUTE.driver_memory,
-    executor_memory: ExecutorMemory = None,
-    max_executors: MaxExecutors = None,
-    spark_conf: SparkConf = None,
-    codec: CodecOption = None,
-    bloom: BloomOption = None,
-    row_group_rows: RowGroupRows = OUTPUT.row_group_rows,
-    batch_rows: BatchRows = OUTPUT.batch_rows,
-    memory_limit: MemoryLimit = None,
-    spill_dir: SpillDir = None,
-    conf: Conf = None,
-    foreign_grace: ForeignGrace = ATTEMPT.foreign_grace_s,
-    barrier: Barrier = ATTEMPT.barrier_s,
-    timezone: Timezone = CLOCK.timezone,
-    clock_skew: ClockSkew = CLOCK.clock_skew_s,
+    execute: ExecuteOptions = EXECUTE,
+    output: OutputOptions = OUTPUT,
+    attempt: Annotated[AttemptOptions, Only("foreign_grace_s", "barrier_s")] = ATTEMPT,
+    clock: ClockOptions = CLOCK,
     metrics_port: Annotated[
         int | None,
         typer.Option(min=0, max=65535, metavar="PORT", help="serve /metrics (Prometheus), /healthz and /readyz there"),
@@ -156,30 +85,24 @@ def run_daemon(
             "scheduling needs to know who else writes to the tables",
             "A plan made while an unseen write is running would lose that write's rows.",
         )
-    retry = RetryOptions(retries=retries, backoff_s=backoff)
     settings = Settings(
         who=process_name(),
-        output=output_options(codec, bloom, row_group_rows, batch_rows, memory_limit, spill_dir, conf),
-        attempt=AttemptOptions(foreign_grace_s=foreign_grace, barrier_s=barrier),
+        output=output,
+        attempt=attempt,
         retry=retry,
-        order=order,
+        order=rules.order,
         schedule=requests if schedule else None,
-        clock=ClockOptions(timezone=timezone, clock_skew_s=clock_skew),
+        clock=clock,
     )
-    rules = Rules(max_concurrent=max_concurrent, order=order, poll_s=poll_interval, once=once)
     with ExitStack() as stack:
-        hosts = stack.enter_context(kept_hosts(zookeeper, zookeeper_dir))
-        files = (zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
-        servers = zookeeper_options(hosts, None if hosts != zookeeper else zookeeper_dir, *files, zookeeper_session)
+        servers = stack.enter_context(zookeeper.kept())
         metrics = Metrics()
         daemon = stack.enter_context(
             open_daemon(
                 tables,
-                rules=rules,
+                rules=replace(rules, once=once),
                 settings=settings,
-                execute=execute_options(
-                    executor, master, threads, driver_memory, executor_memory, max_executors, spark_conf
-                ),
+                execute=execute,
                 zookeeper=servers,
                 lock=lock,
                 observer=metrics,

@@ -10,19 +10,10 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from compactor_daemon.cli_options import (
-    CLOCK,
-    ClockSkew,
-    Json,
-    Lock,
-    SoleWriter,
-    TablePath,
-    Timezone,
-    check_writers_known,
-)
+from compactor_daemon.cli_options import CLOCK, Json, Lock, SoleWriter, TablePath, check_writers_known
 from compactor_daemon.doorbell import ring
 from compactor_daemon.option_params import offers
-from compactor_daemon.zookeeper_cli import Ca, Cert, DigestFile, Folder, Hosts, Key, zookeeper_options
+from compactor_daemon.zookeeper_cli import ZOOKEEPER, Fleet
 from timeline.candidate import HAS_LOGS
 from timeline.clock_options import ClockOptions
 from timeline.console import configure_logging, emit, human_bytes, plural
@@ -39,7 +30,7 @@ _SHOWN = 40
 """File groups shown of each kind; JSON has all."""
 
 
-@offers("options", PLAN_NOW)
+@offers
 def schedule(
     table: TablePath,
     dry_run: Annotated[
@@ -49,14 +40,8 @@ def schedule(
     sole_writer: SoleWriter = False,
     drop_metadata_table_: Annotated[bool, typer.Option("--drop-metadata-table", help="see `compact --help`")] = False,
     options: ScheduleOptions = PLAN_NOW,
-    timezone: Timezone = CLOCK.timezone,
-    clock_skew: ClockSkew = CLOCK.clock_skew_s,
-    zookeeper: Hosts = None,
-    zookeeper_dir: Folder = None,
-    zookeeper_digest_file: DigestFile = None,
-    zookeeper_ca: Ca = None,
-    zookeeper_cert: Cert = None,
-    zookeeper_key: Key = None,
+    clock: ClockOptions = CLOCK,
+    zookeeper: Fleet = ZOOKEEPER,
     json: Json = False,
 ) -> None:
     """Request a compaction of every file group that has log files, or of as many as the limits allow.
@@ -80,9 +65,8 @@ def schedule(
             "scheduling needs to know who else writes to the table",
             "A plan made while an unseen write is running would lose that write's rows. --dry-run needs neither.",
         )
-    files = (zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
-    fleet = zookeeper_options(zookeeper, zookeeper_dir, *files)
-    opened = Table.open(table).with_clock(ClockOptions(timezone=timezone, clock_skew_s=clock_skew))
+    fleet = zookeeper.options()
+    opened = Table.open(table).with_clock(clock)
     # A dry run leaves no trace, not even the lock's file.
     held: TableLock = ProcessLock(opened.storage.location) if dry_run else table_lock(opened.storage, lock)
     if drop_metadata_table_:

@@ -12,7 +12,7 @@ from compactor_daemon.claims import Claims, HeldClaim
 from compactor_daemon.compactor import Compacted, compact_instant, pending_instants, preflight
 from compactor_daemon.dispatch import Order
 from compactor_daemon.execute import Runner
-from compactor_daemon.failures import RetryOptions, failure_of, read_failures, record_failure, standing
+from compactor_daemon.failures import RetryOptions, failure_of, read_failures, readiness, record_failure
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import AttemptOptions, OutputOptions
 from compactor_daemon.probe import probe
@@ -93,7 +93,7 @@ class ServedTable:
             Pending(
                 instant=i,
                 requested_ms=None if (age := table.age_s(i)) is None else now - round(age * 1000),
-                standing=standing(read_failures(table.storage, i) if i in recorded else (), now, settings.retry),
+                readiness=readiness(read_failures(table.storage, i) if i in recorded else (), now, settings.retry),
                 log_bytes=self._log_bytes(table, i) if settings.order is Order.LARGEST else 0,
             )
             for i in instants
@@ -122,7 +122,7 @@ class ServedTable:
             if (held := self.claims.take(instant)) is None:
                 continue
             try:
-                finish(table, instant, self._lock, self._settings.output)
+                finish(table, instant, self._lock)
             except PhantombaseError as error:
                 _log.warning("not_finished", table=self.path, instant=instant, error=str(error))
             finally:

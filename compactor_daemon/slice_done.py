@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 
 import structlog
 
+from compactor_daemon.options import OutputOptions, output_from_json, output_to_json
 from compactor_daemon.records import OK, dump
 from timeline.attempt_names import attempt_folder
 from timeline.errors import MalformedError
@@ -28,7 +29,8 @@ class SliceDone:
     no log entry). `inputs`: the names of the files merged. `fingerprint`: digest of inputs, schema and merge
     rules; a later attempt adopts the file only under an equal one. `size` in bytes, `seconds` of work. `ranges`: of the
     file's columns, where the metadata table has statistics. `uncommitted`: instants whose log blocks were left out
-    because they had not completed. `merged`: instants of the writes that went in. Both None: that is not known.
+    because they had not completed. `merged`: instants of the writes that went in. `output`: the options the file was
+    written with. Each None: that is not known.
     """
 
     position: int
@@ -52,17 +54,19 @@ class SliceDone:
     ranges: tuple[ColumnRange, ...] | None = None
     uncommitted: tuple[str, ...] | None = None
     merged: tuple[str, ...] | None = None
+    output: OutputOptions | None = None
 
     def to_json(self) -> bytes:
         """As stored."""
-        ranges = ranges_to_json(self.ranges)
-        return dump({**asdict(replace(self, ranges=None)), "ledger": self.ledger.to_json(), "ranges": ranges})
+        ledger, ranges, output = self.ledger.to_json(), ranges_to_json(self.ranges), output_to_json(self.output)
+        plain = asdict(replace(self, ranges=None, output=None))
+        return dump({**plain, "ledger": ledger, "ranges": ranges, "output": output})
 
     @staticmethod
     def from_json(data: bytes, where: str) -> SliceDone:
         """Inverse of `to_json`; unknown fields are ignored. MalformedError names the file."""
         fields = Fields.parse(data, where, "unreadable record of a compacted file slice", _SLICE_TODO)
-        known = fields.values  # `ranges`, `uncommitted` and `merged` are not known to earlier releases
+        known = fields.values  # `ranges`, `uncommitted`, `merged` and `output` are not known to earlier releases
         try:
             ledger, ranges = Ledger.from_json(known["ledger"]), ranges_from_json(known.get("ranges"))
         except (KeyError, TypeError, ValueError, AttributeError, MalformedError) as error:
@@ -89,6 +93,7 @@ class SliceDone:
             ranges=ranges,
             uncommitted=fields.texts("uncommitted") if known.get("uncommitted") is not None else None,
             merged=fields.texts("merged") if known.get("merged") is not None else None,
+            output=output_from_json(known.get("output")),
         )
 
 

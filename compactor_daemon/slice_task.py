@@ -184,6 +184,7 @@ def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
         uncommitted=counts.uncommitted,
         seconds=round(time.monotonic() - started, 3),
         ranges=ranges,
+        output=task.round.output,
     )
     return _record(storage, f"{folder}/{task.position}{OK}", done)
 

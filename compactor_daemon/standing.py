@@ -45,8 +45,8 @@ class Ruling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What a ruling needs to know of a table, all of one look.
+class Evidence:
+    """What a ruling needs to know of a table, all read at one moment.
 
     `timeline`: with its archived instants where the plan is gone or a merged write is not in it. `has_plan`: the
     requested file is there. `undone`: targets of pending rollbacks. `unreadable`: the plans of pending rollbacks whose
@@ -62,7 +62,7 @@ class Seen:
     back: tuple[str, ...] = ()
 
 
-def rule(instant: Instant, merged: Collection[str], oldest: str, seen: Seen) -> Ruling:
+def rule(instant: Instant, merged: Collection[str], oldest: str, seen: Evidence) -> Ruling:
     """Whether a decision on `instant`, not completed on the active timeline, that merged these writes stands (pure).
 
     `oldest`: where the active timeline began then.
@@ -100,7 +100,7 @@ def _counts(time: str, oldest: str, timeline: Timeline) -> bool:
     return time < (oldest or timeline.start) and time not in timeline.pending_writes
 
 
-def _without_plan(instant: Instant, seen: Seen) -> Ruling:
+def _without_plan(instant: Instant, seen: Evidence) -> Ruling:
     """Archiving takes the oldest completed instants, so where it passed this one the archive has it, or older ones."""
     archived = seen.timeline.archived
     time = instant.requested_time
@@ -111,11 +111,11 @@ def _without_plan(instant: Instant, seen: Seen) -> Ruling:
     return Ruling(standing=Standing.FALLEN, why="its plan is gone from the timeline")
 
 
-def look(
+def gather_evidence(
     table: Table, instant: str, merged: Collection[str] = (), oldest: str = "", passed: Collection[str] = ()
-) -> Seen:
+) -> Evidence:
     """What `rule` asks, to be relied on under the table lock. Errors of the tree: what cannot be read is unknown."""
-    seen = look_at_planned(table)
+    seen = evidence_of_planned(table)
     timeline, has_plan = seen.timeline, _has_plan(table, instant)
     if not has_plan or not all(_counts(t, oldest, timeline) for t in merged):
         timeline = table.with_archive(timeline)
@@ -123,11 +123,11 @@ def look(
     return replace(seen, timeline=timeline, has_plan=has_plan, back=back)
 
 
-def look_at_planned(table: Table) -> Seen:
-    """What holds for every instant that has a plan, and has merged nothing yet. Errors as `look`."""
+def evidence_of_planned(table: Table) -> Evidence:
+    """What holds for every instant that has a plan, and has merged nothing yet. Errors as `gather_evidence`."""
     refuse_half_upgraded(table)
     timeline, rollbacks = table.load_timeline(), pending_rollbacks(table)
-    return Seen(
+    return Evidence(
         timeline=timeline,
         has_plan=True,
         undone=frozenset(r.target for r in rollbacks if r.target is not None),
@@ -152,7 +152,7 @@ def _back(table: Table, timeline: Timeline, instant: str, passed: Collection[str
 def standing_of(table: Table, go: Go) -> Ruling:
     """That of a decision whose instant is not completed on the active timeline; the caller holds the table lock."""
     instant = decided_instant(table, go)
-    return rule(instant, go.merged, go.oldest, look(table, go.instant, go.merged, go.oldest, go.passed))
+    return rule(instant, go.merged, go.oldest, gather_evidence(table, go.instant, go.merged, go.oldest, go.passed))
 
 
 def decided_instant(table: Table, go: Go) -> Instant:

@@ -32,8 +32,7 @@ from typing import Any
 
 from compactor_daemon.claims import Claim
 from compactor_daemon.coexistence import Finding
-from compactor_daemon.failures import Failure, Parked, RetryOptions, Waits, standing
-from compactor_daemon.failures import Standing as Tries
+from compactor_daemon.failures import Failure, Parked, Readiness, RetryOptions, Waits, readiness
 from compactor_daemon.foreign import ForeignTrace
 from compactor_daemon.look import Claimed, InstantLook, TableLook
 from compactor_daemon.options import AttemptOptions
@@ -169,7 +168,7 @@ def _pending_row(
 def _state(
     row: Row, seen: InstantLook, claims_unknown: bool, is_waiting: bool, clock: Clock, retry: RetryOptions
 ) -> tuple[str, str | None]:
-    now = standing(seen.failures, clock.now_ms, retry)
+    now = readiness(seen.failures, clock.now_ms, retry)
     if isinstance(seen.fates, PhantombaseError):
         return "unknown", "whether it is decided cannot be read"
     if GO in seen.fates.values():
@@ -189,7 +188,7 @@ def _state(
     return of_undecided(seen.ruling) or ("waiting", _left_behind(row, seen))
 
 
-def _of_decided(row: Row, seen: InstantLook, now: Tries) -> tuple[str, str | None]:
+def _of_decided(row: Row, seen: InstantLook, now: Readiness) -> tuple[str, str | None]:
     if not row["work"] and isinstance(now, Parked):
         return "parked", of_parked_decision(now.reason, seen.ruling)
     if not row["work"] and isinstance(now, Waits):
@@ -254,7 +253,7 @@ def _of_heartbeat(beat: Heartbeat | None, clock: Clock, options: AttemptOptions)
 def _failures(seen: InstantLook, clock: Clock, retry: RetryOptions) -> Row | None:
     if not seen.failures:
         return None
-    last, now = seen.failures[-1], standing(seen.failures, clock.now_ms, retry)
+    last, now = seen.failures[-1], readiness(seen.failures, clock.now_ms, retry)
     return {
         "count": len(seen.failures),
         "error": last.error,

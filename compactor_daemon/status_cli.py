@@ -4,32 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import typer
 
 from compactor_daemon import status_render
 from compactor_daemon.claims import Claim, find_table_id
-from compactor_daemon.cli_options import (
-    CLOCK,
-    ClockSkew,
-    Lock,
-    SoleWriter,
-    TablePath,
-    Timezone,
-    check_writers_known,
-)
+from compactor_daemon.cli_options import ATTEMPT, CLOCK, Lock, SoleWriter, TablePath, check_writers_known
 from compactor_daemon.coexistence import Beside, coexistence, look_beside
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.failures import RetryOptions, release_failures
-from compactor_daemon.look import Claimed, TableLook, look
+from compactor_daemon.look import Claimed, TableLook, look_at_table
+from compactor_daemon.option_params import offers
 from compactor_daemon.options import AttemptOptions
 from compactor_daemon.status import Clock, claim_rows, status_report, work_rows
 from compactor_daemon.unreadable import TakenBack, take_back_unreadable
 from compactor_daemon.zookeeper import ZooKeeperSession, zookeeper_session
 from compactor_daemon.zookeeper_claims import ZooKeeperClaims
-from compactor_daemon.zookeeper_cli import Ca, Cert, DigestFile, Folder, Hosts, Key, zookeeper_options
+from compactor_daemon.zookeeper_cli import ZOOKEEPER, Fleet, ZooKeeperFlags
 from timeline.clock_options import ClockOptions
 from timeline.console import EXIT_FAILED, configure_logging, emit
 from timeline.errors import PhantombaseError, UsageError
@@ -40,19 +32,16 @@ from timeline.table import Table, consistent
 _RECENT = 5
 _WHO_WRITES = "taking back a decision needs to know who else writes to the table"
 _LOOKER = "status"
-RETRY, ATTEMPT = RetryOptions(), AttemptOptions()
-"""The defaults: each option's home is its dataclass."""
+RETRY = RetryOptions()
 
 TablePaths = Annotated[list[str], typer.Argument(metavar="TABLE...", help="base paths of tables")]
-Servers: TypeAlias = tuple[str | None, Path | None, Path | None, Path | None, Path | None, Path | None]
-"""What `zookeeper_options` takes."""
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document: sizes in bytes, times in seconds")]
 
 
+@offers
 def status(
     table: TablePath,
-    zookeeper: Hosts = None,
-    zookeeper_dir: Folder = None,
+    zookeeper: Fleet = ZOOKEEPER,
     slo: Annotated[
         float | None,
         typer.Option(min=0, metavar="SECONDS", help="a compaction that has pended for longer is overdue"),
@@ -64,12 +53,7 @@ def status(
     foreign_grace: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="as the daemons were told")
     ] = ATTEMPT.foreign_grace_s,
-    timezone: Timezone = CLOCK.timezone,
-    clock_skew: ClockSkew = CLOCK.clock_skew_s,
-    zookeeper_digest_file: DigestFile = None,
-    zookeeper_ca: Ca = None,
-    zookeeper_cert: Cert = None,
-    zookeeper_key: Key = None,
+    clock: ClockOptions = CLOCK,
     json: Json = False,
 ) -> None:
     """Show what pends on a table, who works on it, how far it is, why the rest waits, and what the table shows of
@@ -81,10 +65,8 @@ def status(
     Example: `compactor-daemon status /data/orders --slo 3600`
     """
     configure_logging(json, verbose=False)
-    servers = (zookeeper, zookeeper_dir, zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
-    clock = ClockOptions(timezone=timezone, clock_skew_s=clock_skew)
     opened = Table.open(table).with_clock(clock)  # what is no table is refused before anybody is asked
-    claimed = _claimed(servers, opened)
+    claimed = _claimed(zookeeper, opened)
     attempt = AttemptOptions(foreign_grace_s=foreign_grace)
     data = status_report(
         _looked(opened, claimed, recent=_RECENT),
@@ -99,14 +81,10 @@ def status(
         raise typer.Exit(EXIT_FAILED)
 
 
+@offers
 def claims(
     tables: TablePaths,
-    zookeeper: Hosts = None,
-    zookeeper_dir: Folder = None,
-    zookeeper_digest_file: DigestFile = None,
-    zookeeper_ca: Ca = None,
-    zookeeper_cert: Cert = None,
-    zookeeper_key: Key = None,
+    zookeeper: Fleet = ZOOKEEPER,
     json: Json = False,
 ) -> None:
     """Show who works on which compaction, since when, and how far it is.
@@ -116,8 +94,7 @@ def claims(
     Example: `compactor-daemon claims --zookeeper zk1:2181,zk2:2181 /data/orders /data/rides`
     """
     configure_logging(json, verbose=False)
-    servers = (zookeeper, zookeeper_dir, zookeeper_digest_file, zookeeper_ca, zookeeper_cert, zookeeper_key)
-    options = zookeeper_options(*servers)
+    options = zookeeper.options()
     opened = [Table.open(path) for path in tables]
     if options is None:
         rows = [row for table in opened for row in work_rows(_looked(table), _clock(table))]
@@ -169,12 +146,12 @@ def _clock(table: Table) -> Clock:
 
 
 def _looked(table: Table, claimed: Claimed = None, recent: int = 0) -> TableLook:
-    return consistent(lambda: look(table.reload(), claimed, recent=recent))
+    return consistent(lambda: look_at_table(table.reload(), claimed, recent=recent))
 
 
-def _claimed(servers: Servers, table: Table) -> Claimed:
+def _claimed(zookeeper: ZooKeeperFlags, table: Table) -> Claimed:
     try:
-        options = zookeeper_options(*servers)
+        options = zookeeper.options()
         if options is None:
             return None
         with zookeeper_session(options) as session:

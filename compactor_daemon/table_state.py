@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from compactor_daemon.failures import Ready, Standing, Waits
+from compactor_daemon.failures import Readiness, Ready, Waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class Pending:
 
     instant: str
     requested_ms: int | None = None
-    standing: Standing = field(default_factory=Ready)
+    readiness: Readiness = field(default_factory=Ready)
     log_bytes: int = 0
 
 
@@ -52,7 +52,7 @@ class TableState:
             if p.instant not in self.claimed
             and p.instant not in self.running
             and self.postponed.get(p.instant, 0) <= now_ms
-            and (isinstance(p.standing, Ready) or (isinstance(p.standing, Waits) and p.standing.until_ms <= now_ms))
+            and (isinstance(p.readiness, Ready) or (isinstance(p.readiness, Waits) and p.readiness.until_ms <= now_ms))
         )
 
     def is_startable(self, now_ms: int) -> bool:

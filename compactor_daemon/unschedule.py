@@ -42,7 +42,7 @@ from compactor_daemon.foreign import inflight_path
 from compactor_daemon.moved_keys import movable_keys, refuse_moved
 from compactor_daemon.options import AttemptOptions
 from compactor_daemon.probe import probe
-from compactor_daemon.records import Go, decide, declare_dead, find_go, open_next, read_fates, void_record
+from compactor_daemon.records import Go, declare_dead, find_go, open_next, read_fates, void_record, write_fate
 from compactor_daemon.retire import remove_staged
 from compactor_daemon.take_back import take_back
 from compactor_daemon.unreadable_plan import is_unreadable, refuse_begun
@@ -146,7 +146,7 @@ def _remove(table: Table, instant: str, plan: CompactionPlan, go: Go | None, opt
     if go is not None:
         take_back(table, go, who)
     ended = _end_attempts(storage, instant, who)
-    decide(storage, instant, open_next(storage, instant, who), void_record(nonce, who), nonce)
+    write_fate(storage, instant, open_next(storage, instant, who), void_record(nonce, who), nonce)
     dead = refuse_touched(table, instant, plan, options)
     path, inflight = table.instant_path(table.files.requested_merge(instant)), inflight_path(table, instant)
     data = storage.read(path)

@@ -50,22 +50,22 @@ def run_one(table: Table, instant: str, lock: str = "") -> None:
 def run_all(table: Table, lock: str = "") -> None:
     """What `compactor-daemon compact` does between its checks and its output. `lock`: also without the claim."""
     with nullcontext() if lock else claim(table):
-        finish_completed(table, ProcessLock(lock or table.storage.base_path), OUTPUT)
+        finish_completed(table, ProcessLock(lock or table.storage.base_path))
         for instant in pending_instants(table):
             run_one(table, instant, lock)
 
 
-def staged(table: Table, instant: str) -> tuple[Attempt, list[SliceDone], TableSchema]:
+def staged(table: Table, instant: str, output: OutputOptions = OUTPUT) -> tuple[Attempt, list[SliceDone], TableSchema]:
     """An attempt up to its decision."""
     attempt = open_attempt(table, instant, OPTIONS)
     runner = LocalRunner(1)
-    done, schema = stage(table, attempt, OUTPUT, OPTIONS, lambda tasks: runner(table.storage, tasks, lambda a, b: None))
+    done, schema = stage(table, attempt, output, OPTIONS, lambda tasks: runner(table.storage, tasks, lambda a, b: None))
     return attempt, done, schema
 
 
-def decided(table: Table, instant: str) -> Go:
+def decided(table: Table, instant: str, output: OutputOptions = OUTPUT) -> Go:
     """An attempt up to its decision, and that decision."""
-    attempt, done, schema = staged(table, instant)
+    attempt, done, schema = staged(table, instant, output)
     return decide_go(table, attempt, done, schema, ProcessLock("decided"))
 
 

@@ -19,10 +19,10 @@ from compactor_daemon.compactor import claim, pending_instants
 from compactor_daemon.decision import decide_go
 from compactor_daemon.execute import LocalRunner
 from compactor_daemon.foreign import inflight_path
-from compactor_daemon.options import Codec, ExecuteOptions, Executor, OutputOptions
+from compactor_daemon.options import ExecuteOptions, Executor
 from compactor_daemon.probe import probe
 from compactor_daemon.publish import publish
-from compactor_daemon.records import dead_record, decide, find_go, read_fate
+from compactor_daemon.records import dead_record, find_go, read_fate, write_fate
 from compactor_daemon.retire import finish_completed, retire
 from compactor_daemon.run import Compactions, run_compactions
 from compactor_daemon.slice_done import done_slices
@@ -40,7 +40,7 @@ from tests.attempts import (
 from tests.compare import assert_same_rows
 from tests.faults import Call, Failure, HookedStorage, ProcessDied, die_at, fail_at, pause_at
 from tests.golden_tables import unzip_golden
-from timeline.attempt_names import attempt_folder, attempts
+from timeline.attempt_names import attempt_folder, attempts, fate_path
 from timeline.commit_metadata import CommitMetadata, encode
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import (
@@ -107,7 +107,7 @@ def test_fate_is_written_once(tmp_path: Path) -> None:
     table = open_table(path)
     (instant,) = pending_instants(table)
     zombie, done, schema = staged(table, instant)
-    decide(table.storage, instant, zombie.number, dead_record("n1", "somebody"), "n1")
+    write_fate(table.storage, instant, zombie.number, dead_record("n1", "somebody"), "n1")
     with pytest.raises(AttemptDeadError):
         decide_go(table, zombie, done, schema, ProcessLock("zombie"))
     fate = read_fate(table.storage, instant, zombie.number)
@@ -135,9 +135,9 @@ def test_a_decided_compaction_is_published_by_a_successor_twice(tmp_path: Path) 
     go = decided(table, instant)
     successor = open_table(path)
     assert find_go(successor.storage, instant) == go
-    publish(successor, go, ProcessLock("b"), OUTPUT)
-    publish(table, go, ProcessLock("a"), OUTPUT)
-    retire(successor, go, OUTPUT)
+    publish(successor, go, ProcessLock("b"))
+    publish(table, go, ProcessLock("a"))
+    retire(successor, go)
     check_whole(path, path.with_name("pending.expected"))
 
 
@@ -151,11 +151,11 @@ def test_a_decision_is_published_while_somebody_else_retires_it(tmp_path: Path) 
     def overtaken(call: Call) -> object:
         found = call.do()
         if call.name == "list" and call.path == attempt_folder(instant, go.attempt):
-            publish(table, go, ProcessLock("b"), OUTPUT)
-            retire(table, go, OUTPUT)
+            publish(table, go, ProcessLock("b"))
+            retire(table, go)
         return found
 
-    publish(open_table(path, HookedStorage(inner, overtaken)), go, ProcessLock("a"), OUTPUT)
+    publish(open_table(path, HookedStorage(inner, overtaken)), go, ProcessLock("a"))
     assert open_table(path).files.completed_commits(instant)
     check_whole(path, path.with_name("with_metadata_table.expected"))
 
@@ -166,9 +166,9 @@ def test_a_lost_published_file_is_placed_again_before_staging_goes(tmp_path: Pat
     table = open_table(path)
     (instant,) = pending_instants(table)
     go = decided(table, instant)
-    publish(table, go, ProcessLock("a"), OUTPUT)
+    publish(table, go, ProcessLock("a"))
     base_files(path, instant)[0].unlink()
-    finish_completed(open_table(path), ProcessLock("finish"), OUTPUT)
+    finish_completed(open_table(path), ProcessLock("finish"))
     check_whole(path, path.with_name("pending.expected"))
 
 
@@ -179,7 +179,7 @@ def test_a_file_cleaned_with_its_replaced_group_stays_away(name: str, tmp_path: 
     table = open_table(path)
     (instant,) = pending_instants(table)
     go = decided(table, instant)
-    publish(table, go, ProcessLock("a"), OUTPUT)
+    publish(table, go, ProcessLock("a"))
     lost = base_files(path, instant)[0]
     group = {lost.parent.name: (lost.name.partition("_")[0],)}
     replace_ = CommitMetadata(
@@ -189,7 +189,7 @@ def test_a_file_cleaned_with_its_replaced_group_stays_away(name: str, tmp_path: 
     file = path / table.config.timeline_folder / f"{times[table.config.version]}.replacecommit"
     file.write_bytes(encode(replace_, table.layout.encoding))
     lost.unlink()
-    finish_completed(open_table(path), ProcessLock("finish"), OUTPUT)
+    finish_completed(open_table(path), ProcessLock("finish"))
     assert not lost.exists()
     assert len(base_files(path, instant)) == 1
 
@@ -203,7 +203,7 @@ def test_a_file_lost_with_its_staged_copy_is_merged_again(name: str, completed: 
     (instant,) = pending_instants(table)
     go = decided(table, instant)
     if completed:
-        publish(table, go, ProcessLock("a"), OUTPUT)
+        publish(table, go, ProcessLock("a"))
         (path / go.placements[1].final).unlink()
     (path / go.placements[1].staged).unlink()
     run_all(open_table(path))
@@ -212,20 +212,24 @@ def test_a_file_lost_with_its_staged_copy_is_merged_again(name: str, completed: 
 
 
 def test_a_lost_file_that_comes_out_otherwise_is_not_published(tmp_path: Path) -> None:
-    """The commit names its size. Nothing is removed, and the run under the decision's options mends it."""
+    """The commit names its size. Nothing is removed, and a run that makes the same file again mends it."""
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
     (instant,) = pending_instants(table)
     go = decided(table, instant)
-    publish(table, go, ProcessLock("a"), OUTPUT)
+    publish(table, go, ProcessLock("a"))
     lost = go.placements[0]
     (path / lost.final).unlink()
     (path / lost.staged).unlink()
+    fate = path / fate_path(instant, go.attempt)
+    record = fate.read_bytes()
+    fate.write_bytes(record.replace(b'"codec":"zstd"', b'"codec":"none"'))
     with pytest.raises(StorageError, match="merged again it is not the one"):
-        finish_completed(table, ProcessLock("finish"), OutputOptions(codec=Codec.NONE))
+        finish_completed(table, ProcessLock("finish"))
     assert not (path / lost.final).exists()
     assert (path / go.placements[1].staged).exists()
-    finish_completed(table, ProcessLock("finish"), OUTPUT)
+    fate.write_bytes(record)
+    finish_completed(table, ProcessLock("finish"))
     check_whole(path, path.with_name("pending.expected"))
 
 
@@ -235,13 +239,13 @@ def test_a_lost_file_with_a_lost_input_is_an_error(tmp_path: Path) -> None:
     table = open_table(path)
     (instant,) = pending_instants(table)
     go = decided(table, instant)
-    publish(table, go, ProcessLock("a"), OUTPUT)
+    publish(table, go, ProcessLock("a"))
     (path / go.placements[0].final).unlink()
     (path / go.placements[0].staged).unlink()
     operation = table.compaction_plan(instant).operations[0]
     (path / operation.partition_path / operation.delta_file_paths[0]).unlink()
     with pytest.raises(MissingFileError, match="plan names a file"):
-        finish_completed(table, ProcessLock("finish"), OUTPUT)
+        finish_completed(table, ProcessLock("finish"))
     assert not (path / go.placements[0].final).exists()
 
 
@@ -254,7 +258,7 @@ def test_files_of_killed_writers_go_by_the_age_storage_says(tmp_path: Path, monk
         (folder / name).write_bytes(b"x")
         os.utime(folder / name, (real() - age_s, real() - age_s))
     monkeypatch.setattr(time, "time", lambda: real() + 7200)
-    finish_completed(open_table(path), ProcessLock("finish"), OUTPUT)
+    finish_completed(open_table(path), ProcessLock("finish"))
     assert [p.name for p in folder.iterdir()] == ["written now"]
 
 
@@ -264,7 +268,7 @@ def test_a_run_killed_while_cleaning_up_is_finished_with_nothing_pending(tmp_pat
     table = open_table(path)
     (instant,) = pending_instants(table)
     attempt, done, schema = staged(table, instant)
-    publish(table, decide_go(table, attempt, done, schema, ProcessLock("a")), ProcessLock("a"), OUTPUT)
+    publish(table, decide_go(table, attempt, done, schema, ProcessLock("a")), ProcessLock("a"))
     assert pending_instants(table) == ()
     execute = ExecuteOptions(executor=Executor.LOCAL)
     assert run_compactions(str(path), output=OUTPUT, execute=execute, attempt=OPTIONS) == Compactions()
@@ -397,7 +401,7 @@ def test_a_write_whose_log_was_whole_before_it_completed_is_merged(tmp_path: Pat
     assert attempt.barrier == {completed.name.partition(".")[0]}
     done, schema = stage(table, attempt, OUTPUT, OPTIONS, run)
     assert all("uncommitted" not in d.skipped for d in done)
-    publish(table, decide_go(table, attempt, done, schema, ProcessLock("w")), ProcessLock("w"), OUTPUT)
+    publish(table, decide_go(table, attempt, done, schema, ProcessLock("w")), ProcessLock("w"))
     assert_same_rows(read_table(table), pq.read_table(tmp_path / "pending.expected/snapshot_after_compaction.parquet"))
 
 
@@ -466,7 +470,7 @@ def test_a_table_upgraded_after_the_decision_gets_no_file(tmp_path: Path) -> Non
 
     for storage in (HookedStorage(table.storage, upgrade), table.storage):
         with pytest.raises(TableChangedError, match="version 8"):
-            publish(open_table(path, storage), go, ProcessLock("a"), OUTPUT)
+            publish(open_table(path, storage), go, ProcessLock("a"))
         assert base_files(path, instant) == []
     properties.write_bytes(same)
     run_all(open_table(path))
@@ -523,13 +527,13 @@ def test_somebody_else_completing_first_wins(tmp_path: Path) -> None:
     go = decided(table, instant)
     other = tmp_path / "other"
     shutil.copytree(path, other)
-    publish(open_table(other), go, ProcessLock("o"), OUTPUT)
+    publish(open_table(other), go, ProcessLock("o"))
     theirs = next((other / ".hoodie" / "timeline").glob(f"{instant}_*.commit"))
     renamed = path / ".hoodie" / "timeline" / f"{instant}_20280101000000000.commit"
     assert theirs.read_bytes() == go.content
     renamed.write_bytes(encode(CommitMetadata(compacted=True, operation_type="COMPACT"), MetadataEncoding.AVRO))
     with pytest.raises(ConflictError, match="completed this compaction first"):
-        publish(table, go, ProcessLock("a"), OUTPUT)
+        publish(table, go, ProcessLock("a"))
     assert base_files(path, instant) == []
 
 
@@ -554,7 +558,7 @@ def test_somebody_who_completes_first_without_the_lock_is_what_the_metadata_tabl
         return call.do()
 
     with pytest.raises(ConflictError, match="completed this compaction first"):
-        publish(open_table(path, HookedStorage(inner, overtaken)), go, ProcessLock("a"), OUTPUT)
+        publish(open_table(path, HookedStorage(inner, overtaken)), go, ProcessLock("a"))
     assert validate(open_table(path)).differences == ()
 
 

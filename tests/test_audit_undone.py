@@ -12,7 +12,7 @@ import pytest
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.records import decisions, find_go
 from compactor_daemon.retire import retire
-from tests.attempts import OUTPUT, base_files, open_table, run_all
+from tests.attempts import base_files, open_table, run_all
 from tests.golden_tables import unzip_golden
 from tests.test_broken_rules import upsert
 from tests.test_standing import (
@@ -197,7 +197,7 @@ def test_its_entry_is_missed_and_written_again(version: int, tmp_path: Path) -> 
     go = find_go(open_table(path).storage, instant)
     assert go is not None
     for _ in range(2):
-        retire(open_table(path), go, OUTPUT)
+        retire(open_table(path), go)
     assert entry.read_bytes() == whole
     assert not (path / audit_path(instant, 3)).exists()
     entry.write_bytes(whole.replace(b'\\"rows_out\\":', b'\\"rows_out\\":1', 1))
@@ -212,9 +212,9 @@ def test_a_decision_that_was_undone_leaves_no_entry_late(version: int, tmp_path:
     for execution in (1, 2):
         (path / audit_path(instant, execution)).unlink()
     first, second = decisions(open_table(path).storage, instant)
-    retire(open_table(path), first, OUTPUT)
+    retire(open_table(path), first)
     assert not (path / audit_path(instant)).exists()
-    retire(open_table(path), second, OUTPUT)
+    retire(open_table(path), second)
     assert verdicts(path, instant) == {Verdict.PROVED}
 
 

@@ -23,7 +23,7 @@ from timeline.schedule import Scheduled, schedule_compaction
 from timeline.storage import Storage
 from timeline.table import Table
 from writer_hooks.engine import LocalEngine
-from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.options import Operation, Write, WriteOptions
 from writer_hooks.transaction import Transaction, transaction
 from writer_hooks.write import Written, write
 
@@ -43,7 +43,7 @@ def path(tmp_path: Path) -> Path:
 def upsert(storage: Storage, batch: pa.Table, buckets: int | None = 1) -> Written:
     """An upsert under that index."""
     options = WriteOptions(buckets=buckets, slots=1)
-    return write(Table.on(storage), LocalEngine(batch, slots=1), Operation.UPSERT, options)
+    return write(Table.on(storage), LocalEngine(batch, slots=1), Write(operation=Operation.UPSERT, options=options))
 
 
 def before_placing(path: Path, meanwhile: Callable[[], Any]) -> HookedStorage:

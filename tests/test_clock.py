@@ -35,7 +35,7 @@ from timeline.table import Table
 from timeline.view import FileGroup, FileSlice
 from writer_hooks import writer
 from writer_hooks.engine import LocalEngine
-from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.options import Operation, Write, WriteOptions
 from writer_hooks.write import write
 
 NEW_YORK = "America/New_York"
@@ -87,7 +87,7 @@ class AsHudi:
 
 
 def upsert(path: Path, batch: pa.Table, options: WriteOptions = ONE_BUCKET) -> None:
-    write(open_table(path), LocalEngine(batch, slots=1), Operation.UPSERT, options)
+    write(open_table(path), LocalEngine(batch, slots=1), Write(operation=Operation.UPSERT, options=options))
 
 
 def schedule(path: Path, clock: ClockOptions | None = None, *, dry_run: bool = False) -> Scheduled:

@@ -439,7 +439,7 @@ def test_a_clock_that_jumps_stops_nothing(jump_s: int, monkeypatch: pytest.Monke
         if table.looks == 2:
             monkeypatch.setattr(time, "time", lambda: real() + jump_s)
         return Seen(
-            pending=tuple(Pending(instant=i, standing=waits) for i in table.pending),
+            pending=tuple(Pending(instant=i, readiness=waits) for i in table.pending),
             claimed=frozenset(),
             due=False,
             oldest_s=None,

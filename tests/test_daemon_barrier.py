@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from compactor_daemon.attempt import open_attempt, stage
 from compactor_daemon.cli import app
 from compactor_daemon.execute import LocalRunner
-from compactor_daemon.records import dead_record, decide
+from compactor_daemon.records import dead_record, write_fate
 from compactor_daemon.retire import remove_staged
 from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import SliceTask
@@ -107,7 +107,7 @@ def test_an_attempt_that_was_ended_by_others_waits_no_longer(tmp_path: Path) -> 
     def check() -> None:
         if is_staged(path, instant):
             remove_staged(table.storage, instant)
-            decide(table.storage, instant, attempt.number, dead_record("n", "x"), "n")
+            write_fate(table.storage, instant, attempt.number, dead_record("n", "x"), "n")
 
     def run(tasks: list[SliceTask]) -> list[SliceDone]:
         return runner(table.storage, tasks, lambda done, total: None)

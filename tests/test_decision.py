@@ -19,9 +19,9 @@ from compactor_daemon.publish import place, publish
 from compactor_daemon.records import Go, find_go, read_fate, revoke_decision
 from compactor_daemon.replaced import placed_group, without_groups
 from compactor_daemon.reserved import reserve
-from compactor_daemon.standing import Standing, look, rule
+from compactor_daemon.standing import Standing, gather_evidence, rule
 from compactor_daemon.take_back import take_back
-from tests.attempts import OUTPUT, base_files, decided, open_table, staged
+from tests.attempts import base_files, decided, open_table, staged
 from tests.faults import Call, HookedStorage
 from tests.golden_tables import unzip_golden
 from tests.test_retire import pending_rollback
@@ -72,7 +72,7 @@ def other_commit(path: Path, tmp_path: Path, instant: str) -> None:
     other = tmp_path / "copy"
     shutil.copytree(path, other)
     table = open_table(other)
-    publish(table, decided(table, instant), ProcessLock("other"), OUTPUT)
+    publish(table, decided(table, instant), ProcessLock("other"))
     done = completed_compaction(table, instant)
     assert done is not None
     shutil.copy(other / table.instant_path(done), path / table.instant_path(done))
@@ -159,7 +159,7 @@ def test_behind_the_start_of_the_timeline_the_archive_is_asked(name: str, path: 
     gone = replace(completed, requested_time=later(completed.requested_time, 1))
     assert gone.requested_time < timeline.start
     for instant, standing in ((completed, Standing.PAST), (gone, Standing.FALLEN)):
-        assert rule(instant, (), "", look(table, instant.requested_time)).standing is standing
+        assert rule(instant, (), "", gather_evidence(table, instant.requested_time)).standing is standing
 
 
 # --- publishing -------------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_a_dead_executors_inflight_file_goes_before_the_commit(path: Path) -> No
             there.append(inflight.exists())
         return call.do()
 
-    publish(open_table(path, HookedStorage(table.storage, watch)), go, LOCK, OUTPUT)
+    publish(open_table(path, HookedStorage(table.storage, watch)), go, LOCK)
     assert there == [False]
 
 
@@ -194,7 +194,7 @@ def test_a_commit_that_is_not_there_after_it_was_put_is_an_error(path: Path) -> 
         return True if call.name == "put_if_absent" and call.path == go.completed_path else call.do()
 
     with pytest.raises(StorageError, match="not there after it was written"):
-        publish(open_table(path, HookedStorage(table.storage, lie)), go, LOCK, OUTPUT)
+        publish(open_table(path, HookedStorage(table.storage, lie)), go, LOCK)
 
 
 @TABLES
@@ -202,7 +202,7 @@ def test_two_commits_of_one_compaction_are_an_error(name: str, path: Path) -> No
     """From version 8 on two executors can both leave one; on version 6 there is one name."""
     table = open_table(path)
     go = decided(table, pending_instants(table)[0])
-    publish(table, go, LOCK, OUTPUT)
+    publish(table, go, LOCK)
     done = completed_compaction(table, go.instant)
     assert done is not None
     assert is_ours(table, done, go)
@@ -260,7 +260,7 @@ def test_a_placed_file_of_a_replaced_group_is_gone_before_the_commit(path: Path)
     table = open_table(path)
     go = decided(table, pending_instants(table)[0])
     for placement in go.placements:
-        place(table, go, placement, OUTPUT)
+        place(table, go, placement)
     replace_first_group(path, go.instant)
     there: list[int] = []
 
@@ -269,7 +269,7 @@ def test_a_placed_file_of_a_replaced_group_is_gone_before_the_commit(path: Path)
             there.append(len(base_files(path, go.instant)))
         return call.do()
 
-    publish(open_table(path, HookedStorage(table.storage, watch)), go, LOCK, OUTPUT)
+    publish(open_table(path, HookedStorage(table.storage, watch)), go, LOCK)
     assert there == [1]
 
 
@@ -281,7 +281,7 @@ def test_what_is_completed_is_never_taken_back(path: Path) -> None:
     """Its files are the table's rows."""
     table = open_table(path)
     go = decided(table, pending_instants(table)[0])
-    publish(table, go, LOCK, OUTPUT)
+    publish(table, go, LOCK)
     with pytest.raises(ConflictError, match="cannot be taken back"):
         take_back(table, go, "a mistake")
     assert len(base_files(path, go.instant)) == 2
@@ -294,12 +294,12 @@ def test_each_step_of_taking_back_may_be_the_last(path: Path) -> None:
     table = open_table(path)
     go = decided(table, pending_instants(table)[0])
     for placement in go.placements:
-        place(table, go, placement, OUTPUT)
+        place(table, go, placement)
     take_back(table, go, "restored")
     assert find_go(table.storage, go.instant) is None
     assert base_files(path, go.instant) == []
     with suppress(PhantombaseError):  # its plan and inputs are there: it could be merged again
-        place(table, go, go.placements[0], OUTPUT)
+        place(table, go, go.placements[0])
     assert base_files(path, go.instant) == []
 
 
@@ -314,7 +314,7 @@ def test_the_metadata_table_forgets_what_is_taken_back(tmp_path: Path, monkeypat
         forgotten.append((instant, len(base_files(path, instant))))
 
     monkeypatch.setattr("compactor_daemon.take_back.forget", forget)
-    place(table, go, go.placements[0], OUTPUT)
+    place(table, go, go.placements[0])
     take_back(table, go, "restored")
     assert forgotten == [(go.instant, 0)]
 
@@ -327,16 +327,16 @@ def test_a_revoked_decision_is_not_published(staged_copies: bool, path: Path) ->
     go = decided(table, pending_instants(table)[0])
     if staged_copies:
         for placement in go.placements:
-            place(table, go, placement, OUTPUT)
+            place(table, go, placement)
     else:
         for placement in go.placements:
             table.storage.delete(placement.staged)
     revoke_decision(table.storage, go.instant, go.attempt, "unreadable", "a test")
     if not staged_copies:
         with pytest.raises(ConflictError, match="taken back"):
-            place(table, go, go.placements[0], OUTPUT)
+            place(table, go, go.placements[0])
     with pytest.raises(ConflictError, match="taken back"):
-        publish(table, go, LOCK, OUTPUT)
+        publish(table, go, LOCK)
     assert base_files(path, go.instant) == []
     assert completed_compaction(table, go.instant) is None
 
@@ -347,7 +347,7 @@ def test_files_to_keep_keep_their_names(tmp_path: Path) -> None:
     table = open_table(Path(storage.base_path))
     go: Go = decided(table, pending_instants(table)[0])
     for placement in go.placements:
-        place(table, go, placement, OUTPUT)
+        place(table, go, placement)
     first, second = (p.final for p in go.placements)
     remove_placed(table, go, keep={first})
     assert storage.find(first) is not None

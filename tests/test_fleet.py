@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from compactor_daemon.cli import app
 from compactor_daemon.daemon import Daemon, Summary
 from compactor_daemon.dispatch import Order, Rules, Stop
-from compactor_daemon.execute import LocalRunner, Progress, Runner
+from compactor_daemon.execute import LocalRunner, Runner, SliceProgress
 from compactor_daemon.failures import RetryOptions, read_failures
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, OutputOptions
 from compactor_daemon.records import read_fate
@@ -108,7 +108,7 @@ class HeldUp:
         self.reached = threading.Event()
         self.let_go = threading.Event()
 
-    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: Progress) -> list[SliceDone]:
+    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
         inner = LocalRunner(1)
         done = inner(storage, tasks[: self.free], progress) if self.free else []
         self.reached.set()
@@ -124,7 +124,7 @@ class Fails:
         self.error = error
         self.tried: list[str] = []
 
-    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: Progress) -> list[SliceDone]:
+    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
         self.tried.append(tasks[0].instant)
         error = self.error(tasks[0].instant)
         if error is not None:

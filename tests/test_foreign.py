@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compactor_daemon.compactor import compact_instant, pending_instants
-from compactor_daemon.execute import LocalRunner, Progress
+from compactor_daemon.execute import LocalRunner, SliceProgress
 from compactor_daemon.foreign import ForeignTrace, ForeignWatch, foreign_trace, inflight_path
 from compactor_daemon.options import AttemptOptions
 from compactor_daemon.records import open_next, read_fate
@@ -34,7 +34,7 @@ class _BesideHudi:
         self.path, self.instant = path, instant
         self.stopped = False
 
-    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: Progress) -> list[SliceDone]:
+    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
         def hudi_begins(done: int, total: int) -> None:
             if done:
                 storage.put_if_absent(inflight_path(open_table(self.path), self.instant), b"")

@@ -31,7 +31,7 @@ from timeline.read import read_table
 from timeline.schedule import schedule_compaction
 from timeline.table_config import MergeMode
 from writer_hooks.engine import LocalEngine
-from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.options import Operation, Write, WriteOptions
 from writer_hooks.write import write
 
 CHAOS = int(os.environ.get("PHANTOMBASE_CHAOS", "8"))
@@ -149,7 +149,11 @@ class Story:
             self.writing[actor] = change
             operation = Operation.DELETE if deletes else Operation.UPSERT
             try:
-                write(open_table(self.path, actor.storage), LocalEngine(batch, slots=1), operation, self.options)
+                write(
+                    open_table(self.path, actor.storage),
+                    LocalEngine(batch, slots=1),
+                    Write(operation=operation, options=self.options),
+                )
                 outcome = "written"
             except ConflictError:
                 outcome = "lost"
@@ -175,7 +179,7 @@ class Story:
             table = open_table(self.path, actor.storage)
             if schedule_compaction(table, self.crew).instant is not None:
                 self.outcomes["scheduled"] += 1
-            finish_completed(table, ProcessLock("finish"), OUTPUT)
+            finish_completed(table, ProcessLock("finish"))
             for instant in pending_instants(table):
                 self.compact(actor, instant)
 
@@ -206,7 +210,9 @@ class Story:
     def finish(self) -> None:
         """A last write rolls back who is dead, the plans are executed, and the books must balance."""
         change, batch = self.batch([KEYS])
-        write(open_table(self.path), LocalEngine(batch, slots=1), Operation.UPSERT, self.options)
+        write(
+            open_table(self.path), LocalEngine(batch, slots=1), Write(operation=Operation.UPSERT, options=self.options)
+        )
         self.commits.append(change)
         table = open_table(self.path)
         for _ in range(2):

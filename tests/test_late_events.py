@@ -19,7 +19,7 @@ from compactor_daemon.records import Go, revoke_decision
 from compactor_daemon.retire import finish, finish_completed, forget_archived, retire
 from compactor_daemon.standing import decided_instant
 from compactor_daemon.unschedule import unschedule
-from tests.attempts import OUTPUT, base_files, check_no_strays, decided, open_table, run_all, run_one
+from tests.attempts import base_files, check_no_strays, decided, open_table, run_all, run_one
 from tests.faults import Call, HookedStorage
 from tests.golden_tables import unzip_golden
 from tests.log_compactions import request
@@ -69,7 +69,7 @@ def test_a_commit_that_came_after_a_restore_is_taken_away_again(version: int, tm
         return call.do()
 
     with pytest.raises(ConflictError, match="its plan is gone"):
-        publish(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), go, LOCK, OUTPUT)
+        publish(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), go, LOCK)
     assert not [f for f in timeline_files(path) if f.name.endswith(".commit")]
     assert not base_files(path, instant)
     assert read_rows(path) == FIRST
@@ -94,7 +94,7 @@ def test_a_commit_beside_that_of_another_compactor_does_not_stay(version: int, b
         return call.do()
 
     with pytest.raises(ConflictError, match="completed this compaction first"):
-        publish(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), go, LOCK, OUTPUT)
+        publish(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), go, LOCK)
     assert len(put) == (before == "its put")
     assert [f for f in timeline_files(path) if f.name.endswith(".commit")] == theirs
     assert [f.name.split("_")[1] for f in base_files(path, instant)] == ["9-9-9"]
@@ -179,8 +179,8 @@ def test_records_outlive_a_run_that_could_not_take_the_lock(restored_and_archive
     """They are all that tells that its files count for nothing."""
     path, instant = restored_and_archived
     with pytest.raises(LockError):
-        finish_completed(open_table(path), Busy(), OUTPUT)
-    finish_completed(open_table(path), LOCK, OUTPUT)
+        finish_completed(open_table(path), Busy())
+    finish_completed(open_table(path), LOCK)
     assert not base_files(path, instant)
     assert read_rows(path) == AFTER_RESTORE
 
@@ -188,7 +188,7 @@ def test_records_outlive_a_run_that_could_not_take_the_lock(restored_and_archive
 def test_records_outlive_the_sweep_of_another_daemon(restored_and_archived: tuple[Path, str]) -> None:
     """While the one that holds the claim waits for the lock."""
     path, instant = restored_and_archived
-    finish_completed(open_table(path), Sleeper(lambda: forget_archived(open_table(path))), OUTPUT)
+    finish_completed(open_table(path), Sleeper(lambda: forget_archived(open_table(path))))
     assert not base_files(path, instant)
     assert read_rows(path) == AFTER_RESTORE
 
@@ -199,7 +199,7 @@ def test_retiring_places_no_file_of_what_is_archived_meanwhile(version: int, tmp
     path = tmp_path / "t"
     instant = planned(path, version)
     go = decided(open_table(path), instant)
-    publish(open_table(path), go, LOCK, OUTPUT)
+    publish(open_table(path), go, LOCK)
     file_id, replaced = replace_first_group(path, instant)
     clean(path, file_id)
     archived = [replaced, path / go.completed_path]
@@ -211,7 +211,7 @@ def test_retiring_places_no_file_of_what_is_archived_meanwhile(version: int, tmp
         return call.do()
 
     with pytest.raises(MissingFileError, match="not completed any more"):
-        retire(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), go, OUTPUT)
+        retire(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), go)
     assert not archived
     assert not base_files(path, instant)
 
@@ -233,9 +233,9 @@ def test_files_that_lost_go_under_the_lock_only(lost: tuple[Path, Go, Path]) -> 
     """Else from under the hands of a process that publishes them."""
     path, go, _ = lost
     with pytest.raises(LockError):
-        finish(open_table(path), go.instant, Busy(), OUTPUT)
+        finish(open_table(path), go.instant, Busy())
     assert len(base_files(path, go.instant)) == 2
-    finish(open_table(path), go.instant, LOCK, OUTPUT)
+    finish(open_table(path), go.instant, LOCK)
     assert [f.name.split("_")[1] for f in base_files(path, go.instant)] == ["9-9-9"]
     assert read_table(open_table(path)).num_rows == len(BEFORE)
 
@@ -250,9 +250,9 @@ def test_files_that_lost_have_won_once_the_lock_is_free(published: bool, lost: t
         for file in path.glob("*/*_9-9-9_*.parquet"):
             file.unlink()
         if published:
-            publish(open_table(path), go, LOCK, OUTPUT)
+            publish(open_table(path), go, LOCK)
 
-    finish(open_table(path), go.instant, Sleeper(meanwhile), OUTPUT)
+    finish(open_table(path), go.instant, Sleeper(meanwhile))
     assert {str(f.relative_to(path)) for f in base_files(path, go.instant)} == {p.final for p in go.placements}
     assert all((path / p.staged).exists() for p in go.placements)
     run_all(open_table(path))
@@ -314,9 +314,9 @@ def test_a_revoked_decision_shares_no_file_with_the_next(
 
     def first_wakes_up() -> None:
         with pytest.raises(ConflictError):
-            publish(open_table(path), first, LOCK, OUTPUT)
+            publish(open_table(path), first, LOCK)
 
-    publish(open_table(path), second, Sleeper(first_wakes_up), OUTPUT)
+    publish(open_table(path), second, Sleeper(first_wakes_up))
     assert read_rows(path) == BEFORE
 
 
@@ -332,7 +332,7 @@ def test_the_oldest_writes_are_rolled_back(version: int, tmp_path: Path) -> None
     for data in [*path.glob("*/.*.log.*"), *path.glob("*/*.parquet")]:
         data.unlink()
     with pytest.raises(ConflictError, match="was rolled back"):
-        publish(open_table(path), go, LOCK, OUTPUT)
+        publish(open_table(path), go, LOCK)
     assert not base_files(path, instant)
 
 
@@ -395,7 +395,7 @@ def test_a_replace_commit_is_rolled_back_after_the_decision(tmp_path: Path) -> N
     commit.unlink()
     truth = read_rows(path)
     with pytest.raises(ConflictError, match="is not replaced any more"):
-        publish(open_table(path), go, LOCK, OUTPUT)
+        publish(open_table(path), go, LOCK)
     run_all(open_table(path))
     assert base_files(path, instant)
     assert read_rows(path) == truth == BEFORE | {"k0003": (9, 9.0)}
@@ -414,7 +414,7 @@ def test_a_partition_is_removed_after_the_decision(version: int, when: str, tmp_
         shutil.rmtree(path / partition)
         lock = Sleeper(lambda: None)
     with pytest.raises(ConflictError, match="compactor-daemon unschedule"):
-        publish(open_table(path), go, lock, OUTPUT)
+        publish(open_table(path), go, lock)
     assert not (path / partition).exists()
     unschedule(open_table(path), instant, LOCK)
     assert read_rows(path) == {}
@@ -447,7 +447,7 @@ def test_a_write_in_the_millisecond_of_a_log_compaction_keeps_its_log(tmp_path: 
     for n in range(3):
         upsert(LocalStorage(str(path)), rows((0, 2 + n, 2.0)))
     instant = request(open_table(path))
-    publish(open_table(path), decided(open_table(path), instant), LOCK, OUTPUT)
+    publish(open_table(path), decided(open_table(path), instant), LOCK)
     upsert(LocalStorage(str(path)), rows((6, 7, 7.0)))
     truth = read_rows(path)
     time = max(f.name[:17] for f in timeline_files(path))

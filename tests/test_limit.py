@@ -15,7 +15,7 @@ import pytest
 from compactor_daemon import execute
 from compactor_daemon.async_compaction import AsyncCompaction
 from compactor_daemon.compactor import claim, pending_instants
-from compactor_daemon.execute import LocalRunner, Progress, Runner, SparkRunner
+from compactor_daemon.execute import LocalRunner, Runner, SliceProgress, SparkRunner
 from compactor_daemon.limit import Limit
 from compactor_daemon.options import ExecuteOptions
 from compactor_daemon.records import read_fate
@@ -71,7 +71,7 @@ def test_a_limit_while_staging_leaves_finished_slices_to_the_next_run(
     before, (first, *others) = visible_files(path), pending(path)
     limit = Limit()
 
-    def one_slice(storage: Storage, tasks: list[SliceTask], progress: Progress) -> list[SliceDone]:
+    def one_slice(storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
         LocalRunner(1)(storage, tasks[:1], progress)
         limit.close(0)
         progress(1, len(tasks))
@@ -203,7 +203,7 @@ def test_spark_jobs_are_cancelled_and_the_session_stays(tmp_path: Path, monkeypa
         pools: list[str | None] = []
         closed: list[float] = []
 
-        def slow(storage: Storage, tasks: list[SliceTask], progress: Progress) -> list[SliceDone]:
+        def slow(storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
             def seen(done: int, total: int) -> None:
                 store = context._jsc.sc().getPoolForName("compaction")
                 pools.append(store.get().name() if store.isDefined() else None)
@@ -307,7 +307,7 @@ def test_the_end_gives_up_an_instant_that_takes_too_long(tmp_path: Path) -> None
     before, todo = visible_files(path), pending(path)
     at_work = threading.Event()
 
-    def endless(storage: Storage, tasks: list[SliceTask], progress: Progress) -> list[SliceDone]:
+    def endless(storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
         at_work.set()
         while True:
             progress(0, len(tasks))
@@ -328,7 +328,7 @@ def test_the_end_lets_an_instant_finish_and_begins_no_other(tmp_path: Path) -> N
     _, *others = pending(path)
     at_work, ending = threading.Event(), threading.Event()
 
-    def waits(storage: Storage, tasks: list[SliceTask], progress: Progress) -> list[SliceDone]:
+    def waits(storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
         at_work.set()
         assert ending.wait(NEVER_S)
         time.sleep(0.2)

@@ -18,7 +18,7 @@ from compactor_daemon.completed import named_files
 from compactor_daemon.publish import publish
 from compactor_daemon.unschedule import unschedule
 from tests import attempts
-from tests.attempts import OUTPUT, check_no_strays, decided, open_table, run_all
+from tests.attempts import check_no_strays, decided, open_table, run_all
 from tests.compare import assert_same_rows
 from tests.faults import Failure, HookedStorage, ProcessDied, die_at
 from tests.log_compactions import at, request, slice_runs
@@ -294,7 +294,7 @@ def test_a_lost_log_file_is_merged_again(busy: Slice) -> None:
     """Between publication and clean-up, with newer logs on top."""
     instant, before = merging(busy), busy.read()
     go = decided(busy.table, instant)
-    publish(busy.table, go, ProcessLock("publish"), OUTPUT)
+    publish(busy.table, go, ProcessLock("publish"))
     (placement,) = go.placements
     (busy.path / placement.final).unlink()
     (busy.path / placement.staged).unlink()

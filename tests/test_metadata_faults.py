@@ -36,7 +36,7 @@ from timeline.metadata_table.validate import validate
 from timeline.read import read_table
 from timeline.storage import Storage
 from writer_hooks.engine import LocalEngine
-from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.options import Operation, Write, WriteOptions
 from writer_hooks.write import write
 
 Rows: TypeAlias = dict[str, int]
@@ -86,7 +86,9 @@ class Ground:
     def upsert(self, path: Path, storage: Storage, batch: pa.Table) -> None:
         """A write, which takes every other writer for dead: all of this process are one process."""
         options = impatient(WriteOptions(slots=1, lazy_rollback=False))
-        write(open_table(path, storage), LocalEngine(batch, slots=1), Operation.UPSERT, options)
+        write(
+            open_table(path, storage), LocalEngine(batch, slots=1), Write(operation=Operation.UPSERT, options=options)
+        )
 
     def disturbed(self, path: Path, storage: Storage) -> None:
         """The write that is disturbed."""

@@ -43,7 +43,7 @@ from timeline.view import GroupKey, latest_slice
 from writer_hooks.create_table import create_table
 from writer_hooks.engine import LocalEngine
 from writer_hooks.new_table import NewTable
-from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.options import Operation, Write, WriteOptions
 from writer_hooks.write import write
 
 ONE = replace(PLAN_NOW, max_file_slices=1)
@@ -54,7 +54,7 @@ def upsert(path: Path, days: list[str], ts: int) -> None:
     """One row a day, in one bucket a day."""
     columns = {"id": [f"k-{d}" for d in days], "day": days, "ts": [ts] * len(days), "fare": [1.0 * ts] * len(days)}
     options = WriteOptions(buckets=1, slots=1)
-    write(open_table(path), LocalEngine(pa.table(columns), slots=1), Operation.UPSERT, options)
+    write(open_table(path), LocalEngine(pa.table(columns), slots=1), Write(operation=Operation.UPSERT, options=options))
 
 
 @pytest.fixture(params=[6, 9], ids=["v6", "v9"])
@@ -296,7 +296,7 @@ def test_minor_and_major_take_turns(version: int, tmp_path: Path) -> None:
     most = 0
     for turn in range(2, 22):
         changed = rows(*((n, turn, 1.0 * turn) for n in range(turn % 4, 900, 2)))
-        write(open_table(path), LocalEngine(changed, slots=1), Operation.UPSERT, options)
+        write(open_table(path), LocalEngine(changed, slots=1), Write(operation=Operation.UPSERT, options=options))
         expected |= as_rows_of(changed)
         for one in schedule(path, universal).requested:
             done[one.plan.action] += 1

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from compactor_daemon.compactor import pending_instants
+from compactor_daemon.options import Bloom, Codec, OutputOptions
 from compactor_daemon.publish import publish
-from compactor_daemon.records import Go
+from compactor_daemon.records import Go, find_go
 from compactor_daemon.restore import merge_again
-from tests.attempts import OUTPUT, decided, open_table, staged
+from tests.attempts import decided, open_table, staged
 from tests.golden_tables import unzip_golden
-from timeline.attempt_names import attempt_folder
+from timeline.attempt_names import attempt_folder, fate_path
 from timeline.books import LEDGER
 from timeline.commit_metadata import decode, encode
 from timeline.errors import StorageError
@@ -52,12 +53,12 @@ def test_each_file_is_made_again_under_its_own_name(name: str, completed: bool, 
     assert go.attempt == 2
     assert [p.final.count("0-1-99") + p.final.count("1-2-99") for p in go.placements] == [1, 1]
     if completed:
-        publish(table, go, ProcessLock("publish"), OUTPUT)
+        publish(table, go, ProcessLock("publish"))
     for placement in go.placements:
         table.storage.delete(placement.final)
     lose(table, go)
     for placement in go.placements:
-        again = merge_again(table, go, placement, OUTPUT)
+        again = merge_again(table, go, placement)
         assert again != placement.staged
         place_staged(table.storage, lambda again=again: again, placement.final, placement.size)  # type: ignore[misc]
 
@@ -75,7 +76,7 @@ def test_other_books_under_the_same_size_are_not_the_decided_file(name: str, tmp
     other = replace(commit, extra_metadata={**commit.extra_metadata, LEDGER: json.dumps(books)})
     lose(table, go)
     with pytest.raises(StorageError, match="not the one that was decided"):
-        merge_again(table, replace(go, content=encode(other, table.layout.encoding)), go.placements[0], OUTPUT)
+        merge_again(table, replace(go, content=encode(other, table.layout.encoding)), go.placements[0])
     assert left(path, go) == []
 
 
@@ -88,7 +89,7 @@ def test_another_size_is_not_the_decided_file(name: str, tmp_path: Path) -> None
     lose(table, go)
     one = go.placements[0]
     with pytest.raises(StorageError, match="not the one that was decided"):
-        merge_again(table, go, replace(one, size=one.size + 1), OUTPUT)
+        merge_again(table, go, replace(one, size=one.size + 1))
     assert left(path, go) == []
 
 
@@ -102,4 +103,51 @@ def test_the_schema_is_that_of_the_decision(name: str, tmp_path: Path, monkeypat
     schema = json.loads(table.schema_text(table.load_timeline()))
     schema["fields"].append({"name": "added", "type": ["null", "string"], "default": None})
     monkeypatch.setattr(Table, "schema_text", lambda self, timeline: json.dumps(schema))
-    assert merge_again(table, go, go.placements[0], OUTPUT)
+    assert merge_again(table, go, go.placements[0])
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_the_options_are_those_the_file_was_written_with(recorded: bool, tmp_path: Path) -> None:
+    """Whatever options the process runs with that finds it lost. A `go` of an earlier release does not tell them: that
+    is an error, and the file of the default options is not taken."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    go = decided(table, pending_instants(table)[0], OutputOptions(codec=Codec.NONE, bloom=Bloom.OFF))
+    lose(table, go)
+    fate = path / fate_path(go.instant, go.attempt)
+    if not recorded:
+        record = json.loads(fate.read_bytes())
+        for placement in record["placements"]:
+            del placement["output"]
+        fate.write_text(json.dumps(record))
+    found = find_go(table.storage, go.instant)
+    assert found is not None
+    if recorded:
+        assert merge_again(table, found, found.placements[0])
+    else:
+        with pytest.raises(StorageError, match="does not tell the options"):
+            merge_again(table, found, found.placements[0])
+        assert left(path, go) == []
+
+
+def test_a_decision_of_an_earlier_release_made_under_default_options_is_merged_again(tmp_path: Path) -> None:
+    """Its `go` names no options; those are the defaults."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    go = decided(table, pending_instants(table)[0])
+    lose(table, go)
+    assert merge_again(table, go, replace(go.placements[0], output=None))
+
+
+def test_an_adopted_file_has_the_options_of_the_attempt_that_wrote_it(tmp_path: Path) -> None:
+    """They may be others than those of the attempt that decides."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    staged(table, instant, OutputOptions(codec=Codec.NONE))
+    table.storage.delete(f"{attempt_folder(instant, 1)}/1.ok")
+    go = decided(table, instant)
+    assert [p.output.codec for p in go.placements if p.output is not None] == [Codec.NONE, Codec.ZSTD]
+    lose(table, go)
+    for placement in go.placements:
+        assert merge_again(table, go, placement)

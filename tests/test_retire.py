@@ -15,7 +15,7 @@ from compactor_daemon.compactor import pending_instants
 from compactor_daemon.publish import place, publish
 from compactor_daemon.records import Go, find_go, open_next, read_fate
 from compactor_daemon.retire import finish, finish_completed, littered_instants, retire
-from tests.attempts import OUTPUT, base_files, decided, open_table, run_all, staged
+from tests.attempts import base_files, decided, open_table, run_all, staged
 from tests.golden_tables import unzip_golden
 from tests.test_standing import clean, planned, replace_first_group, timeline_files
 from timeline.attempt_names import DEAD, attempt_folder, instant_folder, recorded_instants
@@ -36,7 +36,7 @@ def published(version: int, tmp_path: Path) -> tuple[Path, Go]:
     path = unzip_golden(f"v{version}_pending", tmp_path)
     table = open_table(path)
     go = decided(table, pending_instants(table)[0])
-    publish(table, go, LOCK, OUTPUT)
+    publish(table, go, LOCK)
     return path, go
 
 
@@ -55,10 +55,10 @@ def test_what_is_not_completed_is_not_retired(version: int, tmp_path: Path) -> N
     table = open_table(path)
     go = decided(table, pending_instants(table)[0])
     with pytest.raises(MissingFileError, match="not completed"):
-        retire(table, go, OUTPUT)
+        retire(table, go)
     assert len(staged_files(path, go.instant)) == 4
     assert littered_instants(table) == ()
-    publish(table, go, LOCK, OUTPUT)
+    publish(table, go, LOCK)
     assert littered_instants(table) == (go.instant,)
 
 
@@ -67,10 +67,10 @@ def test_nothing_is_retired_under_a_rollback_of_it(tmp_path: Path) -> None:
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
     go = decided(table, pending_instants(table)[0])
-    publish(table, go, LOCK, OUTPUT)
+    publish(table, go, LOCK)
     pending_rollback(path, tmp_path, go.instant)
     with pytest.raises(ConflictError, match="rollback of this compaction is pending"):
-        retire(table, go, OUTPUT)
+        retire(table, go)
     assert len(staged_files(path, go.instant)) == 4
 
 
@@ -95,7 +95,7 @@ def test_retiring_twice_changes_nothing(published: tuple[Path, Go]) -> None:
     with heartbeat(open_table(path).storage, go.instant, 100.0):
         finals = base_files(path, go.instant)
         for _ in range(2):
-            retire(open_table(path), go, OUTPUT)
+            retire(open_table(path), go)
             assert staged_files(path, go.instant) == []
             assert not (path / heartbeat_path(go.instant)).exists()
             assert base_files(path, go.instant) == finals
@@ -121,7 +121,7 @@ def test_a_lost_file_is_needed_unless_its_group_has_a_newer_base_file(
     file_id = lost.name.partition("_")[0] if of_the_group else "another-group-0"
     shutil.copy(lost, lost.with_name(f"{file_id}_1-2-3_20990101000000000.parquet"))
     lost.unlink()
-    retire(open_table(path), go, OUTPUT)
+    retire(open_table(path), go)
     assert lost.exists() is not (of_the_group and committed)
 
 
@@ -132,10 +132,10 @@ def test_what_the_commit_does_not_name_is_not_placed(version: int, tmp_path: Pat
     table = open_table(path)
     go = decided(table, pending_instants(table)[0])
     file_id, commit = replace_first_group(path, go.instant)
-    publish(table, go, LOCK, OUTPUT)
+    publish(table, go, LOCK)
     clean(path, file_id)
     commit.unlink()
-    retire(table, go, OUTPUT)
+    retire(table, go)
     assert [p.name for p in base_files(path, go.instant)] == [Path(go.placements[1].final).name]
 
 
@@ -149,7 +149,7 @@ def test_base_files_of_other_instants_are_no_strays(published: tuple[Path, Go]) 
     stray = one.with_name(f"{file_id}_1-2-3_{go.instant}.parquet")
     for file in (*others, stray):
         shutil.copy(one, file)
-    retire(open_table(path), go, OUTPUT)
+    retire(open_table(path), go)
     assert all(file.exists() for file in others)
     assert one.exists()
     assert not stray.exists()
@@ -165,7 +165,7 @@ def test_a_pending_instant_is_not_litter(version: int, tmp_path: Path) -> None:
     table = open_table(path)
     staged(table, pending_instants(table)[0])
     assert littered_instants(table) == ()
-    finish_completed(table, LOCK, OUTPUT)
+    finish_completed(table, LOCK)
     assert len(staged_files(path, pending_instants(table)[0])) == 4
 
 
@@ -182,7 +182,7 @@ def test_an_attempt_at_what_somebody_else_completed_is_dead(version: int, tmp_pa
         target = path / file.relative_to(other)
         if not target.exists():
             shutil.copy(file, target)
-    finish(table, instant, LOCK, OUTPUT)
+    finish(table, instant, LOCK)
     fate = read_fate(table.storage, instant, 1)
     assert fate is not None
     assert fate.kind == DEAD
@@ -196,16 +196,16 @@ def test_what_somebody_else_completed_has_no_books_here(version: int, tmp_path: 
     table = open_table(path)
     go = decided(table, pending_instants(table)[0])
     for placement in go.placements:
-        place(table, go, placement, OUTPUT)
+        place(table, go, placement)
     other = unzip_golden(f"v{version}_pending", tmp_path / "other")
     staged(open_table(other), go.instant)
     for record in (other / instant_folder(go.instant)).glob("1/*.ok"):
         record.unlink()
     theirs = decided(open_table(other), go.instant)
-    publish(open_table(other), theirs, LOCK, OUTPUT)
+    publish(open_table(other), theirs, LOCK)
     for name in (theirs.completed_path, *(p.final for p in theirs.placements)):
         shutil.copy(other / name, path / name)
-    finish(table, go.instant, LOCK, OUTPUT)
+    finish(table, go.instant, LOCK)
     assert not (path / audit_path(go.instant)).exists()
     assert {str(p.relative_to(path)) for p in base_files(path, go.instant)} == {p.final for p in theirs.placements}
 
@@ -227,7 +227,7 @@ def test_a_decision_is_taken_back_in_the_table_lock(version: int, tmp_path: Path
         yield
 
     lock = type("Lock", (), {"hold": staticmethod(hold)})()
-    finish(table, instant, lock, OUTPUT)
+    finish(table, instant, lock)
     assert find_go(table.storage, instant) == go
     assert len(staged_files(path, instant)) == 2
 
@@ -242,7 +242,7 @@ def test_while_a_restore_pends_staged_files_stay(version: int, tmp_path: Path) -
     (plan,) = (file for file in timeline_files(path) if file.name == f"{instant}.compaction.requested")
     plan.unlink()
     (plan.parent / "20990101000000000.restore.inflight").touch()
-    finish(table, instant, LOCK, OUTPUT)
+    finish(table, instant, LOCK)
     assert find_go(table.storage, instant) == go
     assert len(staged_files(path, instant)) == 2
 
@@ -272,17 +272,17 @@ def test_records_are_forgotten_with_the_archived_instant_and_not_before(publishe
     tombstone = "20980101000000000"
     open_next(table.storage, tombstone, "unscheduled")
     later_write(path, "20970101000000000")
-    finish_completed(table, LOCK, OUTPUT)
+    finish_completed(table, LOCK)
     assert recorded_instants(table.storage) == (go.instant, tombstone)
     assert {p.name for p in (path / attempt_folder(go.instant, go.attempt)).iterdir()} == {"open", "fate"}
     archive_before(path, "20970101000000000")
-    finish_completed(table, LOCK, OUTPUT)
+    finish_completed(table, LOCK)
     assert recorded_instants(table.storage) == (tombstone,)
     assert not (path / instant_folder(go.instant)).exists()
     assert (path / audit_path(go.instant)).exists()
     assert (path / go.placements[0].final).exists()
     archive_before(path, "20990101000000000")  # nothing is active: nothing says that the tombstone is old
-    finish_completed(table, LOCK, OUTPUT)
+    finish_completed(table, LOCK)
     assert recorded_instants(table.storage) == (tombstone,)
 
 
@@ -294,5 +294,5 @@ def test_an_unscheduled_instant_between_active_ones_is_not_forgotten(published: 
     tombstone = f"{go.instant[:-1]}{(int(go.instant[-1]) + 1) % 10}"
     (path / RECORDS / tombstone / "1").mkdir(parents=True)
     later_write(path, "20970101000000000")
-    finish_completed(table, LOCK, OUTPUT)
+    finish_completed(table, LOCK)
     assert tombstone in recorded_instants(table.storage)

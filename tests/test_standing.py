@@ -13,9 +13,9 @@ from compactor_daemon.compactor import pending_instants
 from compactor_daemon.publish import place, publish
 from compactor_daemon.records import Go, decisions, find_go
 from compactor_daemon.retire import finish_completed
-from compactor_daemon.standing import Ruling, Seen, Standing, rule
+from compactor_daemon.standing import Evidence, Ruling, Standing, rule
 from compactor_daemon.unschedule import unschedule
-from tests.attempts import OUTPUT, base_files, check_no_strays, decided, open_table, run_all
+from tests.attempts import base_files, check_no_strays, decided, open_table, run_all
 from tests.golden_tables import unzip_golden
 from tests.test_broken_rules import schedule, upsert
 from tests.test_writer import rows
@@ -91,7 +91,7 @@ class Sleeper:
 def place_all(path: Path, go: Go) -> None:
     """All files of a decision get their final names."""
     for one in go.placements:
-        place(open_table(path), go, one, OUTPUT)
+        place(open_table(path), go, one)
 
 
 # --- restored away ----------------------------------------------------------------------------------------------------
@@ -108,12 +108,12 @@ def test_what_was_restored_away_stays_away(version: int, asleep: str, tmp_path: 
         restore_first_commit(path)
         lock = Sleeper(lambda: None)
     with pytest.raises(ConflictError, match="its plan is gone"):
-        publish(open_table(path), go, lock, OUTPUT)
+        publish(open_table(path), go, lock)
     assert read_rows(path) == FIRST
     assert not base_files(path, instant)
     check_no_strays(path)
     with pytest.raises(ConflictError, match="its plan is gone"):  # and again, as any number of publishers may
-        publish(open_table(path), go, lock, OUTPUT)
+        publish(open_table(path), go, lock)
 
 
 @VERSIONS
@@ -124,12 +124,12 @@ def test_placed_files_of_a_plan_that_is_gone_are_taken_back(version: int, tmp_pa
     go = decided(open_table(path), instant)
     place_all(path, go)
     restore_first_commit(path)
-    finish_completed(open_table(path), LOCK, OUTPUT)
+    finish_completed(open_table(path), LOCK)
     assert not base_files(path, instant)
     assert find_go(open_table(path).storage, instant) is None
     with suppress(PhantombaseError):  # a publisher that slept meanwhile
         place_all(path, go)
-    finish_completed(open_table(path), LOCK, OUTPUT)
+    finish_completed(open_table(path), LOCK)
     assert not base_files(path, instant)
     assert read_rows(path) == FIRST
 
@@ -145,10 +145,10 @@ def test_while_a_restore_is_pending_nothing_is_done(version: int, tmp_path: Path
     pending = Instant(requested_time=table.next_time(table.load_timeline()), action="restore", state=State.REQUESTED)
     (path / table.instant_path(pending)).write_bytes(b"")
     with pytest.raises(ConflictError, match=r"restore .* is pending"):
-        publish(open_table(path), go, LOCK, OUTPUT)
+        publish(open_table(path), go, LOCK)
     assert base_files(path, instant)
     (path / table.instant_path(pending)).unlink()
-    publish(open_table(path), go, LOCK, OUTPUT)
+    publish(open_table(path), go, LOCK)
     assert read_rows(path) == BEFORE
 
 
@@ -162,7 +162,7 @@ def test_what_could_not_be_published_at_first_is_placed_in_the_lock(version: int
     pending = Instant(requested_time=table.next_time(table.load_timeline()), action="restore", state=State.REQUESTED)
     file = path / table.instant_path(pending)
     file.write_bytes(b"")
-    publish(open_table(path), go, Sleeper(file.unlink), OUTPUT)
+    publish(open_table(path), go, Sleeper(file.unlink))
     assert base_files(path, instant)
     assert read_rows(path) == BEFORE
 
@@ -187,7 +187,7 @@ def test_a_merged_write_that_was_rolled_back_stays_away(version: int, ends_by: s
         roll_back_newest_write(path)
     assert read_rows(path) == FIRST
     with pytest.raises(ConflictError, match="was rolled back"):
-        publish(open_table(path), go, LOCK, OUTPUT)
+        publish(open_table(path), go, LOCK)
     assert not base_files(path, instant)
     if ends_by == "compact":
         run_all(open_table(path))
@@ -197,7 +197,7 @@ def test_a_merged_write_that_was_rolled_back_stays_away(version: int, ends_by: s
     assert pending_instants(open_table(path)) == ()
     assert read_rows(path) == FIRST
     with pytest.raises(ConflictError):  # the first publisher wakes up
-        publish(open_table(path), go, LOCK, OUTPUT)
+        publish(open_table(path), go, LOCK)
     assert read_rows(path) == FIRST
     check_no_strays(path)
 
@@ -228,10 +228,10 @@ def test_a_publisher_that_wakes_up_after_archiving_publishes_nothing(tmp_path: P
         truth.update(read_rows(path))
 
     with pytest.raises(ConflictError, match="the timeline begins behind it"):
-        publish(open_table(path), go, Sleeper(meanwhile), OUTPUT)
+        publish(open_table(path), go, Sleeper(meanwhile))
     assert base_files(path, instant), "they are the table's"
     assert read_rows(path) == truth
-    finish_completed(open_table(path), LOCK, OUTPUT)
+    finish_completed(open_table(path), LOCK)
     assert not (path / instant_folder(instant)).exists()
     assert base_files(path, instant)
     assert read_rows(path) == truth
@@ -283,7 +283,7 @@ def test_nothing_is_placed_in_a_replaced_group(name: str, when: str, cleaned: bo
         if when == "after placing":
             place_all(path, go)
         if when == "in the lock":
-            publish(open_table(path), go, Sleeper(meanwhile), OUTPUT)
+            publish(open_table(path), go, Sleeper(meanwhile))
         else:
             meanwhile()
     else:
@@ -309,8 +309,8 @@ def write(time: str, state: State = State.COMPLETED, action: str = "deltacommit"
     return Instant(requested_time=f"202601010000000{time}", action=action, state=state)
 
 
-def seen(*instants: Instant, archived: tuple[Instant, ...] = ()) -> Seen:
-    return Seen(
+def seen(*instants: Instant, archived: tuple[Instant, ...] = ()) -> Evidence:
+    return Evidence(
         timeline=Timeline(layout=LAYOUT_2, instants=instants, archived=archived),
         has_plan=True,
         undone=frozenset(),
@@ -344,7 +344,7 @@ _BASIC = seen(_OLD, _NEW)
         (replace(seen(_OLD, write("05"), _NEW), tells_times_apart=False), Standing.FALLEN),
     ],
 )
-def test_rule(what: Seen, expected: Standing) -> None:
+def test_rule(what: Evidence, expected: Standing) -> None:
     found: Ruling = rule(_C, [_OLD.requested_time], _OLDEST, what)
     assert found.standing is expected
     assert bool(found.why) is (expected is not Standing.STANDS)

@@ -20,10 +20,10 @@ from compactor_daemon import status_render
 from compactor_daemon.claims import Claim, table_id
 from compactor_daemon.cli import app
 from compactor_daemon.compactor import compact_instant
-from compactor_daemon.execute import LocalRunner, Progress
+from compactor_daemon.execute import LocalRunner, SliceProgress
 from compactor_daemon.failures import Failure, record_failure
 from compactor_daemon.foreign import inflight_path
-from compactor_daemon.look import Claimed, look
+from compactor_daemon.look import Claimed, look_at_table
 from compactor_daemon.records import OPEN, REVOKED, Go, revoke_decision
 from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import SliceTask
@@ -85,7 +85,7 @@ def only_first(table: Table) -> str:
 def report(table: Table, claims: Claimed = None, *, now_ms: int | None = None, **options: Any) -> Row:
     """The report now; `now_ms`: what the clock says that failures go by."""
     clock = Clock(clock_ms() if now_ms is None else now_ms, table.now())
-    return status_report(look(table, claims, recent=5), clock, **options)
+    return status_report(look_at_table(table, claims, recent=5), clock, **options)
 
 
 def row_of(table: Table, claims: Claimed = None, **options: Any) -> Row:
@@ -479,7 +479,7 @@ def test_a_compaction_from_waiting_to_done(table: Table) -> None:
     seen: list[Row] = []
 
     class Watched(LocalRunner):
-        def __call__(self, storage: Storage, tasks: list[SliceTask], progress: Progress) -> list[SliceDone]:
+        def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
             def look_on(done: int, total: int) -> None:
                 progress(done, total)
                 wait_until(lambda: (row_of(table)["work"] or {}).get("done") == done)  # told by the next beat
@@ -556,7 +556,7 @@ def test_claims_without_zookeeper(table: Table, stack: ExitStack, call: Callable
     stack.enter_context(heartbeat(table.storage, only(table), 60.0, note=lambda: NOTE))
     (row,) = json.loads(call("claims", path, "--json")[1])["claims"]
     assert (row["table"], row["instant"], row["source"], row["done"]) == (path, only(table), "heartbeat", 3)
-    (same,) = work_rows(look(table), Clock(clock_ms(), table.now()))
+    (same,) = work_rows(look_at_table(table), Clock(clock_ms(), table.now()))
     assert same["instant"] == row["instant"]
     assert claim_rows("t", {}, Clock(clock_ms(), table.now())) == []
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from compactor_daemon.cli import app
 from compactor_daemon.compactor import pending_instants
-from compactor_daemon.look import look
+from compactor_daemon.look import look_at_table
 from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from compactor_daemon.publish import place, publish
 from compactor_daemon.records import Go, is_revoked
@@ -89,10 +89,10 @@ def test_an_unreadable_fate_stops_its_own_instant_only(path: Path) -> None:
     assert other > stuck
     with pytest.raises(MalformedError):
         unschedule(open_table(path), stuck, LOCK)
-    (row,) = status_report(look(open_table(path)), Clock(clock_ms(), open_table(path).now()))["pending"]
+    (row,) = status_report(look_at_table(open_table(path)), Clock(clock_ms(), open_table(path).now()))["pending"]
     assert row["state"] == "unknown"
     assert "release TABLE INSTANT --unreadable" in row["problem"]
-    assert work_rows(look(open_table(path)), Clock(clock_ms(), open_table(path).now())) == []
+    assert work_rows(look_at_table(open_table(path)), Clock(clock_ms(), open_table(path).now())) == []
 
     words = ["release", str(path), stuck, "--unreadable", "--sole-writer", "--json"]
     released = json.loads(CliRunner().invoke(app, words).stdout)
@@ -115,7 +115,7 @@ def placed(table: Table, instant: str) -> Go:
     """A decision whose files have their final names."""
     go = decided(table, instant)
     for one in go.placements:
-        place(table, go, one, OUTPUT)
+        place(table, go, one)
     return go
 
 
@@ -142,7 +142,7 @@ def test_a_publisher_that_slept_through_it_publishes_nothing(path: Path) -> None
     damage(path, instant)
     take_back(open_table(path), instant, LOCK)
     with pytest.raises(ConflictError, match="taken back"):
-        publish(open_table(path), go, LOCK, OUTPUT)
+        publish(open_table(path), go, LOCK)
     assert base_files(path, instant) == []
     run_one(open_table(path), instant)
     assert read_rows(path) == ROWS
@@ -153,14 +153,14 @@ def test_a_publisher_whose_record_is_damaged_meanwhile_publishes(path: Path) -> 
     instant = planned(path)
     go = decided(open_table(path), instant)
     damage(path, instant)
-    publish(open_table(path), go, LOCK, OUTPUT)
+    publish(open_table(path), go, LOCK)
     with pytest.raises(ConflictError, match="completed"):
         take_back(open_table(path), instant, LOCK)
     (file,) = base_files(path, instant)
     stray = file.with_name(file.name.replace("990000000", "7"))
     stray.write_bytes(file.read_bytes())
     file.unlink()  # placed again from what was staged
-    finish_completed(open_table(path), LOCK, OUTPUT)
+    finish_completed(open_table(path), LOCK)
     assert file.exists()
     assert not stray.exists()
     assert read_rows(path) == ROWS
@@ -273,7 +273,7 @@ def test_a_decision_of_an_earlier_release_is_read_until_it_is_completed(tmp_path
         read.clear()
         assert go.completion_time in list(table.times.reserved(timeline))
         assert read == [fate_path(pending, 1)]
-        publish(table, go, LOCK, OUTPUT)
+        publish(table, go, LOCK)
         timeline = table.load_timeline()
         read.clear()
         assert list(table.times.reserved(timeline)) == [pending]

@@ -11,7 +11,7 @@ from compactor_daemon.publish import publish
 from compactor_daemon.retire import retire
 from compactor_daemon.standing import refuse_rollback
 from compactor_daemon.unschedule import unschedule
-from tests.attempts import OUTPUT, check_no_strays, decided, open_table, run_all
+from tests.attempts import check_no_strays, decided, open_table, run_all
 from tests.dead_writer import leave_dead_write, make_old
 from tests.golden_tables import unzip_golden
 from tests.test_broken_rules import before_placing, upsert
@@ -105,9 +105,9 @@ def test_a_decision_waits(version: int, tmp_path: Path) -> None:
     go = decided(open_table(path), instant)
     file = cut(path)
     with pytest.raises(ConflictError, match="cannot be read"):
-        publish(open_table(path), go, LOCK, OUTPUT)
+        publish(open_table(path), go, LOCK)
     file.unlink()
-    publish(open_table(path), go, LOCK, OUTPUT)
+    publish(open_table(path), go, LOCK)
     assert read_rows(path) == BEFORE
 
 
@@ -120,7 +120,7 @@ def test_a_plan_that_is_gone_is_gone_all_the_same(version: int, tmp_path: Path) 
     restore_first_commit(path)
     cut(path)
     with pytest.raises(ConflictError, match="its plan is gone"):
-        publish(open_table(path), go, LOCK, OUTPUT)
+        publish(open_table(path), go, LOCK)
 
 
 @VERSIONS
@@ -134,13 +134,13 @@ def test_unscheduling_and_retiring_wait(version: int, tmp_path: Path) -> None:
     assert str(file.relative_to(path)) in str(error.value)
     file.unlink()
     go = decided(open_table(path), instant)
-    publish(open_table(path), go, LOCK, OUTPUT)
+    publish(open_table(path), go, LOCK)
     file = cut(path)
     with pytest.raises(ConflictError, match="cannot be read"):
-        retire(open_table(path), go, OUTPUT)
+        retire(open_table(path), go)
     file.unlink()
     refuse_rollback(open_table(path), instant)
-    retire(open_table(path), go, OUTPUT)
+    retire(open_table(path), go)
 
 
 # --- writes -----------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ from timeline.storage import Storage
 from timeline.table import Table
 from timeline.table_config import MergeMode
 from writer_hooks.engine import LocalEngine
-from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.options import Operation, Write, WriteOptions
 from writer_hooks.transaction import transaction
 from writer_hooks.write import write
 
@@ -65,7 +65,7 @@ def trips(*given: tuple[int, int, float], deleted: bool | None = None) -> pa.Tab
 
 
 def upsert(path: Path, batch: pa.Table, operation: Operation = Operation.UPSERT) -> None:
-    write(open_table(path), LocalEngine(batch, slots=1), operation, KEYED)
+    write(open_table(path), LocalEngine(batch, slots=1), Write(operation=operation, options=KEYED))
 
 
 def schedule(path: Path) -> str:
@@ -141,14 +141,14 @@ def test_a_decision_is_taken_back_unless_it_is_being_published(version: int, pla
     go = decided(table, instant)
     if placed:
         for one in go.placements:
-            place(table, go, one, OUTPUT)
+            place(table, go, one)
     with heartbeat(table.storage, instant, 60), pytest.raises(ConflictError, match="is being published"):
         unschedule(open_table(path), instant, LOCK)
     unschedule(open_table(path), instant, LOCK)
     assert not base_files(path, instant)
     assert read_rows(path) == BEFORE
     with pytest.raises(ConflictError, match="its plan is gone"):
-        publish(open_table(path), go, LOCK, OUTPUT)
+        publish(open_table(path), go, LOCK)
     assert not base_files(path, instant)
     check_no_strays(path)
 
@@ -230,7 +230,7 @@ def test_died_at_every_call_it_can_be_done_again_or_executed(version: int, tmp_p
                 unschedule(open_table(path), instant, LOCK)
             else:
                 run_one(open_table(path), instant)
-        finish_completed(open_table(path), ProcessLock("finish"), OUTPUT)
+        finish_completed(open_table(path), ProcessLock("finish"))
         assert pending_instants(open_table(path)) == ()
         assert read_rows(path) == BEFORE
         check_no_strays(path)
@@ -473,7 +473,7 @@ def test_its_time_is_not_used_again_even_when_its_records_are_forgotten(version:
     for name in [e.name for e in table.storage.list(table.config.timeline_folder)]:
         if name[:17].isdigit() and name[:17] < instant:  # as if archived
             table.storage.delete(f"{table.config.timeline_folder}/{name}")
-    finish_completed(table, ProcessLock("finish"), OUTPUT)
+    finish_completed(table, ProcessLock("finish"))
     assert recorded_instants(table.storage) == ()
     scheduled = schedule_compaction(behind, LOCK)
     assert scheduled.instant is not None

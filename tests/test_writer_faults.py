@@ -28,7 +28,7 @@ from timeline.local_storage import LocalStorage
 from timeline.lock import ProcessLock
 from timeline.storage import Storage
 from writer_hooks.engine import LocalEngine
-from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.options import Operation, Write, WriteOptions
 from writer_hooks.write import Written, write
 
 CHAOS = int(os.environ.get("PHANTOMBASE_CHAOS", "8"))
@@ -59,7 +59,11 @@ class Ground:
         options = WriteOptions(buckets=buckets, slots=1)
         origin = folder / "origin"
         written_table(origin, version, rows(*((n, 10, 1.0) for n in (0, 3, 1, 4))), options)
-        write(open_table(origin), LocalEngine(rows((3, 11, 2.0)), slots=1), Operation.UPSERT, options)
+        write(
+            open_table(origin),
+            LocalEngine(rows((3, 11, 2.0)), slots=1),
+            Write(operation=Operation.UPSERT, options=options),
+        )
         ground = Ground(folder, buckets, ())
         with ground.copy() as path:
             storage = HookedStorage(LocalStorage(str(path)), lambda call: call.do())
@@ -79,9 +83,8 @@ class Ground:
     def write(self, storage: Storage, batch: pa.Table = BATCH) -> Written:
         """One upsert, which takes every other writer for dead: all of this process are one process."""
         options = impatient(WriteOptions(buckets=self.buckets, slots=1, lazy_rollback=False))
-        return write(
-            open_table(Path(storage.base_path), storage), LocalEngine(batch, slots=1), Operation.UPSERT, options
-        )
+        what = Write(operation=Operation.UPSERT, options=options)
+        return write(open_table(Path(storage.base_path), storage), LocalEngine(batch, slots=1), what)
 
     def check_next(self, path: Path) -> None:
         """A reader sees the disturbed write or does not; the next write works, and nothing is left of the other."""

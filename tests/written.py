@@ -18,7 +18,7 @@ from timeline.table_config import MergeMode
 from writer_hooks.create_table import create_table
 from writer_hooks.engine import LocalEngine
 from writer_hooks.new_table import NewTable
-from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.options import Operation, Write, WriteOptions
 from writer_hooks.write import write
 
 Rows: TypeAlias = dict[str, tuple[int, float]]
@@ -39,7 +39,7 @@ def written_table(
         merge_mode=mode,
     )
     table = create_table(LocalStorage(str(path)), spec)
-    write(table, LocalEngine(batch, slots=1), Operation.UPSERT, options)
+    write(table, LocalEngine(batch, slots=1), Write(operation=Operation.UPSERT, options=options))
 
 
 def read_rows(path: Path) -> Rows:

@@ -18,7 +18,7 @@ from timeline import render
 from timeline.active import Timeline
 from timeline.check_cli import audit, repair_times, validate
 from timeline.cli_options import CLOCK, Json, ListedBy, Listing, Partition, TablePath, Timezone
-from timeline.console import configure_logging, emit, run
+from timeline.console import configure_logging, emit, reporting, run
 from timeline.errors import MissingFileError, PhantombaseError, UsageError
 from timeline.export import check_output, export_parquet
 from timeline.instant import MERGES, Instant, State, parse_as_of
@@ -219,7 +219,12 @@ def read(
     table = listing.open(path, timezone)
     check_output(table, output, overwrite)
     started = time.monotonic()
-    done = consistent(lambda: export_parquet(listing.open(path, timezone), options, output))
+    with reporting() as report:
+
+        def show(slices: int, total: int, rows: int) -> None:
+            report("reading slices", slices, total, rows=rows)
+
+        done = consistent(lambda: export_parquet(listing.open(path, timezone), options, output, show))
     data = {
         "table": table.storage.base_path,
         "query": query.value,

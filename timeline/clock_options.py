@@ -7,7 +7,7 @@ from datetime import UTC, tzinfo
 from zoneinfo import ZoneInfo
 
 from timeline.errors import UsageError
-from timeline.option import check_least, option
+from timeline.option import check_least, least_of, option
 
 LOCAL = "LOCAL"
 """Hudi's word for the zone of the process."""
@@ -21,13 +21,14 @@ class ClockOptions:
         LOCAL,
         "zone of the table's instants, which must be that of its writers: LOCAL (this process's), UTC, or a name like "
         "America/New_York; a table with hoodie.table.timeline.timezone=UTC has its own",
+        metavar="ZONE",
     )
     clock_skew_s: float = option(
-        30.0, "how far this process's clock may be ahead of the storage's, and a file's time in the future"
+        30.0, "how far this process's clock may be ahead of the storage's, and a file's time in the future", least=0
     )
 
     def __post_init__(self) -> None:
-        check_least(self, {"clock_skew_s": 0})
+        check_least(self, least_of(ClockOptions))
         self.zone(utc_timezone=False)
 
     def zone(self, *, utc_timezone: bool) -> tzinfo | None:

@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from io import TextIOWrapper
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -151,6 +151,31 @@ def progress(total: int, description: str, *, clock: Callable[[], float] = time.
     )
     with RichProgress(*columns, console=console, transient=True) as bar:
         yield _BarProgress(bar, total, description)
+
+
+class Report(Protocol):
+    """Shows how far a piece of work is: `done` of `total` steps; `numbers` are other counts so far."""
+
+    def __call__(self, description: str, done: int, total: int, **numbers: int) -> None:
+        """May be called as often as there is news."""
+        ...
+
+
+@contextmanager
+def reporting() -> Iterator[Report]:
+    """Progress of work that names its own steps: one bar after the other, a new one where the count starts anew."""
+    with ExitStack() as shown:
+        at, bar = ("", 0, 0), None
+
+        def report(description: str, done: int, total: int, **numbers: int) -> None:
+            nonlocal at, bar
+            if bar is None or at[:2] != (description, total) or done < at[2]:
+                shown.close()
+                bar, at = shown.enter_context(progress(total, description)), (description, total, 0)
+            bar.advance(done - at[2], **numbers)
+            at = (description, total, done)
+
+        yield report
 
 
 class _BarProgress:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from timeline.console import Progress, progress
 from timeline.errors import StorageError, UsageError
 from timeline.local_storage import sync
 from timeline.parquet_output import statistics_columns
 from timeline.read import ReadOptions, Scan, plan_read
 from timeline.table import Table
+
+ReadProgress: TypeAlias = Callable[[int, int, int], None]
+"""Called with (slices read, slices in all, rows so far) while a read is under way."""
 
 _ROW_GROUP_ROWS = 262_144
 _ROW_GROUP_BYTES = 128 << 20
@@ -46,7 +49,9 @@ def check_output(table: Table, output: Path, overwrite: bool) -> None:
         raise UsageError("the output is there already", path=str(output), todo="--overwrite replaces it.")
 
 
-def export_parquet(table: Table, options: ReadOptions, output: Path) -> Exported:
+def export_parquet(
+    table: Table, options: ReadOptions, output: Path, progress: ReadProgress = lambda *_: None
+) -> Exported:
     """One try: reads everything into a file beside `output`, which then takes its name.
 
     MissingFileError: a file was cleaned away meanwhile; nothing is left behind, try again (`consistent`).
@@ -54,8 +59,7 @@ def export_parquet(table: Table, options: ReadOptions, output: Path) -> Exported
     scan = plan_read(table, options)
     temporary = output.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
-        with progress(len(scan.slices), "reading slices") as bar:
-            rows = _write(scan, temporary, bar, output)
+        rows = _write(scan, temporary, progress, output)
         with _written(output):
             size = temporary.stat().st_size
             os.replace(temporary, output)
@@ -64,13 +68,13 @@ def export_parquet(table: Table, options: ReadOptions, output: Path) -> Exported
     return Exported(rows=rows, slices=len(scan.slices), bytes=size, columns=tuple(scan.schema.names))
 
 
-def _write(scan: Scan, temporary: Path, bar: Progress, output: Path) -> int:
+def _write(scan: Scan, temporary: Path, progress: ReadProgress, output: Path) -> int:
     rows = 0
     with _written(output):
         sink = pa.OSFile(str(temporary), "wb")
         writer = pq.ParquetWriter(sink, scan.schema, write_statistics=statistics_columns(scan.schema))
     try:
-        for group in _row_groups(_batches(scan, bar)):
+        for group in _row_groups(_batches(scan, progress)):
             rows += group.num_rows
             with _written(output):
                 writer.write_table(group, row_group_size=group.num_rows)
@@ -85,15 +89,15 @@ def _write(scan: Scan, temporary: Path, bar: Progress, output: Path) -> int:
     return rows
 
 
-def _batches(scan: Scan, bar: Progress) -> Iterator[pa.RecordBatch]:
+def _batches(scan: Scan, progress: ReadProgress) -> Iterator[pa.RecordBatch]:
     """`Scan.batches()`, telling how far it is."""
     rows = 0
-    for slice_ in scan.slices:
+    for number, slice_ in enumerate(scan.slices):
         for batch in scan.slice_batches(slice_):
             rows += batch.num_rows
-            bar.advance(rows=rows)
+            progress(number, len(scan.slices), rows)
             yield batch
-        bar.advance(1, rows=rows)
+        progress(number + 1, len(scan.slices), rows)
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

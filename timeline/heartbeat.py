@@ -36,8 +36,10 @@ from timeline.storage import Storage
 _log = structlog.get_logger()
 
 _OURS = b"phantombase\n"
+BEAT_S = 30.0
+"""How often a heartbeat is refreshed: twice within an interval of Hudi's."""
 EXPIRY_S = 120.0
-"""Hudi's defaults: two missed heartbeats of 60 s."""
+"""A heartbeat older than this is no sign of life: two missed intervals of 60 s (Hudi's defaults)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,10 @@ CONTENT_BYTES_MAX = 2**31 - 1 - 64
 """Of one block: the longest array of common JVMs is some bytes shorter than 2 GiB."""
 
 
+BLOCK_BYTES = 128 << 20
+"""Rows of one log block, in Arrow. Hudi's limit is 256 MiB (`hoodie.logfile.data.block.max.size`)."""
+
+
 class LogFormat(Enum):
     """How data blocks hold rows; every Hudi reader reads both."""
 

@@ -10,12 +10,27 @@ from typing import Any
 from timeline.errors import UsageError
 
 
-def option(default: Any, help_text: str, *, flag: str | None = None, size: bool = False) -> Any:
+def option(
+    default: Any,
+    help_text: str,
+    *,
+    flag: str | None = None,
+    size: bool = False,
+    metavar: str | None = None,
+    least: float | None = None,
+) -> Any:
     """A dataclass field with the help that commands show.
 
-    `flag`: its name there, where it is another one. `size`: bytes, which people write like `64m`.
+    `flag`: its name there, where it is another one. `size`: bytes, which people write like `64m`. `metavar`: what its
+    value is. `least`: the least value that commands take.
     """
-    return field(default=default, metadata={"help": help_text, "flag": flag, "size": size})
+    metadata = {"help": help_text, "flag": flag, "size": size, "metavar": metavar, "least": least}
+    return field(default=default, metadata=metadata)
+
+
+def least_of(options: type) -> dict[str, float]:
+    """The least values of a dataclass's options, where they have one."""
+    return {f.name: f.metadata["least"] for f in fields(options) if f.metadata.get("least") is not None}
 
 
 def help_of(options: type, name: str) -> str:

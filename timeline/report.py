@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from timeline.active import Timeline
 from timeline.audit import InstantAudit
 from timeline.errors import MissingFileError, PhantombaseError, UsageError
+from timeline.heartbeat import EXPIRY_S
 from timeline.instant import Instant, parse_time
 from timeline.metadata_table.validate import Validation
 from timeline.mistimed import Mistimed, Retimed
@@ -21,9 +22,6 @@ from timeline.table_config import TableConfig
 from timeline.view import FileGroup, FileSlice, TableView, slice_before
 
 Row: TypeAlias = dict[str, Any]
-
-HEARTBEAT_STALE_S = 120.0
-"""Hudi takes a writer for dead after two missed heartbeats of 60 s (its defaults)."""
 
 
 def moment(time: str) -> datetime | None:
@@ -119,7 +117,7 @@ def heartbeat_state(age_s: float | None) -> str:
     """'none', 'fresh' or 'stale'."""
     if age_s is None:
         return "none"
-    return "fresh" if age_s <= HEARTBEAT_STALE_S else "stale"
+    return "fresh" if age_s <= EXPIRY_S else "stale"
 
 
 def _plan_summary(plan: CompactionPlan) -> Row:

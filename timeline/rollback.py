@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from timeline.errors import ConflictError, MalformedError, TableChangedError, UsageError
 from timeline.file_name import parse_data_file
-from timeline.heartbeat import heartbeat, heartbeat_path
+from timeline.heartbeat import BEAT_S, heartbeat, heartbeat_path
 from timeline.instant import SERVICES, Instant, State
 from timeline.layout import staged_folder
 from timeline.lock import TableLock
@@ -43,8 +43,6 @@ from timeline.rollback_traces import join, traces_of
 from timeline.table import Table
 
 """Times that are taken though no timeline file shows them (records of attempts), asked under the lock."""
-
-_BEAT_S = 30.0
 
 
 def roll_back(table: Table, instant: Instant, lock: TableLock) -> str:
@@ -141,7 +139,7 @@ def _finish(table: Table, rollback: PendingRollback, lock: TableLock, *, scan: b
     """Does what the plan says and completes the rollback; every step may have been done before."""
     storage, start = table.storage, time.monotonic()
     _check(table, rollback.plan)
-    with heartbeat(storage, rollback.instant, _BEAT_S):  # Hudi 1.2's multi-writers leave the rollback to us then
+    with heartbeat(storage, rollback.instant, BEAT_S):  # Hudi 1.2's multi-writers leave the rollback to us then
         storage.put_if_absent(table.instant_path(rollback.at(State.INFLIGHT)), b"")
         storage.delete_folder(staged_folder(rollback.plan.target))
         plan = _with_traces(table, rollback, scan=scan).plan

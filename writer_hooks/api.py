@@ -27,7 +27,7 @@ from writer_hooks.create_table import create_table
 from writer_hooks.engine import Engine, LocalEngine
 from writer_hooks.key_generator import generator_kind
 from writer_hooks.new_table import NewTable, check_same_table
-from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.options import Operation, Write, WriteOptions
 from writer_hooks.spark_engine import SparkEngine, default_slots
 from writer_hooks.stream import StreamBatch
 from writer_hooks.write import Written, write, write_batch
@@ -187,19 +187,20 @@ class Writer:
 
         def sink(frame: Any, number: int) -> None:
             described = replace(self, source=frame)
-            engine, options = described._engine(), described._options()
-            table = described._opened(path, engine, operation, options)
-            write_batch(table, engine, operation, options, StreamBatch(name=stream, number=number))
+            engine, what = described._engine(), described._described(operation)
+            table = described._opened(path, engine, what)
+            write_batch(table, engine, what, StreamBatch(name=stream, number=number))
 
         return sink
 
     def _write(self, path: str, operation: Operation) -> Written:
-        engine, options = self._engine(), self._options()
-        return write(self._opened(path, engine, operation, options), engine, operation, options)
+        engine, what = self._engine(), self._described(operation)
+        return write(self._opened(path, engine, what), engine, what)
 
-    def _options(self) -> WriteOptions:
+    def _described(self, operation: Operation) -> Write:
         """What a table does not store of its TIMESTAMP keys goes with the write."""
-        return replace(self.options, times=self.said.get("times", self.options.times))
+        options = replace(self.options, times=self.said.get("times", self.options.times))
+        return Write(operation=operation, options=options)
 
     def _engine(self) -> Engine:
         if isinstance(self.source, pa.Table):
@@ -208,16 +209,16 @@ class Writer:
             return SparkEngine(self.source, slots=self.options.slots or default_slots(self.source))
         raise UsageError("not rows", expected="a Spark DataFrame or a pyarrow Table", found=type(self.source).__name__)
 
-    def _opened(self, path: str, engine: Engine, operation: Operation, options: WriteOptions) -> Table:
+    def _opened(self, path: str, engine: Engine, what: Write) -> Table:
         """The table at the path, made where there is none; nothing is made for rows that do not fit."""
         storage = open_storage(path)
         try:
             table = Table.open(path)
         except NotATableError:
-            if operation is Operation.DELETE:
+            if what.deletes:
                 raise
             spec = self._new_table()
-            checked_schema(spec.config(), None, engine.schema, operation, options)
+            checked_schema(spec.config(), None, engine.schema, what)
             storage.make_folder("")
             return create_table(storage, spec)
         config = table.config

@@ -24,7 +24,7 @@ Prepare: TypeAlias = Callable[[int, Iterator[pa.RecordBatch]], Iterator[Piece]]
 Step: TypeAlias = Callable[[int, Iterator[Piece]], Iterator[Piece]]
 """Makes pieces of the sorted pieces of one task, whose number is given."""
 
-Summary: TypeAlias = dict[tuple[str, str], int]
+RowCounts: TypeAlias = dict[tuple[str, str], int]
 """Rows by (partition, target)."""
 
 
@@ -47,7 +47,7 @@ class Pieces(Protocol):
         """The same pieces, computed once, for several uses."""
         ...
 
-    def summary(self) -> Summary:
+    def row_counts(self) -> RowCounts:
         """How many rows lie where."""
         ...
 
@@ -128,7 +128,7 @@ class LocalPieces:
         """See `Pieces`."""
         return nullcontext(self)
 
-    def summary(self) -> Summary:
+    def row_counts(self) -> RowCounts:
         """See `Pieces`."""
         pieces = self._pieces
         return summed((p.partition for p in pieces), (p.target for p in pieces), (p.rows for p in pieces))
@@ -142,9 +142,9 @@ def _hash(piece: Piece) -> int:
     return zlib.crc32(f"{piece.partition}\0{piece.target}".encode())
 
 
-def summed(partitions: Iterable[str], targets: Iterable[str], rows: Iterable[int]) -> Summary:
+def summed(partitions: Iterable[str], targets: Iterable[str], rows: Iterable[int]) -> RowCounts:
     """Rows by (partition, target); one value a piece."""
-    total: Summary = {}
+    total: RowCounts = {}
     for partition, target, count in zip(partitions, targets, rows, strict=True):
         total[partition, target] = total.get((partition, target), 0) + count
     return total

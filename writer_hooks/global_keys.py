@@ -21,7 +21,7 @@ from timeline.view import TableView, is_replaced, latest_slice
 from writer_hooks.engine import Pieces
 from writer_hooks.lookup_step import bins_of
 from writer_hooks.misplaced_keys_step import KeysToAllBins, Misplaced, MisplacedStep
-from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.options import Operation, Write
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,7 @@ class GlobalKeys:
     rows: Pieces
     slots: int
     schema: TableSchema
-    operation: Operation
-    options: WriteOptions
+    write: Write
 
     def check(self, table: Table, seen: frozenset[str] | None = None) -> frozenset[str] | None:
         """The completed writes that the keys were looked up under; None: this table's keys need not be looked up.
@@ -40,7 +39,7 @@ class GlobalKeys:
         `seen`: what an earlier check returned; nothing is done where nothing was completed since.
         UnsupportedError: keys lie in other partitions than their rows, or the batch has one key in two partitions.
         """
-        if self.operation not in (Operation.UPSERT, Operation.DELETE) or not keys_are_global(table):
+        if not self.write.looks_keys_up or not keys_are_global(table):
             return None
         if seen is not None and seen >= table.load_timeline().completed_writes.keys():
             return seen
@@ -49,7 +48,7 @@ class GlobalKeys:
     def _looked_up(self, table: Table) -> frozenset[str]:
         view = table.load_view()
         done = frozenset(view.timeline.completed_writes)
-        if not done and self.operation is Operation.DELETE:
+        if not done and self.write.deletes:
             return done
         found = [Misplaced(**json.loads(data)) for data in self._misplaced(table, view)]
         if found:
@@ -57,12 +56,12 @@ class GlobalKeys:
         return done
 
     def _misplaced(self, table: Table, view: TableView) -> list[bytes]:
-        output = self.options.output
+        output = self.write.options.output
         rules = slice_rules(table, view.timeline, self.schema)
         rules = replace(rules, memory_bytes=output.memory_limit, spill_folder=output.spill_dir)
         slices = (latest_slice(g) for g in view.groups if not is_replaced(g, view.facts))
         bins = bins_of(((s,) for s in slices if s is not None), self.slots) or [[]]
-        buckets, upserts = self.options.buckets is not None, self.operation is Operation.UPSERT
+        buckets, upserts = self.write.options.buckets is not None, self.write.operation is Operation.UPSERT
         step = MisplacedStep(table.storage, bins, rules, keys_in_logs=buckets, once=upserts)
         return self.rows.map(KeysToAllBins(len(bins))).regroup(step).collect()
 

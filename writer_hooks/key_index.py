@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from timeline.errors import UnsupportedError, UsageError
 from timeline.view import FileGroup, latest_base
 from writer_hooks.bucket import looks_like_bucket
-from writer_hooks.engine import Pieces, Summary
+from writer_hooks.engine import Pieces, RowCounts
 from writer_hooks.insert_plan import ROW_BYTES, plan_inserts
 from writer_hooks.key_step import NEW, AssignStep, KeyStep, MeetStep
 from writer_hooks.lookup_step import KeysToBins, LookupStep, bins_of, looked_into
@@ -30,21 +30,21 @@ class KeyIndex:
     options: WriteOptions
     slots: int
 
-    def upsert(self, rows: Pieces, counts: Summary) -> list[bytes]:
+    def upsert(self, rows: Pieces, counts: RowCounts) -> list[bytes]:
         """Stages an upsert or a delete; `rows` lie by slots of `ToSlot(slots)`, `counts` is their summary."""
         groups = self._groups(counts)
         hits = self._lookup(rows, groups)
         with (rows.union(hits) if hits is not None else rows).regroup(MeetStep(self.work)).kept() as found:
-            return self._write(found, groups, found.summary())
+            return self._write(found, groups, found.row_counts())
 
-    def insert(self, rows: Pieces, counts: Summary) -> list[bytes]:
+    def insert(self, rows: Pieces, counts: RowCounts) -> list[bytes]:
         """Stages rows whose keys are not looked for; `rows` as for `upsert` where the write combines."""
         if not self.work.combine:
             return self._append(rows, counts)
         with rows.regroup(MeetStep(self.work)).kept() as combined:
-            return self._append(combined, combined.summary())
+            return self._append(combined, combined.row_counts())
 
-    def _append(self, rows: Pieces, counts: Summary) -> list[bytes]:
+    def _append(self, rows: Pieces, counts: RowCounts) -> list[bytes]:
         new: defaultdict[tuple[str, str], int] = defaultdict(int)
         for (partition, _), count in counts.items():
             new[partition, NEW] += count
@@ -71,7 +71,7 @@ class KeyIndex:
         return rows.map(KeysToBins({p: len(of) for p, of in bins.items()})).regroup(step)
 
     def _write(
-        self, rows: Pieces, groups: Mapping[str, list[FileGroup]], counts: Summary, *, appends: bool = False
+        self, rows: Pieces, groups: Mapping[str, list[FileGroup]], counts: RowCounts, *, appends: bool = False
     ) -> list[bytes]:
         """`appends`: all rows go where the plan says, whatever their targets, and change no other row."""
         plan = plan_inserts(

@@ -8,7 +8,7 @@ from enum import Enum
 from compactor_daemon.options import OutputOptions
 from timeline.clock_options import ClockOptions
 from timeline.errors import UsageError
-from timeline.heartbeat import EXPIRY_S
+from timeline.heartbeat import BEAT_S, EXPIRY_S
 from timeline.log_write import LogFormat
 from timeline.option import check_above_zero, check_below, check_least
 from writer_hooks.after_commit import CompactionOptions
@@ -62,8 +62,8 @@ class WriteOptions:
     slots: int | None = None
     batch_bytes: int = 32 << 20
     retries: int = 0
-    heartbeat_s: float = 30.0
-    heartbeat_expiry_s: float = 120.0
+    heartbeat_s: float = BEAT_S
+    heartbeat_expiry_s: float = EXPIRY_S
     lazy_rollback: bool | None = None
     lock: str | None = None
     drop_metadata_table: bool = False
@@ -82,6 +82,34 @@ class WriteOptions:
                 expected=f"less than {EXPIRY_S:g}",
                 found=f"{self.heartbeat_s:g}",
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """What a write does with its rows, and how."""
+
+    operation: Operation
+    options: WriteOptions = field(default_factory=WriteOptions)
+
+    @property
+    def deletes(self) -> bool:
+        """Whether the rows are keys to delete."""
+        return self.operation is Operation.DELETE
+
+    @property
+    def looks_keys_up(self) -> bool:
+        """Whether it matters where the keys are already."""
+        return self.operation in (Operation.UPSERT, Operation.DELETE)
+
+    @property
+    def combines(self) -> bool:
+        """Whether one row a key of the batch is kept."""
+        return self.options.combine if self.options.combine is not None else self.looks_keys_up
+
+    @property
+    def rolls_back_lazily(self) -> bool:
+        """Whether only writers without heartbeat are taken for dead."""
+        return self.options.lazy_rollback if self.options.lazy_rollback is not None else self.options.lock is not None
 
 
 _LEAST = {"buckets": 1, "file_bytes": 1, "small_file_bytes": 0, "slots": 1, "batch_bytes": 1, "retries": 0}

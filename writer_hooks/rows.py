@@ -12,56 +12,43 @@ from timeline.table import Table, TableSchema
 from writer_hooks.bucket import KeySplit
 from writer_hooks.bucket_step import BucketStep
 from writer_hooks.conflict import Footprint
-from writer_hooks.engine import Engine, Pieces, Summary
+from writer_hooks.engine import Engine, Pieces, RowCounts
 from writer_hooks.key_encoding import one_field_prefixed
 from writer_hooks.key_generator import KeyGenerator
 from writer_hooks.key_index import KeyIndex
 from writer_hooks.new_files_step import NewFilesStep
-from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.options import Operation, Write, WriteOptions
 from writer_hooks.prepare import BySource, PrepareRows, Route, ToBucket, ToSlot
 from writer_hooks.staging import FileKind, StagedFile
 from writer_hooks.transaction import Transaction
 from writer_hooks.work import WriteWork
 
 
-def combines(operation: Operation, options: WriteOptions) -> bool:
-    """Whether one row a key of the batch is kept."""
-    return options.combine if options.combine is not None else operation in (Operation.UPSERT, Operation.DELETE)
-
-
-def prepare_rows(
-    table: Table,
-    timeline: Timeline,
-    schema: TableSchema,
-    engine: Engine,
-    operation: Operation,
-    options: WriteOptions,
-) -> Pieces:
+def prepare_rows(table: Table, timeline: Timeline, schema: TableSchema, engine: Engine, write: Write) -> Pieces:
     """The input in the table's types, with keys and partition paths, split by where the rows go."""
-    config, deletes = table.config, operation is Operation.DELETE
+    config = table.config
     columns = [name for name in schema.arrow.names if name not in META_COLUMNS]
-    if deletes:
+    if write.deletes:
         columns = [name for name in columns if name in {*config.record_key_fields, *config.partition_fields}]
-    keys = KeyGenerator.of(config, one_field_prefixed=one_field_prefixed(table), writer=dict(options.times))
+    keys = KeyGenerator.of(config, one_field_prefixed=one_field_prefixed(table), writer=dict(write.options.times))
     return engine.prepare(
         PrepareRows(
             keys=keys,
             data_schema=project(schema.arrow, columns),
             ordering_fields=slice_rules(table, timeline, schema).ordering_fields,
-            route=_route(table, engine.slots, operation, options),
-            key_only=deletes,
-            batch_bytes=options.batch_bytes,
+            route=_route(table, engine.slots, write),
+            key_only=write.deletes,
+            batch_bytes=write.options.batch_bytes,
         ),
         table.storage,
     )
 
 
-def _route(table: Table, slots: int, operation: Operation, options: WriteOptions) -> Route:
-    if options.buckets is not None:
-        return _to_bucket(table, options.buckets, options)
-    looked_up = operation in (Operation.UPSERT, Operation.DELETE)
+def _route(table: Table, slots: int, write: Write) -> Route:
+    if write.options.buckets is not None:
+        return _to_bucket(table, write.options.buckets, write.options)
     # Rows of one key have to meet.
-    return ToSlot(slots) if looked_up or combines(operation, options) else BySource(slots)
+    return ToSlot(slots) if write.looks_keys_up or write.combines else BySource(slots)
 
 
 def _to_bucket(table: Table, buckets: int, options: WriteOptions) -> ToBucket:
@@ -69,16 +56,10 @@ def _to_bucket(table: Table, buckets: int, options: WriteOptions) -> ToBucket:
 
 
 def stage_rows(
-    begun: Transaction,
-    schema: TableSchema,
-    rows: Pieces,
-    counts: Summary,
-    slots: int,
-    operation: Operation,
-    options: WriteOptions,
+    begun: Transaction, schema: TableSchema, rows: Pieces, counts: RowCounts, slots: int, write: Write
 ) -> list[StagedFile]:
     """Stages the files of a write; `rows` as `prepare_rows` gives them, computed already, `counts` their summary."""
-    rules = slice_rules(begun.table, begun.timeline, schema)
+    rules, options = slice_rules(begun.table, begun.timeline, schema), write.options
     work = WriteWork(
         table=begun.table,
         timeline=begun.timeline,
@@ -89,33 +70,32 @@ def stage_rows(
         rules=replace(rules, memory_bytes=options.output.memory_limit, spill_folder=options.output.spill_dir),
         output=options.output,
         log_format=options.log_format,
-        combine=combines(operation, options),
-        deletes=operation is Operation.DELETE,
+        combine=write.combines,
+        deletes=write.deletes,
         file_bytes=options.file_bytes,
         measure=Measure.of(begun.table, schema),
     )
     if options.buckets is not None:
         done = rows.regroup(BucketStep(work, _to_bucket(begun.table, options.buckets, options))).collect()
-    elif operation is Operation.BULK_INSERT:
+    elif write.operation is Operation.BULK_INSERT:
         done = rows.regroup(NewFilesStep(work)).collect()
-    elif operation is Operation.INSERT:
+    elif write.operation is Operation.INSERT:
         done = KeyIndex(work, options, slots).insert(rows, counts)
     else:
         done = KeyIndex(work, options, slots).upsert(rows, counts)
     return [StagedFile.from_json(data) for data in done]
 
 
-def footprint(
-    files: list[StagedFile], operation: Operation, options: WriteOptions, *, global_keys: bool = False
-) -> Footprint:
+def footprint(files: list[StagedFile], write: Write, *, global_keys: bool = False) -> Footprint:
     """What these files change. `global_keys`: a key may be in one partition only."""
     bases = [f for f in files if f.kind is FileKind.BASE]
-    unique = operation is Operation.UPSERT and options.buckets is None
-    inserting = any(f.inserts for f in bases) if unique else operation is Operation.UPSERT
+    upserts, bucketed = write.operation is Operation.UPSERT, write.options.buckets is not None
+    unique = upserts and not bucketed
+    inserting = any(f.inserts for f in bases) if unique else upserts
     return Footprint(
         appended=frozenset(f.key for f in files if f.kind is FileKind.LOG),
         rewritten=frozenset(f.key for f in bases if f.base_instant is not None),
-        buckets=frozenset((f.partition, f.file_id[:8]) for f in bases) if options.buckets is not None else frozenset(),
+        buckets=frozenset((f.partition, f.file_id[:8]) for f in bases) if bucketed else frozenset(),
         inserts=frozenset(f.partition for f in bases if f.inserts) if unique else frozenset(),
         looked_up=unique,
         everywhere=global_keys and inserting,

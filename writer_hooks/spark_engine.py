@@ -15,7 +15,7 @@ from compactor_daemon.execute import Runner, SparkRunner, spark_words
 from compactor_daemon.spark_start import RunningSpark
 from timeline.errors import PhantombaseError, SparkError
 from timeline.storage import Storage
-from writer_hooks.engine import Pieces, Prepare, Step, Summary, summed
+from writer_hooks.engine import Pieces, Prepare, RowCounts, Step, summed
 from writer_hooks.pieces import SPARK_PIECE, Piece, from_batches, to_batch
 from writer_hooks.spark_schema import from_spark
 from writer_hooks.spool import Spool
@@ -102,7 +102,7 @@ class SparkPieces:
     def _of(self, frame: Any) -> SparkPieces:
         return SparkPieces(frame, self._slots, self._spool)
 
-    def summary(self) -> Summary:
+    def row_counts(self) -> RowCounts:
         """See `Pieces`."""
         done = _run(self._frame.select("partition", "target", "rows").toArrow)
         if _ERROR in pc.unique(done.column("target")).to_pylist():

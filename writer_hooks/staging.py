@@ -24,7 +24,7 @@ from compactor_daemon.base_file import write_base_file
 from timeline.avro_schema import COMMIT_SEQNO, COMMIT_TIME, FILE_NAME, PARTITION_PATH, RECORD_KEY
 from timeline.file_name import BaseFileName, LogFileName
 from timeline.layout import staged_folder
-from timeline.log_write import data_block, delete_block, split_rows
+from timeline.log_write import BLOCK_BYTES, data_block, delete_block, split_rows
 from timeline.merge_rule import HUDI_0X
 from timeline.metadata_table.column_range import ColumnRange, ranges_from_json, ranges_to_json
 from timeline.ordering import Ordering
@@ -34,9 +34,6 @@ from writer_hooks.work import WriteWork
 
 TOKEN_STAGE = 980_000_000
 """Second part of our write tokens: Spark's stage numbers stay far below, and compactors count elsewhere."""
-
-_BLOCK_BYTES = 128 << 20
-"""Rows of one log block. Hudi's limit is 256 MiB (`hoodie.logfile.data.block.max.size`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +125,7 @@ class Stager:
             for part in parts:
                 written += part.rows.num_rows
                 deletes += [replace(part, rows=part.rows.slice(0, 0))] if len(part.deleted) else []
-                for rows in split_rows(part.rows, _BLOCK_BYTES):
+                for rows in split_rows(part.rows, BLOCK_BYTES):
                     full = self.with_meta_columns(rows, slice_.partition, slice_.file_id)
                     block = data_block(full, log_format=work.log_format, codec=work.output.codec.value, **head)
                     file.writelines(block)

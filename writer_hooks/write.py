@@ -10,6 +10,7 @@ from functools import partial
 
 import structlog
 
+from timeline.active import Timeline
 from timeline.commit_metadata import CommitMetadata, WriteStat
 from timeline.dead_writers import roll_back_dead_writers
 from timeline.errors import ConflictError, PressureError
@@ -20,13 +21,13 @@ from timeline.metadata_table.drop import drop_metadata_table
 from timeline.metadata_table.update import check_keepable
 from timeline.rollback import roll_back
 from timeline.table import Table, TableSchema
-from writer_hooks.after_commit import AfterCommit, Mode, after_commit, due_at_once
+from writer_hooks.after_commit import AfterCommit, CompactionOptions, Mode, after_commit, due_at_once
 from writer_hooks.back_pressure import NO_LIMIT, BackPressure, Room
 from writer_hooks.bucket import bucket_of_file_id
 from writer_hooks.clean_up import remove_traces
-from writer_hooks.engine import Engine, Summary
+from writer_hooks.engine import Engine, RowCounts
 from writer_hooks.global_keys import GlobalKeys
-from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.options import Operation, Write, WriteOptions
 from writer_hooks.placing import Placed, place_all, write_stat
 from writer_hooks.rows import footprint, prepare_rows, stage_rows
 from writer_hooks.staging import StagedFile
@@ -57,26 +58,45 @@ class Written:
     after: AfterCommit = field(default_factory=AfterCommit)
 
 
-def write(table: Table, engine: Engine, operation: Operation, options: WriteOptions) -> Written:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What stays the same over all tries of one write. `batch`: which of a stream it is, None for one of its own."""
+
+    lock: TableLock
+    engine: Engine
+    write: Write
+    batch: StreamBatch | None = None
+
+    @property
+    def options(self) -> WriteOptions:
+        """See `Write`."""
+        return self.write.options
+
+    def schema_of(self, table: Table, timeline: Timeline) -> TableSchema:
+        """See `schema_after`."""
+        return schema_after(table, timeline, self.engine.schema, self.write)
+
+
+def write(table: Table, engine: Engine, what: Write) -> Written:
     """Writes the engine's input as one delta commit.
 
-    UsageError, UnsupportedError: refused, nothing was touched. ConflictError: somebody else changed the same meanwhile,
-    and `retries` are used up. PressureError: a file group is full (see `back_pressure`). The table reads as before.
+    UsageError, UnsupportedError: refused, nothing was touched. ConflictError: another process changed the same
+    meanwhile, and `retries` are used up. PressureError: a file group is full (see `back_pressure`). The table reads as
+    before.
     """
-    table, lock = _checked(table, options)
-    return _retried(table, lock, engine, operation, options, None)
+    table, lock = _checked(table, what.options)
+    return _retried(table, _Job(lock=lock, engine=engine, write=what))
 
 
-def write_batch(
-    table: Table, engine: Engine, operation: Operation, options: WriteOptions, batch: StreamBatch
-) -> Written | None:
+def write_batch(table: Table, engine: Engine, what: Write, batch: StreamBatch) -> Written | None:
     """Writes a batch of a stream exactly once: None when an earlier try has written it. Errors as `write`."""
-    table, lock = _checked(table, options)
-    schema_after(table, table.load_timeline(), engine.schema, operation, options)  # refuses before a try is rolled back
+    table, lock = _checked(table, what.options)
+    job = _Job(lock=lock, engine=engine, write=what, batch=batch)
+    job.schema_of(table, table.load_timeline())  # refuses before a try is rolled back
     if _is_written(table, lock, batch):
-        _after(table, lock, engine, options)  # the try that wrote it may have died before
+        _after(table, job, what.options.compaction)  # the try that wrote it may have died before
         return None
-    return _retried(table, lock, engine, operation, options, batch)
+    return _retried(table, job)
 
 
 def _checked(table: Table, options: WriteOptions) -> tuple[Table, TableLock]:
@@ -88,20 +108,13 @@ def _checked(table: Table, options: WriteOptions) -> tuple[Table, TableLock]:
     return table, lock
 
 
-def _retried(
-    table: Table,
-    lock: TableLock,
-    engine: Engine,
-    operation: Operation,
-    options: WriteOptions,
-    batch: StreamBatch | None,
-) -> Written:
-    left = options.retries
-    room = _room(table, lock, engine, options, in_stream=batch is not None)
+def _retried(table: Table, job: _Job) -> Written:
+    left = job.options.retries
+    room = _room(table, job)
     while True:
         try:
-            done = _attempt(table.reload(), lock, engine, operation, options, batch, room)
-            return replace(done, waited_s=room.waited_s, after=_after(table, lock, engine, options))
+            done = _attempt(table.reload(), job, room)
+            return replace(done, waited_s=room.waited_s, after=_after(table, job, job.options.compaction))
         except PressureError:
             room.wait()
         except ConflictError as error:
@@ -111,91 +124,81 @@ def _retried(
             left -= 1
 
 
-def _room(table: Table, lock: TableLock, engine: Engine, options: WriteOptions, *, in_stream: bool) -> Room:
-    """Back-pressure is on by default for batches of a stream: nobody looks at each of them."""
+def _room(table: Table, job: _Job) -> Room:
+    """Back-pressure is on by default for batches of a stream: no person looks at each of them."""
+    own = job.options.compaction
 
     def relieve(unplanned: bool) -> str:
-        _roll_back_dead(table.reload(), lock, options)  # on version 6 a dead one would keep every plan from being made
-        compaction = due_at_once(options.compaction) if unplanned else options.compaction
-        done = _after(table, lock, engine, replace(options, compaction=compaction))
+        _roll_back_dead(table.reload(), job)  # on version 6 a dead one would keep every plan from being made
+        done = _after(table, job, due_at_once(own) if unplanned else own)
         return done.error or done.why
 
-    pressure = options.back_pressure or (BackPressure() if in_stream else NO_LIMIT)
-    limit = pressure.limit(options.compaction.schedule.compaction_trigger)
-    return Room(table, pressure, limit, relieve, compacts=options.compaction.mode is not Mode.WRITE_ONLY)
+    pressure = job.options.back_pressure or (BackPressure() if job.batch is not None else NO_LIMIT)
+    limit = pressure.limit(own.schedule.compaction_trigger)
+    return Room(table, pressure, limit, relieve, compacts=own.mode is not Mode.WRITE_ONLY)
 
 
-def _after(table: Table, lock: TableLock, engine: Engine, options: WriteOptions) -> AfterCommit:
-    return after_commit(table, lock, options.lock, engine.runner, options.output, options.compaction)
+def _after(table: Table, job: _Job, compaction: CompactionOptions) -> AfterCommit:
+    return after_commit(table, job.lock, job.options.lock, job.engine.runner, job.options.output, compaction)
 
 
-def _attempt(
-    table: Table,
-    lock: TableLock,
-    engine: Engine,
-    operation: Operation,
-    options: WriteOptions,
-    batch: StreamBatch | None,
-    room: Room,
-) -> Written:
+def _attempt(table: Table, job: _Job, room: Room) -> Written:
     started = time.monotonic()
+    engine, what, batch = job.engine, job.write, job.batch
     timeline = table.load_timeline()
-    schema = schema_after(table, timeline, engine.schema, operation, options)
-    with prepare_rows(table, timeline, schema, engine, operation, options).kept() as rows:
-        counts = rows.summary()  # what is wrong with the rows comes up here, before anything is visible
-        keys = GlobalKeys(rows=rows, slots=engine.slots, schema=schema, operation=operation, options=options)
+    schema = job.schema_of(table, timeline)
+    with prepare_rows(table, timeline, schema, engine, what).kept() as rows:
+        counts = rows.row_counts()  # what is wrong with the rows comes up here, before anything is visible
+        keys = GlobalKeys(rows=rows, slots=engine.slots, schema=schema, write=what)
         seen = keys.check(table)
-        _make_way(table, lock, options)
-        if options.buckets is not None:
+        _make_way(table, job)
+        if what.options.buckets is not None:
             _check_buckets(room, counts)
-        with transaction(table, lock, options.heartbeat_s) as begun:
+        with transaction(table, job.lock, what.options.heartbeat_s) as begun:
             if batch is not None:
-                begin_batch(begun.table, lock, batch, begun.instant)
-            _check_same(table, schema, begun, engine, operation, options)
+                begin_batch(begun.table, job.lock, batch, begun.instant)
+            _check_same(table, schema, begun, job)
             seen = keys.check(begun.table, seen)
-            files = stage_rows(begun, schema, rows, counts, engine.slots, operation, options)
-            mine = footprint(files, operation, options, global_keys=seen is not None)
+            files = stage_rows(begun, schema, rows, counts, engine.slots, what)
+            mine = footprint(files, what, global_keys=seen is not None)
             room.check((partition for partition, _ in mine.appended), lambda group: group.key in mine.appended)
             begun.check_conflicts(mine, schema.commit_text)
             placed = place_all(begun.table, begun.instant, files)
             extra = batch.metadata if batch is not None else {}
             measured = {p.path: p.staged.ranges for p in placed if p.staged.ranges is not None}
             still = partial(check_intended, batch=batch, instant=begun.instant) if batch is not None else lambda _: None
-            begun.complete(mine, _metadata(begun, schema, placed, operation, extra), measured, still)
+            begun.complete(mine, _metadata(begun, schema, placed, what.operation, extra), measured, still)
     remove_traces(table)
-    done = _written(begun, operation, files, time.monotonic() - started)
-    _log.info("written", instant=done.instant, operation=operation.value, files=done.files, rows=done.writes)
+    done = _written(begun, what.operation, files, time.monotonic() - started)
+    _log.info("written", instant=done.instant, operation=done.operation.value, files=done.files, rows=done.writes)
     return done
 
 
-def _make_way(table: Table, lock: TableLock, options: WriteOptions) -> None:
+def _make_way(table: Table, job: _Job) -> None:
     """Rolls dead writers back, and lets a due compaction be planned first."""
-    _roll_back_dead(table, lock, options)
+    _roll_back_dead(table, job)
     wait_while_wanted(table.storage)
 
 
-def _check_buckets(room: Room, counts: Summary) -> None:
+def _check_buckets(room: Room, counts: RowCounts) -> None:
     """PressureError before anything is staged: `counts` has the bucket of each row that will be appended."""
     buckets = {(partition, int(bucket)) for partition, bucket in counts}
     room.check((p for p, _ in buckets), lambda group: (group.partition, bucket_of_file_id(group.file_id)) in buckets)
 
 
-def _roll_back_dead(table: Table, lock: TableLock, options: WriteOptions) -> None:
-    lazy = options.lazy_rollback if options.lazy_rollback is not None else options.lock is not None
+def _roll_back_dead(table: Table, job: _Job) -> None:
     roll_back_dead_writers(
         table,
-        lock,
-        lazy=lazy,
+        job.lock,
+        lazy=job.write.rolls_back_lazily,
         now_ms=round(time.time() * 1000),
-        expiry_s=options.heartbeat_expiry_s,
+        expiry_s=job.options.heartbeat_expiry_s,
     )
 
 
-def _check_same(
-    table: Table, schema: TableSchema, begun: Transaction, engine: Engine, operation: Operation, options: WriteOptions
-) -> None:
+def _check_same(table: Table, schema: TableSchema, begun: Transaction, job: _Job) -> None:
     """ConflictError when the table's settings or schema are not those the rows were prepared for."""
-    now = schema_after(begun.table, begun.timeline, engine.schema, operation, options)
+    now = job.schema_of(begun.table, begun.timeline)
     if begun.table.config != table.config or now.commit_text != schema.commit_text:
         raise ConflictError(
             "the table's settings or schema changed while the rows were prepared",

@@ -10,23 +10,19 @@ from timeline.errors import UnsupportedError, UsageError
 from timeline.table import Table, TableSchema
 from timeline.table_config import TableConfig
 from writer_hooks.key_generator import KeyGenerator
-from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.options import Write
 from writer_hooks.table_schema import evolve, new_schema
 
 
-def schema_after(
-    table: Table, timeline: Timeline, incoming: pa.Schema, operation: Operation, options: WriteOptions
-) -> TableSchema:
+def schema_after(table: Table, timeline: Timeline, incoming: pa.Schema, write: Write) -> TableSchema:
     """The table's schema after this write; UsageError where the input does not fit it."""
     config = table.config
     is_new = not timeline.completed_writes and not config.create_schema
     own = None if is_new else table.schema_text(timeline)
-    return table.schema(checked_schema(config, own, incoming, operation, options))
+    return table.schema(checked_schema(config, own, incoming, write))
 
 
-def checked_schema(
-    config: TableConfig, own: str | None, incoming: pa.Schema, operation: Operation, options: WriteOptions
-) -> str:
+def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, write: Write) -> str:
     """The table's Avro schema after a write of `incoming`; `own`: the one before, None for a table without rows.
 
     UsageError: a column that does not fit, that lacks, or of which no key or path can be made. UnsupportedError: a
@@ -40,7 +36,7 @@ def checked_schema(
             todo="Write this table with Hudi.",
         )
     needed = {*config.record_key_fields, *config.partition_fields}
-    if operation is Operation.DELETE:
+    if write.deletes:
         incoming = pa.schema([f for f in incoming if f.name in needed])
     else:
         needed |= set(config.ordering_fields)
@@ -51,11 +47,11 @@ def checked_schema(
             expected=", ".join(missing),
             found=", ".join(incoming.names) or "no columns",
         )
-    text = own if own is not None and operation is Operation.DELETE else None
+    text = own if own is not None and write.deletes else None
     if text is None:
         text = new_schema(config.name, incoming) if own is None else evolve(own, incoming)
     empty = project(arrow_schema(text), [n for n in arrow_schema(text).names if n in incoming.names]).empty_table()
-    keys = KeyGenerator.of(config, one_field_prefixed=False, writer=dict(options.times))
+    keys = KeyGenerator.of(config, one_field_prefixed=False, writer=dict(write.options.times))
     keys.keys(empty)
     keys.partition_paths(empty)
     return text

@@ -26,7 +26,7 @@ from timeline.table import Table
 from timeline.triggers import TriggerStrategy
 from writer_hooks.after_commit import CompactionOptions, Mode
 from writer_hooks.engine import LocalEngine
-from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.options import Operation, Write, WriteOptions
 from writer_hooks.write import write
 
 DAYS = ("mon", "tue", "wed", "thu")
@@ -121,7 +121,11 @@ def write_changes(
     """One write, in the journal before and after."""
     journal.begin(subject.name, changes)
     try:
-        write(Table.open(str(subject.path)), LocalEngine(batch_of(changes, ts), slots=1), operation, options)
+        write(
+            Table.open(str(subject.path)),
+            LocalEngine(batch_of(changes, ts), slots=1),
+            Write(operation=operation, options=options),
+        )
     except (ConflictError, LockError) as error:
         print(f"not written: {error}", flush=True)
         journal.end(False)

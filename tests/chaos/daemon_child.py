@@ -137,7 +137,7 @@ def _watch(switches: Switches) -> None:
     """Counts decisions and what becomes of those of dead attempts; looks whether what is published was decided."""
     deciding, compacting, serving = _patched(decision, compactor, served_table)
     look = ServedTable.look
-    decide, publish, compact = deciding.decide, compacting.publish, compacting.compact_instant
+    write_fate, publish, compact = deciding.write_fate, compacting.publish, compacting.compact_instant
 
     def count(name: str, by: int = 1) -> None:
         with _counting:
@@ -146,7 +146,7 @@ def _watch(switches: Switches) -> None:
     def decided(storage: Storage, instant: str, attempt: int, record: bytes, nonce: str) -> None:
         before = read_fate(storage, instant, attempt)
         try:
-            decide(storage, instant, attempt, record, nonce)
+            write_fate(storage, instant, attempt, record, nonce)
         except AttemptDeadError:
             count("refused")
             raise
@@ -173,7 +173,7 @@ def _watch(switches: Switches) -> None:
         count("looks")
         return look(table)
 
-    deciding.decide = decided
+    deciding.write_fate = decided
     compacting.publish = published
     serving.compact_instant = compacted
     serving.ServedTable.look = looked

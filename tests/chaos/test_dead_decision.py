@@ -23,7 +23,7 @@ from timeline.attempt_names import DEAD, GO, attempts
 from timeline.lock import ProcessLock
 from timeline.schedule import schedule_compaction
 from writer_hooks.engine import LocalEngine
-from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.options import Operation, Write, WriteOptions
 from writer_hooks.write import write
 
 _WAIT_S = 180.0
@@ -49,7 +49,7 @@ def test_a_decision_of_the_dead_is_refused(version: int, lock: str, zookeeper: Z
     """Another daemon completes the instant, in ZooKeeper's lock while the first still stands in it; once."""
     path, options = tmp_path / "trips", WriteOptions(buckets=1, slots=1)
     written_table(path, version, rows((1, 1, 1.0), (2, 1, 1.0)), options)
-    write(open_table(path), LocalEngine(rows((1, 2, 2.0)), slots=1), Operation.UPSERT, options)
+    write(open_table(path), LocalEngine(rows((1, 2, 2.0)), slots=1), Write(operation=Operation.UPSERT, options=options))
     expected = read_rows(path)
     instant = schedule_compaction(open_table(path), ProcessLock("dead decision")).instant
     assert instant is not None

@@ -29,7 +29,7 @@ from timeline.local_storage import LocalStorage
 from timeline.metadata_table.location import METADATA_FOLDER
 from timeline.storage import Storage
 from writer_hooks.engine import LocalEngine
-from writer_hooks.options import Operation, WriteOptions
+from writer_hooks.options import Operation, Write, WriteOptions
 from writer_hooks.write import write
 
 pytestmark = pytest.mark.interop
@@ -162,7 +162,9 @@ def die_writing(table: IndexedTable, death: Death) -> None:
 def we_write(table: IndexedTable, rows: pa.Table, storage: Storage | None = None) -> None:
     """An upsert of ours, which takes every other writer for dead: all of this process are one process."""
     options = impatient(WriteOptions(slots=1, lazy_rollback=False))
-    write(open_table(table.path, storage), LocalEngine(rows, slots=1), Operation.UPSERT, options)
+    write(
+        open_table(table.path, storage), LocalEngine(rows, slots=1), Write(operation=Operation.UPSERT, options=options)
+    )
 
 
 def die_compacting(table: IndexedTable) -> str:

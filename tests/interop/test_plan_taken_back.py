@@ -8,7 +8,7 @@ import pytest
 
 import compactor_daemon.unschedule
 from compactor_daemon.compactor import compact_instant
-from compactor_daemon.execute import LocalRunner, Progress
+from compactor_daemon.execute import LocalRunner, SliceProgress
 from compactor_daemon.options import AttemptOptions
 from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import SliceTask
@@ -102,7 +102,7 @@ class _BesideHudi:
         self.table, self.instant = table, instant
         self.begun = False
 
-    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: Progress) -> list[SliceDone]:
+    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
         def watched(done: int, total: int) -> None:
             if done and not self.begun:
                 self.begun = True

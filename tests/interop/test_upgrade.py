@@ -12,7 +12,7 @@ import pytest
 from compactor_daemon.compactor import pending_instants
 from compactor_daemon.decision import decide_go
 from compactor_daemon.publish import publish
-from tests.attempts import OUTPUT, base_files, check_no_strays, decided, open_table, run_all, staged, visible_files
+from tests.attempts import base_files, check_no_strays, decided, open_table, run_all, staged, visible_files
 from tests.golden_tables import unzip_golden
 from tests.interop.rows import same
 from tests.interop.shared_table import SharedTable
@@ -77,7 +77,7 @@ def test_between_decision_and_publication(table: SharedTable) -> None:
     table.agree()
     for _ in range(2):  # the paused owner, and a later run
         with pytest.raises(TableChangedError, match="let Hudi execute this compaction"):
-            publish(ours, go, ProcessLock("paused"), OUTPUT)
+            publish(ours, go, ProcessLock("paused"))
         assert base_files(table.path, instant) == []
     with pytest.raises(TableChangedError, match="let Hudi execute this compaction"):
         run_all(open_table(table.path))
@@ -92,10 +92,10 @@ def test_between_publication_and_clean_up(table: SharedTable) -> None:
     ours = open_table(table.path)
     (instant,) = pending_instants(ours)
     go = decided(ours, instant)
-    publish(ours, go, ProcessLock("a"), OUTPUT)
+    publish(ours, go, ProcessLock("a"))
     rows = upgrade(table)
     table.agree()
-    publish(ours, go, ProcessLock("paused"), OUTPUT)
+    publish(ours, go, ProcessLock("paused"))
     assert table.we_compact() == []
     assert {str(p.relative_to(table.path)) for p in base_files(table.path, instant)} == {p.final for p in go.placements}
     same(own_columns(table.agree()), rows)

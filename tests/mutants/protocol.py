@@ -93,7 +93,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # Cleaning up: nothing goes that is still needed.
     ("compactor_daemon/retire", "    if done is None:\n        raise MissingFileError(", "    if done is None:\n        return\n        raise MissingFileError(", "retire"),
     ("compactor_daemon/retire", "    refuse_rollback(table, go.instant)\n", "", "retire"),
-    ("compactor_daemon/retire", "            place(table, go, placement, output)\n", "            pass\n", "attempt"),
+    ("compactor_daemon/retire", "            place(table, go, placement)\n", "            pass\n", "attempt"),
     ("compactor_daemon/retire", "        if not newer and (mine in names[partition] or not is_replaced):\n", "        if not newer:\n", "attempt"),
     ("compactor_daemon/retire", "        if not newer and (mine in names[partition] or not is_replaced):\n", "        if mine in names[partition] or not is_replaced:\n", "retire"),
     ("compactor_daemon/retire", "mine is not None and n.file_id == mine.file_id and n.instant > go.instant]", "mine is not None and n.instant > go.instant]", "retire"),

@@ -145,7 +145,7 @@ class Cast:
             try:
                 table = self.table()
                 with self._parking():
-                    finish_completed(table, self.lock, OUTPUT)
+                    finish_completed(table, self.lock)
                 pending = pending_instants(table)
             except PhantombaseError as error:
                 self.outcomes[f"compact: {error.what}"] += 1

@@ -10,7 +10,7 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from compactor_daemon.execute import Progress
+from compactor_daemon.execute import SliceProgress
 from compactor_daemon.slice_done import SliceDone
 from compactor_daemon.slice_task import SliceTask, _base_instant, _merged, _record, input_names
 from tests.builders import COMPACTED_BLOCK_TIMES, INSTANT_TIME, PARQUET, SCHEMA, block
@@ -269,7 +269,7 @@ def _books(base: int, logs: int) -> Ledger:
     )
 
 
-def run_tasks(storage: Storage, tasks: list[SliceTask], progress: Progress) -> list[SliceDone]:
+def run_tasks(storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
     """A `Runner`: one slice after the other."""
     done = []
     for number, task in enumerate(tasks):

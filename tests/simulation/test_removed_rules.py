@@ -60,7 +60,7 @@ def turns(people: str, *, version: int = 9, locked: bool = True, before: str = "
 
 
 def believed(storage: Storage, instant: str, number: int, record: bytes, nonce: str) -> None:
-    """In the place of `decide`: whoever comes second believes that it won."""
+    """In the place of `write_fate`: whoever comes second believes that it won."""
     storage.put_if_absent(f"{attempt_folder(instant, number)}/fate", record)
 
 
@@ -124,7 +124,7 @@ _closed = inputs._closed
 _CROWD = seeds(40, compactors=3, deaths=0, hudi=False)
 _TWO = turns("compactor1 compactor2")
 REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
-    ("1: who comes second has lost", _CROWD, {"decision.decide": believed}, "final name before go"),
+    ("1: who comes second has lost", _CROWD, {"decision.write_fate": believed}, "final name before go"),
     ("1: fate is a record, not a folder", _TWO, {"attempt.declare_dead": folder_removed}, "go|deleted"),
     ("2: no final name before go", _TWO, {"compactor.decide_go": named_before}, "final name before go"),
     (

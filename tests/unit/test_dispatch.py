@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor_daemon.dispatch import (
-    Decision,
-    Look,
+    NextSteps,
     Order,
+    Relist,
     Request,
     Resume,
     Rules,
     Stop,
     Sweep,
     Take,
-    decide,
+    next_steps,
 )
 from compactor_daemon.failures import Parked, Ready, Waits
 from compactor_daemon.table_state import Pending, TableState
@@ -35,12 +35,12 @@ def first(n: int) -> int:
     return 0
 
 
-def decided(tables: dict[str, TableState], stop: Stop | None = None, **rules: object) -> Decision:
-    return decide(tables, stop, NOW, Rules(**rules), first)  # type: ignore[arg-type]
+def decided(tables: dict[str, TableState], stop: Stop | None = None, **rules: object) -> NextSteps:
+    return next_steps(tables, stop, NOW, Rules(**rules), first)  # type: ignore[arg-type]
 
 
 def test_a_new_table_is_looked_at_then_swept() -> None:
-    assert decided({"a": TableState()}).actions == (Look("a"),)
+    assert decided({"a": TableState()}).actions == (Relist("a"),)
     assert decided({"a": TableState(looked=True, look_at=NOW + 1)}).actions == (Sweep("a"),)
 
 
@@ -89,7 +89,7 @@ def test_where_others_claim_the_choice_is_spread_over_the_first_few() -> None:
         seen.append(n)
         return n - 1
 
-    assert decide({"a": state}, None, NOW, Rules(), last).actions == (Take("a", "6"),)
+    assert next_steps({"a": state}, None, NOW, Rules(), last).actions == (Take("a", "6"),)
     assert seen == [5]
 
 
@@ -101,9 +101,9 @@ def test_where_others_claim_the_choice_is_spread_over_the_first_few() -> None:
         (replace(SEEN, pending=pending("1"), running=frozenset({"1"})), []),
         (replace(SEEN, pending=pending("1"), postponed={"1": NOW + 1}), []),
         (replace(SEEN, pending=pending("1"), postponed={"1": NOW}), ["1"]),
-        (replace(SEEN, pending=(Pending(instant="1", standing=Waits(NOW + 1)),)), []),
-        (replace(SEEN, pending=(Pending(instant="1", standing=Waits(NOW)),)), ["1"]),
-        (replace(SEEN, pending=(Pending(instant="1", standing=Parked("books")),)), []),
+        (replace(SEEN, pending=(Pending(instant="1", readiness=Waits(NOW + 1)),)), []),
+        (replace(SEEN, pending=(Pending(instant="1", readiness=Waits(NOW)),)), ["1"]),
+        (replace(SEEN, pending=(Pending(instant="1", readiness=Parked("books")),)), []),
     ],
 )
 def test_what_may_be_claimed(state: TableState, expected: list[str]) -> None:
@@ -112,7 +112,7 @@ def test_what_may_be_claimed(state: TableState, expected: list[str]) -> None:
 
 def test_stopping_takes_nothing_and_ends_with_the_work() -> None:
     working = replace(SEEN, pending=pending("1", "2"), running=frozenset({"1"}), look_at=0)
-    assert decided({"a": working}, Stop.FINISH) == Decision(wait_s=10.0)
+    assert decided({"a": working}, Stop.FINISH) == NextSteps(wait_s=10.0)
     assert decided({"a": replace(working, running=frozenset())}, Stop.HAND_OVER).ended
 
 
@@ -120,7 +120,7 @@ def test_once_ends_when_nothing_can_be_done_now() -> None:
     assert not decided({"a": TableState()}, once=True).ended
     assert decided({"a": SEEN}, once=True).ended
     assert not decided({"a": SEEN}).ended
-    waiting = replace(SEEN, pending=(Pending(instant="1", standing=Waits(NOW + 1)),))
+    waiting = replace(SEEN, pending=(Pending(instant="1", readiness=Waits(NOW + 1)),))
     assert decided({"a": waiting}, once=True).ended
     assert not decided({"a": replace(SEEN, running=frozenset({"1"}))}, once=True).ended
     assert not decided({"a": SEEN, "b": replace(SEEN, busy=True)}, once=True).ended
@@ -128,7 +128,7 @@ def test_once_ends_when_nothing_can_be_done_now() -> None:
 
 def test_it_waits_for_the_next_moment_something_can_happen() -> None:
     assert decided({"a": SEEN}).wait_s == 10.0
-    retry = replace(SEEN, pending=(Pending(instant="1", standing=Waits(NOW + 2_500)),))
+    retry = replace(SEEN, pending=(Pending(instant="1", readiness=Waits(NOW + 2_500)),))
     assert decided({"a": retry}).wait_s == 2.5
     assert decided({"a": replace(SEEN, postponed={"1": NOW + 500})}).wait_s == 0.5
 
@@ -171,7 +171,7 @@ _states = st.builds(
     ),
     pending=st.builds(
         lambda names, standings: tuple(
-            Pending(instant=i, standing=s) for i, s in zip(sorted(names), standings, strict=False)
+            Pending(instant=i, readiness=s) for i, s in zip(sorted(names), standings, strict=False)
         ),
         _instants,
         st.lists(st.sampled_from([Ready(), Waits(NOW - 1), Waits(NOW + 1000), Parked("x")]), min_size=6, max_size=6),
@@ -202,7 +202,7 @@ def test_whatever_is_known_decisions_keep_the_rules(
     tables: dict[str, TableState], stop: Stop | None, slots: int, once: bool, chance: object
 ) -> None:
     rules = Rules(max_concurrent=slots, once=once)
-    decision = decide(tables, stop, NOW, rules, chance.randrange)  # type: ignore[attr-defined]
+    decision = next_steps(tables, stop, NOW, rules, chance.randrange)  # type: ignore[attr-defined]
     takes = [a for a in decision.actions if isinstance(a, Take)]
     resumed = [a for a in decision.actions if isinstance(a, Resume)]
     others = [a for a in decision.actions if not isinstance(a, Take | Resume)]
@@ -215,7 +215,7 @@ def test_whatever_is_known_decisions_keep_the_rules(
         state = tables[take.table]
         assert state.available
         assert take.instant not in state.running | state.claimed
-        assert any(p.instant == take.instant and not isinstance(p.standing, Parked) for p in state.pending)
+        assert any(p.instant == take.instant and not isinstance(p.readiness, Parked) for p in state.pending)
     assert len({a.table for a in others}) == len(others)
     assert not any(tables[a.table].busy for a in others)
     if stop is not None or decision.ended:

@@ -17,9 +17,9 @@ from compactor_daemon.failures import (
     Weight,
     failure_of,
     read_failures,
+    readiness,
     record_failure,
     release_failures,
-    standing,
     weigh,
 )
 from timeline.errors import (
@@ -60,12 +60,12 @@ def failed(at_ms: int, *, park: bool = False) -> Failure:
     ],
 )
 def test_standing(failures: list[Failure], now_ms: int, expected: object) -> None:
-    assert standing(failures, now_ms, OPTIONS) == expected
+    assert readiness(failures, now_ms, OPTIONS) == expected
 
 
 @given(st.integers(1, 8), st.integers(0, 10**7), st.integers(0, 10**7))
 def test_nobody_waits_longer_than_the_longest_backoff(count: int, at_ms: int, now_ms: int) -> None:
-    found = standing([failed(at_ms)] * count, now_ms, RetryOptions(retries=9, backoff_s=7.0, backoff_max_s=60.0))
+    found = readiness([failed(at_ms)] * count, now_ms, RetryOptions(retries=9, backoff_s=7.0, backoff_max_s=60.0))
     assert isinstance(found, Ready) or (isinstance(found, Waits) and 0 < found.until_ms - now_ms <= 120_000)
 
 
@@ -107,7 +107,7 @@ def test_failures_are_kept_in_order_and_released(tmp_path: Path) -> None:
 def test_an_unreadable_failure_parks(tmp_path: Path, data: bytes) -> None:
     storage = LocalStorage(str(tmp_path))
     storage.put_if_absent(".hoodie/.phantombase/001/failures/1", data)
-    assert isinstance(standing(read_failures(storage, "001"), 10**12, OPTIONS), Parked)
+    assert isinstance(readiness(read_failures(storage, "001"), 10**12, OPTIONS), Parked)
 
 
 def test_a_failure_says_what_was_found() -> None:

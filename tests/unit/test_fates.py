@@ -13,13 +13,13 @@ import pytest
 from compactor_daemon.records import (
     Go,
     dead_record,
-    decide,
     declare_dead,
     find_go,
     open_next,
     read_fate,
     revoke_decision,
     void_record,
+    write_fate,
 )
 from compactor_daemon.reserved import reserve
 from tests.attempts import open_table
@@ -55,7 +55,7 @@ def a_go(attempt: int, nonce: str = "mine", completion: str | None = None) -> Go
 def decide_go(storage: LocalStorage, attempt: int, completion: str | None = None) -> Go:
     """Writes a decision."""
     go = a_go(attempt, completion=completion)
-    decide(storage, C, attempt, go.to_json(), go.nonce)
+    write_fate(storage, C, attempt, go.to_json(), go.nonce)
     return go
 
 
@@ -80,12 +80,12 @@ def fate_of(storage: LocalStorage, attempt: int) -> str | None:
 def test_the_second_fate_is_an_error_and_the_first_stays(storage: LocalStorage) -> None:
     """Also of the same kind: a nonce says whose it is."""
     open_next(storage, C, "a")
-    decide(storage, C, 1, dead_record("theirs", "b"), "theirs")
+    write_fate(storage, C, 1, dead_record("theirs", "b"), "theirs")
     for record in (a_go(1).to_json(), dead_record("mine", "a")):
         with pytest.raises(AttemptDeadError, match=r"decided by somebody else.*dead"):
-            decide(storage, C, 1, record, "mine")
+            write_fate(storage, C, 1, record, "mine")
     assert fate_of(storage, 1) == DEAD
-    decide(storage, C, 1, dead_record("theirs", "b"), "theirs")  # a put that was tried again finds its own record
+    write_fate(storage, C, 1, dead_record("theirs", "b"), "theirs")  # a put that was tried again finds its own record
 
 
 def test_a_put_that_took_effect_and_failed_has_decided(storage: LocalStorage) -> None:
@@ -96,7 +96,7 @@ def test_a_put_that_took_effect_and_failed_has_decided(storage: LocalStorage) ->
         raise StorageError("injected")
 
     open_next(storage, C, "a")
-    decide(at_put(storage, fail), C, 1, a_go(1).to_json(), "mine")
+    write_fate(at_put(storage, fail), C, 1, a_go(1).to_json(), "mine")
     assert find_go(storage, C) == a_go(1)
 
 
@@ -109,9 +109,9 @@ def test_a_put_that_failed_decides_nothing(storage: LocalStorage, first: str | N
 
     open_next(storage, C, "a")
     if first is not None:
-        decide(storage, C, 1, dead_record(first, "b"), first)
+        write_fate(storage, C, 1, dead_record(first, "b"), first)
     with pytest.raises(StorageError, match="injected"):
-        decide(at_put(storage, fail), C, 1, a_go(1).to_json(), "mine")
+        write_fate(at_put(storage, fail), C, 1, a_go(1).to_json(), "mine")
     assert find_go(storage, C) is None
 
 
@@ -158,7 +158,7 @@ def test_none_is_opened_beside_one_that_is_undecided_or_decided(storage: LocalSt
 @pytest.mark.parametrize("record", [dead_record, void_record])
 def test_one_is_opened_behind_the_dead_and_the_void(record: Callable[[str, str], bytes], storage: LocalStorage) -> None:
     open_next(storage, C, "a")
-    decide(storage, C, 1, record("n", "b"), "n")
+    write_fate(storage, C, 1, record("n", "b"), "n")
     assert open_next(storage, C, "b") == 2
 
 
@@ -182,7 +182,7 @@ def test_a_number_is_never_used_again(storage: LocalStorage) -> None:
     """Also where folders of earlier attempts were lost: a zombie's files carry their attempt's number."""
     for number in (1, 2, 3):
         open_next(storage, C, "a")
-        decide(storage, C, number, dead_record("n", "b"), "n")
+        write_fate(storage, C, number, dead_record("n", "b"), "n")
     for lost in (1, 2):
         storage.delete_folder(attempt_folder(C, lost))
     assert open_next(storage, C, "b") == 4
@@ -192,7 +192,7 @@ def test_every_undecided_attempt_is_declared_dead(storage: LocalStorage) -> None
     """Two may be open: one opens again while another that had opened sleeps before its record was seen."""
     for number in (1, 2, 10):
         storage.put_if_absent(f"{attempt_folder(C, number)}/open", b"{}")
-    decide(storage, C, 2, void_record("n", "b"), "n")
+    write_fate(storage, C, 2, void_record("n", "b"), "n")
     assert declare_dead(storage, C, "c") == [1, 10]
     assert [fate_of(storage, n) for n in (1, 2, 10)] == [DEAD, "void", DEAD]
     assert declare_dead(storage, C, "c") == []
@@ -229,7 +229,7 @@ def test_times_of_tombstones_and_of_every_decision_are_used(tmp_path: Path) -> N
     for number, completion in ((1, by_name), (2, by_fate), (3, None)):
         open_next(storage, instant, "a")
         go = replace(a_go(number, completion=None if number == 1 else completion), instant=instant)
-        decide(storage, instant, number, go.to_json(), go.nonce)
+        write_fate(storage, instant, number, go.to_json(), go.nonce)
         revoke_decision(storage, instant, number, "restored", "b")
     reserve(storage, instant, 1, by_name)
     storage.put_if_absent(f".hoodie/.phantombase/{tombstone}/1/open", b"{}")

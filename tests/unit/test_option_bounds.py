@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from compactor_daemon.cli_options import ATTEMPT, EXECUTE, OUTPUT
 from compactor_daemon.dispatch import Rules
-from compactor_daemon.failures import Failure, RetryOptions, Waits, standing
-from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
+from compactor_daemon.failures import Failure, RetryOptions, Waits, readiness
+from compactor_daemon.option_params import Only, offers
+from compactor_daemon.options import AttemptOptions, Codec, ExecuteOptions, OutputOptions, parse_bytes, print_bytes
 from compactor_daemon.zookeeper import ZooKeeperOptions
 from timeline.errors import UsageError
 from timeline.heartbeat import EXPIRY_S
@@ -76,4 +80,50 @@ def test_a_heartbeat_slower_than_hudi_waits_is_refused_whatever_we_wait() -> Non
 def test_the_wait_after_a_thousand_failures_is_the_longest_one() -> None:
     """Doubling ends before a float does."""
     failed = [Failure(at_ms=0, error="X", what="x", who="")] * 2000
-    assert standing(failed, 0, RetryOptions(retries=3000)) == Waits(3_600_000)
+    assert readiness(failed, 0, RetryOptions(retries=3000)) == Waits(3_600_000)
+
+
+@offers
+def _command(
+    output: OutputOptions = OUTPUT,
+    attempt: Annotated[AttemptOptions, Only("claim_wait_s")] = ATTEMPT,
+    execute: Annotated[ExecuteOptions, Only("threads", "spark_conf")] = EXECUTE,
+) -> None:
+    _received.append((output, attempt, execute))
+
+
+_received: list[tuple[OutputOptions, AttemptOptions, ExecuteOptions]] = []
+
+
+def _invoke(*arguments: str) -> tuple[OutputOptions, AttemptOptions, ExecuteOptions]:
+    app = typer.Typer()
+    app.command()(_command)
+    result = CliRunner().invoke(app, arguments)
+    if result.exception is not None:
+        raise result.exception
+    return _received[-1]
+
+
+def test_a_command_gets_the_options_of_several_dataclasses() -> None:
+    """Each as a dataclass, what is not given by default; Hudi's names stand for the same options."""
+    assert _invoke() == (OUTPUT, ATTEMPT, EXECUTE)
+    typed = _invoke(
+        *["--memory-limit", "64m", "--codec", "gzip", "--wait", "3", "--threads", "2", "--spark-conf", "spark.a=b=c"]
+    )
+    output = OutputOptions(codec=Codec.GZIP, memory_limit=64 << 20)
+    execute = ExecuteOptions(threads=2, spark_conf=(("spark.a", "b=c"),))
+    assert typed == (output, AttemptOptions(claim_wait_s=3.0), execute)
+    assert _invoke("--conf", "hoodie.parquet.compression.codec=gzip", "--memory-limit", "64m")[0] == output
+
+
+def test_an_option_given_twice_with_different_values_is_refused() -> None:
+    """Under its own name and under Hudi's."""
+    with pytest.raises(UsageError, match="given twice"):
+        _invoke("--codec", "zstd", "--conf", "hoodie.parquet.compression.codec=gzip")
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 1 << 10, 1536, 64 << 20, 1 << 30, 3 << 40])
+def test_a_size_is_shown_as_it_may_be_typed(size: int) -> None:
+    """In the largest unit that gives a whole number."""
+    assert parse_bytes(print_bytes(size)) == size
+    assert print_bytes(64 << 20) == "64m"

@@ -12,16 +12,17 @@ import pytest
 
 from compactor_daemon.claims import Claim
 from compactor_daemon.failures import Failure, read_failures, record_failure, release_failures
+from compactor_daemon.options import Bloom, Codec, OutputOptions, output_from_json, output_to_json
 from compactor_daemon.records import (
     Go,
     Placement,
     dead_record,
-    decide,
     declare_dead,
     find_go,
     open_next,
     read_fate,
     read_fates,
+    write_fate,
 )
 from compactor_daemon.slice_done import SliceDone, done_slices
 from compactor_daemon.work_note import WorkNote
@@ -74,6 +75,7 @@ DONE = SliceDone(
     seconds=0.5,
     ranges=(ColumnRange(column="v", type=ValueType(kind=Kind.LONG), low=1, high=2, nulls=0, values=2),),
     uncommitted=("9",),
+    output=OutputOptions(codec=Codec.NONE, memory_limit=64 << 20),
 )
 GONE = Go(
     instant=C,
@@ -83,7 +85,7 @@ GONE = Go(
     completion_time="20261122130500000",
     completed_path=".hoodie/timeline/c.commit",
     content=b"\x00commit",
-    placements=(Placement(staged="s.parquet", final="p/f.parquet", size=7),),
+    placements=(Placement(staged="s.parquet", final="p/f.parquet", size=7, output=OutputOptions(bloom=Bloom.OFF)),),
 )
 
 
@@ -108,6 +110,37 @@ def _of_go(storage: Storage, data: bytes) -> object:
 
 def _of_slice(storage: Storage, data: bytes) -> object:
     return SliceDone.from_json(data, "1/3.ok")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"codec": "brotli"}, {"codec": None}, {"batch_rows": "many"}, {"row_group_rows": 0}, {"memory_limit": None}],
+)
+def test_output_options_that_are_not_understood_leave_a_decision_readable(
+    storage: Storage, change: dict[str, object]
+) -> None:
+    """They serve to make a lost file again; the decision itself needs none."""
+    record = json.loads(GONE.to_json())
+    record["placements"][0]["output"] |= change
+    (plain,) = (replace(p, output=None) for p in GONE.placements)
+    assert _of_go(storage, json.dumps(record).encode()) == replace(GONE, placements=(plain,))
+
+
+def test_records_of_an_earlier_release_have_no_output_options(storage: Storage) -> None:
+    """Neither a `go` nor a finished slice."""
+    go, slice_ = json.loads(GONE.to_json()), json.loads(DONE.to_json())
+    del go["placements"][0]["output"], slice_["output"]
+    (plain,) = (replace(p, output=None) for p in GONE.placements)
+    assert _of_go(storage, json.dumps(go).encode()) == replace(GONE, placements=(plain,))
+    assert _of_slice(storage, json.dumps(slice_).encode()) == replace(DONE, output=None)
+
+
+def test_a_spill_folder_that_is_not_on_this_machine_is_left_out(tmp_path: Path) -> None:
+    """Another machine may publish what one has decided."""
+    output = OutputOptions(spill_dir=str(tmp_path))
+    assert output_from_json(output_to_json(output)) == output
+    tmp_path.rmdir()
+    assert output_from_json(output_to_json(output)) == OutputOptions()
 
 
 def test_fields_of_a_later_release_are_ignored(storage: Storage) -> None:
@@ -138,11 +171,12 @@ def test_a_known_field_that_is_absent_or_of_another_type_is_an_error(
 ) -> None:
     """It names the file, and what ends the state; the record as it is reads."""
     fields = json.loads(record.to_json())
-    optional = {"ranges", "uncommitted", "merged", "oldest", "passed"}  # not known to earlier releases
+    lenient = {"output"}  # see `output_from_json`
+    optional = {"ranges", "uncommitted", "merged", "oldest", "passed", *lenient}  # not known to earlier releases
     nullable = {"completion_time", "base_instant", "base_file", "staged", "final"}
     assert read(LocalStorage(str(tmp_path / "whole")), json.dumps(fields).encode()) == record
     broken = [{k: v for k, v in fields.items() if k != name} for name in fields.keys() - optional]
-    broken += [{**fields, name: True} for name in fields]
+    broken += [{**fields, name: True} for name in fields.keys() - lenient]
     broken += [{**fields, name: None} for name in fields.keys() - optional - nullable]
     for number, one in enumerate(broken):
         with pytest.raises(MalformedError) as error:
@@ -166,7 +200,7 @@ def test_an_unreadable_fate_names_the_command_that_ends_it(storage: Storage, dat
 def test_an_unreadable_fate_behind_which_an_attempt_was_opened_was_not_go(storage: Storage) -> None:
     """Nobody opens one where a fate is `go` or missing, so the earlier one is known to be over."""
     number = open_next(storage, C, "x")
-    decide(storage, C, number, dead_record("n", "x"), "n")
+    write_fate(storage, C, number, dead_record("n", "x"), "n")
     assert open_next(storage, C, "x") == 2
     storage.overwrite(f"{attempt_folder(C, 1)}/{FATE}", b"")
     assert [f.kind if f else None for f in read_fates(storage, C).values()] == [DEAD, None]

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from typer.testing import CliRunner
 
 from tests.golden_tables import unzip_golden
 from tests.places import ROOT
+from timeline import console
 from timeline.cli import app
-from timeline.console import configure_logging, flowing, human_bytes, human_duration, progress, run
+from timeline.console import configure_logging, flowing, human_bytes, human_duration, progress, reporting, run
 from timeline.errors import MissingFileError, NotATableError
 from timeline.read import Scan
 from timeline.report import heartbeat_state, recommended_executors
@@ -473,6 +475,26 @@ def test_progress_without_a_terminal_logs_now_and_then() -> None:
         ("progress", 5, 5, 22.0),
     ]
     assert logs[0]["total"] == 5
+
+
+def test_progress_that_starts_anew_is_shown_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new description, another total, or a count that goes back: what is shown adds up to what was reported."""
+    shown: list[list[int]] = []
+
+    class Bar:
+        def advance(self, done: int = 0, **numbers: int) -> None:
+            shown[-1].append(done)
+
+    @contextmanager
+    def progress(total: int, description: str) -> Iterator[Bar]:
+        shown.append([total])
+        yield Bar()
+
+    monkeypatch.setattr(console, "progress", progress)
+    with reporting() as report:
+        for step in (("a", 0, 3), ("a", 2, 3), ("b", 1, 3), ("b", 0, 3), ("b", 1, 3), ("b", 1, 2)):
+            report(*step)
+    assert shown == [[3, 0, 2], [3, 1], [3, 0, 1], [2, 1]]
 
 
 def test_logs_go_to_stderr_with_those_of_libraries(capsys: pytest.CaptureFixture[str]) -> None:

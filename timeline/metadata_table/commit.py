@@ -24,7 +24,7 @@ from timeline.commit_metadata import CommitMetadata, WriteStat
 from timeline.commit_metadata import encode as encode_commit
 from timeline.errors import ConflictError, MalformedError
 from timeline.file_name import LogFileName
-from timeline.heartbeat import heartbeat, heartbeat_path
+from timeline.heartbeat import BEAT_S, heartbeat, heartbeat_path
 from timeline.instant import Instant, State
 from timeline.layout import Slicing
 from timeline.log_write import hfile_block
@@ -41,7 +41,6 @@ from timeline.table import Table
 _ACTION = "deltacommit"
 _TRIES = 20
 _BLOCK_BYTES = 64 << 20
-_BEAT_S = 30.0
 
 Keyed: TypeAlias = tuple[str, bytes]
 """A record in Avro and its key."""
@@ -84,7 +83,7 @@ def commit_records(table: Table, instant: str, records: EncodedRecords, schema_t
         of_partition = slices[partition]
         for one in keyed:
             parts.setdefault(of_partition[file_group_index(one[0], len(of_partition))], []).append(one)
-    with heartbeat(metadata.storage, instant, _BEAT_S):  # Hudi 1.2 takes writes here for dead by their heartbeats
+    with heartbeat(metadata.storage, instant, BEAT_S):  # Hudi 1.2 takes writes here for dead by their heartbeats
         _begin(metadata, instant, parts)
         stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
         for slice_, encoded in parts.items():
