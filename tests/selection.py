@@ -24,8 +24,3 @@ def versions(*usual: int, deep: Sequence[int] = ()) -> pytest.MarkDecorator:
     """Parametrizes the fixture `version` with the table versions of a usual run, and those of a run of all tests."""
     found = [*usual, *(pytest.param(version, marks=pytest.mark.deep) for version in deep)]
     return pytest.mark.parametrize("version", found, indirect=True, ids="v{}".format)
-
-
-def samples(variable: str, usual: int, all_tests: int) -> int:
-    """What the environment says, else how many samples such a run takes."""
-    return int(os.environ.get(variable, "0")) or (all_tests if ALL else usual)
