@@ -1,6 +1,11 @@
 #!/usr/bin/env bash
-# Sets everything up and runs linters, type checker and all tests. Arguments go to pytest.
+# Sets everything up and runs linters, type checker and tests; all of them with --all first (tests/selection.py).
+# Other arguments go to pytest.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" dev
+if [ "${1:-}" = "--all" ]; then
+  export PHANTOMBASE_ALL=1
+  shift
+fi
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy

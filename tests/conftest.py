@@ -13,6 +13,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from compactor_daemon import spark_start
+from tests.selection import ALL
 
 pytest_plugins = ["tests.judge.fixtures", "tests.zookeeper", "tests.ensemble", "tests.spark_cluster"]
 
@@ -40,19 +41,37 @@ def _spark_has_stopped() -> Iterator[None]:
         spark_start._stopping.join()
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what only a run of all tests takes; what takes long comes first, so that no worker is left with it."""
+    if not ALL:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("deep")])
+        items[:] = [item for item in items if not item.get_closest_marker("deep")]
+    items.sort(key=lambda item: _LONG.index(_folder(item.nodeid)))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """With several workers (`-n 2`): a file is one worker's; the containers have one engine, so they are one's too.
 
-    The tests with real Hudi go by table version: each worker then keeps one JVM running from file to file.
+    The tests with real Hudi go by its version: each worker then keeps one JVM running from file to file.
     """
+    config.option.loadscopereorder = False
     return _ByFile(config, log)
 
 
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         path, _, test = nodeid.partition("::")
-        if path.startswith("tests/interop/"):
-            found = re.search(r"\bv[68]\b", test)
-            return f"interop {found[0] if found else 'v9'}"
-        return "containers" if path.startswith("tests/containers/") else path
+        if _folder(nodeid) in ("interop", "judge"):
+            return "Hudi 0.15" if re.search(r"\bv6\b", test) else "Hudi 1.2"
+        return "containers" if _folder(nodeid) == "containers" else path
+
+
+_LONG = ("interop", "judge", "containers", "chaos", "simulation", "")
+"""Folders in the order of their work; the rest is quick."""
+
+
+def _folder(nodeid: str) -> str:
+    """One of those."""
+    found = nodeid.split("/")[1]
+    return found if found in _LONG else ""

@@ -19,6 +19,7 @@ from tests.interop.shared_table import (
     hudi_rs_reads,
 )
 from tests.judge.client import Judge
+from tests.selection import deep
 
 pytestmark = pytest.mark.interop
 
@@ -34,7 +35,13 @@ CASES: Mapping[str, tuple[str | None, dict[str, object], tuple[int, ...]]] = {
 
 @pytest.mark.parametrize(
     ("version", "case"),
-    [(version, case) for version in (9, 8, 6) for case in CASES if version != 8 or "event" in case],
+    [
+        *((9, "partitions-avro-event"), (9, "bucket-avro-commit"), (8, "bucket-parquet-event")),
+        *((6, "partitions-parquet-commit"), (6, "bucket-parquet-event")),
+        *(deep(9, case) for case in ("partitions-parquet-commit", "bucket-parquet-event")),
+        *(deep(6, case) for case in ("partitions-avro-event", "bucket-avro-commit")),
+        deep(8, "partitions-avro-event"),
+    ],
     indirect=["version"],
     ids=lambda value: f"v{value}" if isinstance(value, int) else value,
 )

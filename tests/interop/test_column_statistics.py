@@ -17,6 +17,7 @@ import pytest
 
 from tests.interop.shared_table import EVENT_TIME, SharedTable
 from tests.judge.client import Judge
+from tests.selection import deep
 from timeline.avro_schema import arrow_schema
 from timeline.bloom import BloomFilter
 from timeline.metadata_table.column_range import ColumnRange, merged_ranges
@@ -96,7 +97,12 @@ def typed_rows(ids: Sequence[int], ts: int) -> pa.Table:
     )
 
 
-@pytest.mark.parametrize("partition_field", ["p", None], ids=["partitions", "no partitions"])
+@pytest.mark.parametrize(
+    ("version", "partition_field"),
+    [(9, "p"), (8, None), (6, None), deep(9, None), deep(8, "p"), deep(6, "p")],
+    indirect=["version"],
+    ids=lambda value: f"v{value}" if isinstance(value, int) else "partitions" if value else "no partitions",
+)
 def test_records_are_hudis(judge: Judge, version: int, partition_field: str | None, tmp_path: Path) -> None:
     """Of base files, logs of rows and logs of deletes; of partitions; of filters; and of files that were deleted."""
     table = SharedTable(

@@ -9,6 +9,7 @@ import pytest
 from tests.interop.rows import Rows, same
 from tests.interop.shared_table import SharedTable
 from tests.judge.client import Judge, JudgeError
+from tests.selection import versions
 from timeline.heartbeat import heartbeat, heartbeat_path
 
 pytestmark = pytest.mark.interop
@@ -20,7 +21,7 @@ MULTI_WRITER = {
 }
 
 
-@pytest.mark.parametrize("version", [9, 8], indirect=True, ids="v{}".format)
+@versions(9, deep=[8])
 def test_hudi_refuses_a_plan_we_are_at(judge: Judge, version: int, tmp_path: Path) -> None:
     """It refuses while the heartbeat is fresh, and executes the plan when it is gone."""
     table, rows = SharedTable(judge=judge, path=tmp_path / "table", version=version), Rows(seed=1)

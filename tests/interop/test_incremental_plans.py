@@ -14,6 +14,7 @@ import pytest
 
 from tests.interop.day_table import UNBOUNDED, hudi_conf, hudi_plan, rows, writes
 from tests.judge.client import Judge
+from tests.selection import deep
 from timeline.lock import ProcessLock
 from timeline.plan import decode_plan
 from timeline.schedule import schedule_compaction
@@ -25,7 +26,7 @@ from timeline.table import Table
 pytestmark = [
     pytest.mark.interop,
     pytest.mark.parametrize("version", [9], indirect=True, ids="v{}".format),
-    pytest.mark.parametrize("table_version", [9, 6]),
+    pytest.mark.parametrize("table_version", [9, deep(6)]),
 ]
 S = Strategy
 P = [f"2026/11/{day:02d}" for day in range(1, 7)]

@@ -16,6 +16,7 @@ import pytest
 from tests.interop.rows import DECIMAL, SCHEMA, Rows, partition, same
 from tests.interop.shared_table import BUCKET, EVENT_TIME, SharedTable, check_rows, hudi_rs_reads
 from tests.judge.client import Judge
+from tests.selection import versions
 
 pytestmark = pytest.mark.interop
 
@@ -62,7 +63,7 @@ def test_log_only_file_groups(table: SharedTable) -> None:
     check_rows(table.agree(), latest)
 
 
-@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
+@versions(6, deep=[9])
 def test_empty_base_file(bucket_table: SharedTable) -> None:
     """All rows deleted, compacted to base files of no rows: Hudi reads them, upserts onto them and compacts them."""
     table, rows = bucket_table, Rows(seed=2)
@@ -100,7 +101,7 @@ def test_rolled_back_commit(table: SharedTable) -> None:
     check_rows(table.compact_beside_hudi(), rows([], 0), absent=range(0, 80, 20))
 
 
-@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
+@versions(9, deep=[6])
 def test_replaced_while_planned(table: SharedTable) -> None:
     """insert_overwrite and delete_partition of other partitions while a plan is pending; then of all."""
     rows = Rows(seed=4)
@@ -120,7 +121,7 @@ def test_replaced_while_planned(table: SharedTable) -> None:
     table.compact_beside_hudi()
 
 
-@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
+@versions(9, deep=[6])
 def test_clustered_while_planned(table: SharedTable) -> None:
     """Hudi clusters what is not planned; the plan is executed after it, and then one on clustered files."""
     rows = Rows(seed=5, columns=WITHOUT_DECIMAL)
@@ -136,6 +137,7 @@ def test_clustered_while_planned(table: SharedTable) -> None:
     table.compact_beside_hudi()
 
 
+@versions(6, deep=[9, 8])
 def test_schema_changes_between_base_and_log(table: SharedTable) -> None:
     """A column added, int widened to bigint and float to double: values as in Hudi's own compaction."""
     rows, narrow = Rows(seed=6), [name for name in SCHEMA.names if name != "text"]
@@ -154,7 +156,7 @@ def test_schema_changes_between_base_and_log(table: SharedTable) -> None:
     table.compact_beside_hudi()
 
 
-@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
+@versions(9, deep=[6])
 def test_virtual_keys(judge: Judge, version: int, tmp_path: Path) -> None:
     """A table without meta columns: keys are computed from the key column."""
     options = EVENT_TIME | {

@@ -24,6 +24,7 @@ from tests.interop.rows import Rows, same
 from tests.interop.shared_table import check_rows
 from tests.interop.test_random_history import History, tell
 from tests.judge.client import METADATA_TABLE, Judge
+from tests.selection import versions
 from tests.written import impatient
 from timeline.local_storage import LocalStorage
 from timeline.metadata_table.location import METADATA_FOLDER
@@ -38,6 +39,7 @@ SEEDS = range(int(os.environ.get("PHANTOMBASE_METADATA_HISTORIES", "1")))
 STEPS = int(os.environ.get("PHANTOMBASE_METADATA_STEPS", "5"))
 
 
+@versions(9, deep=[8, 6])
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}")
 def test_all_readers_agree_after_every_step(judge: Judge, version: int, seed: int, tmp_path: Path) -> None:
     """Random histories: rows, listing and skipping queries; indexes as Hudi has them by default, or all we keep."""

@@ -12,6 +12,7 @@ import pytest
 
 from tests.compare import assert_same_rows
 from tests.judge.client import QUIET, Judge
+from tests.selection import deep
 from timeline.local_storage import LocalStorage
 from timeline.read import read_table
 from timeline.table import Table
@@ -98,7 +99,15 @@ def folders(path: Path) -> set[str]:
     return {name for name in found if "phantombase" not in name}
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("version", "case"),
+    [
+        *((version, case) for version in (9, 6) for case in CASES),
+        *((8, case) if case == "plain" else deep(8, case) for case in CASES),
+    ],
+    indirect=["version"],
+    ids=lambda value: f"v{value}" if isinstance(value, int) else value,
+)
 def test_hudi_writes_into_our_tables(case: str, version: int, judge: Judge, tmp_path: Path) -> None:
     """As into its own: the same properties and folders, keys, paths, rows, and an unchanged table."""
     spec = replace(CASES[case], version=version)

@@ -16,6 +16,7 @@ import pytest
 from tests.interop.operated_history import OperatedHistory
 from tests.interop.test_random_history import SEEDS, tell
 from tests.judge.client import Judge
+from tests.selection import versions
 from timeline.clock_options import ClockOptions
 
 pytestmark = pytest.mark.interop
@@ -45,7 +46,7 @@ def hours_ahead(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock
 
 @pytest.mark.skipif(time.timezone != 0, reason="the judge has this machine's zone, which is to be UTC here")
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}")
-@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
+@versions(6, deep=[9])
 def test_so_it_is_with_hudi_in_another_zone(
     judge: Judge, version: int, hours_ahead: ClockOptions, seed: int, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ from tests.interop.indexed_table import stored_files
 from tests.interop.rows import Rows, same, without_files
 from tests.interop.shared_table import SharedTable, check_rows
 from tests.judge.client import Judge
+from tests.selection import deep, versions
 from timeline.errors import PhantombaseError
 
 pytestmark = pytest.mark.interop
@@ -31,17 +32,20 @@ pytestmark = pytest.mark.interop
 THOROUGH = int(os.environ.get("PHANTOMBASE_HISTORIES", "1")) > 1
 LONG_AGO = 6
 """Writes behind a compaction that let Hudi archive it."""
-MOMENTS = (
-    [(moment, dead) for moment in Moment for dead in (False, True)]
-    if THOROUGH
-    else [(Moment.DECIDED, False), (Moment.PLACED, True)]
-)
-both_timelines = pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
-at_each_moment = pytest.mark.parametrize(
-    ("moment", "dead"),
-    MOMENTS,
-    ids=[f"{'dead' if dead else 'asleep'} {m.name.lower()}" for m, dead in MOMENTS],
-)
+USUAL = [(Moment.DECIDED, False), (Moment.PLACED, True)]
+MOMENTS = [(moment, dead) for moment in Moment for dead in (False, True)] if THOROUGH else USUAL
+CASES = [(version, *moment) for version in (9, 6) for moment in MOMENTS]
+
+
+def at_each_moment(*usual: int) -> pytest.MarkDecorator:
+    """With the table version that is usual for a moment; with the other one too where all tests run."""
+    chosen = [(version, *moment) for version, moment in zip(usual, USUAL, strict=True)]
+    return pytest.mark.parametrize(
+        ("version", "moment", "dead"),
+        [case if THOROUGH or case in chosen else deep(*case) for case in CASES],
+        indirect=["version"],
+        ids=[f"v{version}-{'dead' if dead else 'asleep'} {moment.name.lower()}" for version, moment, dead in CASES],
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +127,7 @@ def archive_past(table: SharedTable, instant: str) -> None:
     assert table.open().load_timeline().start > instant
 
 
-@at_each_moment
-@both_timelines
+@at_each_moment(9, 6)
 def test_what_was_restored_away_stays_away(planned: Planned, moment: Moment, dead: bool) -> None:
     """A restore to a savepoint before the plan, which takes the plan off the timeline."""
     table = planned.table
@@ -133,8 +136,7 @@ def test_what_was_restored_away_stays_away(planned: Planned, moment: Moment, dea
     goes_on(planned, planned.snapshots[0], archived=dead)
 
 
-@at_each_moment
-@both_timelines
+@at_each_moment(6, 9)
 def test_what_was_rolled_back_stays_away(planned: Planned, moment: Moment, dead: bool) -> None:
     """The newest write below the plan is rolled back, as long as no compaction is completed on top of it."""
     if moment is Moment.COMPLETED:
@@ -145,8 +147,7 @@ def test_what_was_rolled_back_stays_away(planned: Planned, moment: Moment, dead:
     goes_on(planned, planned.snapshots[1], archived=dead)
 
 
-@at_each_moment
-@both_timelines
+@at_each_moment(9, 6)
 def test_what_was_overwritten_stays_away(planned: Planned, moment: Moment, dead: bool) -> None:
     """Every file group of the plan is replaced, and cleaned where only the latest version of a file is kept."""
     table, fresh = planned.table, Rows(seed=3)(range(100, 120), 3)
@@ -165,7 +166,7 @@ def test_what_was_overwritten_stays_away(planned: Planned, moment: Moment, dead:
     goes_on(planned, rows, archived=dead)
 
 
-@both_timelines
+@versions(6, deep=[9])
 def test_a_compaction_that_was_done_and_archived_meanwhile_is_not_completed_again(planned: Planned) -> None:
     """Another process of ours does it, Hudi writes, cleans and archives; then the first wakes up."""
     table, rows = planned.table, Rows(seed=11)

@@ -17,6 +17,7 @@ from tests.attempts import OUTPUT, check_no_strays
 from tests.interop.rows import Rows, key, same
 from tests.interop.shared_table import COMMIT_TIME, EVENT_TIME, SharedTable
 from tests.judge.client import Judge
+from tests.selection import deep, versions
 from timeline.errors import AttemptDeadError, ConflictError
 from timeline.lock import ProcessLock
 from timeline.storage import Storage
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.interop
 both_timelines = pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
 
 
-@both_timelines
+@versions(9, deep=[6])
 def test_hudi_goes_on_after_a_plan_was_taken_back(judge: Judge, version: int, tmp_path: Path) -> None:
     """It reads, upserts, deletes, plans the same file groups again, compacts and cleans."""
     table, rows = SharedTable(judge=judge, path=tmp_path / "table", version=version), Rows(seed=version)
@@ -69,8 +70,12 @@ def test_hudi_s_logs_on_a_plan_keep_it(judge: Judge, version: int, tmp_path: Pat
     same(table.agree(), before)
 
 
-@pytest.mark.parametrize("merge", [COMMIT_TIME, EVENT_TIME], ids=["commit time", "event time"])
-@both_timelines
+@pytest.mark.parametrize(
+    ("version", "merge"),
+    [(9, COMMIT_TIME), (6, EVENT_TIME), deep(9, EVENT_TIME), deep(6, COMMIT_TIME)],
+    indirect=["version"],
+    ids=["v9-commit time", "v6-event time", "v9-event time", "v6-commit time"],
+)
 def test_hudi_doubles_a_moved_key_without_the_plan(
     judge: Judge, version: int, merge: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

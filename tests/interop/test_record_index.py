@@ -12,6 +12,7 @@ import pytest
 from tests.interop.indexed_table import IndexedTable
 from tests.interop.rows import partition
 from tests.judge.client import METADATA_TABLE, Judge
+from tests.selection import versions
 from timeline.errors import UnsupportedError
 
 pytestmark = pytest.mark.interop
@@ -58,7 +59,7 @@ def rows_in(place: str, numbers: range, ts: int) -> pa.Table:
     return rows(numbers, ts).set_column(1, "p", pa.array([place] * len(numbers)))
 
 
-@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
+@versions(9, deep=[6])
 def test_keys_stay_in_their_partitions(judge: Judge, version: int, tmp_path: Path) -> None:
     """Refused while Hudi's index is there, after our write took it out, and once more when Hudi has built it anew."""
     table = IndexedTable(judge=judge, path=tmp_path / "table", version=version, options=RECORD_INDEX)

@@ -14,6 +14,7 @@ from tests.faults import HookedStorage, ProcessDied, die_at_nth
 from tests.interop.rows import Rows, same
 from tests.interop.shared_table import SharedTable, check_rows
 from tests.judge.client import Judge
+from tests.selection import versions
 from timeline.dead_writers import roll_back_dead_writers
 from timeline.instant import Instant, State
 from timeline.local_storage import LocalStorage
@@ -54,7 +55,7 @@ def go_on(table: SharedTable, before: pa.Table) -> None:
     same(table.agree(), written)
 
 
-@pytest.mark.parametrize("version", [9, 8, 6], indirect=True, ids="v{}".format)
+@versions(9, 6, deep=[8])
 def test_we_roll_back_a_dead_writer_of_hudi(table: SharedTable) -> None:
     """Its log files and its new base files; whole, and killed half-way and taken up by us and by Hudi."""
     before = table.agree()
@@ -84,7 +85,7 @@ def test_we_roll_back_a_dead_writer_of_hudi(table: SharedTable) -> None:
     check_rows(left.agree(), rows)
 
 
-@pytest.mark.parametrize("version", [9, 8, 6], indirect=True, ids="v{}".format)
+@versions(8, 6, deep=[9])
 def test_hudi_rolls_back_a_dead_writer_of_ours(table: SharedTable) -> None:
     """Its next single writer finds our markers, and nothing of ours is left but revoked log files (version 6)."""
     before = table.agree()

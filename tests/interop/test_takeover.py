@@ -21,6 +21,7 @@ from tests.interop.rows import Rows, same
 from tests.interop.shared_table import SharedTable
 from tests.interop.test_heartbeat_respected import MULTI_WRITER
 from tests.judge.client import Judge, JudgeError
+from tests.selection import versions
 from timeline.errors import ConflictError
 from timeline.heartbeat import heartbeat_path
 from timeline.local_storage import LocalStorage
@@ -72,7 +73,7 @@ def test_hudi_finishes_what_we_left(table: SharedTable) -> None:
     finish_beside_hudi(left, before)
 
 
-@pytest.mark.parametrize("version", [9, 8], indirect=True, ids="v{}".format)
+@versions(8, deep=[9])
 def test_hudi_in_a_multi_writer_mode_finishes_what_we_left_once_our_heartbeat_is_stale(table: SharedTable) -> None:
     """Until then it refuses."""
     before, (instant,) = table.agree(), table.pending()

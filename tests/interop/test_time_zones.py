@@ -13,8 +13,8 @@ from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, O
 from compactor_daemon.run import run_compactions
 from tests.interop.rows import Rows, same
 from tests.interop.shared_table import HUDI, SharedTable
-from tests.judge.client import Judge
-from tests.judge.fixtures import Judges
+from tests.judge.client import BRIEF, Judge
+from tests.selection import versions
 from timeline.clock_options import ClockOptions
 from timeline.errors import ClockError
 from timeline.lock import ProcessLock
@@ -27,11 +27,10 @@ THERE = ClockOptions(timezone=NEW_YORK)
 
 
 @pytest.fixture
-def there(version: int, judges: Judges, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
-    """Real Hudi in New York, in a JVM of its own and alone; this process is in UTC."""
-    judges.close()
+def there(version: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
+    """Real Hudi in New York, in a JVM of its own; this process is in UTC."""
     monkeypatch.setenv("TZ", NEW_YORK)
-    judge = Judge(HUDI[version])
+    judge = Judge(HUDI[version], java_options=BRIEF)
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield judge
@@ -40,7 +39,7 @@ def there(version: int, judges: Judges, monkeypatch: pytest.MonkeyPatch) -> Iter
     time.tzset()
 
 
-@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
+@versions(9, deep=[6])
 def test_hudi_in_another_zone(there: Judge, version: int, tmp_path: Path) -> None:
     """Every upsert of Hudi after our compaction is read by both."""
     table, rows = SharedTable(judge=there, path=tmp_path / "table", version=version), Rows(seed=7)

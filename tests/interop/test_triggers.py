@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,13 @@ import pytest
 from tests.interop.rows import Rows
 from tests.interop.shared_table import EVENT_TIME, SharedTable
 from tests.judge.client import Judge
+from tests.selection import deep, versions
 from timeline.lock import ProcessLock
 from timeline.schedule import schedule_compaction
 from timeline.schedule_options import PLAN_NOW, ScheduleOptions
 from timeline.triggers import TriggerStrategy, triggered
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format),
-]
+pytestmark = pytest.mark.interop
 S = TriggerStrategy
 ROWS = Rows(seed=11)
 LONG_S = 3600
@@ -47,14 +46,28 @@ def fires(table: SharedTable, options: ScheduleOptions) -> bool:
     return triggered(opened.load_timeline(), opened.now(), options).fired
 
 
+@pytest.fixture(scope="module")
+def origins(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Judge, int], SharedTable]:
+    """By table version; made once."""
+
+    @cache
+    def make(judge: Judge, version: int) -> SharedTable:
+        path = tmp_path_factory.mktemp("origin") / "table"
+        made = SharedTable(judge=judge, path=path, version=version, options=EVENT_TIME)
+        made.create(ROWS(range(20), 1))
+        for _ in range(2):
+            made.upsert(ROWS(range(20), 2))
+        return made
+
+    return make
+
+
 @pytest.fixture
-def table(judge: Judge, version: int, tmp_path: Path) -> SharedTable:
-    """Three delta commits; nothing is compacted yet."""
-    made = SharedTable(judge=judge, path=tmp_path / "table", version=version, options=EVENT_TIME)
-    made.create(ROWS(range(20), 1))
-    for _ in range(2):
-        made.upsert(ROWS(range(20), 2))
-    return made
+def table(judge: Judge, version: int, origins: Callable[[Judge, int], SharedTable], tmp_path: Path) -> SharedTable:
+    """Three delta commits; nothing is compacted yet. A copy of its own."""
+    made = origins(judge, version)
+    shutil.copytree(made.path, tmp_path / "table")
+    return replace(made, path=tmp_path / "table")
 
 
 def agree_on(table: SharedTable, *cases: ScheduleOptions) -> list[bool]:
@@ -75,6 +88,7 @@ def around(count: int, strategy: TriggerStrategy) -> tuple[ScheduleOptions, Sche
     return chosen(strategy, count), chosen(strategy, count + 1)
 
 
+@versions(9, 6)
 def test_no_compaction_yet(table: SharedTable) -> None:
     """All delta commits count, time runs from the first."""
     time.sleep(2)
@@ -89,6 +103,7 @@ def test_no_compaction_yet(table: SharedTable) -> None:
     assert agree_on(table, *cases) == expected
 
 
+@versions(9, 6)
 def test_after_a_completed_compaction(table: SharedTable) -> None:
     """Only what came after it counts."""
     table.hudi_schedules()
@@ -103,6 +118,7 @@ def test_after_a_completed_compaction(table: SharedTable) -> None:
     assert agree_on(table, *cases) == [True, False, True, False, True, False]
 
 
+@versions(9, 6)
 def test_while_a_compaction_pends(table: SharedTable) -> None:
     """One strategy counts from the request, the others all; file groups outside the plan could be planned."""
     small = replace(PLAN_NOW, target_io_bytes=1)
@@ -113,7 +129,15 @@ def test_while_a_compaction_pends(table: SharedTable) -> None:
     assert agree_on(table, *cases) == [True, False, True, False]
 
 
-@pytest.mark.parametrize("strategy", [S.NUM_COMMITS, S.NUM_COMMITS_AFTER_LAST_REQUEST, S.NUM_OR_TIME])
+@pytest.mark.parametrize(
+    ("version", "strategy"),
+    [
+        *((9, S.NUM_COMMITS), (6, S.NUM_COMMITS_AFTER_LAST_REQUEST), (9, S.NUM_OR_TIME)),
+        *(deep(6, S.NUM_COMMITS), deep(9, S.NUM_COMMITS_AFTER_LAST_REQUEST), deep(6, S.NUM_OR_TIME)),
+    ],
+    indirect=["version"],
+    ids=lambda value: f"v{value}" if isinstance(value, int) else value.name,
+)
 def test_inline_scheduling(table: SharedTable, strategy: TriggerStrategy) -> None:
     """After each of its commits Hudi schedules when our trigger, of at most one pending plan, says so."""
     options = replace(chosen(strategy, 2), max_pending=1)

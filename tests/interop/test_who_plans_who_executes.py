@@ -11,6 +11,7 @@ import pytest
 from tests.interop.rows import PARTITIONS, Rows, same
 from tests.interop.shared_table import EVENT_TIME, SharedTable, check_rows
 from tests.judge.client import Judge
+from tests.selection import deep
 
 pytestmark = pytest.mark.interop
 
@@ -47,11 +48,11 @@ def test_hudi_executes_our_plan(table: SharedTable) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hudi_plans_first", "hudi_executes_its_own"),
-    [(True, False), (False, True)],
-    ids=["hudis-first-crossed", "ours-first-own"],
+    ("version", "hudi_plans_first", "hudi_executes_its_own"),
+    [(9, True, False), (6, False, True), deep(9, False, True), deep(6, True, False)],
+    indirect=["version"],
+    ids=["v9-hudis-first-crossed", "v6-ours-first-own", "v9-ours-first-own", "v6-hudis-first-crossed"],
 )
-@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
 def test_two_plans_two_executors(table: SharedTable, hudi_plans_first: bool, hudi_executes_its_own: bool) -> None:
     """Two plans on different file groups; each is executed once, in the order of the later plan first."""
     rows, (first, second, third) = Rows(seed=3), PARTITIONS

@@ -14,6 +14,7 @@ from kazoo.client import KazooClient
 from tests.interop.rows import Rows, partition
 from tests.interop.shared_table import BUCKET, EVENT_TIME, SharedTable, check_rows
 from tests.judge.client import Judge
+from tests.selection import versions
 from tests.zookeeper import ZooKeeper, wait_until
 from timeline.errors import LockError
 from timeline.lock import parse_lock
@@ -84,7 +85,7 @@ def test_a_live_hudi_writer_waits_for_our_section(
         client.close()
 
 
-@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
+@versions(6, deep=[9])
 def test_hudi_and_we_write_at_the_same_time(judge: Judge, version: int, zookeeper: ZooKeeper, tmp_path: Path) -> None:
     """Each on file groups of its own: every write of both is there. Then on the same ones: a loser leaves nothing."""
     key = f"both-v{version}"

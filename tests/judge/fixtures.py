@@ -13,11 +13,11 @@ from tests.judge.client import BRIEF, Judge
 class Judges:
     """Starts each version when it is first asked for, and keeps the most recently used ones running.
 
-    A JVM takes some GiB: by default only one lives, and asking for another version closes it. So get the
+    A JVM takes 1 to 2 GiB: asking for one more version closes the one that was asked for longest ago. So get the
     judge from here again rather than keep it across a change of version.
     """
 
-    def __init__(self, alive_max: int = 1) -> None:
+    def __init__(self, alive_max: int = 2) -> None:
         self.alive_max = alive_max
         self._alive: OrderedDict[str, Judge] = OrderedDict()
 

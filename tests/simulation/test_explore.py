@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.selection import deep
 from tests.simulation.explore import Explorer, Instance
 from tests.simulation.played import Stage, simulated
 
@@ -25,7 +26,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
 @pytest.mark.parametrize(
     ("version", "locked", "people"),
     [
-        (6, True, "compactor1 compactor2 unscheduler writer"),
+        deep(6, True, "compactor1 compactor2 unscheduler writer"),
         (9, True, "compactor1 compactor2 unscheduler writer"),
         (6, True, "unscheduler writer compactor1"),
         (9, False, "writer compactor1 compactor2"),

@@ -13,12 +13,15 @@ from dataclasses import replace
 
 import pytest
 
+from tests.selection import deep
 from tests.simulation.played import Stage, simulated
 from tests.simulation.story import Plot, Story
 
 SEEDS = int(os.environ.get("PHANTOMBASE_SEEDS", "1500"))
 SEED = os.environ.get("PHANTOMBASE_SEED")
 _CHUNKS = 10
+_USUAL = _CHUNKS if "PHANTOMBASE_SEEDS" in os.environ else 3
+"""So many chunks are played in a usual run."""
 
 
 @pytest.fixture
@@ -41,7 +44,7 @@ def played(seed: int, stage: Stage, *, trace: bool = False, plot: Plot | None = 
 
 
 @pytest.mark.skipif(SEED is not None, reason="one seed is played")
-@pytest.mark.parametrize("chunk", range(_CHUNKS))
+@pytest.mark.parametrize("chunk", [*range(_USUAL), *map(deep, range(_USUAL, _CHUNKS))])
 def test_no_row_is_lost(chunk: int, stage: Stage) -> None:
     """Whoever crashes, pauses, loses a session or takes no lock; and all that can be finished is finished."""
     outcomes: Counter[str] = Counter()
