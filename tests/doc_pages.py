@@ -13,7 +13,6 @@ A page is one story: its blocks share one Python scope and one folder in place o
 from __future__ import annotations
 
 import io
-import os
 import re
 import shlex
 import tempfile
@@ -27,6 +26,7 @@ from typer.testing import CliRunner
 
 from compactor_daemon.cli import app as compactor
 from tests.golden_tables import unzip_golden
+from tests.zookeeper import zookeeper_server
 from timeline.cli import app as timeline
 
 ROOT = Path(__file__).parent.parent
@@ -116,15 +116,14 @@ def comparable(text: str) -> str:
 
 
 def main() -> None:
-    """Writes into every page what its commands print; those with a ZooKeeper need one in PHANTOMBASE_ZOOKEEPER."""
-    for page in PAGES:
-        path = ROOT / page
-        text = path.read_text()
-        hosts = os.environ.get("PHANTOMBASE_ZOOKEEPER")
-        if SHOWN_ZOOKEEPER in text and hosts is None:
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            path.write_text(Story(Path(folder), hosts).play(text))
+    """Writes into every page what its commands print."""
+    with tempfile.TemporaryDirectory() as data, zookeeper_server(Path(data)) as zookeeper:
+        for page in PAGES:
+            path = ROOT / page
+            with tempfile.TemporaryDirectory() as folder:
+                played = Story(Path(folder), zookeeper.hosts).play(path.read_text())
+            if comparable(played) != comparable(path.read_text()):
+                path.write_text(played)
 
 
 if __name__ == "__main__":
