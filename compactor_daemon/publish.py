@@ -174,6 +174,9 @@ def _place_all(table: Table, go: Go, but: Collection[Placement] = ()) -> None:
                 todo="Restore it. Where it is gone on purpose, take the compaction back: "
                 f"compactor-daemon unschedule TABLE {go.instant}.",
             )
+    for placement in go.placements:
+        if placement not in but:
+            place(table, go, placement)
 
 
 def _check_publishable(table: Table, go: Go) -> None:

@@ -57,7 +57,8 @@ class Story:
     def __init__(self, path: Path, seed: int, version: int, index: str, trouble: str) -> None:
         self.path, self.version, self.trouble = path, version, trouble
         self.pick = random.Random(seed)
-        # Event time without deletes: what a stale row finds after one is another matter (docs/merge-semantics.md).
+        # Event time without deletes: what a stale row finds after one is another matter
+        # (docs/internals/merge-semantics.md).
         self.mode = self.pick.choice((MergeMode.EVENT_TIME, MergeMode.COMMIT_TIME))
         self.crew = Crew(str(path), seed, self.observe)
         self.options = WriteOptions(

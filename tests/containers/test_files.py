@@ -94,8 +94,10 @@ def test_daemons_are_started_with_options_that_exist(command: list[str]) -> None
 
 
 def test_alerts_ask_for_metrics_that_exist_and_have_their_section() -> None:
-    """Every expression parses, names known metrics only, and its runbook is a heading of docs/operations.md."""
-    headings = {h.lower() for h in re.findall(r"^### (\w+)$", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)}
+    """Every expression parses, names known metrics only, and its runbook is a heading of docs/guides/operations.md."""
+    headings = {
+        h.lower() for h in re.findall(r"^### (\w+)$", (ROOT / "docs/guides/operations.md").read_text(), re.MULTILINE)
+    }
     rules = [rule for group in load(DEPLOY / "alerts.yaml")["groups"] for rule in group["rules"]]
     for rule in rules:
         promql_parser.parse(rule["expr"])
@@ -103,7 +105,7 @@ def test_alerts_ask_for_metrics_that_exist_and_have_their_section() -> None:
         assert names, rule["alert"]
         assert names <= METRICS, rule["alert"]
         page, _, anchor = rule["annotations"]["runbook"].partition("#")
-        assert (page, anchor) == ("docs/operations.md", rule["alert"].lower())
+        assert (page, anchor) == ("docs/guides/operations.md", rule["alert"].lower())
         assert anchor in headings
     assert len(rules) == len(headings)
 

@@ -68,7 +68,7 @@ def test_it_carries_what_spark_needs(shell: DockerContainer) -> None:
 
 
 def test_it_is_not_larger_than_said(engine: str, images: Images) -> None:
-    """docs/operations.md says 1.5 GB."""
+    """docs/guides/operations.md says 1.5 GB."""
     size = docker.DockerClient(base_url=engine).images.get(images.daemon).attrs["Size"]
     print(f"image: {size / 1e9:.2f} GB")
     assert size < _SIZE_MAX_BYTES

@@ -1,4 +1,4 @@
-"""Where real Hudi 1.2.0 looks for logs after a compaction (see docs/decisions.md), and that our plans tell it.
+"""Where real Hudi 1.2.0 looks for logs after a compaction, and that our plans tell it (docs/internals/decisions.md).
 
 `hoodie.table.services.incremental.enabled`, on by default, whatever the table version.
 """
