@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from timeline.console import Progress, progress
+from timeline.console import ShownProgress, progress
 from timeline.errors import StorageError, UsageError
 from timeline.local_storage import sync
 from timeline.parquet_output import statistics_columns
@@ -64,7 +64,7 @@ def export_parquet(table: Table, options: ReadOptions, output: Path) -> Exported
     return Exported(rows=rows, slices=len(scan.slices), bytes=size, columns=tuple(scan.schema.names))
 
 
-def _write(scan: Scan, temporary: Path, bar: Progress, output: Path) -> int:
+def _write(scan: Scan, temporary: Path, bar: ShownProgress, output: Path) -> int:
     rows = 0
     with _written(output):
         sink = pa.OSFile(str(temporary), "wb")
@@ -85,7 +85,7 @@ def _write(scan: Scan, temporary: Path, bar: Progress, output: Path) -> int:
     return rows
 
 
-def _batches(scan: Scan, bar: Progress) -> Iterator[pa.RecordBatch]:
+def _batches(scan: Scan, bar: ShownProgress) -> Iterator[pa.RecordBatch]:
     """`Scan.batches()`, telling how far it is."""
     rows = 0
     for slice_ in scan.slices:

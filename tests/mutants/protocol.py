@@ -137,5 +137,5 @@ MUTANTS: tuple[Mutant, ...] = (
     ("reserved_times", "int(entry.name) not in known:", "False:", "unit/fates"),
     ("reserved_times", "        time = moment(entry.modified_ms)\n", "        time = None\n", "unit/fates"),
     ("reserved_times", "and not is_archived and not is_shown:", "and instant in pending:", "unit/fates"),
-    ("compactor_daemon/records", "if e.is_folder and e.name.isdigit()))", "if e.is_folder and e.name.isdigit())[-1:])", "unit/fates"),
+    ("attempt_names", "if e.is_folder and e.name.isdigit()))", "if e.is_folder and e.name.isdigit())[-1:])", "unit/fates"),
 )  # fmt: skip
