@@ -20,7 +20,7 @@ from compactor_daemon.foreign import ForeignTrace, foreign_trace
 from compactor_daemon.options import AttemptOptions
 from timeline.active import Timeline
 from timeline.books import LEDGER
-from timeline.clock_evidence import Verdict, Zone
+from timeline.clock_evidence import Zone, ZoneVerdict
 from timeline.clock_guard import described
 from timeline.commit_metadata import CommitMetadata
 from timeline.console import human_duration
@@ -78,7 +78,7 @@ class Beside:
     compactions: Mapping[str, bool | None] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
     traces: Mapping[str, ForeignTrace] = field(default_factory=dict)
-    zone: Verdict = Verdict(zone=Zone.UNKNOWN)
+    zone: ZoneVerdict = ZoneVerdict(zone=Zone.UNKNOWN)
     zone_shown: str = ""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from timeline.clock_evidence import Written
+from timeline.clock_evidence import ClockEvidence
 from timeline.instant import MERGES, SERVICES, Instant, State
 from timeline.layout import Layout
 
@@ -29,7 +29,7 @@ class Timeline:
     instants: tuple[Instant, ...]
     archived: tuple[Instant, ...] = ()
     legacy_completions: dict[str, str] = field(default_factory=dict)
-    written: Written = field(default_factory=Written, compare=False)
+    written: ClockEvidence = field(default_factory=ClockEvidence, compare=False)
 
     @cached_property
     def completed(self) -> tuple[Instant, ...]:

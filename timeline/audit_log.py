@@ -23,7 +23,7 @@ _TODO = "The compaction's commit has the same ledger until it is archived. Only 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class AuditEntry:
     """An entry. `ledger`: None where it cannot be read, and `trouble` is why."""
 
     path: str
@@ -41,12 +41,12 @@ def add_entry(storage: Storage, instant: str, attempt: int, completed: str, ledg
             return
 
 
-def entries(storage: Storage, instant: str) -> tuple[Entry, ...]:
+def entries(storage: Storage, instant: str) -> tuple[AuditEntry, ...]:
     """Those of an instant, the first execution first."""
     return tuple(_entries(storage, instant))
 
 
-def _entries(storage: Storage, instant: str) -> Iterator[Entry]:
+def _entries(storage: Storage, instant: str) -> Iterator[AuditEntry]:
     for execution in count(1):
         path = audit_path(instant, execution)
         if storage.find(path) is None:
@@ -54,9 +54,9 @@ def _entries(storage: Storage, instant: str) -> Iterator[Entry]:
         yield _read(storage, path)
 
 
-def _read(storage: Storage, path: str) -> Entry:
+def _read(storage: Storage, path: str) -> AuditEntry:
     try:
         fields = Fields.parse(storage.read(path), path, "unreadable entry of the audit log", _TODO)
-        return Entry(path=path, ledger=fields.text("ledger"))
+        return AuditEntry(path=path, ledger=fields.text("ledger"))
     except MalformedError as error:
-        return Entry(path=path, trouble=str(error))
+        return AuditEntry(path=path, trouble=str(error))

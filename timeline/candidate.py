@@ -9,7 +9,7 @@ from timeline.active import Timeline
 from timeline.errors import UsageError
 from timeline.instant import parse_time
 from timeline.log_pieces import LogPiece, LogRun
-from timeline.picker import Kind, Picking, PickOptions, Stack, pick
+from timeline.picker import MergeKind, Picking, PickOptions, Stack, pick
 from timeline.view import FileSlice
 
 HAS_LOGS = "it has log files"
@@ -50,7 +50,7 @@ class Candidate:
 
     slice: FileSlice
     stats: SliceStats
-    kind: Kind
+    kind: MergeKind
     why: str
     waited_s: float | None
     pieces: tuple[LogPiece, ...] = ()
@@ -58,7 +58,7 @@ class Candidate:
     @property
     def merged(self) -> FileSlice:
         """The slice with only those files that are to be merged."""
-        if self.kind is not Kind.MINOR:
+        if self.kind is not MergeKind.MINOR:
             return self.slice
         files = {f for piece in self.pieces for f in (*piece.files, *piece.replaced)}
         return replace(self.slice, base=None, logs=tuple(log for log in self.slice.logs if log in files))
@@ -70,7 +70,7 @@ def candidate_of(
     """What the rules pick of a slice with log files. `now`: the table's clock. The universal rules need `runs`."""
     waited_s = _age_s(_oldest(slice_, timeline), now)
     if options.picking is Picking.ALL:
-        return Candidate(slice=slice_, stats=stats, kind=Kind.MAJOR, why=HAS_LOGS, waited_s=waited_s)
+        return Candidate(slice=slice_, stats=stats, kind=MergeKind.MAJOR, why=HAS_LOGS, waited_s=waited_s)
     runs = stats.runs
     assert runs is not None
     pieces = [piece for run in runs for piece in run.pieces]
@@ -83,12 +83,12 @@ def candidate_of(
     )
     picked = pick(stack, options, now)
     kind, why, merged = picked.kind, picked.why, tuple[LogPiece, ...]()
-    if kind is Kind.MINOR and not (timeline.layout.has_completion_times or options.readers_1x_only):
-        kind, why = Kind.MAJOR, f"{why}; a minor compaction needs readers-1x-only on version 6"
-    elif kind is Kind.MINOR:
+    if kind is MergeKind.MINOR and not (timeline.layout.has_completion_times or options.readers_1x_only):
+        kind, why = MergeKind.MAJOR, f"{why}; a minor compaction needs readers-1x-only on version 6"
+    elif kind is MergeKind.MINOR:
         merged = runs[-1].pieces[-picked.logs :]
         if len(merged) < 2:
-            kind, merged = Kind.NONE, ()
+            kind, merged = MergeKind.NONE, ()
             why = f"{why}; but a write that pends, or was rolled back, lies between them"
     return Candidate(slice=slice_, stats=stats, kind=kind, why=why, waited_s=waited_s, pieces=merged)
 

@@ -56,7 +56,7 @@ class Stamp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class ClockEvidence:
     """What the files of a timeline tell by their modification times.
 
     `stamps`: the newest files whose time a writer had just chosen. `newest_ms`: of all files. `unnamed`: of completed
@@ -79,7 +79,7 @@ class Zone(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ZoneVerdict:
     """`offset`: of another zone, how far this process's clock is ahead of the instants; `witness`: the newest one."""
 
     zone: Zone
@@ -87,7 +87,7 @@ class Verdict:
     witness: Stamp | None = None
 
 
-def written(files: Iterable[tuple[Instant, int]]) -> Written:
+def written(files: Iterable[tuple[Instant, int]]) -> ClockEvidence:
     """The instants of timeline files, each with the milliseconds at which it was written."""
     known = list(files)
     chosen = [one for one in known if one[0].completion_time is not None and one[0].action in _WRITES]
@@ -95,7 +95,7 @@ def written(files: Iterable[tuple[Instant, int]]) -> Written:
         # A writer requests its instant a little after it has chosen it, and completes right then: second best.
         chosen += [one for one in known if one[0].action == "deltacommit" and one[0].state is State.REQUESTED]
     unnamed = [one for one in known if one[0].completed and one[0].completion_time is None]
-    return Written(
+    return ClockEvidence(
         stamps=tuple(map(_stamp, nlargest(_NEWEST, chosen, key=_written_ms))),
         newest_ms=max(map(_written_ms, known), default=0),
         unnamed=_stamp(max(unnamed, key=_written_ms)) if unnamed else None,
@@ -112,7 +112,7 @@ def _stamp(file: tuple[Instant, int]) -> Stamp:
     return Stamp(time=time, written_ms=written_ms, file_name=instant.file_name)
 
 
-def judge(stamps: Sequence[Stamp], local: Callable[[int], datetime], skew_s: float) -> Verdict:
+def judge(stamps: Sequence[Stamp], local: Callable[[int], datetime], skew_s: float) -> ZoneVerdict:
     """The writers' zone against this process's.
 
     `local`: milliseconds since the epoch as the time of day in this process's zone at that moment (naive, as instants
@@ -131,13 +131,13 @@ def judge(stamps: Sequence[Stamp], local: Callable[[int], datetime], skew_s: flo
     behind = [z for z in others if z > timedelta()]
     if behind and not _is_over([s.stamp for z in behind for s in others[z]], [s.stamp for s in here], newest):
         farthest = max(behind)
-        return Verdict(zone=Zone.BEHIND, offset=farthest, witness=others[farthest][0].stamp)
+        return ZoneVerdict(zone=Zone.BEHIND, offset=farthest, witness=others[farthest][0].stamp)
     if here:
-        return Verdict(zone=Zone.AGREES, witness=here[0].stamp)
+        return ZoneVerdict(zone=Zone.AGREES, witness=here[0].stamp)
     if others:
         farthest = min(others)
-        return Verdict(zone=Zone.AHEAD, offset=farthest, witness=others[farthest][0].stamp)
-    return Verdict(zone=Zone.UNKNOWN, witness=newest[0] if newest else None)
+        return ZoneVerdict(zone=Zone.AHEAD, offset=farthest, witness=others[farthest][0].stamp)
+    return ZoneVerdict(zone=Zone.UNKNOWN, witness=newest[0] if newest else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from timeline.clock_evidence import Stamp, Verdict, Written, Zone, judge
+from timeline.clock_evidence import ClockEvidence, Stamp, Zone, ZoneVerdict, judge
 from timeline.clock_options import ClockOptions
 from timeline.errors import ClockError, StorageError
 from timeline.layout import TEMPORARY, Layout
@@ -21,8 +21,8 @@ REPAIR = "A table copied without its files' times: `timeline repair-times` sets 
 
 
 def check_zone(
-    base_path: str, layout: Layout, seen: Written, local: Callable[[int], datetime], options: ClockOptions
-) -> Verdict:
+    base_path: str, layout: Layout, seen: ClockEvidence, local: Callable[[int], datetime], options: ClockOptions
+) -> ZoneVerdict:
     """ClockError where the writers are in another zone, in a way that harms."""
     verdict = judge(seen.stamps, local, options.clock_skew_s)
     if verdict.zone is Zone.BEHIND or (verdict.zone is Zone.AHEAD and not layout.has_completion_times):
@@ -38,7 +38,7 @@ def check_zone(
     return verdict
 
 
-def described(verdict: Verdict, local: Callable[[int], datetime]) -> str:
+def described(verdict: ZoneVerdict, local: Callable[[int], datetime]) -> str:
     """Which file shows which offset, and what zone that would be now."""
     assert verdict.witness is not None
     hours = human_offset(abs(verdict.offset))
@@ -67,7 +67,7 @@ def _utc(offset: timedelta) -> str:
     return f"UTC{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
 
 
-def check_clock(storage: Storage, seen: Written, now_ms: Callable[[], int], options: ClockOptions) -> None:
+def check_clock(storage: Storage, seen: ClockEvidence, now_ms: Callable[[], int], options: ClockOptions) -> None:
     """ClockError where this process's clock is ahead of the storage's.
 
     The newest file of the timeline tells, where it is new; else one is put, looked at and removed.
@@ -109,7 +109,7 @@ def check_future(base_path: str, stamp: Stamp, now_ms: int, options: ClockOption
         )
 
 
-def check_newest(base_path: str, newest: str, ahead: timedelta, verdict: Verdict, options: ClockOptions) -> None:
+def check_newest(base_path: str, newest: str, ahead: timedelta, verdict: ZoneVerdict, options: ClockOptions) -> None:
     """ClockError where a plan would get a time that the writers' clock has not reached.
 
     Only where the writers are known to agree with this process: times far ahead are made up.

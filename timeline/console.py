@@ -127,7 +127,7 @@ def plural(count: int, noun: str) -> str:
 # --- progress and logs -------------------------------------------------------------------------------------------
 
 
-class Progress(Protocol):
+class ShownProgress(Protocol):
     """What a long piece of work reports to."""
 
     def advance(self, done: int = 0, **numbers: int) -> None:
@@ -136,7 +136,7 @@ class Progress(Protocol):
 
 
 @contextmanager
-def progress(total: int, description: str, *, clock: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
+def progress(total: int, description: str, *, clock: Callable[[], float] = time.monotonic) -> Iterator[ShownProgress]:
     """Progress on stderr: a bar on a terminal, else a log line now and then; quick work logs nothing."""
     console = Console(stderr=True)
     if not console.is_interactive:

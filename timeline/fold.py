@@ -22,10 +22,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from timeline.merge_rule import Flags
 from timeline.table_config import MergeMode
 
 Ints: TypeAlias = npt.NDArray[np.int64]
-Flags: TypeAlias = npt.NDArray[np.bool_]
 
 
 class EntryKind(IntEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from timeline.audit_log import Entry, entries
+from timeline.audit_log import AuditEntry, entries
 from timeline.books import LEDGER, GroupBooks, audit_path, decode_books
 from timeline.commit_metadata import CommitMetadata, WriteStat
 from timeline.errors import MalformedError
@@ -57,7 +57,7 @@ def _stats(metadata: CommitMetadata) -> Iterator[WriteStat]:
     return (stat for stats in metadata.partition_to_write_stats.values() for stat in stats)
 
 
-def _same_execution(commits: Mapping[str, str], logged: tuple[Entry, ...]) -> dict[str, str]:
+def _same_execution(commits: Mapping[str, str], logged: tuple[AuditEntry, ...]) -> dict[str, str]:
     """Ledgers of the entries of the execution that these ledgers of commits are of, by path.
 
     The names of files are an attempt's own: an entry of other files is of an execution that was undone.

@@ -42,7 +42,7 @@ def decode_rows(
     UnsupportedError: HFile blocks, partial updates, changelogs. MalformedError: anything the framing promised and the
     content does not hold.
     """
-    check_supported(block, source)
+    check_block(block, source)
     parquet = block.kind is BlockKind.PARQUET_DATA
     with decoding(block):
         parts = (
@@ -53,7 +53,7 @@ def decode_rows(
         yield from parts
 
 
-def check_supported(block: LogBlock, source: pa.NativeFile) -> None:
+def check_block(block: LogBlock, source: pa.NativeFile) -> None:
     """UnsupportedError where decoding the block would be refused; reads its first bytes only."""
     if block.headers.get(HeaderKey.IS_PARTIAL, "").lower() == "true":
         raise UnsupportedError(

@@ -26,7 +26,7 @@ class Picking(Enum):
     UNIVERSAL = "universal"
 
 
-class Kind(Enum):
+class MergeKind(Enum):
     """What is done with a file slice."""
 
     NONE = "none"
@@ -125,7 +125,7 @@ class Stack:
 class Picked:
     """`logs`: how many of the youngest log files are merged (minor: two at least)."""
 
-    kind: Kind
+    kind: MergeKind
     logs: int
     why: str
 
@@ -135,13 +135,13 @@ def pick(stack: Stack, options: PickOptions, now: datetime) -> Picked:
     count = len(stack.logs)
     full = _why_full(stack, options)
     if full is not None:
-        return Picked(kind=Kind.MAJOR, logs=count, why=full)
+        return Picked(kind=MergeKind.MAJOR, logs=count, why=full)
     if count < options.compaction_trigger:
-        return Picked(kind=Kind.NONE, logs=0, why=f"{count} of {options.compaction_trigger} log files")
+        return Picked(kind=MergeKind.NONE, logs=0, why=f"{count} of {options.compaction_trigger} log files")
     log_bytes = sum(stack.logs)
     if log_bytes * 100 > options.max_size_amplification * stack.base:
         said = f"{log_bytes} log bytes on {stack.base} base bytes, above {options.max_size_amplification} %"
-        return Picked(kind=Kind.MAJOR, logs=count, why=said)
+        return Picked(kind=MergeKind.MAJOR, logs=count, why=said)
     ratio = options.ratio_at(now)
     runs = (stack.base, *stack.logs)
     taken = _by_ratio(runs, 1, ratio)
@@ -150,10 +150,10 @@ def pick(stack: Stack, options: PickOptions, now: datetime) -> Picked:
         taken = _by_ratio(runs, count - options.compaction_trigger + 1, ratio)
         why = f"{count} log files, above {options.compaction_trigger}"
     if taken > count:
-        return Picked(kind=Kind.MAJOR, logs=count, why=f"{why}, the base file among them")
+        return Picked(kind=MergeKind.MAJOR, logs=count, why=f"{why}, the base file among them")
     if taken >= 2:
-        return Picked(kind=Kind.MINOR, logs=taken, why=why)
-    return Picked(kind=Kind.NONE, logs=0, why=f"{count} log files, each older one much larger")
+        return Picked(kind=MergeKind.MINOR, logs=taken, why=why)
+    return Picked(kind=MergeKind.NONE, logs=0, why=f"{count} log files, each older one much larger")
 
 
 def _why_full(stack: Stack, options: PickOptions) -> str | None:

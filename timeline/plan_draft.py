@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from timeline.candidate import HAS_LOGS
 from timeline.log_plan import LOG_STRATEGY, log_operation
 from timeline.on_demand import OnDemand
-from timeline.picker import Kind
+from timeline.picker import MergeKind
 from timeline.plan import CompactionOperation, CompactionPlan, operation_metrics
 from timeline.plan_notes import NOTES, encode_notes
 from timeline.plan_walk import Waiting
@@ -22,14 +22,16 @@ def drafts(planned: Planned, waiting: Sequence[Waiting], left_out: Sequence[str]
     The last one tells the next planning where to look; Hudi 1.2 looks for logs only in partitions written since the
     last plan, and in those it left out, on version 6 too (0.15 passes over the field).
     """
-    split = [(k, [c for c in plan if c.kind is k]) for plan in planned.plans for k in (Kind.MINOR, Kind.MAJOR)]
+    split = [
+        (k, [c for c in plan if c.kind is k]) for plan in planned.plans for k in (MergeKind.MINOR, MergeKind.MAJOR)
+    ]
     found = [(kind, chosen) for kind, chosen in split if chosen]
     last = len(found) - 1
     result: list[CompactionPlan] = []
     for number, (kind, chosen) in enumerate(found):
         reasons = {"/".join(c.slice.key): c.why for c in chosen if c.why != HAS_LOGS}
         notes = encode_notes(planned.notes, reasons, waiting if number == last else None)
-        if kind is Kind.MINOR:
+        if kind is MergeKind.MINOR:
             plan = CompactionPlan(
                 operations=OnDemand(chosen, lambda c: log_operation(c.slice, c.pieces)),
                 extra_metadata={NOTES: notes},

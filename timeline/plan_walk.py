@@ -25,7 +25,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class WalkedPartition:
     """A partition that was come upon, and the entries of its folder."""
 
     waiting: Waiting
@@ -48,7 +48,7 @@ class PartitionWalk:
         """Folders still to be looked into."""
         return tuple(self._todo)
 
-    def __iter__(self) -> Iterator[Listed]:
+    def __iter__(self) -> Iterator[WalkedPartition]:
         listings: dict[Waiting, Future[list[Entry] | None]] = {}
         with ThreadPoolExecutor(self._ahead) as pool:
             try:
@@ -59,7 +59,7 @@ class PartitionWalk:
                     here = self._todo.popleft()
                     entries = listings.pop(here).result()
                     if entries is None or is_partition(entries):
-                        yield Listed(waiting=here, entries=entries or [])
+                        yield WalkedPartition(waiting=here, entries=entries or [])
                     else:
                         below = [Waiting(folder=f, since=here.since) for f in subfolders(here.folder, entries)]
                         self._todo.extendleft(reversed(below))

@@ -23,7 +23,7 @@ from timeline.active import Timeline
 from timeline.bounds import Cost, fill
 from timeline.candidate import Candidate, SliceStats, candidate_of
 from timeline.instant import Instant
-from timeline.picker import Kind
+from timeline.picker import MergeKind
 from timeline.plan_notes import LeftOut, PlanNotes, Rule
 from timeline.plan_walk import Waiting
 from timeline.schedule_options import ScheduleOptions
@@ -31,7 +31,7 @@ from timeline.slice_io import read_bytes, write_bytes
 from timeline.strategies import keep_partitions, keep_slices
 from timeline.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced, latest_slice
 
-Measure = Callable[[Iterable[FileSlice]], Iterator[tuple[FileSlice, SliceStats]]]
+SliceMeasure = Callable[[Iterable[FileSlice]], Iterator[tuple[FileSlice, SliceStats]]]
 """Looks sizes and row counts up, in order, as they are asked for."""
 
 Check = Callable[[Iterable[Candidate]], Iterator[tuple[Candidate, str | None]]]
@@ -42,7 +42,7 @@ _ROUNDS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class PartitionGroups:
     """The file groups of one partition; of those, `waiting.since` tells which count."""
 
     waiting: Waiting
@@ -92,7 +92,11 @@ def pending_writer(timeline: Timeline) -> Instant | None:
 
 
 def plan_compaction(
-    looks: Iterable[Look], situation: Situation, options: ScheduleOptions, measure: Measure, check: Check
+    looks: Iterable[PartitionGroups],
+    situation: Situation,
+    options: ScheduleOptions,
+    measure: SliceMeasure,
+    check: Check,
 ) -> Planned:
     """The plans to request now. Only as many of the looks are taken as the plans have room for."""
     planner = _Planner(situation, options, measure, check)
@@ -143,7 +147,7 @@ def _refused(notes: PlanNotes) -> str:
 
 
 def _cost(candidate: Candidate) -> Cost:
-    if candidate.kind is Kind.MINOR:
+    if candidate.kind is MergeKind.MINOR:
         merged = sum(piece.log_bytes for piece in candidate.pieces)
         return Cost(slices=1, source_bytes=merged, io_bytes=2 * merged, rows=candidate.stats.log_rows or 0)
     slice_ = candidate.slice
@@ -153,7 +157,7 @@ def _cost(candidate: Candidate) -> Cost:
 
 def _runs(candidate: Candidate) -> int:
     """Files that become one."""
-    if candidate.kind is Kind.MINOR:
+    if candidate.kind is MergeKind.MINOR:
         return sum(len(piece.files) for piece in candidate.pieces)
     return len(candidate.slice.logs) + (candidate.slice.base is not None)
 
@@ -161,7 +165,7 @@ def _runs(candidate: Candidate) -> int:
 class _Planner:
     """One planning: what was seen and left out, as the partitions come by."""
 
-    def __init__(self, situation: Situation, options: ScheduleOptions, measure: Measure, check: Check) -> None:
+    def __init__(self, situation: Situation, options: ScheduleOptions, measure: SliceMeasure, check: Check) -> None:
         self._in, self._options, self._measure, self._check = situation, options, measure, check
         self.left: list[LeftOut] = []
         self.here: Waiting | None = None
@@ -174,7 +178,7 @@ class _Planner:
     def leave(self, of: FileSlice | FileGroup, rule: Rule, why: str) -> None:
         self.left.append(LeftOut(partition=of.partition, file_id=of.file_id, rule=rule, why=why))
 
-    def ordered(self, looks: Iterable[Look]) -> Iterator[Candidate]:
+    def ordered(self, looks: Iterable[PartitionGroups]) -> Iterator[Candidate]:
         if self._options.strategies:
             yield from self._by_strategy(looks)
         elif self._options.limited:
@@ -184,7 +188,7 @@ class _Planner:
             found = [c for look in looks for c in self._candidates(look)]
             yield from sorted(found, key=lambda c: -c.slice.log_bytes)
 
-    def _by_strategy(self, looks: Iterable[Look]) -> Iterator[Candidate]:
+    def _by_strategy(self, looks: Iterable[PartitionGroups]) -> Iterator[Candidate]:
         """Hudi's choice among all there is: its strategies need to see everything."""
         today = self._in.now.date()
         seen: dict[str, list[Candidate]] = {}
@@ -211,7 +215,7 @@ class _Planner:
                     del found[candidate.slice.key]  # what it chooses instead comes in the next round
                     self.leave(candidate.slice, Rule.UNMERGEABLE, refusal)
 
-    def _candidates(self, look: Look) -> Iterator[Candidate]:
+    def _candidates(self, look: PartitionGroups) -> Iterator[Candidate]:
         """What is picked in one partition and would not be refused."""
         for candidate, why in self._check(self._picked(look)):
             if why is None:
@@ -219,7 +223,7 @@ class _Planner:
             else:
                 self.leave(candidate.slice, Rule.UNMERGEABLE, why)
 
-    def _picked(self, look: Look) -> Iterator[Candidate]:
+    def _picked(self, look: PartitionGroups) -> Iterator[Candidate]:
         """Of one partition, least recently compacted first, then by log bytes."""
         self.here = look.waiting
         self._partitions += 1
@@ -235,9 +239,9 @@ class _Planner:
             found = candidate_of(slice_, stats, self._in.timeline, self._in.now, self._options)
             if not self._in.all_due and not self._options.is_due(slice_.partition, found.waited_s):
                 self.leave(slice_, Rule.NOT_DUE, "the trigger has not fired, and it is not urgent")
-            elif found.kind is Kind.NONE:
+            elif found.kind is MergeKind.NONE:
                 self.leave(slice_, Rule.NOT_PICKED, found.why)
-            elif found.kind is Kind.MINOR and self._in.no_minor is not None:
+            elif found.kind is MergeKind.MINOR and self._in.no_minor is not None:
                 self.leave(slice_, Rule.BUSY, self._in.no_minor)
             else:
                 yield found

@@ -36,7 +36,7 @@ class TableSchema:
         return arrow_schema(self.file_text)
 
 
-def newest_schema(files: InstantFiles, timeline: Timeline) -> str:
+def find_schema(files: InstantFiles, timeline: Timeline) -> str:
     """The table's Avro schema without meta columns: that of the newest completed write that records one.
 
     Newest by requested time. Table services come last: they repeat the schema they found. Then the schema of

@@ -15,7 +15,7 @@ from timeline.delete_block import Deletes, decode_deletes
 from timeline.errors import MalformedError
 from timeline.instant import Instant
 from timeline.log_block import BlockKind, HeaderKey, LogBlock, scan_blocks
-from timeline.log_decode import check_supported, count_entries, decode_rows
+from timeline.log_decode import check_block, count_entries, decode_rows
 from timeline.log_fold import LogFold, Winners
 from timeline.log_pieces import LogRun, log_runs
 from timeline.log_scan import Selection, Skipped, Visibility, select_blocks
@@ -123,7 +123,7 @@ def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules) -> None:
     with ExitStack() as stack:
         sources = _opened(storage, slice_, stack)
         for block in _select(sources, rules.visibility).blocks:
-            check_supported(block, sources[block.path])
+            check_block(block, sources[block.path])
 
 
 def slice_blocks(storage: Storage, slice_: FileSlice) -> list[LogBlock]:

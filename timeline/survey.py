@@ -19,10 +19,10 @@ from timeline.errors import MalformedError, MissingFileError, PhantombaseError, 
 from timeline.instant import Instant
 from timeline.log_block import BlockKind
 from timeline.parquet_input import open_parquet
-from timeline.picker import Kind, Picking
+from timeline.picker import MergeKind, Picking
 from timeline.plan_notes import NOTES, decode_waiting
 from timeline.plan_walk import PartitionWalk, Waiting, first_and_last, is_partition, listed_if_there, subfolders
-from timeline.planner import Look, Planned
+from timeline.planner import PartitionGroups, Planned
 from timeline.prefetch import prefetched
 from timeline.read import slice_rules
 from timeline.schedule_options import Due, ScheduleOptions, due
@@ -46,7 +46,7 @@ class Survey:
         self._listed: set[str] = set()
         self._rules: SliceRules | None = None
 
-    def looks(self) -> Iterator[Look]:
+    def looks(self) -> Iterator[PartitionGroups]:
         """The partitions, as they are asked for.
 
         MissingFileError, MalformedError: see `file_groups`; also where a whole look does not find what it must.
@@ -57,7 +57,7 @@ class Survey:
             partition = listed.waiting.folder
             self._listed.add(partition)
             groups = file_groups(partition, listed.entries, self._timeline, self._facts)
-            yield Look(waiting=listed.waiting, groups=groups)
+            yield PartitionGroups(waiting=listed.waiting, groups=groups)
         if self._everywhere:
             check_partitions(self._facts, self._listed)
 
@@ -69,7 +69,7 @@ class Survey:
         """
         unseen = [planned.closed_in, *self._walk.rest] if planned.closed_in is not None else []
         last = len(planned.plans) - 1
-        others = [c for n, plan in enumerate(planned.plans) for c in plan if n != last or c.kind is Kind.MINOR]
+        others = [c for n, plan in enumerate(planned.plans) for c in plan if n != last or c.kind is MergeKind.MINOR]
         again = [*planned.again, *(p for p, _ in self._facts.pending_plans), *(c.slice.partition for c in others)]
         return first_and_last([*(w for w in unseen if w is not None), *(Waiting(folder=p) for p in again)])
 

@@ -24,7 +24,7 @@ from timeline.listing import Listing, StorageListing
 from timeline.open_storage import open_storage
 from timeline.plan import CompactionPlan
 from timeline.schema_finder import TableSchema as TableSchema
-from timeline.schema_finder import newest_schema
+from timeline.schema_finder import find_schema
 from timeline.storage import Storage
 from timeline.table_clock import TableClock
 from timeline.table_config import TableConfig, load_table_config
@@ -189,8 +189,8 @@ class Table:
     # --- schema ------------------------------------------------------------------------------------------------
 
     def schema_text(self, timeline: Timeline) -> str:
-        """See `newest_schema`."""
-        return newest_schema(self.files, timeline)
+        """See `find_schema`."""
+        return find_schema(self.files, timeline)
 
     def schema(self, text: str) -> TableSchema:
         """The schema as files carry it: with meta columns where the table has them."""

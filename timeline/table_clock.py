@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 
 from timeline.active import Timeline
-from timeline.clock_evidence import Verdict, judge
+from timeline.clock_evidence import ZoneVerdict, judge
 from timeline.clock_guard import check_clock, check_future, check_newest, check_zone
 from timeline.clock_options import ClockOptions
 from timeline.gate import clock_ms
@@ -50,11 +50,11 @@ class TableClock:
         """The last instant time that is not in the future, should this clock be behind by the skew."""
         return format_time(self.now() + timedelta(seconds=self.options.clock_skew_s))
 
-    def writers_zone(self, timeline: Timeline) -> Verdict:
+    def writers_zone(self, timeline: Timeline) -> ZoneVerdict:
         """Whether the table's writers are in this process's zone, as far as the timeline shows."""
         return judge(timeline.written.stamps, self.local, self.options.clock_skew_s)
 
-    def check_zone(self, timeline: Timeline) -> Verdict:
+    def check_zone(self, timeline: Timeline) -> ZoneVerdict:
         """ClockError where this process may choose no instant: the writers are in another zone."""
         return check_zone(self.storage.base_path, self.config.layout, timeline.written, self.local, self.options)
 

@@ -26,7 +26,7 @@ from timeline.metadata_table.indexed_columns import INDEX_DEFINITIONS, IndexedCo
 from timeline.metadata_table.location import open_metadata_table
 from timeline.metadata_table.read import read_entries
 from timeline.metadata_table.stats_records import (
-    Keyed,
+    KeyedRecord,
     bloom_filter_record,
     column_stats_records,
     deleted_bloom_filter_record,
@@ -39,7 +39,7 @@ from writer_hooks import writer
 
 pytestmark = pytest.mark.interop
 
-Stored: TypeAlias = tuple[str, Keyed, bool]
+Stored: TypeAlias = tuple[str, KeyedRecord, bool]
 """(partition of the metadata table, record and its key, whether it is of a base file)."""
 
 METADATA = EVENT_TIME | {

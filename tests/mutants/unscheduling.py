@@ -26,7 +26,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/unreadable_plan", "        _refuse_written(table, instant, path)\n", "        pass\n", "stuck"),
     ("compactor_daemon/unreadable_plan", "    refuse_touched(table, instant, plan, options)\n", "", "stuck"),
     ("compactor_daemon/unreadable_plan", "if requested.action == \"logcompaction\" or not table.storage", "if True or not table.storage", "stuck"),
-    ("planner", "found.kind is Kind.MINOR and self._in.no_minor is not None", "False", "stuck"),
+    ("planner", "found.kind is MergeKind.MINOR and self._in.no_minor is not None", "False", "stuck"),
     ("compactor_daemon/unschedule", "    remove_staged(storage, instant)\n", "", "unschedule"),
     ("compactor_daemon/unschedule", "if movable_keys(_view(table, instant), instant, deletes) == keys:", "if True:", "unschedule"),
     ("compactor_daemon/moved_keys", "base.name.instant > instant", "False", "unschedule"),

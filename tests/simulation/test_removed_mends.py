@@ -16,7 +16,7 @@ from compactor_daemon.records import Go
 from compactor_daemon.standing import Ruling, Standing
 from tests.simulation.played import Stage, simulated
 from tests.simulation.test_removed_rules import Search, seeds
-from timeline.clock_evidence import Verdict, Zone
+from timeline.clock_evidence import Zone, ZoneVerdict
 from timeline.plan import CompactionOperation
 from timeline.table import Table
 from timeline.view import FileGroup, FileSlice, TableView
@@ -59,9 +59,9 @@ def every_group(go: Go, *_: object) -> Go:
     return go
 
 
-def any_zone(*_: object) -> Verdict:
+def any_zone(*_: object) -> ZoneVerdict:
     """In the place of the look at the zone of the table's writers."""
-    return Verdict(zone=Zone.UNKNOWN)
+    return ZoneVerdict(zone=Zone.UNKNOWN)
 
 
 def true(*_: object) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeline.clock_evidence import Stamp, Verdict, Written, Zone, judge, written
+from timeline.clock_evidence import ClockEvidence, Stamp, Zone, ZoneVerdict, judge, written
 from timeline.clock_options import ClockOptions
 from timeline.errors import UsageError
 from timeline.instant import Instant, format_time
@@ -234,7 +234,7 @@ def test_version_6() -> None:
     assert of(files[:1], 6).unnamed is None
 
 
-def of(names: list[str], version: int) -> Written:
+def of(names: list[str], version: int) -> ClockEvidence:
     """What files written one after the other tell."""
     layout = LAYOUT_1 if version == 6 else LAYOUT_2
     parsed = [layout.parse(n) for n in names]
@@ -258,6 +258,6 @@ def test_zones_by_name() -> None:
 
 def test_a_verdict_names_its_witness() -> None:
     verdict = judge(commits(0, 9, zone="America/New_York"), in_zone(), SKEW_S)
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, ZoneVerdict)
     assert verdict.witness is not None
     assert verdict.witness.time == "20261122070900000"

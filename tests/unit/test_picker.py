@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeline.errors import UsageError
-from timeline.picker import Kind, Picking, PickOptions, Stack, pick
+from timeline.picker import MergeKind, Picking, PickOptions, Stack, pick
 
 NOON, NIGHT = datetime(2026, 11, 22, 12), datetime(2026, 11, 22, 23)
 U = Picking.UNIVERSAL
@@ -26,7 +26,7 @@ def picked(base: int, *logs: int, now: datetime = NOON, stack: dict[str, Any] | 
     given_ = Stack(base=base, logs=logs, delta_commits=len(logs), **(stack or {}))
     found = pick(given_, options(**said), now)
     assert found.why
-    return f"minor {found.logs}" if found.kind is Kind.MINOR else found.kind.value
+    return f"minor {found.logs}" if found.kind is MergeKind.MINOR else found.kind.value
 
 
 @pytest.mark.parametrize(
@@ -83,12 +83,12 @@ def test_a_pick_is_possible_and_useful(base: int, logs: list[int], trigger: int,
     """Minor takes two of the logs at least, and a slice above the trigger never stays as it is."""
     stack = Stack(base=base, logs=tuple(logs), delta_commits=len(logs))
     found = pick(stack, options(compaction_trigger=trigger, size_ratio=ratio), NOON)
-    if found.kind is Kind.MINOR:
+    if found.kind is MergeKind.MINOR:
         assert 2 <= found.logs <= len(logs)
-    if found.kind is Kind.NONE:
+    if found.kind is MergeKind.NONE:
         assert len(logs) <= trigger
     if len(logs) < trigger:
-        assert found.kind is Kind.NONE
+        assert found.kind is MergeKind.NONE
 
 
 @pytest.mark.parametrize(

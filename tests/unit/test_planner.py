@@ -21,11 +21,11 @@ from timeline.candidate import Candidate, SliceStats
 from timeline.file_name import BaseFileName, LogFileName
 from timeline.layout import LAYOUT_1, LAYOUT_2
 from timeline.log_pieces import LogPiece, LogRun
-from timeline.picker import Kind, Picking
+from timeline.picker import MergeKind, Picking
 from timeline.plan_draft import drafts
 from timeline.plan_notes import NOTES, Rule, decode_waiting
 from timeline.plan_walk import Waiting
-from timeline.planner import Look, Planned, Situation, plan_compaction
+from timeline.planner import PartitionGroups, Planned, Situation, plan_compaction
 from timeline.schedule_options import ScheduleOptions
 from timeline.strategies import Strategy
 from timeline.urgency import Urgency
@@ -53,12 +53,12 @@ def group(story: str, pending: str | None = None) -> FileGroup:
     return FileGroup(partition=partition, file_id=file_id, slices=(slice_,), pending_compaction=pending)
 
 
-def looks(groups: Iterable[FileGroup], since: str | None = None) -> list[Look]:
+def looks(groups: Iterable[FileGroup], since: str | None = None) -> list[PartitionGroups]:
     """One a partition, in order of appearance."""
     found: dict[str, list[FileGroup]] = {}
     for one in groups:
         found.setdefault(one.partition, []).append(one)
-    return [Look(waiting=Waiting(folder=p, since=since), groups=tuple(of)) for p, of in found.items()]
+    return [PartitionGroups(waiting=Waiting(folder=p, since=since), groups=tuple(of)) for p, of in found.items()]
 
 
 def measured(slices: Iterable[FileSlice]) -> Iterator[tuple[FileSlice, SliceStats]]:
@@ -102,7 +102,7 @@ def told(found: Planned) -> list[str]:
 
 def _told(candidate: Candidate) -> str:
     name = "/".join(candidate.slice.key)
-    return name if candidate.kind is Kind.MAJOR else f"{name}~{len(candidate.pieces)}"
+    return name if candidate.kind is MergeKind.MAJOR else f"{name}~{len(candidate.pieces)}"
 
 
 def left(found: Planned) -> dict[str, Rule]:
@@ -270,7 +270,7 @@ def test_a_slice_that_cannot_be_measured_is_left_out() -> None:
 def test_nothing_behind_the_plan_is_looked_at() -> None:
     taken: list[str] = []
 
-    def partitions() -> Iterator[Look]:
+    def partitions() -> Iterator[PartitionGroups]:
         for look in looks(group(f"p{n}/f: 10 b5 l20.3") for n in range(9)):
             taken.append(look.waiting.folder)
             yield look

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from timeline.errors import MalformedError
-from timeline.metadata_table.decode import Entry, Record
+from timeline.metadata_table.decode import MetadataEntry
+from timeline.metadata_table.keys import MetadataRecord
 
 PARTITIONS, FILES, COLUMN_STATS, PARTITION_STATS = 1, 2, 3, 6
 """Values of `type` whose entries are combined; of all others the later entry counts."""
@@ -22,16 +23,18 @@ _FILES_FIELD, _STATS_FIELD = "filesystemMetadata", "ColumnStatsMetadata"
 _SUMS = ("valueCount", "nullCount", "totalSize", "totalUncompressedSize")
 
 
-def fold(entries: Iterable[Entry]) -> dict[str, Record | None]:
+def fold(entries: Iterable[MetadataEntry]) -> dict[str, MetadataRecord | None]:
     """The entries of log blocks in order, one a key; None where the last word is that the key is deleted."""
-    folded: dict[str, Record | None] = {}
+    folded: dict[str, MetadataRecord | None] = {}
     for key, newer in entries:
         older = folded.get(key)
         folded[key] = newer if newer is None or older is None else combine(older, newer)
     return folded
 
 
-def merge(base: Iterable[tuple[str, Record]], logs: dict[str, Record | None]) -> Iterator[tuple[str, Record]]:
+def merge(
+    base: Iterable[tuple[str, MetadataRecord]], logs: dict[str, MetadataRecord | None]
+) -> Iterator[tuple[str, MetadataRecord]]:
     """A slice's entries: those of its base file with what `fold` made of its logs, then those only in logs."""
     rest = dict(logs)
     for key, older in base:
@@ -41,7 +44,7 @@ def merge(base: Iterable[tuple[str, Record]], logs: dict[str, Record | None]) ->
     yield from ((key, record) for key, record in rest.items() if record is not None)
 
 
-def combine(older: Record, newer: Record) -> Record:
+def combine(older: MetadataRecord, newer: MetadataRecord) -> MetadataRecord:
     """What Hudi makes of two entries of one key. MalformedError: of different types, an impossible size."""
     kind = newer["type"]
     if older["type"] != kind:
@@ -59,7 +62,7 @@ def combine(older: Record, newer: Record) -> Record:
     return newer
 
 
-def present_files(record: Record) -> dict[str, int]:
+def present_files(record: MetadataRecord) -> dict[str, int]:
     """Names and sizes of the files (of `__all_partitions__`: partitions) that an entry does not say are deleted."""
     with _shaped(record):
         listed = record.get(_FILES_FIELD) or {}
@@ -67,7 +70,7 @@ def present_files(record: Record) -> dict[str, int]:
 
 
 @contextmanager
-def _shaped(record: Record) -> Iterator[None]:
+def _shaped(record: MetadataRecord) -> Iterator[None]:
     """Each block brings its own schema: one that names or types fields otherwise shows here."""
     try:
         yield
@@ -79,7 +82,7 @@ def _shaped(record: Record) -> Iterator[None]:
         ) from error
 
 
-def _files(older: Record, newer: Record) -> dict[str, dict[str, Any]]:
+def _files(older: MetadataRecord, newer: MetadataRecord) -> dict[str, dict[str, Any]]:
     """Sizes only grow; who deletes a file that is there takes both entries away, else the deletion stays."""
     files = dict(older.get(_FILES_FIELD) or {})
     for name, file in (newer.get(_FILES_FIELD) or {}).items():
@@ -97,7 +100,7 @@ def _files(older: Record, newer: Record) -> dict[str, dict[str, Any]]:
     return files
 
 
-def _stats(older: Record, newer: Record) -> Record:
+def _stats(older: MetadataRecord, newer: MetadataRecord) -> MetadataRecord:
     """A tight or deleted entry, or one behind a deleted one, replaces; all others widen what there was."""
     if newer["isDeleted"] or older["isDeleted"] or newer.get("isTightBound"):
         return newer
@@ -111,7 +114,7 @@ def _stats(older: Record, newer: Record) -> Record:
     }
 
 
-def _java_order(bound: tuple[str, Record]) -> Any:
+def _java_order(bound: tuple[str, MetadataRecord]) -> Any:
     """A bound's place in Java's natural order: text by UTF-16 units, bytes as signed, NaN last, -0.0 before 0.0."""
     value = bound[1].get("value")
     match value:

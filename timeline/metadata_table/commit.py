@@ -42,10 +42,10 @@ _ACTION = "deltacommit"
 _TRIES = 20
 _BLOCK_BYTES = 64 << 20
 
-Keyed: TypeAlias = tuple[str, bytes]
+EncodedRecord: TypeAlias = tuple[str, bytes]
 """A record in Avro and its key."""
 
-EncodedRecords: TypeAlias = Mapping[str, Sequence[Keyed]]
+EncodedRecords: TypeAlias = Mapping[str, Sequence[EncodedRecord]]
 """Records by partition of the metadata table."""
 
 _SCHEMA = "schema"
@@ -78,7 +78,7 @@ def commit_records(table: Table, instant: str, records: EncodedRecords, schema_t
     forget(table, instant)
     timeline = metadata.load_timeline()
     slices = {p: open_slices(metadata, p, timeline) for p in records}
-    parts: dict[OpenSlice, list[Keyed]] = {}
+    parts: dict[OpenSlice, list[EncodedRecord]] = {}
     for partition, keyed in records.items():
         of_partition = slices[partition]
         for one in keyed:
@@ -142,7 +142,7 @@ def _refuse_compacted(metadata: Table, timeline: Timeline, instant: Instant) -> 
             )
 
 
-def _begin(metadata: Table, instant: str, slices: Mapping[OpenSlice, Sequence[Keyed]]) -> None:
+def _begin(metadata: Table, instant: str, slices: Mapping[OpenSlice, Sequence[EncodedRecord]]) -> None:
     """Requested and inflight: Hudi's rollback on version 6 looks in the latter for the file groups written to."""
     planned: defaultdict[str, list[WriteStat]] = defaultdict(list)
     for slice_, records in slices.items():
@@ -170,7 +170,9 @@ def _put(metadata: Table, instant: Instant, content: bytes) -> None:
         )
 
 
-def _append(metadata: Table, slice_: OpenSlice, instant: str, records: Sequence[Keyed], schema_text: str) -> WriteStat:
+def _append(
+    metadata: Table, slice_: OpenSlice, instant: str, records: Sequence[EncodedRecord], schema_text: str
+) -> WriteStat:
     """A new log file on a slice."""
     # Readers look keys up, and prefixes of keys: that only HFiles can do, and these are in the order of their keys.
     entries = sorted((key.encode(), value) for key, value in records)

@@ -30,11 +30,9 @@ from timeline.errors import MalformedError, PhantombaseError, UnsupportedError
 from timeline.log_block import BlockKind, HeaderKey, LogBlock
 from timeline.log_decode import content_of, content_version, decoding
 from timeline.metadata_table.hfile import HFile, open_hfile
+from timeline.metadata_table.keys import MetadataRecord
 
-Record: TypeAlias = dict[str, Any]
-"""A `HoodieMetadataRecord` by field names, without meta columns; a field its writer did not know is missing."""
-
-Entry: TypeAlias = tuple[str, Record | None]
+MetadataEntry: TypeAlias = tuple[str, MetadataRecord | None]
 """(key, record); None deletes what there was of the key."""
 
 Keys: TypeAlias = Collection[str] | None
@@ -43,7 +41,7 @@ Keys: TypeAlias = Collection[str] | None
 _SCHEMA = "schema"
 
 
-def base_entries(data: pa.Buffer, where: str, keys: Keys = None) -> Iterator[tuple[str, Record]]:
+def base_entries(data: pa.Buffer, where: str, keys: Keys = None) -> Iterator[tuple[str, MetadataRecord]]:
     """The entries of a base file, by key. MalformedError, UnsupportedError: see `open_hfile`; undecodable records."""
     file = open_hfile(data, where)
     schema = file.info.get(_SCHEMA)
@@ -52,7 +50,7 @@ def base_entries(data: pa.Buffer, where: str, keys: Keys = None) -> Iterator[tup
     return _hfile_entries(file, schema.decode(errors="replace"), keys)
 
 
-def block_entries(block: LogBlock, source: pa.NativeFile, keys: Keys = None) -> Iterator[Entry]:
+def block_entries(block: LogBlock, source: pa.NativeFile, keys: Keys = None) -> Iterator[MetadataEntry]:
     """The entries of a log block in order. UnsupportedError: a kind of block that no metadata table has."""
     match block.kind:
         case BlockKind.HFILE_DATA:
@@ -74,7 +72,7 @@ def block_entries(block: LogBlock, source: pa.NativeFile, keys: Keys = None) -> 
             )
 
 
-def _hfile_entries(file: HFile, schema: str, keys: Keys) -> Iterator[tuple[str, Record]]:
+def _hfile_entries(file: HFile, schema: str, keys: Keys) -> Iterator[tuple[str, MetadataRecord]]:
     for batch in file.batches():
         for key, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             text = key.decode(errors="replace")
@@ -97,7 +95,7 @@ def _avro_values(block: LogBlock, source: pa.NativeFile) -> Iterator[bytes]:
             raise MalformedError("record lengths of an Avro block do not add up", found=f"{position} bytes")
 
 
-def _decoded(value: bytes, schema: str, where: str) -> Record:
+def _decoded(value: bytes, schema: str, where: str) -> MetadataRecord:
     stream = io.BytesIO(value)
     try:
         record: Any = fastavro.schemaless_reader(

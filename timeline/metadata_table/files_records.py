@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from timeline.commit_metadata import CommitMetadata
-from timeline.metadata_table.keys import ALL_PARTITIONS, partition_name
-
-Record: TypeAlias = dict[str, Any]
-"""A `HoodieMetadataRecord` by its field names."""
+from timeline.metadata_table.keys import ALL_PARTITIONS, MetadataRecord, partition_name
 
 Sizes: TypeAlias = Mapping[str, Mapping[str, int]]
 """Files by partition path: name to size in bytes."""
@@ -50,7 +47,7 @@ def files_of_rollback(commands: Mapping[tuple[str, str], int], revoked: Sizes) -
     return dict(found)
 
 
-def files_records(added: Sizes) -> list[tuple[str, Record]]:
+def files_records(added: Sizes) -> list[tuple[str, MetadataRecord]]:
     """Keys and records of files that are there from now on."""
     partitions = {partition_name(p): {"size": 0, "isDeleted": False} for p in added}
     listed = {"key": ALL_PARTITIONS, "type": _LIST_TYPE, "filesystemMetadata": partitions}

@@ -15,9 +15,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from typing import Any, TypeAlias
 
 import numpy as np
 import xxhash
+
+MetadataRecord: TypeAlias = dict[str, Any]
+"""A `HoodieMetadataRecord` by field names, without meta columns; a field its writer did not know is missing."""
 
 ALL_PARTITIONS = "__all_partitions__"
 """Key of the one record of `files` that lists all partitions."""

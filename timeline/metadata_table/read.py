@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from timeline.errors import UsageError
 from timeline.log_scan import Visibility, select_blocks
 from timeline.metadata_table.combine import fold, merge, present_files
-from timeline.metadata_table.decode import Entry, Keys, Record, base_entries, block_entries
-from timeline.metadata_table.keys import ALL_PARTITIONS, partition_path
+from timeline.metadata_table.decode import Keys, MetadataEntry, base_entries, block_entries
+from timeline.metadata_table.keys import ALL_PARTITIONS, MetadataRecord, partition_path
 from timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
 from timeline.metadata_table.partitions import FILES
 from timeline.metadata_table.valid_instants import valid_instants
@@ -52,7 +52,7 @@ def read_files(table: Table) -> ListedFiles:
     )
 
 
-def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tuple[str, Record]]:
+def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tuple[str, MetadataRecord]]:
     """The merged entries of one partition of a data table's metadata table, file group by file group.
 
     Held in memory are a file group's log entries and one block of its base file. Entries of indexes that are marked
@@ -96,7 +96,7 @@ def compacted_after(table: Table, time: str) -> bool:
 
 def _slice_entries(
     storage: Storage, slice_: FileSlice, visibility: Visibility, valid: frozenset[str], keys: Keys
-) -> Iterator[tuple[str, Record]]:
+) -> Iterator[tuple[str, MetadataRecord]]:
     logs = fold(_log_entries(storage, slice_, visibility, valid, keys))
     if slice_.base is None:
         yield from merge((), logs)
@@ -107,7 +107,7 @@ def _slice_entries(
 
 def _log_entries(
     storage: Storage, slice_: FileSlice, visibility: Visibility, valid: frozenset[str], keys: Keys
-) -> Iterator[Entry]:
+) -> Iterator[MetadataEntry]:
     with ExitStack() as stack:
         sources = {log.path: stack.enter_context(storage.open_input(log.path)) for log in slice_.logs}
         for block in select_blocks(slice_blocks(storage, slice_), visibility).blocks:

@@ -16,7 +16,7 @@ from timeline.metadata_table.files_records import Sizes
 from timeline.metadata_table.measure import Measure, Measured
 from timeline.metadata_table.partitions import BLOOM_FILTERS, COLUMN_STATS, PARTITION_STATS
 from timeline.metadata_table.stats_records import (
-    Keyed,
+    KeyedRecord,
     bloom_filter_record,
     column_stats_records,
     partition_stats_records,
@@ -41,7 +41,7 @@ class _Known:
 
 def index_records(
     table: Table, files: Sizes, instant: str, measure: Measure | None, wanted: Collection[str], measured: Measured
-) -> Iterator[tuple[str, Keyed]]:
+) -> Iterator[tuple[str, KeyedRecord]]:
     """Records with their index partitions, of those that are `wanted`; file by file, partitions' own at the end.
 
     `measured`: what is known; other files, and those of which other columns are known than are asked for now, are read,

@@ -14,10 +14,10 @@ from typing import Any
 from timeline.bloom import BloomFilter
 from timeline.metadata_table.column_range import ColumnRange
 from timeline.metadata_table.indexed_columns import IndexedColumn
-from timeline.metadata_table.keys import bloom_filter_key, column_stats_key, partition_stats_key
+from timeline.metadata_table.keys import MetadataRecord, bloom_filter_key, column_stats_key, partition_stats_key
 from timeline.metadata_table.value_type import IndexVersion, Kind, ValueType
 
-Keyed = tuple[str, dict[str, Any]]
+KeyedRecord = tuple[str, MetadataRecord]
 """A record and its key."""
 
 COLUMN_STATS, BLOOM_FILTERS, PARTITION_STATS = 3, 4, 6
@@ -29,7 +29,7 @@ _NO_TYPE = ValueType(Kind.NULL)
 
 def column_stats_records(
     partition: str, file_name: str, ranges: Sequence[ColumnRange], version: IndexVersion
-) -> list[Keyed]:
+) -> list[KeyedRecord]:
     """One record a column of a new file, be it one without rows (as Hudi has them of a log file of deletes).
 
     None at all where a column's bounds cannot be stored: a file without records is never left out by a reader, one
@@ -43,7 +43,7 @@ def column_stats_records(
 
 def deleted_column_stats_records(
     partition: str, file_name: str, columns: Sequence[IndexedColumn], version: IndexVersion
-) -> Iterator[Keyed]:
+) -> Iterator[KeyedRecord]:
     """One record a column of a file that is no more, as Hudi 0.15 writes them.
 
     1.x deletes the keys from the metadata table, and passes over such records where it finds them.
@@ -66,7 +66,9 @@ def deleted_column_stats_records(
         yield key, _record(key, COLUMN_STATS, stats)
 
 
-def partition_stats_records(partition: str, ranges: Sequence[ColumnRange], version: IndexVersion) -> Iterator[Keyed]:
+def partition_stats_records(
+    partition: str, ranges: Sequence[ColumnRange], version: IndexVersion
+) -> Iterator[KeyedRecord]:
     """One record a column over all files a write added to a partition, to be merged into what is there.
 
     None of a column without rows, or whose bounds cannot be stored: Hudi has no such columns in `partition_stats`.
@@ -78,17 +80,17 @@ def partition_stats_records(partition: str, ranges: Sequence[ColumnRange], versi
             yield key, _record(key, PARTITION_STATS, stats)
 
 
-def bloom_filter_record(partition: str, file_name: str, instant: str, bloom: BloomFilter) -> Keyed:
+def bloom_filter_record(partition: str, file_name: str, instant: str, bloom: BloomFilter) -> KeyedRecord:
     """The filter of a new base file that `instant` wrote."""
     return _bloom(partition, file_name, instant, bloom.type_code, bloom.text.encode(), is_deleted=False)
 
 
-def deleted_bloom_filter_record(partition: str, file_name: str, instant: str) -> Keyed:
+def deleted_bloom_filter_record(partition: str, file_name: str, instant: str) -> KeyedRecord:
     """A base file that `instant` deleted."""
     return _bloom(partition, file_name, instant, "", b"", is_deleted=True)
 
 
-def _bloom(partition: str, name: str, instant: str, type_code: str, text: bytes, *, is_deleted: bool) -> Keyed:
+def _bloom(partition: str, name: str, instant: str, type_code: str, text: bytes, *, is_deleted: bool) -> KeyedRecord:
     key = bloom_filter_key(partition, name)
     bloom = {"type": type_code, "timestamp": instant, "bloomFilter": text, "isDeleted": is_deleted}
     return key, {"key": key, "type": BLOOM_FILTERS, "BloomFilterMetadata": bloom}

@@ -23,7 +23,8 @@ from timeline.commit_metadata import CommitMetadata
 from timeline.file_name import BaseFileName, parse_data_file
 from timeline.metadata_table import commit
 from timeline.metadata_table.commit import EncodedRecords, commit_records, newest_schema
-from timeline.metadata_table.files_records import Record, Sizes, files_of, files_records
+from timeline.metadata_table.files_records import Sizes, files_of, files_records
+from timeline.metadata_table.keys import MetadataRecord
 from timeline.metadata_table.location import open_metadata_table
 from timeline.metadata_table.measure import Measure, Measured
 from timeline.metadata_table.partitions import BLOOM_FILTERS, FILES, PARTITION_STATS, Upkeep, being_built, upkeep
@@ -156,14 +157,14 @@ def _measure(table: Table, change: Change) -> Measure | None:
     return None if change.schema_text is None else Measure.of(table, table.schema(change.schema_text))
 
 
-def _encoded(schema: Any, keyed: tuple[str, Record]) -> tuple[str, bytes]:
+def _encoded(schema: Any, keyed: tuple[str, MetadataRecord]) -> tuple[str, bytes]:
     key, record = keyed
     out = io.BytesIO()
     fastavro.schemaless_writer(out, schema, {**record, "key": ""})  # HFiles have it beside the record
     return key, out.getvalue()
 
 
-def _value_type(record: Record) -> str | None:
+def _value_type(record: MetadataRecord) -> str | None:
     """The type of the bounds of a statistics record."""
     bound = (record.get("ColumnStatsMetadata") or {}).get("minValue")
     return None if bound is None else str(bound[0])

@@ -133,7 +133,10 @@ class ValueType:
 
         With the least and the greatest of both in its bounds, a file is found under either reading.
         """
-        if version is IndexVersion.V2 or self.kind not in (Kind.TIMESTAMP_MILLIS, Kind.LOCAL_TIMESTAMP_MILLIS):
+        if version is IndexVersion.V2 or self.kind not in (
+            Kind.TIMESTAMP_MILLIS,
+            Kind.LOCAL_TIMESTAMP_MILLIS,
+        ):
             return (value,)
         return value, max(_LONG_MIN, min(int(value) * 1000, _LONG_MAX))
 
