@@ -21,7 +21,7 @@ from timeline.active import Timeline
 from timeline.errors import ConflictError, MalformedError
 from timeline.half_upgraded import refuse_half_upgraded
 from timeline.instant import Instant
-from timeline.pending_rollbacks import UNREADABLE_TODO, UnreadableRollback, pending_rollbacks
+from timeline.pending_rollbacks import UnreadableRollback, pending_rollbacks
 from timeline.report import planned_paths
 from timeline.table import Table
 
@@ -57,7 +57,7 @@ class Evidence:
     timeline: Timeline
     has_plan: bool
     undone: frozenset[str]
-    unreadable: tuple[str, ...] = ()
+    unreadable: tuple[UnreadableRollback, ...] = ()
     tells_times_apart: bool
     back: tuple[str, ...] = ()
 
@@ -77,7 +77,8 @@ def rule(instant: Instant, merged: Collection[str], oldest: str, seen: Evidence)
     if undone:
         return Ruling(standing=Standing.WAITS, why=f"a rollback of {undone[0]} is pending")
     if seen.unreadable:
-        return Ruling(standing=Standing.WAITS, why=_unreadable(seen.unreadable[0]), todo=UNREADABLE_TODO)
+        first = seen.unreadable[0]
+        return Ruling(standing=Standing.WAITS, why=_unreadable(first), todo=first.todo)
     gone = sorted(t for t in merged if not _counts(t, oldest, timeline))
     if gone:
         return Ruling(standing=Standing.FALLEN, why=f"write {gone[0]}, which it merged, was rolled back")
@@ -131,7 +132,7 @@ def evidence_of_planned(table: Table) -> Evidence:
         timeline=timeline,
         has_plan=True,
         undone=frozenset(r.target for r in rollbacks if r.target is not None),
-        unreadable=tuple(r.path for r in rollbacks if isinstance(r, UnreadableRollback)),
+        unreadable=tuple(r for r in rollbacks if isinstance(r, UnreadableRollback)),
         tells_times_apart=not table.config.metadata_partitions,
     )
 
@@ -196,8 +197,8 @@ def refuse_rollback(table: Table, instant: str) -> None:
                 "a rollback that may be of this compaction is pending",
                 path=table.storage.base_path,
                 instant=instant,
-                found=_unreadable(rollback.path),
-                todo=UNREADABLE_TODO,
+                found=_unreadable(rollback),
+                todo=rollback.todo,
             )
         if rollback.target == instant:
             raise ConflictError(
@@ -209,5 +210,5 @@ def refuse_rollback(table: Table, instant: str) -> None:
             )
 
 
-def _unreadable(path: str) -> str:
-    return f"the plan of a pending rollback cannot be read: {path}"
+def _unreadable(rollback: UnreadableRollback) -> str:
+    return f"the plan of a pending rollback cannot be read: {rollback.path}"

@@ -18,12 +18,6 @@ from timeline.instant import Instant, State
 from timeline.rollback_plan import RollbackPlan, decode_rollback_plan
 from timeline.table import Table
 
-UNREADABLE_TODO = (
-    "Let the next Hudi writer of the table remove or finish this rollback. Where no Hudi process is left that writes "
-    "to the table, remove the file by hand."
-)
-"""What ends the waiting for an unreadable one."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingRollback:
@@ -44,15 +38,32 @@ class PendingRollback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableRollback:
-    """A rollback at instant `instant` that has not completed yet. `path`: of the plan that cannot be read."""
+    """A rollback at instant `instant` that has not completed yet.
+
+    `path`: of the plan that cannot be read. `inflight`: path of the inflight file, where it has one.
+    """
 
     instant: str
     path: str
+    inflight: str | None = None
 
     @property
     def target(self) -> None:
         """Unknown."""
         return None
+
+    @property
+    def todo(self) -> str:
+        """What ends the waiting for it."""
+        if self.inflight is None:
+            return (
+                "The next Hudi writer of the table removes this file. Where no Hudi process is left "
+                "that writes to the table, remove it by hand: it has undone nothing."
+            )
+        return (
+            f"Hudi passes over it for ever. Stop what rolls back or restores, then remove {self.inflight} by hand, and "
+            f"{self.path} where it is there: a write that it was to undo pends still, and is rolled back anew."
+        )
 
     def at(self, state: State) -> Instant:
         """The rollback's own instant in a state."""
@@ -70,7 +81,8 @@ def pending_rollbacks(table: Table) -> tuple[AnyRollback, ...]:
         try:
             plan = decode_rollback_plan(table.storage.read(path), path)
         except (MalformedError, MissingFileError):
-            unreadable.append(UnreadableRollback(instant=instant.requested_time, path=path))
+            inflight = table.instant_path(instant) if instant.state is State.INFLIGHT else None
+            unreadable.append(UnreadableRollback(instant=instant.requested_time, path=path, inflight=inflight))
         else:
             readable.append(PendingRollback(instant=instant.requested_time, plan=plan))
     return (*sorted(readable, key=lambda r: r.target, reverse=True), *unreadable)

@@ -27,7 +27,7 @@ from timeline.instant import Instant, State
 from timeline.lock import TableLock
 from timeline.metadata_table.measure import Measured
 from timeline.metadata_table.update import Change, check_keepable, prepare, tell
-from timeline.pending_rollbacks import UNREADABLE_TODO, UnreadableRollback, pending_rollbacks
+from timeline.pending_rollbacks import UnreadableRollback, pending_rollbacks
 from timeline.rollback import completed_rollback_of, roll_back, undo_late
 from timeline.schedule import clustered_file_groups
 from timeline.table import Table
@@ -185,7 +185,7 @@ def _unclear(table: Table, time: str, rollback: UnreadableRollback) -> ConflictE
         path=rollback.path,
         instant=time,
         todo="Nothing of this write is visible. Write again (retries=): later writes do not wait for it. "
-        f"Compactions do. {UNREADABLE_TODO}",
+        f"Compactions do. {rollback.todo}",
     )
 
 
