@@ -8,9 +8,13 @@ from types import MappingProxyType
 from zipfile import ZipFile
 
 from tests.places import GOLDEN_FOLDER
+from tests.selection import deep
 
 GOLDEN: tuple[str, ...] = tuple(sorted(path.stem for path in GOLDEN_FOLDER.glob("*.zip")))
 """All names, `<version>_<case>`: `v6_plain`, `v9_types`, ..."""
+
+NEWEST_AND_OLDEST = [deep(name) if name.startswith("v8_") else name for name in GOLDEN]
+"""For tests to which version 8 is version 9, as it is but for hoodie.properties: its tables with all tests only."""
 
 
 def golden_case(name: str) -> str:

@@ -1,6 +1,6 @@
 """Nothing is lost, doubled or left over, whatever happens to a fleet.
 
-PHANTOMBASE_CHAOS_SECONDS   how long (60): rounds of a minute, each with new tables
+PHANTOMBASE_CHAOS_SECONDS   how long (30; with all tests 60): rounds of a minute at most, each with new tables
 PHANTOMBASE_CHAOS_SEED      of the first round (random)
 """
 
@@ -15,10 +15,11 @@ from tests.chaos.chaos_round import Played, play
 from tests.interop.rows import same
 from tests.judge.fixtures import Judges
 from tests.seed import drawn
+from tests.selection import ALL
 from timeline.read import read_table
 from timeline.table import Table
 
-SECONDS = float(os.environ.get("PHANTOMBASE_CHAOS_SECONDS", "60"))
+SECONDS = float(os.environ.get("PHANTOMBASE_CHAOS_SECONDS", "60" if ALL else "30"))
 SEED = drawn("PHANTOMBASE_CHAOS_SEED", 10**6)
 _ROUND_S = 60.0
 _HUDI = {6: "0.15.0", 9: "1.2.0"}
