@@ -22,7 +22,7 @@ from tests.test_standing import BEFORE, FIRST, LOCK, VERSIONS, planned, restore_
 from tests.written import read_rows
 from timeline.commit_metadata import CommitMetadata, decode, encode
 from timeline.errors import ConflictError
-from timeline.instant import Instant, State
+from timeline.instant import Instant, State, later
 from timeline.lock import ProcessLock
 from timeline.table import Table
 
@@ -145,7 +145,7 @@ def test_of_two_commits_that_of_the_other_stays(version: int, tmp_path: Path) ->
     table = open_table(path)
     theirs = replace(decided_instant(table, go), completion_time=None)
     if version == 9:
-        theirs = replace(theirs, completion_time=table.next_time(table.load_timeline()))
+        theirs = replace(theirs, completion_time=later(str(go.completion_time), 1))
     file = path / table.instant_path(theirs)
     commit = encode(others(decode(go.content, go.completed_path)), table.layout.encoding)
     with pytest.raises(ConflictError, match="somebody else completed"):

@@ -90,7 +90,6 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/late_commit", "    is_over = ruling.standing in (Standing.PAST, Standing.FALLEN)\n", "    is_over = ruling.standing is Standing.FALLEN\n", "late_commit"),
     ("compactor_daemon/late_commit", "    if not is_over and not is_revoked(table.storage, go.instant, go.attempt):\n", "    if not is_over:\n", "late_commit"),
     ("compactor_daemon/late_commit", "        return\n    table.storage.delete(path)\n", "        return\n", "late_commit"),
-    ("compactor_daemon/late_commit", "    if not all(is_revoked(table.storage, go.instant, go.attempt) for go in made):\n", "    if False:\n", "late_commit retire"),
     ("compactor_daemon/late_commit", "or ruling.standing is not Standing.FALLEN:\n", "or False:\n", "late_commit"),
     ("compactor_daemon/late_commit", "        table.storage.delete(table.instant_path(done))\n", "        pass\n", "late_commit"),
     ("compactor_daemon/publish", "    if now != version:\n", "    if False:\n", "attempt"),

@@ -33,7 +33,8 @@ class Rules:
     """Watches every call.
 
     `rows`: what a reader must see, once, with its file group. `named`: data files that completed commits name.
-    `doubled`: instants completed twice. `is_lost`: whether an actor is in a section whose lock it has lost.
+    `doubled`: instants completed twice. `late_commits`: how often there was a `late` one. `is_lost`: whether an actor
+    is in a section whose lock it has lost.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Rules:
         self._is_lost = is_lost
         self._late: Actor | None = None
         self._again = False
+        self.late_commits = 0
         self._going: dict[str, str] = {}
         self._owners: dict[str, str] = {}
         self._used: set[str] = set()
@@ -146,6 +148,7 @@ class Rules:
             if instant.state is State.COMPLETED and instant.is_write:
                 if self._is_lost(actor) and not actor.host.name.startswith("writer"):
                     self._late, self._again = actor, (time, instant.family) in self._effects
+                    self.late_commits += 1
                 if self.late is not actor or not self._again:
                     self._completed(table, instant)
             if instant.state is State.COMPLETED:

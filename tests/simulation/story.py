@@ -29,6 +29,7 @@ _ZONES_MS = tuple(hours * _HOUR_MS for hours in (0, 0, 5, -8))
 _BESIDE: tuple[frozenset[str], ...] = (
     *4 * (frozenset(),),
     frozenset({"restore", "sleep"}),
+    frozenset({"restore", "archive", "sleep"}),
     frozenset({"archive", "sleep"}),
     frozenset({"clean", "archive"}),
     frozenset({"replace", "clean", "archive", "sleep"}),
@@ -144,6 +145,7 @@ class Story:
             stale |= "restore" in plot.services
             staff = self.staff if plot.services else None
             Ending(self.cast, self.rules, hudi=plot.hudi, stale=stale, staff=staff).play()
+            self.outcomes["completed without the lock"] += self.rules.late_commits
 
     def _before(self, writer: BlindWriter) -> None:
         """Some seconds of writes, which show the zone of Hudi's writers."""
