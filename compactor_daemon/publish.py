@@ -3,7 +3,7 @@
 Owner, successor or both may do it, at any time, twice:
 
     does it stand? -> place each file -> check each size -> in the lock: does it stand? -> the metadata table, where it
-    is on -> completed file by put-if-absent -> is it the decided one?
+    is on -> completed file by put-if-absent -> does it still stand? is it the decided one?
 
 A placed file that is gone, with its staged copy, is merged again from its inputs.
 """
@@ -22,13 +22,13 @@ from compactor_daemon.completed import (
     remove_placed,
 )
 from compactor_daemon.foreign import inflight_path
+from compactor_daemon.late_commit import look_back
 from compactor_daemon.records import Go, Placement, is_revoked
 from compactor_daemon.replaced import without_groups
 from compactor_daemon.restore import merge_again
 from compactor_daemon.slice_done import SliceDone, done_slices
 from compactor_daemon.standing import Standing, decided_instant, refuse, standing_of
-from compactor_daemon.take_back import take_back
-from timeline.attempt_names import attempt_folder
+from compactor_daemon.take_back import refuse_revoked, take_back
 from timeline.commit_metadata import decode as decode_commit
 from timeline.errors import ConflictError, MissingFileError, StorageError, TableChangedError
 from timeline.instant import Instant
@@ -90,33 +90,15 @@ def _complete(table: Table, go: Go, kept: Go, update: Update | None) -> None:
     tell(table, change, update)
     path = _completed_path(table, go)
     if not completed_commits(table, go.instant):  # an executor of Hudi may take no lock
-        storage.put_if_absent(path, kept.content)
-    _look_back(table, go, path)
+        _check_publishable(table, go)  # once more: all that was done in the section may have taken long
+        if storage.put_if_absent(path, kept.content):
+            look_back(table, go, path)
     done = completed_compaction(table, go.instant)
     if done is None:
         raise StorageError("the completed commit is not there after it was written", path=path)
     if not is_ours(table, done, go):  # without the lock, between our look and our put
         tell(table, Change.of(go.instant, table.commit_metadata(done), {}), None)
     _check_ours(table, done, go)
-
-
-def _look_back(table: Table, go: Go, path: str) -> None:
-    """Takes the completed file at `path` away again where it should not have been put: the lock was lost meanwhile.
-
-    A process may sleep between its last look and the put for longer than its lock lives. ConflictError: the plan, or a
-    write that was merged, is gone. Where another compactor has completed the instant, its commit stays alone.
-    """
-    theirs = [i for i in completed_commits(table, go.instant) if not is_ours(table, i, go)]
-    if theirs:
-        if table.storage.find(path) is not None and path not in {table.instant_path(i) for i in theirs}:
-            table.storage.delete(path)
-        return
-    ruling = standing_of(table, go)
-    if ruling.standing in (Standing.PAST, Standing.FALLEN):
-        table.storage.delete(path)
-        if ruling.standing is Standing.FALLEN:
-            take_back(table, go, ruling.why)
-        refuse(table, go.instant, ruling)
 
 
 def _change(table: Table, go: Go) -> Change:
@@ -197,7 +179,7 @@ def _check_publishable(table: Table, go: Go) -> None:
     refuse(table, go.instant, ruling)
     if is_revoked(table.storage, go.instant, go.attempt):
         remove_placed(table, go, keep=set())
-        raise _taken_back(go)
+        refuse_revoked(table, go)
 
 
 def place(table: Table, go: Go, placement: Placement) -> None:
@@ -208,14 +190,8 @@ def place(table: Table, go: Go, placement: Placement) -> None:
 def _staged(table: Table, go: Go, placement: Placement) -> str:
     if table.storage.find(placement.staged) is not None:
         return placement.staged
-    if is_revoked(table.storage, go.instant, go.attempt):
-        raise _taken_back(go)
+    refuse_revoked(table, go)
     return merge_again(table, go, placement)
-
-
-def _taken_back(go: Go) -> ConflictError:
-    path = attempt_folder(go.instant, go.attempt)
-    return ConflictError("this decision was taken back", path=path, instant=go.instant, todo="Run again.")
 
 
 def _check_ours(table: Table, done: Instant, go: Go) -> None:

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 import structlog
 
-from compactor_daemon.completed import completed_compaction, is_ours, named_files, remove_placed
+from compactor_daemon.completed import completed_commits, completed_compaction, is_ours, named_files, remove_placed
 from compactor_daemon.decision_of_commit import go_of_commit
+from compactor_daemon.late_commit import late_commit, withdraw
 from compactor_daemon.publish import place
 from compactor_daemon.records import STAGED_ENDINGS, Go, decisions, declare_dead, is_revoked
 from compactor_daemon.replaced import placed_group
@@ -159,7 +160,7 @@ def littered_instants(table: Table) -> tuple[str, ...]:
     """Instants that are no longer pending and have staged files, a heartbeat, or files of a revoked decision left."""
     recorded = recorded_instants(table.storage)  # first: one that is requested and opened meanwhile is none of these
     pending = {i.requested_time for i in table.load_timeline().pending_merges}
-    return tuple(i for i in recorded if i not in pending and _is_littered(table.storage, i))
+    return tuple(i for i in recorded if i not in pending and _is_littered(table, i))
 
 
 def finish(table: Table, instant: str, lock: TableLock) -> None:
@@ -177,6 +178,9 @@ def finish(table: Table, instant: str, lock: TableLock) -> None:
         if done is None:
             raise
         _finish_by_commit(table, done)
+        return
+    late = late_commit(table, done, made) if done is not None else None
+    if late is not None and withdraw(table, late, lock):
         return
     go = next((one for one in made if not is_revoked(storage, instant, one.attempt)), None)
     if done is not None:
@@ -252,17 +256,20 @@ def _storage_ms(storage: Storage) -> int:
     return entry.modified_ms
 
 
-def _is_littered(storage: Storage, instant: str) -> bool:
+def _is_littered(table: Table, instant: str) -> bool:
+    storage = table.storage
     if storage.find(heartbeat_path(instant)) is not None or staged_files(storage, instant, STAGED_ENDINGS):
         return True
     if not any(is_revoked(storage, instant, number) for number in attempts(storage, instant)):
         return False
     try:
-        revoked = (go for go in decisions(storage, instant) if is_revoked(storage, instant, go.attempt))
-        finals = [p.final for go in revoked for p in go.placements]
+        made = decisions(storage, instant)
+        finals = [p.final for go in made if is_revoked(storage, instant, go.attempt) for p in go.placements]
     except MalformedError:  # `finish` says so
         return True
-    return any(storage.find(final) is not None for final in finals)
+    if any(storage.find(final) is not None for final in finals):
+        return True
+    return any(late_commit(table, done, made) is not None for done in completed_commits(table, instant))
 
 
 def forget_archived(table: Table) -> None:
@@ -277,5 +284,5 @@ def forget_archived(table: Table) -> None:
     refuse_half_upgraded(table)  # else an instant that is in the other half seems to be archived
     active = {i.requested_time for i in timeline.instants}
     for instant in recorded_instants(table.storage):
-        if instant not in active and instant < timeline.start and not _is_littered(table.storage, instant):
+        if instant not in active and instant < timeline.start and not _is_littered(table, instant):
             table.storage.delete_folder(instant_folder(instant))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import structlog
 
 from compactor_daemon.completed import completed_compaction, remove_placed
-from compactor_daemon.records import STAGED_ENDINGS, Go, revoke_decision
+from compactor_daemon.records import STAGED_ENDINGS, Go, is_revoked, revoke_decision
 from timeline.attempt_names import attempt_folder
 from timeline.errors import ConflictError
 from timeline.heartbeat import process_name
@@ -25,14 +25,11 @@ _log = structlog.get_logger()
 
 
 def take_back(table: Table, go: Go, why: str) -> None:
-    """The caller holds the table lock. ConflictError: it is completed; nothing was changed then."""
+    """The caller holds the table lock. ConflictError: it is completed; no file was removed then."""
     storage, table = table.storage, table.reload()
-    done = completed_compaction(table, go.instant)
-    if done is not None:
-        raise ConflictError(
-            "a completed compaction cannot be taken back", path=table.instant_path(done), instant=go.instant
-        )
+    _refuse_completed(table, go)
     revoke_decision(storage, go.instant, go.attempt, why, process_name())
+    _refuse_completed(table, go)  # by a process whose lock was lost: it looked for the record before this was there
     folder = attempt_folder(go.instant, go.attempt)
     own = [f"{folder}/{e.name}" for e in storage.list(folder) if e.name.endswith(STAGED_ENDINGS)]
     for path in {*own, *(p.staged for p in go.placements)}:
@@ -40,3 +37,18 @@ def take_back(table: Table, go: Go, why: str) -> None:
     remove_placed(table, go, keep=set())
     forget(table, go.instant)
     _log.warning("decision_taken_back", instant=go.instant, attempt=go.attempt, why=why)
+
+
+def _refuse_completed(table: Table, go: Go) -> None:
+    done = completed_compaction(table, go.instant)
+    if done is not None:
+        raise ConflictError(
+            "a completed compaction cannot be taken back", path=table.instant_path(done), instant=go.instant
+        )
+
+
+def refuse_revoked(table: Table, go: Go) -> None:
+    """ConflictError: the decision was taken back."""
+    if is_revoked(table.storage, go.instant, go.attempt):
+        path = attempt_folder(go.instant, go.attempt)
+        raise ConflictError("this decision was taken back", path=path, instant=go.instant, todo="Run again.")

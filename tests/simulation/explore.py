@@ -17,8 +17,11 @@ from compactor_daemon.options import AttemptOptions
 from tests.simulation import rows
 from tests.simulation.cast import Cast
 from tests.simulation.ending import Ending
+from tests.simulation.operator import Operator
 from tests.simulation.played import Stage
 from tests.simulation.rules import Rules
+from tests.simulation.services import Services
+from tests.simulation.staff import Staff
 from tests.simulation.world import Actor, World, WorldLock
 
 ATTEMPT = AttemptOptions(foreign_look_s=0.0, barrier_s=0.0, barrier_poll_s=0.01)
@@ -53,11 +56,12 @@ class Instance:
 
 @dataclass
 class Explorer:
-    """Goes through all runs with at most `depth` turns; counts runs and states."""
+    """Goes through all runs with at most `depth` turns, of these kinds; counts runs and states."""
 
     instance: Instance
     depth: int
     stage: Stage
+    twists: frozenset[Twist] = frozenset(Twist)
     runs: int = 0
     states: int = 0
     _met: dict[int, int] = field(default_factory=dict)
@@ -70,7 +74,7 @@ class Explorer:
             self.runs += 1
             found = self._run(turns)
             if len(turns) < self.depth:
-                todo += [(*turns, turn) for turn in found]
+                todo += [(*turns, turn) for turn in found if turn.twist in self.twists]
 
     def _run(self, turns: tuple[Turn, ...], trace: bool = False) -> list[Turn]:
         run = Run(self.instance, turns, self._is_new, trace=trace)
@@ -106,28 +110,42 @@ class Run:
         self._dull = False
         tick = 0 if instance.locked else 1  # without a lock two who look at a clock that stands choose the same time
         self.world = World(self, lambda actor, call: self.rules.watch(self.world, actor, call), tick)
-        self.rules = Rules(rows.new_table(self.world.disk, instance.version, 1), foreign=False)
-        self.rules.trace = [str(turns)] if trace else None
         self._lock = WorldLock(self.world, holds=instance.locked)
-        self._cast = Cast(self.world, self._lock, ATTEMPT, chance=random.Random(0), rest_s=0.0)
+        first = rows.new_table(self.world.disk, instance.version, 1)
+        self.rules = Rules(first, foreign=False, is_lost=self._lock.is_lost)
+        self.rules.trace = [str(turns)] if trace else None
+        self.cast = Cast(self.world, self._lock, ATTEMPT, chance=random.Random(0), rest_s=0.0)
+        self.operator = Operator(self._lock, Services(self._lock))
 
     def play(self, stage: Stage) -> None:
         """All of it."""
-        cast, world = self._cast, self.world
+        cast, world = self.cast, self.world
         with stage.play(world):
             world.start("before", self._before)
             world.run()
             for name in self._instance.people:
-                world.start(name, _WORK[name.rstrip("0123456789")](cast))
+                world.start(name, _WORK[name.rstrip("0123456789")](self))
             self._exploring = True
             world.run()
             self._exploring = False
-            stale = not self._instance.locked or any(t.twist is Twist.SLEEP for t in self._turns)
-            Ending(cast, self.rules, hudi=False, stale=stale).play()
+            restores = "operator" in self._instance.people
+            stale = not self._instance.locked or restores or any(t.twist is Twist.SLEEP for t in self._turns)
+            staff = Staff(cast, cast.chance, 1) if restores else None
+            Ending(cast, self.rules, hudi=False, stale=stale, staff=staff).play()
 
     def _before(self) -> None:
+        do: dict[str, Callable[[], object]] = {
+            "write": lambda: self.cast.writer(1, lambda: "p0"),
+            "schedule": lambda: self.cast.scheduler(1),
+            "minor": lambda: self.cast.scheduler(1, minor=1.0),
+            "savepoint": lambda: self.operator.savepoint(self.cast.table()),
+        }
         for what in self._instance.before:
-            self._cast.scheduler(1) if what == "schedule" else self._cast.writer(1, lambda: "p0")
+            do[what]()
+
+    def restore(self) -> None:
+        """By the operator, to the savepoint."""
+        self.operator.restore(self.cast.table())
 
     def choose(self, world: World, able: list[Actor]) -> Actor:
         """See `Chooser`."""
@@ -148,8 +166,10 @@ class Run:
     def _possible(self, at: int, able: list[Actor], running: Actor) -> Iterator[Turn]:
         others = {a.host.name for a in able if a.host is not running.host}
         yield from (Turn(at, Twist.SWITCH, name) for name in sorted(others))
+        if running.host.name == "operator":  # a restore that does not end, or goes on beside others, is beyond help
+            return
         yield Turn(at, Twist.KILL, running.host.name)
-        if others and self._cast.may_oversleep(running.host, self._instance.version):
+        if others and self.cast.may_oversleep(running.host, self._instance.version):
             yield Turn(at, Twist.SLEEP, running.host.name)
 
     def _twisted(self, world: World, turn: Turn, able: list[Actor], running: Actor) -> Actor:
@@ -169,10 +189,11 @@ class Run:
         return hash((world.disk.fingerprint, actors, running.name, holder and holder.name, world.now_ms))
 
 
-_WORK: dict[str, Callable[[Cast], Callable[[], None]]] = {
-    "compactor": lambda cast: lambda: cast.compactor(1),
-    "unscheduler": lambda cast: lambda: cast.unscheduler(1),
-    "writer": lambda cast: lambda: cast.writer(1, lambda: "p0"),
-    "scheduler": lambda cast: lambda: cast.scheduler(1),
-    "service": lambda cast: cast.service,
+_WORK: dict[str, Callable[[Run], Callable[[], None]]] = {
+    "compactor": lambda run: lambda: run.cast.compactor(1),
+    "unscheduler": lambda run: lambda: run.cast.unscheduler(1),
+    "writer": lambda run: lambda: run.cast.writer(1, lambda: "p0"),
+    "scheduler": lambda run: lambda: run.cast.scheduler(1),
+    "service": lambda run: run.cast.service,
+    "operator": lambda run: run.restore,
 }

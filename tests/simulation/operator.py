@@ -99,6 +99,8 @@ class Operator:
             pending = [i for i in writes if not i.completed and i.action != "compaction"]
             if last is None or last.action != "deltacommit" or pending or last.requested_time in (self.saved, FIRST):
                 return None
+            if sum(i.completed for i in writes) == 1:  # without an active write Hudi takes nothing for archived
+                return None
             rollback = Instant(requested_time=next_instant(table), action="rollback", state=State.REQUESTED)
             plan = traces_of(table, last.requested_time, last.action, scan=True)
             base = table.storage.base_path

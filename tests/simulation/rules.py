@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from compactor_daemon.records import decisions, is_revoked
@@ -34,16 +34,23 @@ class Rules:
     """Watches every call.
 
     `rows`: what a reader must see, once, with its file group. `named`: data files that completed commits name.
-    `doubled`: instants completed twice.
+    `doubled`: instants completed twice. `late_commits`: how often there was a `late` one. `is_lost`: whether an actor
+    is in a section whose lock it has lost.
     """
 
-    def __init__(self, rows: Mapping[str, str], *, foreign: bool) -> None:
+    def __init__(
+        self, rows: Mapping[str, str], *, foreign: bool, is_lost: Callable[[Actor], bool] = lambda actor: False
+    ) -> None:
         self.rows = dict(rows)
         self.named: dict[str, str] = {}
         self._effects: dict[tuple[str, str], Effect] = {}
         self.doubled: set[str] = set()
         self.trace: list[str] | None = None
         self._foreign = foreign
+        self._is_lost = is_lost
+        self._late: Actor | None = None
+        self._again = False
+        self.late_commits = 0
         self._going: dict[str, str] = {}
         self._owners: dict[str, str] = {}
         self._used: set[str] = set()
@@ -68,8 +75,22 @@ class Rules:
         if self.trace is not None:
             self.trace.append(f"-------- {text}")
 
+    @property
+    def late(self) -> Actor | None:
+        """Who has completed a compaction after it had lost its lock, and has not left that section yet.
+
+        No storage can keep it from that, if it slept between its last look and the put. It looks back at once, and
+        takes its commit away where it should not be. Until then readers may see what is not, and a writer that saw it
+        might write on it: nothing can be promised of that moment, so nobody else does anything in it.
+        """
+        if self._late is not None and not self._is_lost(self._late):
+            self._late = None
+        return self._late
+
     def check_rows(self, world: World) -> None:
         """A reader sees each row of each completed write, once."""
+        if self.late is not None:
+            return
         found = snapshot(world.disk)
         rows = Counter(list(self.rows))
         assert found == rows, f"lost {rows - found}, doubled or not acknowledged {found - rows}"
@@ -126,7 +147,11 @@ class Rules:
                 again = actor.host.name == "unscheduler" and instant.action in MERGES
                 assert again or time not in self._used, f"the time of {path} was used before"
             if instant.state is State.COMPLETED and instant.is_write:
-                self._completed(table, instant)
+                if self._is_lost(actor) and not actor.host.name.startswith("writer"):
+                    self._late, self._again = actor, (time, instant.family) in self._effects
+                    self.late_commits += 1
+                if self.late is not actor or not self._again:
+                    self._completed(table, instant)
             if instant.state is State.COMPLETED:
                 count = sum(i.action == instant.action for i in table.files.completed_commits(time))
                 if count > 1:
@@ -135,9 +160,13 @@ class Rules:
             self._used |= {time, instant.completion_time or time}
             if instant.state is State.INFLIGHT:
                 return
-        elif actor.host.name == "operator" and instant.state is State.COMPLETED and instant.is_write:
+        elif instant.state is State.COMPLETED and instant.is_write and self._takes_back(actor):
             self._undone(instant)
         self.check_rows(world)
+
+    def _takes_back(self, actor: Actor) -> bool:
+        """Whether a completed file that an actor deletes counts for nothing from then on; else it is archived."""
+        return actor.host.name == "operator" or (self.late is actor and not self._again)
 
     def _completed(self, table: Table, instant: Instant) -> None:
         commit = table.commit_metadata(instant)

@@ -87,7 +87,7 @@ class Services:
         """One archiving, all but `keep` completed writes at most; how many instants went."""
         with self.lock.hold("archive"):
             timeline = table.load_timeline()
-            doomed = self._archivable(timeline, keep)
+            doomed = self._archivable(timeline, keep, _orphan(table, timeline))
             if not doomed:
                 return 0
             if table.layout.has_completion_times:
@@ -102,12 +102,13 @@ class Services:
                 table.storage.delete(f"{folder}/{name}")
             return len(doomed)
 
-    def _archivable(self, timeline: Timeline, keep: int) -> list[Instant]:
-        """The oldest completed writes, up to what pends, is saved, or replaced files that may still lie there."""
+    def _archivable(self, timeline: Timeline, keep: int, orphan: str) -> list[Instant]:
+        """The oldest completed writes, up to what pends, is saved, is an `orphan`, or replaced files that may still
+        lie there."""
         writes = [i for i in timeline.instants if i.is_write and i.completed]
         pending = min((i.requested_time for i in timeline.instants if i.is_write and not i.completed), default="9")
         before = [i.requested_time for i in writes if i.requested_time < pending]
-        bounds = [before[-1] if before else ""]  # the last one before what pends stays
+        bounds = [before[-1] if before else "", orphan]  # the last one before what pends stays
         bounds += [i.requested_time for i in timeline.instants if i.action == "savepoint"]
         ectr = self.ectr or ""
         bounds += [i.requested_time for i in writes if i.family == "replacecommit" and i.requested_time >= ectr]
@@ -176,6 +177,19 @@ def _paths(slice_: FileSlice) -> Iterator[str]:
 
 
 # --- archiving -----------------------------------------------------------------------------------------------------
+
+
+def _orphan(table: Table, timeline: Timeline) -> str:
+    """The oldest slice of logs alone whose plan was restored away (version 6).
+
+    Hudi leaves the logs of rolled back writes there. Once its archiver has passed the plan's instant the slice counts
+    as committed and hides all that lies below, until the next compaction: nothing that other processes could help.
+    """
+    if table.layout.has_completion_times:
+        return "9"
+    known = {i.requested_time for i in timeline.instants}
+    slices = (s for g in table.load_view().groups for s in g.slices if s.base is None)
+    return min((s.base_instant for s in slices if s.base_instant not in known), default="9")
 
 
 def _into_archive(table: Table, doomed: list[Instant]) -> None:

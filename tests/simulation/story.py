@@ -27,6 +27,7 @@ _ZONES_MS = tuple(hours * _HOUR_MS for hours in (0, 0, 5, -8))
 _BESIDE: tuple[frozenset[str], ...] = (
     *4 * (frozenset(),),
     frozenset({"restore", "sleep"}),
+    frozenset({"restore", "archive", "sleep"}),
     frozenset({"archive", "sleep"}),
     frozenset({"clean", "archive"}),
     frozenset({"replace", "clean", "archive", "sleep"}),
@@ -78,7 +79,7 @@ class Plot:
             locked=locked,
             hudi=hudi,
             deaths=pick.choice((0, 0, 1, 2, 4)),
-            pauses=pick.choice((0, 0, 1, 2)) if "restore" not in services else 0,
+            pauses=pick.choice((0, 0, 1, 2)),
             faults=pick.choice((0, 0, 0, 1, 3)),
             services=services,
             minor=pick.choice((0.0, 0.5, 0.9)) if version == 9 and locked else 0.0,
@@ -92,9 +93,13 @@ class RandomChooser:
         self._pick = pick
         self._stay = pick.choice((0.0, 0.7, 0.9, 0.98))
         self.trouble: Callable[[], None] = lambda: None
+        self.late: Callable[[], Actor | None] = lambda: None
 
     def choose(self, world: World, able: list[Actor]) -> Actor:
         """See `Chooser`."""
+        late = self.late()
+        if late is not None:
+            return late
         self.trouble()
         if world.running in able and self._pick.random() < self._stay:
             return world.running
@@ -112,9 +117,11 @@ class Story:
         first = rows.new_table(self.world.disk, self.plot.version, self.plot.groups, self.plot.partitions)
         if "elsewhere" in self.plot.services:
             self.world.disk.elsewhere = frozenset(rows.PARTITIONS[1:])
-        self.rules = Rules(first, foreign=self.plot.hudi)
+        lock = WorldLock(self.world, holds=self.plot.locked)
+        self.rules = Rules(first, foreign=self.plot.hudi, is_lost=lock.is_lost)
         self.rules.trace = [str(self.plot)] if trace else None
-        self.cast = Cast(self.world, WorldLock(self.world, holds=self.plot.locked), ATTEMPT, chance=self.pick)
+        self.chooser.late = lambda: self.rules.late
+        self.cast = Cast(self.world, lock, ATTEMPT, chance=self.pick)
         self.staff = Staff(self.cast, self.pick, self.plot.partitions)
         self._sleepers: dict[Host, int] = {}
         self._over = False
@@ -136,6 +143,7 @@ class Story:
             stale |= "restore" in plot.services
             staff = self.staff if plot.services else None
             Ending(self.cast, self.rules, hudi=plot.hudi, stale=stale, staff=staff).play()
+            self.outcomes["completed without the lock"] += self.rules.late_commits
 
     def _before(self, writer: BlindWriter) -> None:
         """Some seconds of writes, which show the zone of Hudi's writers."""
@@ -178,9 +186,9 @@ class Story:
 
     def _observe(self, actor: Actor, call: Call) -> None:
         self.rules.watch(self.world, actor, call)
-        if self._over:
+        if self._over or self.rules.late is not None:
             return
-        if actor.host in self._sleepers and not self.cast.lock.is_inside(actor.host):
+        if actor.host in self._sleepers:
             self._sleepers[actor.host] -= 1
             if self._sleepers[actor.host] < 0:
                 del self._sleepers[actor.host]
@@ -228,17 +236,23 @@ class Story:
     def _fault(self, actor: Actor, name: str) -> Fault | None:
         if actor.host.name in ("operator", "replace") or not self._faults or self.pick.random() > 1 / 60:
             return None
+        if self.cast.lock.is_lost(actor):
+            return None
         self._faults -= 1
         self.outcomes["failed calls"] += 1
         return self.pick.choice((Fault.BEFORE, Fault.AFTER))
 
     def _may_pause(self, host: Host) -> bool:
-        """Beside a Hudi compactor, which merges the plan's files only, nobody else may lose its lock in a section.
+        """Whether a process may stop for a while, right here.
 
-        Nor may anybody beside services of Hudi and operators, who change what was looked at in it.
+        Not in its section, where it would lose the lock: who unschedules on version 6, see `Cast.may_oversleep`; a
+        writer beside an operator, who has stopped the writers before restoring, or beside writes that replace file
+        groups: a commit that is put after its writer's last look cannot be fenced, in Hudi neither. Beside a Hudi
+        compactor, which merges the plan's files only and looks at no barrier, writers and schedulers never stop.
         """
-        if self.plot.version == 6 and host.name == "unscheduler" and self.cast.lock.is_inside(host):
-            return False
-        if (self.plot.services or self.plot.hudi) and self.cast.lock.is_inside(host):
-            return False
+        if self.cast.lock.is_inside(host):
+            if self.plot.version == 6 and host.name == "unscheduler":
+                return False
+            if self.plot.services & {"restore", "replace"} and host.name.startswith("writer"):
+                return False
         return not self.plot.hudi or host.name.startswith(("compactor", "daemon"))

@@ -14,8 +14,9 @@ import pytest
 from compactor_daemon import inputs
 from compactor_daemon.records import Go
 from compactor_daemon.standing import Ruling, Standing
+from tests.simulation.explore import Twist
 from tests.simulation.played import Stage, simulated
-from tests.simulation.test_removed_rules import Search, seeds
+from tests.simulation.test_removed_rules import Search, seeds, turns
 from timeline.clock_evidence import Zone, ZoneVerdict
 from timeline.plan import CompactionOperation
 from timeline.table import Table
@@ -69,6 +70,11 @@ def true(*_: object) -> bool:
     return True
 
 
+def false(*_: object) -> bool:
+    """In the place of a question."""
+    return False
+
+
 def nothing(*_: object) -> None:
     """In the place of something that is to be done."""
 
@@ -84,7 +90,8 @@ def beside(*services: str, count: int = 100, **story: Any) -> Search:
 
 
 _RESTORE = beside("restore", "sleep", count=30, compactors=2, daemons=0)
-_FALLEN = beside("restore", "sleep", count=30, first=30, compactors=2, daemons=0, deaths=4)
+_FALLEN = turns("compactor operator", before="write savepoint write schedule", twists=frozenset({Twist.SWITCH}))
+_MINOR = beside(count=10, version=9, minor=0.9)
 _REPLACED = beside("replace", "clean", "archive", count=8)
 _ELSEWHERE = beside("elsewhere", count=10, partitions=2, groups=2)
 _SAME = beside("same", count=8, locked=False, writers=0, compactors=2)
@@ -94,13 +101,19 @@ _BLIND = beside("blind", count=20, version=6, writers=0, deaths=2, compactors=2)
 
 REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     ("F1: merged again where a write was left out", _BLIND, {"attempt._is_whole": true}, "lost"),
-    ("F2: a decision stands", _RESTORE, {"publish.standing_of": stands}, "lost|is not there"),
+    (
+        "F2: a decision stands",
+        _RESTORE,
+        {"publish.standing_of": stands, "late_commit.standing_of": stands},
+        "lost|is not there",
+    ),
     ("F3: only the plan's file groups", _SAME, {"retire._groups": everything_there}, "lost"),
     ("F3: told apart", _SAME, {"completed._merged_logs": true}, "still pending"),
     ("F4: a place is tried first", _ELSEWHERE, {"compactor.probe_partitions": nothing}, "still pending"),
     ("F5: taken back", _FALLEN, {"retire._taken_back": nothing_left}, "nobody names|lost"),
     ("F7: the writers' zone", _ZONES, {"timeline.table_clock.check_zone": any_zone}, "lost"),
     ("F8: replaced gets no file", _CLEANED, {"publish.without_groups": every_group}, "not acknowledged"),
+    ("log compactions: known by their commit", _MINOR, {"completed._merged_logs": false}, "still pending|left"),
     ("F9: replaced is nothing to do", _REPLACED, {"inputs._closed": planned_always}, "still pending"),
 ]
 

@@ -15,7 +15,7 @@ import pytest
 from compactor_daemon import decision, inputs, records, retire
 from compactor_daemon.attempt import Attempt
 from compactor_daemon.records import Go, read_fate
-from tests.simulation.explore import Explorer, Instance
+from tests.simulation.explore import Explorer, Instance, Twist
 from tests.simulation.played import Stage, simulated
 from tests.simulation.story import Plot, Story
 from timeline.attempt_names import attempt_folder, attempts, instant_folder
@@ -49,12 +49,19 @@ def seeds(count: int, first: int = 0, **story: Any) -> Search:
     return search
 
 
-def turns(people: str, *, version: int = 9, locked: bool = True, before: str = "write schedule") -> Search:
+def turns(
+    people: str,
+    *,
+    version: int = 9,
+    locked: bool = True,
+    before: str = "write schedule",
+    twists: frozenset[Twist] = frozenset(Twist),
+) -> Search:
     """All runs of a small instance with one turn."""
     instance = Instance(version=version, locked=locked, people=tuple(people.split()), before=tuple(before.split()))
 
     def search(stage: Stage) -> None:
-        Explorer(instance, 1, stage).explore()
+        Explorer(instance, 1, stage, twists).explore()
 
     return search
 

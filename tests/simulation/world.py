@@ -363,7 +363,7 @@ class WorldLock:
         self._world = world
         self._holds = holds
         self._holder: Actor | None = None
-        self._inside: set[Host] = set()
+        self._inside: dict[Actor, int] = {}
 
     @property
     def holder(self) -> Host | None:
@@ -372,7 +372,11 @@ class WorldLock:
 
     def is_inside(self, host: Host) -> bool:
         """Whether a process is in a section."""
-        return host in self._inside
+        return any(actor.host is host for actor in self._inside)
+
+    def is_lost(self, actor: Actor) -> bool:
+        """Whether it is in a section in which it slept: others may be in it, too, or may have been."""
+        return self._holds and self._inside.get(actor, actor.host.session) != actor.host.session
 
     @contextmanager
     def hold(self, purpose: str) -> Iterator[None]:
@@ -381,11 +385,11 @@ class WorldLock:
         if self._holds and not self._is_free():
             self._world.wait(self._is_free, None)
         self._holder = me
-        self._inside.add(me.host)
+        self._inside[me] = me.host.session
         try:
             yield
         finally:
-            self._inside.discard(me.host)
+            del self._inside[me]
             if self._holder is me:
                 self._holder = None
 
