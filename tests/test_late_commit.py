@@ -16,7 +16,7 @@ from compactor_daemon.records import Go, is_revoked
 from compactor_daemon.retire import finish_completed, littered_instants
 from compactor_daemon.standing import decided_instant
 from compactor_daemon.take_back import take_back
-from tests.attempts import OUTPUT, base_files, check_no_strays, decided, open_table, run_all
+from tests.attempts import base_files, check_no_strays, decided, open_table, run_all
 from tests.faults import Call, HookedStorage, ProcessDied
 from tests.test_standing import BEFORE, FIRST, LOCK, VERSIONS, planned, restore_first_commit, timeline_files
 from tests.written import read_rows
