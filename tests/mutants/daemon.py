@@ -23,6 +23,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/table_state", "            and self.postponed.get(p.instant, 0) <= now_ms\n", "", "dispatch"),
     ("compactor_daemon/table_state", "claimed=claimed - self.running,", "claimed=claimed,", "daemon dispatch"),
     ("compactor_daemon/table_state", "pending=(), busy=False", "busy=False", "daemon fleet"),
+    # What waits for writes is not at work.
+    ("compactor_daemon/status", 'return ("waiting", _WAITS_FOR_WRITES) if is_waiting else ("running", None)', 'return "running", None', "status"),
+    ("compactor_daemon/work_note", '{"waiting": 0, **(note or {})}', "{**(note or {})}", "unit/records"),
+    ("compactor_daemon/compactor", "                noted(waiting=1)\n", "", "daemon_barrier"),
+    ("compactor_daemon/daemon", "        self._resume(table, instant)\n        state =", "        state =", "daemon"),
+    ("compactor_daemon/daemon", "        self._observer.put_aside(table)\n", "", "daemon"),
     ("compactor_daemon/failures", "if isinstance(error, (LedgerError, StalePlanError)):", "if False:", "failures fleet"),
     ("compactor_daemon/failures", "isinstance(error, TableChangedError) or not", "not", "failures"),
     ("compactor_daemon/failures", "len(failures) > options.retries", "len(failures) >= options.retries", "failures"),

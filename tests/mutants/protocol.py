@@ -135,6 +135,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/retire", "        if instant not in active and instant < timeline.start and not _is_littered(table, instant):\n", "        if False:\n", "retire"),
     ("compactor_daemon/retire", "        if instant not in active and instant < timeline.start and not _is_littered(table, instant):\n", "        if instant < max(active, default=''):\n", "retire"),
     ("compactor_daemon/retire", "            table.storage.delete_folder(instant_folder(instant))\n", "            remove_staged(table.storage, instant)\n", "retire"),
+    ("pending_rollbacks", "if instant.state is State.INFLIGHT else None", "if False else None", "unreadable_rollback"),
     # Records of file slices: one that cannot be read is not finished; those of earlier releases can.
     ("compactor_daemon/slice_done", "            except MalformedError as error:\n                _log", "            except ZeroDivisionError as error:\n                _log", "unit/records"),
     ("compactor_daemon/slice_done", 'known.get("ranges")', 'known["ranges"]', "unit/records"),
