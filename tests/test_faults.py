@@ -19,6 +19,7 @@ from tests.compare import assert_same_rows
 from tests.faults import Failure, Hook, HookedStorage, ProcessDied, die_at, fail_at, pause_at
 from tests.golden_tables import unzip_golden
 from tests.seed import SEED
+from tests.selection import ALL
 from timeline.attempt_names import GO, attempts
 from timeline.errors import ConflictError, PhantombaseError
 from timeline.local_storage import LocalStorage
@@ -54,7 +55,7 @@ class Ground:
     def chosen(self) -> list[int]:
         """The calls to disturb: all that change something, and a random part of those that read."""
         pick = random.Random(SEED)
-        part = 1.0 if CHAOS >= 100 else 0.3
+        part = 1.0 if CHAOS >= 100 else 0.3 if ALL else 0.1
         return [n for n, name in enumerate(self.calls) if Failure.AFTER.can_hit(name) or pick.random() < part]
 
     def failures(self) -> list[tuple[int, Failure]]:
