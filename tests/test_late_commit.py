@@ -14,7 +14,6 @@ from compactor_daemon.foreign import inflight_path
 from compactor_daemon.publish import publish
 from compactor_daemon.records import Go, is_revoked
 from compactor_daemon.retire import finish_completed, littered_instants
-from compactor_daemon.standing import decided_instant
 from compactor_daemon.take_back import take_back
 from tests.attempts import base_files, check_no_strays, decided, open_table, run_all
 from tests.faults import Call, HookedStorage, ProcessDied
@@ -143,14 +142,14 @@ def test_of_two_commits_that_of_the_other_stays(version: int, tmp_path: Path) ->
     path = tmp_path / "t"
     go = decision(path, version)
     table = open_table(path)
-    theirs = replace(decided_instant(table, go), completion_time=None)
-    if version == 9:
-        theirs = replace(theirs, completion_time=later(str(go.completion_time), 1))
+    time = later(go.completion_time, 5) if go.completion_time is not None else None
+    theirs = Instant(requested_time=go.instant, action="commit", state=State.COMPLETED, completion_time=time)
     file = path / table.instant_path(theirs)
     commit = encode(others(decode(go.content, go.completed_path)), table.layout.encoding)
     with pytest.raises(ConflictError, match="somebody else completed"):
         publish(asleep(path, at_put(go), lambda: void(file.write_bytes(commit)), nothing), go, LOCK)
     assert file.read_bytes() == commit
+    assert version == 6 or not (path / go.completed_path).exists()
     assert not base_files(path, go.instant)
 
 

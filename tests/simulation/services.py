@@ -107,8 +107,8 @@ class Services:
         lie there."""
         writes = [i for i in timeline.instants if i.is_write and i.completed]
         pending = min((i.requested_time for i in timeline.instants if i.is_write and not i.completed), default="9")
-        before = [i.requested_time for i in writes if i.requested_time < pending]
-        bounds = [before[-1] if before else "", orphan]  # the last one before what pends stays
+        before = [i.requested_time for i in writes if i.requested_time < min(pending, orphan)]
+        bounds = [before[-1] if before else ""]  # the last one before what pends stays
         bounds += [i.requested_time for i in timeline.instants if i.action == "savepoint"]
         ectr = self.ectr or ""
         bounds += [i.requested_time for i in writes if i.family == "replacecommit" and i.requested_time >= ectr]
@@ -180,7 +180,7 @@ def _paths(slice_: FileSlice) -> Iterator[str]:
 
 
 def _orphan(table: Table, timeline: Timeline) -> str:
-    """The oldest slice of logs alone whose plan was restored away (version 6).
+    """The oldest slice of no write that counts: its plan was restored away (version 6).
 
     Hudi leaves the logs of rolled back writes there. Once its archiver has passed the plan's instant the slice counts
     as committed and hides all that lies below, until the next compaction: nothing that other processes could help.
@@ -188,8 +188,8 @@ def _orphan(table: Table, timeline: Timeline) -> str:
     if table.layout.has_completion_times:
         return "9"
     known = {i.requested_time for i in timeline.instants}
-    slices = (s for g in table.load_view().groups for s in g.slices if s.base is None)
-    return min((s.base_instant for s in slices if s.base_instant not in known), default="9")
+    bases = {s.base_instant for g in table.load_view().groups for s in g.slices if s.base_instant > timeline.start}
+    return min(bases - known, default="9")
 
 
 def _into_archive(table: Table, doomed: list[Instant]) -> None:

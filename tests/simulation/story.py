@@ -27,7 +27,6 @@ _ZONES_MS = tuple(hours * _HOUR_MS for hours in (0, 0, 5, -8))
 _BESIDE: tuple[frozenset[str], ...] = (
     *4 * (frozenset(),),
     frozenset({"restore", "sleep"}),
-    frozenset({"restore", "archive", "sleep"}),
     frozenset({"archive", "sleep"}),
     frozenset({"clean", "archive"}),
     frozenset({"replace", "clean", "archive", "sleep"}),
