@@ -27,9 +27,10 @@ THREADS = 2
 
 def compact(executor: str, codec: str, *tables: str) -> dict[str, Any]:
     """The product's own `run_compactions`, with a runner that outlives the runs."""
-    from compactor_daemon.execute import open_runner
-    from compactor_daemon.options import AttemptOptions, Codec, ExecuteOptions, Executor, OutputOptions
-    from compactor_daemon.run import run_compactions
+    from phantombase.compactor_daemon.execution.runners import open_runner
+    from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
+    from phantombase.compactor_daemon.run.pending import run_compactions
+    from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 
     execute = ExecuteOptions(executor=Executor(executor), master=f"local[{THREADS}]", threads=THREADS)
     output, attempt = OutputOptions(codec=Codec(codec)), AttemptOptions()
@@ -44,14 +45,14 @@ def bare(codec: str, extra: str, *tables: str) -> dict[str, Any]:
 
     Imported first: the package, which chooses Arrow's memory pool.
     """
-    from compactor_daemon.options import Codec
+    from phantombase.timeline.parquet.output_options import Codec
 
     return _timed(lambda table: _bare(table, Codec(codec), int(extra)), tables)
 
 
 def _bare(path: str, codec: Any, extra: int) -> None:
-    from timeline.read import ReadOptions, plan_read
-    from timeline.table import Table
+    from phantombase.timeline.read.table_read import ReadOptions, plan_read
+    from phantombase.timeline.table.table import Table
 
     scan = plan_read(Table.open(path), ReadOptions())
     with ThreadPoolExecutor(THREADS) as pool:
@@ -63,12 +64,12 @@ def _bare_slice(scan: Any, slice_: Any, codec: Any, extra: int) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from compactor_daemon.options import Codec
-    from timeline.avro_schema import RECORD_KEY
-    from timeline.bloom import BloomBuilder
-    from timeline.log_block import BlockKind, scan_blocks
-    from timeline.log_decode import decode_rows
-    from timeline.parquet_output import LEVELS
+    from phantombase.timeline.avro.schema import RECORD_KEY
+    from phantombase.timeline.log.block import BlockKind, scan_blocks
+    from phantombase.timeline.log.decode import decode_rows
+    from phantombase.timeline.parquet.bloom import BloomBuilder
+    from phantombase.timeline.parquet.output_options import Codec
+    from phantombase.timeline.parquet.write import LEVELS
 
     storage, schema = scan.table.storage, scan.rules.schema
     decoded = []
@@ -114,8 +115,8 @@ def empty_spark() -> dict[str, Any]:
 
 def read_ours(path: str, runs: str) -> dict[str, Any]:
     """`read_table`, the table opened anew each time."""
-    from timeline.read import ReadOptions, read_table
-    from timeline.table import Table
+    from phantombase.timeline.read.table_read import ReadOptions, read_table
+    from phantombase.timeline.table.table import Table
 
     return _timed(lambda p: read_table(Table.open(p), ReadOptions(threads=THREADS)).num_rows, [path] * int(runs))
 
@@ -134,9 +135,9 @@ def upsert(engine: str, codec: str, logs: str, buckets: str, base: str, tables: 
     """The product's own writes. `engine`: spark (one session for all) or local; `tables`: paths with `,` between."""
     import pyarrow.parquet as pq
 
-    from compactor_daemon.options import Codec, OutputOptions
-    from timeline.log_write import LogFormat
-    from writer_hooks import Writer, writer
+    from phantombase import Writer, writer
+    from phantombase.timeline.log.encode import LogFormat
+    from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 
     frame: Callable[[str], Any] = pq.read_table
     if engine == "spark":
@@ -194,8 +195,8 @@ def checksum(path: str) -> dict[str, Any]:
     import numpy as np
     import polars as pl
 
-    from timeline.read import read_table
-    from timeline.table import Table
+    from phantombase.timeline.read.table_read import read_table
+    from phantombase.timeline.table.table import Table
 
     table = read_table(Table.open(path))
     names = [n for n in table.schema.names if not n.startswith("_hoodie_") or n == "_hoodie_record_key"]

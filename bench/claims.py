@@ -16,13 +16,13 @@ from pathlib import Path
 
 from bench.fleet_daemon import run_fleet
 from bench.report import Goal, Report
-from compactor_daemon.embedded_zookeeper import embedded_zookeeper
-from timeline.books import audit_path
-from timeline.instant import Instant, State, format_time
-from timeline.local_storage import LocalStorage
-from timeline.plan import CompactionPlan, encode_plan
-from writer_hooks.create_table import create_table
-from writer_hooks.new_table import NewTable
+from phantombase.compactor_daemon.zookeeper.embedded import embedded_zookeeper
+from phantombase.timeline.audit.books import audit_path
+from phantombase.timeline.format.compaction_plan import CompactionPlan, encode_plan
+from phantombase.timeline.format.instant import Instant, State, format_time
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.writer_hooks.new_table.create import create_table
+from phantombase.writer_hooks.new_table.spec import NewTable
 
 _FLEETS = (1, 4, 16)
 

@@ -80,7 +80,15 @@ class Bench:
 
     def _from_start(self, executor: str, codec: str, name: str) -> None:
         with copy_of(self._made) as copy:
-            command = [sys.executable, "-m", "compactor_daemon.cli", "compact", str(copy), "--codec", codec]
+            command = [
+                sys.executable,
+                "-m",
+                "phantombase.compactor_daemon.cli.main",
+                "compact",
+                str(copy),
+                "--codec",
+                codec,
+            ]
             command += ["--executor", executor, "--json"]
             command += ["--master", f"local[{THREADS}]"] if executor == "spark" else ["--threads", str(THREADS)]
             ran = run(command)

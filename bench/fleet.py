@@ -24,16 +24,16 @@ import pyarrow as pa
 
 from bench.fleet_daemon import Begun, real_daemon, run_fleet
 from bench.report import Goal, Report
-from compactor_daemon.daemon import Daemon
-from compactor_daemon.dispatch import Stop
-from compactor_daemon.embedded_zookeeper import embedded_zookeeper
-from timeline.lock import table_lock
-from timeline.open_storage import open_storage
-from timeline.schedule import schedule_compaction
-from timeline.schedule_options import ScheduleOptions
-from timeline.table import Table
-from timeline.triggers import TriggerStrategy
-from writer_hooks import writer
+from phantombase import writer
+from phantombase.compactor_daemon.daemon.dispatch import Stop
+from phantombase.compactor_daemon.daemon.loop import Daemon
+from phantombase.compactor_daemon.zookeeper.embedded import embedded_zookeeper
+from phantombase.timeline.locks.table_lock import table_lock
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.planning.triggers import TriggerStrategy
+from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.table.table import Table
 
 _GROUPS = 8
 _LATENCIES = 20

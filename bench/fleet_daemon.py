@@ -14,26 +14,27 @@ from typing import Any
 
 import structlog
 
-from compactor_daemon.attempt import Aside, stay
-from compactor_daemon.claims import HeldClaim, table_id
-from compactor_daemon.compactor import Compacted
-from compactor_daemon.daemon import Daemon
-from compactor_daemon.dispatch import Order, Rules
-from compactor_daemon.execute import LocalRunner
-from compactor_daemon.failures import RetryOptions
-from compactor_daemon.limit import Limit
-from compactor_daemon.observer import Observer
-from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, OutputOptions
-from compactor_daemon.serve import open_daemon
-from compactor_daemon.served_table import ServedTable, Settings
-from compactor_daemon.zookeeper import ZooKeeperOptions, zookeeper_session
-from compactor_daemon.zookeeper_claims import ZooKeeperClaims
-from timeline.books import audit_path
-from timeline.heartbeat import process_name
-from timeline.instant import Instant, State, format_time
-from timeline.lock import table_lock
-from timeline.open_storage import open_storage
-from timeline.table import Table
+from phantombase.compactor_daemon.attempt.attempt import Aside, stay
+from phantombase.compactor_daemon.attempt.compact_instant import Compacted
+from phantombase.compactor_daemon.claims.claims import HeldClaim, table_id
+from phantombase.compactor_daemon.claims.zookeeper_claims import ZooKeeperClaims
+from phantombase.compactor_daemon.daemon.assemble import open_daemon
+from phantombase.compactor_daemon.daemon.dispatch import Order, Rules
+from phantombase.compactor_daemon.daemon.loop import Daemon
+from phantombase.compactor_daemon.daemon.observer import Observer
+from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable, Settings
+from phantombase.compactor_daemon.execution.runners import LocalRunner
+from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
+from phantombase.compactor_daemon.state.failures import RetryOptions
+from phantombase.compactor_daemon.time_limit import Limit
+from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions, zookeeper_session
+from phantombase.timeline.audit.books import audit_path
+from phantombase.timeline.format.instant import Instant, State, format_time
+from phantombase.timeline.locks.heartbeat import process_name
+from phantombase.timeline.locks.table_lock import table_lock
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.table.table import Table
 
 _WAIT_S = 300.0
 _TOLD = 3

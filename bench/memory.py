@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from bench.processes import run
 from bench.report import Goal, Report
-from timeline.avro_schema import META_COLUMNS
+from phantombase.timeline.avro.schema import META_COLUMNS
 
 _LIMIT_BYTES = 256 << 20
 _FACTORS = (1, 4, 16)
@@ -136,16 +136,16 @@ def _block(records: npt.NDArray[np.void]) -> bytes:
 def _compact(folder: str, logs: int, limit: int | None) -> dict[str, int]:
     from dataclasses import replace
 
-    from compactor_daemon.options import OutputOptions
-    from compactor_daemon.slice_task import Round, SlicePart, SliceTask, compact_slice
-    from timeline.file_name import BaseFileName, LogFileName
-    from timeline.local_storage import LocalStorage
-    from timeline.log_scan import Visibility
-    from timeline.merge_rule import MergeRule
-    from timeline.record_key import KeySource
-    from timeline.slice_rules import SliceRules
-    from timeline.table_config import MergeMode
-    from timeline.view import DataFile, FileSlice
+    from phantombase.compactor_daemon.execution.slice_task import Round, SlicePart, SliceTask, compact_slice
+    from phantombase.timeline.format.file_name import BaseFileName, LogFileName
+    from phantombase.timeline.format.record_key import KeySource
+    from phantombase.timeline.format.table_config import MergeMode
+    from phantombase.timeline.log.visibility import Visibility
+    from phantombase.timeline.merge.rule import MergeRule
+    from phantombase.timeline.merge.slice_rules import SliceRules
+    from phantombase.timeline.parquet.output_options import OutputOptions
+    from phantombase.timeline.storage.local import LocalStorage
+    from phantombase.timeline.view.view import DataFile, FileSlice
 
     def size(name: str) -> int:
         return (Path(folder) / name).stat().st_size

@@ -21,22 +21,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.report import Goal, Report
-from tests.golden_tables import unzip_golden
+from phantombase.timeline.format.commit_metadata import CommitMetadata
+from phantombase.timeline.format.commit_metadata import encode as encode_commit
+from phantombase.timeline.format.file_name import BaseFileName
+from phantombase.timeline.format.instant import Instant, State, format_time
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.metadata_table.drop import drop_metadata_table
+from phantombase.timeline.metadata_table.read import commits_to_compact
+from phantombase.timeline.metadata_table.update import Change, tell
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.engine.engine import LocalEngine
+from phantombase.writer_hooks.options import Operation, Write, WriteOptions
+from phantombase.writer_hooks.write.write import write
 from tests.judge.client import METADATA_TABLE, Judge
-from timeline.commit_metadata import CommitMetadata
-from timeline.commit_metadata import encode as encode_commit
-from timeline.file_name import BaseFileName
-from timeline.instant import Instant, State, format_time
-from timeline.local_storage import LocalStorage
-from timeline.lock import ProcessLock
-from timeline.metadata_table.drop import drop_metadata_table
-from timeline.metadata_table.read import commits_to_compact
-from timeline.metadata_table.update import Change, tell
-from timeline.read import read_table
-from timeline.table import Table
-from writer_hooks.engine import LocalEngine
-from writer_hooks.options import Operation, Write, WriteOptions
-from writer_hooks.write import write
+from tests.support.golden_tables import unzip_golden
 
 _FILES = (1_000, 100_000)
 _PER_PARTITION = 100

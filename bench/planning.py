@@ -27,23 +27,23 @@ import pyarrow as pa
 
 from bench.processes import run
 from bench.report import Goal, Report
-from timeline.commit_metadata import CommitMetadata
-from timeline.commit_metadata import encode as encode_commit
-from timeline.file_name import BaseFileName, LogFileName
-from timeline.instant import Instant, State, format_time
-from timeline.local_storage import LocalStorage
-from timeline.lock import ProcessLock
-from timeline.log_write import delete_block
-from timeline.planner import Situation, plan_compaction
-from timeline.schedule import schedule_compaction
-from timeline.schedule_options import ScheduleOptions
-from timeline.storage import Entry
-from timeline.survey import Survey
-from timeline.table import Table
-from timeline.triggers import TriggerStrategy
-from writer_hooks.create_table import create_table
-from writer_hooks.new_table import NewTable
-from writer_hooks.table_schema import new_schema
+from phantombase.timeline.format.commit_metadata import CommitMetadata
+from phantombase.timeline.format.commit_metadata import encode as encode_commit
+from phantombase.timeline.format.file_name import BaseFileName, LogFileName
+from phantombase.timeline.format.instant import Instant, State, format_time
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.log.encode import delete_block
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.planner import Situation, plan_compaction
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.planning.survey import Survey
+from phantombase.timeline.planning.triggers import TriggerStrategy
+from phantombase.timeline.storage.contract import Entry
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.new_table.create import create_table
+from phantombase.writer_hooks.new_table.spec import NewTable
+from phantombase.writer_hooks.schema.table_schema import new_schema
 
 _GROUPS = (10_000, 100_000, 1_000_000)
 _PER_PARTITION = 100

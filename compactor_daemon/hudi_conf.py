@@ -1,14 +1,14 @@
-"""Hudi's own configuration names for options of ours: `--conf hoodie.parquet.compression.codec=gzip`."""
+"""Hudi's own configuration names for options of ours: `--conf hoodie.parquet.compression.codec=gzip` (pure)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
-from compactor_daemon.options import Bloom, Codec
-from timeline.errors import UsageError
-from timeline.strategies import STRATEGY_CONF, Strategy
-from timeline.triggers import TriggerStrategy
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.parquet.output_options import Bloom, Codec
+from phantombase.timeline.planning.strategies import STRATEGY_CONF, Strategy
+from phantombase.timeline.planning.triggers import TriggerStrategy
 
 
 def _codec(text: str) -> Codec:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets everything up and runs linters, type checker and tests; all of them with --all first (tests/selection.py).
+# Sets everything up and runs linters, type checker and tests; all of them with --all first (tests/support/selection.py).
 # Other arguments go to pytest.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" dev
 if [ "${1:-}" = "--all" ]; then

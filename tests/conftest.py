@@ -12,10 +12,15 @@ import structlog
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from compactor_daemon import spark_start
-from tests.selection import ALL
+from phantombase.compactor_daemon.execution import spark_session as spark_start
+from tests.support.selection import ALL
 
-pytest_plugins = ["tests.judge.fixtures", "tests.zookeeper", "tests.ensemble", "tests.spark_cluster"]
+pytest_plugins = [
+    "tests.judge.fixtures",
+    "tests.support.zookeeper_server",
+    "tests.support.zookeeper_ensemble",
+    "tests.support.spark_cluster",
+]
 
 # No deadline: on a shared machine it fails tests at random. A failure prints how to run it again.
 settings.register_profile("phantombase", deadline=None, print_blob=True)

@@ -1,4 +1,7 @@
-"""The table format of Apache Hudi MERGE_ON_READ tables and everything that reads it.
+"""The table format of Apache Hudi MERGE_ON_READ tables, and all that reads, plans and checks such tables.
 
-Knows nothing of compactor daemons and writers: imports go writer_hooks -> compactor_daemon -> timeline.
+The ground files are what every room uses: the error tree, option fields, the fields of our own records. Imports go
+writer_hooks -> compactor_daemon -> timeline.
+
+May import: no other room.
 """

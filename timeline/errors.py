@@ -1,4 +1,4 @@
-"""The one error tree of phantombase.
+"""The one error tree of phantombase (pure).
 
     PhantombaseError                base of everything raised on purpose
     ├── UsageError                  a contradictory or impossible request (option, argument)

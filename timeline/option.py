@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field, fields
 from typing import Any
 
-from timeline.errors import UsageError
+from .errors import UsageError
 
 
 def option(

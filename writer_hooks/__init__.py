@@ -1,6 +1,6 @@
-"""Delta commits from Spark or Arrow: keys, indexes, transactions; scheduling and compaction beside ingest."""
+"""Delta commits from Spark or Arrow: keys, indexes, transactions; scheduling and compaction beside ingest.
 
-from writer_hooks.api import Writer, writer
-from writer_hooks.write import Written
+The ground file holds the options of a write.
 
-__all__ = ["Writer", "Written", "writer"]
+May import: all of timeline; all of compactor_daemon.
+"""

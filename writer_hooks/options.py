@@ -2,17 +2,93 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from compactor_daemon.options import OutputOptions
-from timeline.clock_options import ClockOptions
-from timeline.errors import UsageError
-from timeline.heartbeat import BEAT_S, EXPIRY_S
-from timeline.log_write import LogFormat
-from timeline.option import check_above_zero, check_below, check_least
-from writer_hooks.after_commit import CompactionOptions
-from writer_hooks.back_pressure import BackPressure
+from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
+from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S
+from phantombase.timeline.log.encode import LogFormat
+from phantombase.timeline.option import check_above_zero, check_below, check_finite, check_least, option
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.options import ScheduleOptions
+
+
+class Mode(Enum):
+    """Who compacts.
+
+    WRITE_ONLY: this writer has nothing to do with it. SCHEDULE: it requests compactions when they are due, somebody
+    else executes them. INLINE: it executes what pends, before the write returns.
+    """
+
+    WRITE_ONLY = "write-only"
+    SCHEDULE = "schedule"
+    INLINE = "inline"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionOptions:
+    """`limit_s`: how long inline compaction may take; what is left is for the next one (None: as long as it takes).
+
+    How much one plan holds is `schedule.target_io_bytes`. In brackets: Hudi's names. `mode`: SCHEDULE
+    (`hoodie.compact.schedule.inline`) or INLINE (`hoodie.compact.inline`). `notify`: called when a compaction was
+    requested, to wake up whoever executes it in this process. `fleet`: the ZooKeeper of the daemons to wake up.
+    """
+
+    mode: Mode = Mode.WRITE_ONLY
+    schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
+    limit_s: float | None = None
+    notify: Callable[[], None] | None = None
+    fleet: ZooKeeperOptions | None = None
+
+    def __post_init__(self) -> None:
+        check_finite(self, {"limit_s": 0})
+
+
+class FullAction(Enum):
+    """What a write does that meets a full file group, and cannot make room itself. GO_ON: none counts as full."""
+
+    WAIT = "wait"
+    FAIL = "fail"
+    GO_ON = "go-on"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackPressure:
+    """How long a file group's log may become. `wait_s` is all a write waits, however often, in seconds;
+    an inline compaction it has begun meanwhile is under its own limit.
+
+    `stop_trigger`: Paimon's `num-sorted-run.stop-trigger`, with its default: three above the compaction trigger.
+    """
+
+    stop_trigger: int | None = option(None, "log files of one file group that no write goes beyond")
+    action: FullAction = option(FullAction.WAIT, "what a write does that would go beyond: wait, fail, or go on")
+    wait_s: float = option(600.0, "seconds that one write waits at most before it fails")
+
+    def __post_init__(self) -> None:
+        check_least(self, {"stop_trigger": 1})
+        if not 0 < self.wait_s < math.inf:
+            raise UsageError("wait-s is out of range", expected="more than 0 seconds", found=str(self.wait_s))
+        if self.action is FullAction.GO_ON and self.stop_trigger is not None:
+            raise UsageError(
+                "stop-trigger says nothing with go-on", expected="wait or fail", found=str(self.stop_trigger)
+            )
+
+    def limit(self, compaction_trigger: int) -> int | None:
+        """Log files of one file group at which it is full; None: never."""
+        if self.action is FullAction.GO_ON:
+            return None
+        return self.stop_trigger if self.stop_trigger is not None else compaction_trigger + _ABOVE_TRIGGER
+
+
+_ABOVE_TRIGGER = 3
+
+
+NO_LIMIT = BackPressure(action=FullAction.GO_ON)
+"""The default of a write that is no batch of a stream."""
 
 
 class Operation(Enum):

@@ -11,10 +11,10 @@ import sys
 
 from rides import batch, session
 
-from compactor_daemon.async_compaction import AsyncCompaction
-from compactor_daemon.execute import SparkRunner
-from compactor_daemon.spark_start import RunningSpark
-from writer_hooks import writer
+from phantombase import writer
+from phantombase.compactor_daemon.execution.runners import SparkRunner
+from phantombase.compactor_daemon.execution.spark_session import RunningSpark
+from phantombase.compactor_daemon.run.background import AsyncCompaction
 
 
 def main(path: str) -> None:

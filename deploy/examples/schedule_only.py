@@ -10,7 +10,7 @@ import sys
 
 from rides import batch, session
 
-from writer_hooks import writer
+from phantombase import writer
 
 
 def main(path: str) -> None:

@@ -11,7 +11,7 @@ import sys
 
 from rides import session
 
-from writer_hooks import writer
+from phantombase import writer
 
 
 def main(path: str, checkpoint: str) -> None:

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from compactor_daemon.failures import release_failures
-from compactor_daemon.options import Bloom, OutputOptions
+from phantombase.compactor_daemon.state.failures import release_failures
+from phantombase.timeline.parquet.output_options import Bloom, OutputOptions
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.new_table.create import create_table
+from phantombase.writer_hooks.new_table.spec import NewTable
+from phantombase.writer_hooks.options import WriteOptions
 from tests.chaos.checks import check_rows, check_whole
 from tests.chaos.crew_child import KEYS, WRITERS, Subject, run_reader, run_writer, write_changes
 from tests.chaos.fleet import Fleet, fleet, forks, new_switches
 from tests.chaos.journal import Journal, Model
 from tests.chaos.troubles import troubles
-from tests.ensemble import Ensemble, running_ensemble
-from timeline.local_storage import LocalStorage
-from timeline.table import Table
-from writer_hooks.create_table import create_table
-from writer_hooks.new_table import NewTable
-from writer_hooks.options import WriteOptions
+from tests.support.zookeeper_ensemble import Ensemble, running_ensemble
 
 _DAEMONS = 8
 _REST_S = 300.0

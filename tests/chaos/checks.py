@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from compactor_daemon.records import read_fate
+from phantombase.compactor_daemon.records.fate import read_fate
+from phantombase.timeline.audit.audit import audit, audited_instants
+from phantombase.timeline.instants.attempt_names import DEAD, GO, attempts, recorded_instants
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
+from phantombase.timeline.table.table import Table
 from tests.chaos.crew_child import Subject, look_at_decisions
 from tests.chaos.journal import Model
-from tests.written import as_rows, check_nothing_left
-from timeline.attempt_names import DEAD, GO, attempts, recorded_instants
-from timeline.audit import audit, audited_instants
-from timeline.layout import RECORDS, TEMPORARY
-from timeline.read import read_table
-from timeline.table import Table
+from tests.support.written_tables import as_rows, check_nothing_left
 
 _STAY = ("open", "fate", "claim.lock", "table.lock", "table-id")
 

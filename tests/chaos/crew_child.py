@@ -13,21 +13,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from compactor_daemon.records import read_fate
-from compactor_daemon.zookeeper import ZooKeeperOptions
+from phantombase.compactor_daemon.records.fate import read_fate
+from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
+from phantombase.timeline.errors import ConflictError, LockError
+from phantombase.timeline.instants.attempt_names import GO, attempts, recorded_instants
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.triggers import TriggerStrategy
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.engine.engine import LocalEngine
+from phantombase.writer_hooks.options import CompactionOptions, Mode, Operation, Write, WriteOptions
+from phantombase.writer_hooks.write.write import write
 from tests.chaos.child import begin
 from tests.chaos.journal import Changes, Journal, Model
-from tests.written import as_rows
-from timeline.attempt_names import GO, attempts, recorded_instants
-from timeline.errors import ConflictError, LockError
-from timeline.read import read_table
-from timeline.schedule_options import ScheduleOptions
-from timeline.table import Table
-from timeline.triggers import TriggerStrategy
-from writer_hooks.after_commit import CompactionOptions, Mode
-from writer_hooks.engine import LocalEngine
-from writer_hooks.options import Operation, Write, WriteOptions
-from writer_hooks.write import write
+from tests.support.written_tables import as_rows
 
 DAYS = ("mon", "tue", "wed", "thu")
 WRITERS = 2

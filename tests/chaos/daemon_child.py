@@ -17,16 +17,21 @@ from typing import IO, Any
 import kazoo.client
 import kazoo.recipe.watchers  # noqa: F401  loaded once, by the server that forks the daemons
 
-from compactor_daemon import compactor, decision, served_table
-from compactor_daemon.cli import main
-from compactor_daemon.records import Go, read_fate
-from compactor_daemon.served_table import ServedTable
+from phantombase.compactor_daemon.attempt import compact_instant as compactor
+from phantombase.compactor_daemon.attempt import decision
+from phantombase.compactor_daemon.cli.main import main
+from phantombase.compactor_daemon.daemon import table_on_storage as served_table
+from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable
+from phantombase.compactor_daemon.records.fate import Go, read_fate
+from phantombase.timeline.errors import AttemptDeadError
+from phantombase.timeline.instants import table_clock
+from phantombase.timeline.locks import table_lock as lock
+from phantombase.timeline.locks import zookeeper_lock
+from phantombase.timeline.storage import local as local_storage
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.local import LocalStorage
 from tests.chaos.child import begin
 from tests.chaos.switches import Point, Switches
-from timeline import local_storage, lock, table_clock, zookeeper_lock
-from timeline.errors import AttemptDeadError
-from timeline.local_storage import LocalStorage
-from timeline.storage import Storage
 
 _METHODS = ("list", "find", "read", "open_input", "open_output", "put_if_absent", "place", "overwrite", "delete")
 

@@ -17,7 +17,7 @@ from typing import Any
 from tests.chaos.crew_child import Subject
 from tests.chaos.daemon_child import run_child
 from tests.chaos.switches import Switches
-from tests.partition import Link, link
+from tests.support.network_partition import Link, link
 
 SESSION_S = 2.5
 """Of daemons with ZooKeeper, in trouble; whoever is silent for longer loses its claims, and the table lock there."""

@@ -11,13 +11,13 @@ import shutil
 
 import pytest
 
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.table.table import Table
 from tests.chaos.chaos_round import Played, play
 from tests.interop.rows import same
 from tests.judge.fixtures import Judges
-from tests.seed import drawn
-from tests.selection import ALL
-from timeline.read import read_table
-from timeline.table import Table
+from tests.support.seed import drawn
+from tests.support.selection import ALL
 
 SECONDS = float(os.environ.get("PHANTOMBASE_CHAOS_SECONDS", "60" if ALL else "30"))
 SEED = drawn("PHANTOMBASE_CHAOS_SEED", 10**6)

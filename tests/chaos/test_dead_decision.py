@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from compactor_daemon.compactor import pending_instants
-from compactor_daemon.records import read_fate
-from tests.attempts import open_table
+from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.records.fate import read_fate
+from phantombase.timeline.instants.attempt_names import DEAD, GO, attempts
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.writer_hooks.engine.engine import LocalEngine
+from phantombase.writer_hooks.options import Operation, Write, WriteOptions
+from phantombase.writer_hooks.write.write import write
 from tests.chaos.checks import check_whole
 from tests.chaos.crew_child import Subject
 from tests.chaos.fleet import Fleet, fleet, forks
 from tests.chaos.switches import Point
-from tests.test_writer import rows
-from tests.written import read_rows, written_table
-from tests.zookeeper import ZooKeeper
-from timeline.attempt_names import DEAD, GO, attempts
-from timeline.lock import ProcessLock
-from timeline.schedule import schedule_compaction
-from writer_hooks.engine import LocalEngine
-from writer_hooks.options import Operation, Write, WriteOptions
-from writer_hooks.write import write
+from tests.support.compaction_steps import open_table
+from tests.support.written_tables import read_rows, written_table
+from tests.support.zookeeper_server import ZooKeeper
+from tests.writing.test_writer import rows
 
 _WAIT_S = 180.0
 _SESSION_S = 10.0

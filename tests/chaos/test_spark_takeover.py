@@ -15,20 +15,20 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from compactor_daemon.compactor import pending_instants
-from compactor_daemon.records import read_fate
-from compactor_daemon.slice_done import done_slices
-from tests.attempts import open_table
-from tests.compare import assert_same_rows
-from tests.gated_compactor import Gate
-from tests.written import check_nothing_left
-from tests.zookeeper import ZooKeeper
-from timeline.attempt_names import DEAD, GO, attempts
-from timeline.audit import audit, audited_instants
-from timeline.lock import ProcessLock
-from timeline.read import read_table
-from timeline.schedule import schedule_compaction
-from writer_hooks import writer
+from phantombase import writer
+from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.records.fate import read_fate
+from phantombase.compactor_daemon.records.slice_done import done_slices
+from phantombase.timeline.audit.audit import audit, audited_instants
+from phantombase.timeline.instants.attempt_names import DEAD, GO, attempts
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.read.table_read import read_table
+from tests.support.compaction_steps import open_table
+from tests.support.compare_rows import assert_same_rows
+from tests.support.gated_compactor import Gate
+from tests.support.written_tables import check_nothing_left
+from tests.support.zookeeper_server import ZooKeeper
 
 _GROUPS = 12
 _ROWS = 60_000
@@ -54,7 +54,7 @@ def daemon(path: Path, hosts: str, gate: Gate, log: Path) -> Iterator[subprocess
     """A daemon with Spark, whose tasks pass a gate; neither it nor its JVM outlives the context."""
     repository = str(Path(__file__).parents[2])
     environment = os.environ | {"GATE": str(gate.folder), "PYTHONPATH": repository}
-    command = [sys.executable, "-m", "tests.gated_compactor", "run", str(path), "--zookeeper", hosts, "--json"]
+    command = [sys.executable, "-m", "tests.support.gated_compactor", "run", str(path), "--zookeeper", hosts, "--json"]
     options = ["--zookeeper-session", str(_SESSION_S), "--poll-interval", "1", "--master", "local[2]"]
     with log.open("wb") as output:
         process = subprocess.Popen(

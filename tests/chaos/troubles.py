@@ -14,8 +14,8 @@ from functools import partial
 
 from tests.chaos.fleet import SESSION_S, Fleet, Slot
 from tests.chaos.switches import Point
-from tests.ensemble import Ensemble
-from tests.partition import Side
+from tests.support.network_partition import Side
+from tests.support.zookeeper_ensemble import Ensemble
 
 _LEADER_EVERY_S = 12.0
 _HOUR_S = 3600.0

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from compactor_daemon.cli import app
+from phantombase.compactor_daemon.cli.main import app
 from tests.containers.images import ROOT
 
 DEPLOY = ROOT / "deploy"

@@ -9,15 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from compactor_daemon.compactor import pending_instants
-from compactor_daemon.records import read_fate
-from tests.attempts import check_no_strays, open_table
-from tests.compare import assert_same_rows
+from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.records.fate import read_fate
+from phantombase.timeline.instants.attempt_names import GO, attempts
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.storage.local import LocalStorage
 from tests.containers.compose import ZOOKEEPERS, Compose, ask, is_healthy, wait_until
-from tests.golden_tables import unzip_golden
-from timeline.attempt_names import GO, attempts
-from timeline.local_storage import LocalStorage
-from timeline.read import read_table
+from tests.support.compaction_steps import check_no_strays, open_table
+from tests.support.compare_rows import assert_same_rows
+from tests.support.golden_tables import unzip_golden
 
 PENDING = ("v6_pending", "v6_two_pending", "v8_pending", "v8_two_pending", "v9_pending", "v9_two_pending")
 """Nine plans together."""

@@ -13,10 +13,10 @@ import docker
 import pytest
 from testcontainers.core.container import DockerContainer
 
-from tests.attempts import check_whole
 from tests.containers.compose import METRICS_PORT, ask, is_healthy, wait_until
 from tests.containers.images import IMAGE_USER, LABEL, ROOT, Images
-from tests.golden_tables import unzip_golden
+from tests.support.compaction_steps import check_whole
+from tests.support.golden_tables import unzip_golden
 
 _SOON_MAX_S = 180.0
 _STOP_MAX_S = 90

@@ -12,7 +12,7 @@ from tests.fuzz.log import mutate_log
 from tests.fuzz.numbers import Mutator, blind
 from tests.fuzz.parquet import mutate_parquet
 from tests.fuzz.text import mutate_json, mutate_name, mutate_properties
-from tests.golden_tables import golden_case, unzip_golden
+from tests.support.golden_tables import golden_case, unzip_golden
 
 TABLES = (
     "v6_archived", "v6_event_time", "v6_log_compacted", "v6_parquet_log", "v6_pending", "v6_rolled_back", "v6_types",

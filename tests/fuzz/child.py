@@ -21,9 +21,9 @@ from random import Random
 
 import structlog
 
+from phantombase.timeline.instants import instant_files
 from tests.fuzz.case import build, make_case
 from tests.fuzz.exercise import exercise
-from timeline import instant_files
 
 ADDRESS_SPACE_BYTES = 6 << 30
 """Hard limit. Far above what is used: allocators and thread stacks reserve much."""

@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from compactor_daemon.compactor import pending_instants, preflight
-from compactor_daemon.execute import LocalRunner
-from compactor_daemon.options import AttemptOptions, ExecuteOptions, OutputOptions
-from compactor_daemon.run import run_compactions
-from timeline.commit_metadata import decode as decode_commit
-from timeline.errors import PhantombaseError
-from timeline.layout import HOODIE
-from timeline.log_block import scan_blocks
-from timeline.read import Query, ReadOptions, plan_read
-from timeline.schedule import busy_file_groups
-from timeline.table import Table
+from phantombase.compactor_daemon.attempt.compact_instant import pending_instants, preflight
+from phantombase.compactor_daemon.execution.runners import LocalRunner
+from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
+from phantombase.compactor_daemon.run.pending import run_compactions
+from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.format.commit_metadata import decode as decode_commit
+from phantombase.timeline.log.block import scan_blocks
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.schedule import busy_file_groups
+from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read
+from phantombase.timeline.storage.folders import HOODIE
+from phantombase.timeline.table.table import Table
 
 LINE_MAX = 4000
 """Characters of an error's text: it is one line for a user, whatever the bytes it is about."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from tests.builders import AVRO, DELETE, INSTANT_TIME, MAGIC, PARQUET, SCHEMA, rollback_block
-from tests.builders import delete_content as builders_deletes
 from tests.fuzz.avro import mutate_record
 from tests.fuzz.numbers import blind, lie, zigzag
 from tests.fuzz.parquet import mutate_parquet
 from tests.fuzz.text import mutate_schema
+from tests.support.builders import AVRO, DELETE, INSTANT_TIME, MAGIC, PARQUET, SCHEMA, rollback_block
+from tests.support.builders import delete_content as builders_deletes
 
 _COMPACTED, _POSITIONS, _PARTIAL = 4, 5, 7
 

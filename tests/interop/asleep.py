@@ -8,13 +8,13 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Any
 
-from compactor_daemon.compactor import compact_instant
-from compactor_daemon.execute import LocalRunner
-from tests.attempts import OPTIONS, OUTPUT, open_table
-from tests.faults import Call, HookedStorage, ProcessDied
+from phantombase.compactor_daemon.attempt.compact_instant import compact_instant
+from phantombase.compactor_daemon.execution.runners import LocalRunner
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.storage.local import LocalStorage
 from tests.interop.shared_table import SharedTable
-from timeline.local_storage import LocalStorage
-from timeline.lock import ProcessLock
+from tests.support.compaction_steps import OPTIONS, OUTPUT, open_table
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 
 __all__ = ["Moment", "compact_and_die", "compact_asleep"]
 

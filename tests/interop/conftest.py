@@ -10,7 +10,7 @@ import pytest
 from tests.interop.shared_table import HUDI
 from tests.judge.client import Judge
 from tests.judge.fixtures import Judges
-from tests.selection import deep
+from tests.support.selection import deep
 
 _FOLDER = Path(__file__).parent
 

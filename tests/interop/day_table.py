@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from phantombase import Writer, writer
+from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan, decode_plan
+from phantombase.timeline.planning.strategies import STRATEGY_CONF, Strategy, StrategyOptions
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import FileSlice, GroupKey
 from tests.judge.client import Judge
-from timeline.plan import CompactionOperation, CompactionPlan, decode_plan
-from timeline.strategies import STRATEGY_CONF, Strategy, StrategyOptions
-from timeline.table import Table
-from timeline.view import FileSlice, GroupKey
-from writer_hooks import Writer, writer
 
 S = Strategy
 CLASSES = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compactor_daemon.unschedule import unschedule
+from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.locks.table_lock import ProcessLock
 from tests.interop.shared_table import SharedTable
-from timeline.errors import PhantombaseError
-from timeline.lock import ProcessLock
 
 __all__ = ["end_pending"]
 

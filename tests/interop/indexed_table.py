@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compactor_daemon.slice_task import TOKEN_STAGE
+from phantombase.compactor_daemon.execution.slice_task import TOKEN_STAGE
+from phantombase.timeline.format.file_name import parse_data_file
 from tests.interop.rows import DECIMAL, same
 from tests.interop.shared_table import SharedTable
 from tests.judge.client import METADATA_TABLE
-from timeline.file_name import parse_data_file
 
 __all__ = ["ALL_INDEXES", "SKIPPING", "IndexedTable", "condition", "placed_by_us", "stored_files"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from phantombase.timeline.format.table_config import MergeMode
+from phantombase.timeline.merge.rule import HUDI_0X, IS_DELETED
 from tests.interop.rows import same
-from timeline.merge_rule import HUDI_0X, IS_DELETED
-from timeline.table_config import MergeMode
 
 __all__ = ["Write", "check_write"]
 

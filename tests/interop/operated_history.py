@@ -15,17 +15,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.errors import ClockError, PhantombaseError
+from phantombase.timeline.format.instant import parse_time
+from phantombase.timeline.metadata_table.read import compacted_after
+from phantombase.timeline.metadata_table.validate import Difference, validate
 from tests.interop.asleep import Moment, compact_and_die, compact_asleep
 from tests.interop.ending import end_pending
 from tests.interop.indexed_table import IndexedTable, placed_by_us
 from tests.interop.rows import same, without_files
 from tests.interop.test_random_history import History
 from tests.judge.client import METADATA_TABLE, Judge
-from timeline.clock_options import ClockOptions
-from timeline.errors import ClockError, PhantombaseError
-from timeline.instant import parse_time
-from timeline.metadata_table.read import compacted_after
-from timeline.metadata_table.validate import Difference, validate
 
 __all__ = ["STOCK", "OperatedHistory"]
 

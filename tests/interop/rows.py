@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.compare import assert_same_rows
+from tests.support.compare_rows import assert_same_rows
 
 __all__ = ["DECIMAL", "PARTITIONS", "SCHEMA", "Rows", "key", "keys", "partition", "same", "without_files"]
 

@@ -11,21 +11,22 @@ from typing import Self
 import pyarrow as pa
 from hudi import HudiTableBuilder
 
-from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, OutputOptions
-from compactor_daemon.run import run_compactions
+from phantombase import Writer, writer
+from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
+from phantombase.compactor_daemon.run.pending import run_compactions
+from phantombase.timeline.audit.audit import audit, audited_instants
+from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.log.encode import LogFormat
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.planning.triggers import TriggerStrategy
+from phantombase.timeline.planning.universal import Picking
+from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
+from phantombase.timeline.table.table import Table
 from tests.interop.rows import keys, same
 from tests.judge.client import Judge
-from timeline.audit import audit, audited_instants
-from timeline.clock_options import ClockOptions
-from timeline.lock import ProcessLock
-from timeline.log_write import LogFormat
-from timeline.picker import Picking
-from timeline.read import Query, ReadOptions, read_table
-from timeline.schedule import schedule_compaction
-from timeline.schedule_options import ScheduleOptions
-from timeline.table import Table
-from timeline.triggers import TriggerStrategy
-from writer_hooks import Writer, writer
 
 HUDI = {6: "0.15.0", 8: "1.2.0", 9: "1.2.0"}
 """Which real Hudi judges a table version."""

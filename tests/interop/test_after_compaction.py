@@ -19,7 +19,7 @@ from tests.interop.shared_table import (
     hudi_rs_reads,
 )
 from tests.judge.client import Judge
-from tests.selection import deep
+from tests.support.selection import deep
 
 pytestmark = pytest.mark.interop
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.read.table_read import ReadOptions, read_table
 from tests.interop.rows import Rows, same
 from tests.interop.shared_table import EVENT_TIME, SharedTable
 from tests.judge.client import Judge
-from timeline.errors import UsageError
-from timeline.read import ReadOptions, read_table
 
 pytestmark = pytest.mark.interop
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from compactor_daemon.options import Bloom, OutputOptions
+from phantombase.timeline.parquet.output_options import Bloom, OutputOptions
 from tests.interop.rows import Rows
 from tests.interop.shared_table import EVENT_TIME, SharedTable, check_rows
 from tests.judge.client import Judge
-from tests.selection import deep
+from tests.support.selection import deep
 
 pytestmark = pytest.mark.interop
 

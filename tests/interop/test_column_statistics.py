@@ -15,17 +15,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.interop.shared_table import EVENT_TIME, SharedTable
-from tests.judge.client import Judge
-from tests.selection import deep
-from timeline.avro_schema import arrow_schema
-from timeline.bloom import BloomFilter
-from timeline.metadata_table.column_range import ColumnRange, merged_ranges
-from timeline.metadata_table.file_ranges import ranges_of_log, ranges_of_parquet
-from timeline.metadata_table.indexed_columns import INDEX_DEFINITIONS, IndexedColumn, columns_to_index, index_version
-from timeline.metadata_table.location import open_metadata_table
-from timeline.metadata_table.read import read_entries
-from timeline.metadata_table.stats_records import (
+from phantombase import writer
+from phantombase.timeline.avro.schema import arrow_schema
+from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange, merged_ranges
+from phantombase.timeline.metadata_table.column_stats.file_ranges import ranges_of_log, ranges_of_parquet
+from phantombase.timeline.metadata_table.column_stats.indexed_columns import (
+    INDEX_DEFINITIONS,
+    IndexedColumn,
+    columns_to_index,
+    index_version,
+)
+from phantombase.timeline.metadata_table.column_stats.records import (
     KeyedRecord,
     bloom_filter_record,
     column_stats_records,
@@ -33,9 +33,14 @@ from timeline.metadata_table.stats_records import (
     deleted_column_stats_records,
     partition_stats_records,
 )
-from timeline.metadata_table.value_type import IndexVersion
-from timeline.table import Table
-from writer_hooks import writer
+from phantombase.timeline.metadata_table.column_stats.value_type import IndexVersion
+from phantombase.timeline.metadata_table.location import open_metadata_table
+from phantombase.timeline.metadata_table.read import read_entries
+from phantombase.timeline.parquet.bloom import BloomFilter
+from phantombase.timeline.table.table import Table
+from tests.interop.shared_table import EVENT_TIME, SharedTable
+from tests.judge.client import Judge
+from tests.support.selection import deep
 
 pytestmark = pytest.mark.interop
 

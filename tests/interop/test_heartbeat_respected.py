@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from phantombase.timeline.locks.heartbeat import heartbeat, heartbeat_path
 from tests.interop.rows import Rows, same
 from tests.interop.shared_table import SharedTable
 from tests.judge.client import Judge, JudgeError
-from tests.selection import versions
-from timeline.heartbeat import heartbeat, heartbeat_path
+from tests.support.selection import versions
 
 pytestmark = pytest.mark.interop
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from phantombase.timeline.format.compaction_plan import decode_plan
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.planning.options import PLAN_NOW
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.planning.strategies import Strategy, StrategyOptions
+from phantombase.timeline.table.table import Table
 from tests.interop.day_table import UNBOUNDED, hudi_conf, hudi_plan, rows, writes
 from tests.judge.client import Judge
-from tests.selection import deep
-from timeline.lock import ProcessLock
-from timeline.plan import decode_plan
-from timeline.schedule import schedule_compaction
-from timeline.schedule_options import PLAN_NOW
-from timeline.strategies import Strategy, StrategyOptions
-from timeline.table import Table
+from tests.support.selection import deep
 
 # The real Hudi of version 9 judges both versions here, so that one JVM does.
 pytestmark = [

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.attempts import open_table, run_one
-from tests.faults import Call, HookedStorage, ProcessDied
+from phantombase.timeline.metadata_table.location import METADATA_FOLDER
+from phantombase.timeline.metadata_table.read import compacted_after
+from phantombase.timeline.storage.local import LocalStorage
 from tests.interop.indexed_table import IndexedTable
 from tests.interop.rows import Rows
 from tests.judge.client import METADATA_TABLE, Judge
-from timeline.local_storage import LocalStorage
-from timeline.metadata_table.location import METADATA_FOLDER
-from timeline.metadata_table.read import compacted_after
+from tests.support.compaction_steps import open_table, run_one
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 
 pytestmark = pytest.mark.interop
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
+from phantombase.timeline.audit.books import LEDGER
+from phantombase.timeline.avro.schema import COMMIT_SEQNO
+from phantombase.timeline.avro.schema import COMMIT_TIME as COMMIT_TIME_COLUMN
 from tests.interop.rows import Rows, same
 from tests.interop.shared_table import COMMIT_TIME, EVENT_TIME, PARQUET_LOGS, SharedTable, hudi_rs_reads
 from tests.judge.client import Judge
 from tests.judge.fixtures import Judges
-from tests.log_compactions import Choose, at, longest, request
-from tests.selection import deep
-from timeline.avro_schema import COMMIT_SEQNO
-from timeline.avro_schema import COMMIT_TIME as COMMIT_TIME_COLUMN
-from timeline.books import LEDGER
+from tests.support.log_compactions import Choose, at, longest, request
+from tests.support.selection import deep
 
 pytestmark = pytest.mark.interop
 newest = pytest.mark.parametrize("version", [9], indirect=True, ids="v{}".format)

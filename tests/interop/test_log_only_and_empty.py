@@ -16,7 +16,7 @@ import pytest
 from tests.interop.rows import DECIMAL, SCHEMA, Rows, partition, same
 from tests.interop.shared_table import BUCKET, EVENT_TIME, SharedTable, check_rows, hudi_rs_reads
 from tests.judge.client import Judge
-from tests.selection import versions
+from tests.support.selection import versions
 
 pytestmark = pytest.mark.interop
 

@@ -8,17 +8,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from phantombase.timeline.metadata_table.listing import MetadataListing
+from phantombase.timeline.metadata_table.location import open_metadata_table
+from phantombase.timeline.metadata_table.read import commits_to_compact, read_entries, read_files
+from phantombase.timeline.metadata_table.valid_instants import MADE_UP
+from phantombase.timeline.metadata_table.validate import validate
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import latest_base
 from tests.interop.rows import Rows, same
 from tests.interop.shared_table import SharedTable, check_rows
 from tests.judge.client import Judge
-from timeline.metadata_table.listing import MetadataListing
-from timeline.metadata_table.location import open_metadata_table
-from timeline.metadata_table.read import commits_to_compact, read_entries, read_files
-from timeline.metadata_table.valid_instants import MADE_UP
-from timeline.metadata_table.validate import validate
-from timeline.read import read_table
-from timeline.table import Table
-from timeline.view import latest_base
 
 pytestmark = pytest.mark.interop
 

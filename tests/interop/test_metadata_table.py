@@ -16,22 +16,22 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.attempts import open_table, run_one
-from tests.dead_writer import kill_newest
-from tests.faults import Call, HookedStorage, ProcessDied
+from phantombase.timeline.metadata_table.location import METADATA_FOLDER
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.writer_hooks.engine.engine import LocalEngine
+from phantombase.writer_hooks.options import Operation, Write, WriteOptions
+from phantombase.writer_hooks.write.write import write
 from tests.interop.indexed_table import ALL_INDEXES, SKIPPING, IndexedTable
 from tests.interop.rows import Rows, same
 from tests.interop.shared_table import check_rows
 from tests.interop.test_random_history import History, tell
 from tests.judge.client import METADATA_TABLE, Judge
-from tests.selection import versions
-from tests.written import impatient
-from timeline.local_storage import LocalStorage
-from timeline.metadata_table.location import METADATA_FOLDER
-from timeline.storage import Storage
-from writer_hooks.engine import LocalEngine
-from writer_hooks.options import Operation, Write, WriteOptions
-from writer_hooks.write import write
+from tests.support.compaction_steps import open_table, run_one
+from tests.support.dead_writer import kill_newest
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.selection import versions
+from tests.support.written_tables import impatient
 
 pytestmark = pytest.mark.interop
 

@@ -10,19 +10,19 @@ import javaproperties
 import pyarrow as pa
 import pytest
 
-from tests.compare import assert_same_rows
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.index.bucket import KeySplit, bucket_of, bucket_of_file_id
+from phantombase.writer_hooks.keys.key_encoding import one_field_prefixed
+from phantombase.writer_hooks.keys.key_generator import KeyGenerator
+from phantombase.writer_hooks.keys.partition_times import PREFIX
+from phantombase.writer_hooks.new_table.create import create_table
+from phantombase.writer_hooks.new_table.spec import NewTable
+from phantombase.writer_hooks.schema.table_schema import new_schema
 from tests.judge.client import QUIET, Judge
-from tests.selection import deep
-from timeline.local_storage import LocalStorage
-from timeline.read import read_table
-from timeline.table import Table
-from writer_hooks.bucket import KeySplit, bucket_of, bucket_of_file_id
-from writer_hooks.create_table import create_table
-from writer_hooks.key_encoding import one_field_prefixed
-from writer_hooks.key_generator import KeyGenerator
-from writer_hooks.new_table import NewTable
-from writer_hooks.partition_times import PREFIX
-from writer_hooks.table_schema import new_schema
+from tests.support.compare_rows import assert_same_rows
+from tests.support.selection import deep
 
 pytestmark = pytest.mark.interop
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from phantombase.timeline.clock.options import ClockOptions
 from tests.interop.operated_history import OperatedHistory
 from tests.interop.test_random_history import SEEDS, tell
 from tests.judge.client import Judge
-from tests.selection import versions
-from timeline.clock_options import ClockOptions
+from tests.support.selection import versions
 
 pytestmark = pytest.mark.interop
 

@@ -17,15 +17,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.attempts import base_files, check_no_strays
+from phantombase.timeline.errors import PhantombaseError
 from tests.interop.asleep import Moment, compact_and_die, compact_asleep
 from tests.interop.ending import end_pending
 from tests.interop.indexed_table import stored_files
 from tests.interop.rows import Rows, same, without_files
 from tests.interop.shared_table import SharedTable, check_rows
 from tests.judge.client import Judge
-from tests.selection import deep, versions
-from timeline.errors import PhantombaseError
+from tests.support.compaction_steps import base_files, check_no_strays
+from tests.support.selection import deep, versions
 
 pytestmark = pytest.mark.interop
 

@@ -10,18 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode
+from phantombase.timeline.format.file_name import LogFileName
+from phantombase.timeline.format.instant import Instant, State, next_time
+from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.log.block import BlockKind, HeaderKey, scan_blocks
+from phantombase.timeline.log.delete_block import decode_deletes
+from phantombase.timeline.log.encode import LogFormat, Parts, data_block, delete_block
+from phantombase.timeline.table.table import Table, TableSchema
+from phantombase.timeline.view.view import FileSlice, latest_slice
 from tests.interop.rows import Rows, key, keys, partition
 from tests.interop.shared_table import EVENT_TIME, SharedTable, check_rows
 from tests.judge.client import Judge, JudgeError
-from timeline.commit_metadata import CommitMetadata, WriteStat, encode
-from timeline.delete_block import decode_deletes
-from timeline.file_name import LogFileName
-from timeline.instant import Instant, State, next_time
-from timeline.layout import Slicing
-from timeline.log_block import BlockKind, HeaderKey, scan_blocks
-from timeline.log_write import LogFormat, Parts, data_block, delete_block
-from timeline.table import Table, TableSchema
-from timeline.view import FileSlice, latest_slice
 
 pytestmark = [
     pytest.mark.interop,

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from compactor_daemon.options import AttemptOptions
-from tests.attempts import open_table, run_one
-from tests.faults import Call, HookedStorage
+from phantombase.compactor_daemon.options import AttemptOptions
+from phantombase.timeline.errors import BarrierError
+from phantombase.timeline.storage.local import LocalStorage
 from tests.interop.rows import Rows, same
 from tests.interop.shared_table import SharedTable
 from tests.judge.client import Judge
-from timeline.errors import BarrierError
-from timeline.local_storage import LocalStorage
+from tests.support.compaction_steps import open_table, run_one
+from tests.support.failing_storage import Call, HookedStorage
 
 pytestmark = pytest.mark.interop
 

@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-import compactor_daemon.unschedule
-from compactor_daemon.compactor import compact_instant
-from compactor_daemon.execute import LocalRunner, SliceProgress
-from compactor_daemon.options import AttemptOptions
-from compactor_daemon.slice_done import SliceDone
-from compactor_daemon.slice_task import SliceTask
-from compactor_daemon.unschedule import unschedule
-from tests.attempts import OUTPUT, check_no_strays
+import phantombase.compactor_daemon.removal.unschedule
+from phantombase.compactor_daemon.attempt.compact_instant import compact_instant
+from phantombase.compactor_daemon.execution.runners import LocalRunner, SliceProgress
+from phantombase.compactor_daemon.execution.slice_task import SliceTask
+from phantombase.compactor_daemon.options import AttemptOptions
+from phantombase.compactor_daemon.records.slice_done import SliceDone
+from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.timeline.errors import AttemptDeadError, ConflictError
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.storage.contract import Storage
 from tests.interop.rows import Rows, key, same
 from tests.interop.shared_table import COMMIT_TIME, EVENT_TIME, SharedTable
 from tests.judge.client import Judge
-from tests.selection import deep, versions
-from timeline.errors import AttemptDeadError, ConflictError
-from timeline.lock import ProcessLock
-from timeline.storage import Storage
+from tests.support.compaction_steps import OUTPUT, check_no_strays
+from tests.support.selection import deep, versions
 
 pytestmark = pytest.mark.interop
 
@@ -90,7 +90,7 @@ def test_hudi_doubles_a_moved_key_without_the_plan(
     with pytest.raises(ConflictError, match="written elsewhere"):
         unschedule(table.open(), instant, ProcessLock(str(table.path)))
     broken = table.copy()
-    monkeypatch.setattr(compactor_daemon.unschedule, "refuse_moved", lambda *_: None)
+    monkeypatch.setattr(phantombase.compactor_daemon.removal.unschedule, "refuse_moved", lambda *_: None)
     unschedule(broken.open(), instant, ProcessLock(str(broken.path)))
     same(broken.agree(), before)
     broken.upsert(rows(range(2), 4))

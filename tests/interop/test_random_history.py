@@ -19,19 +19,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from compactor_daemon.options import OutputOptions
-from tests.dead_writer import kill_newest, leave_dead_write
+from phantombase import Writer
+from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.log.encode import LogFormat
+from phantombase.timeline.merge.rule import IS_DELETED
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from tests.interop.indexed_table import IndexedTable
 from tests.interop.model import Write, check_write
 from tests.interop.rows import DECIMAL, PARTITIONS, SCHEMA, Rows, key, same
 from tests.interop.shared_table import BUCKET, COMMIT_TIME, EVENT_TIME, PARQUET_LOGS, SharedTable, hudi_rs_reads
 from tests.judge.client import Judge
-from timeline.clock_options import ClockOptions
-from timeline.dead_writers import roll_back_dead_writers
-from timeline.lock import ProcessLock
-from timeline.log_write import LogFormat
-from timeline.merge_rule import IS_DELETED
-from writer_hooks import Writer
+from tests.support.dead_writer import kill_newest, leave_dead_write
 
 pytestmark = pytest.mark.interop
 

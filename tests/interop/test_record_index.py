@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from phantombase.timeline.errors import UnsupportedError
 from tests.interop.indexed_table import IndexedTable
 from tests.interop.rows import partition
 from tests.judge.client import METADATA_TABLE, Judge
-from tests.selection import versions
-from timeline.errors import UnsupportedError
+from tests.support.selection import versions
 
 pytestmark = pytest.mark.interop
 

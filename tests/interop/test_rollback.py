@@ -8,20 +8,20 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.attempts import open_table
-from tests.dead_writer import kill_newest, leave_dead_write
-from tests.faults import HookedStorage, ProcessDied, die_at_nth
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
+from phantombase.timeline.recovery.rollback import roll_back
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.pending_rollbacks import pending_rollbacks
+from phantombase.timeline.table.table import Table
 from tests.interop.rows import Rows, same
 from tests.interop.shared_table import SharedTable, check_rows
 from tests.judge.client import Judge
-from tests.selection import versions
-from timeline.dead_writers import roll_back_dead_writers
-from timeline.instant import Instant, State
-from timeline.local_storage import LocalStorage
-from timeline.lock import ProcessLock
-from timeline.pending_rollbacks import pending_rollbacks
-from timeline.rollback import roll_back
-from timeline.table import Table
+from tests.support.compaction_steps import open_table
+from tests.support.dead_writer import kill_newest, leave_dead_write
+from tests.support.failing_storage import HookedStorage, ProcessDied, die_at_nth
+from tests.support.selection import versions
 
 pytestmark = pytest.mark.interop
 

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.planning.build_plan import operation
+from phantombase.timeline.planning.io_cost import io_mb
+from phantombase.timeline.planning.options import PLAN_NOW
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.planning.strategies import Strategy, StrategyOptions, keep_partitions, keep_slices
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import FileSlice, GroupKey
 from tests.interop.day_table import UNBOUNDED, day_paths, hudi_conf, hudi_plan, keys, latest, random_table, rows, writes
 from tests.judge.client import Judge, JudgeError
-from tests.seed import SEED
-from tests.written import seed_note
-from timeline.errors import UsageError
-from timeline.lock import ProcessLock
-from timeline.plan_draft import operation
-from timeline.schedule import schedule_compaction
-from timeline.schedule_options import PLAN_NOW
-from timeline.slice_io import io_mb
-from timeline.strategies import Strategy, StrategyOptions, keep_partitions, keep_slices
-from timeline.table import Table
-from timeline.view import FileSlice, GroupKey
+from tests.support.seed import SEED
+from tests.support.written_tables import seed_note
 
 # The real Hudi of version 9 judges both versions here, so that one JVM does.
 pytestmark = [pytest.mark.interop, pytest.mark.parametrize("version", [9], indirect=True, ids="v{}".format)]

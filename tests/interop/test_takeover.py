@@ -13,18 +13,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from compactor_daemon.foreign import inflight_path
-from compactor_daemon.options import AttemptOptions
-from tests.attempts import check_no_strays, open_table, run_all
-from tests.faults import Hook, HookedStorage, ProcessDied, die_at_nth
+from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
+from phantombase.compactor_daemon.options import AttemptOptions
+from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.locks.heartbeat import heartbeat_path
+from phantombase.timeline.storage.local import LocalStorage
 from tests.interop.rows import Rows, same
 from tests.interop.shared_table import SharedTable
 from tests.interop.test_heartbeat_respected import MULTI_WRITER
 from tests.judge.client import Judge, JudgeError
-from tests.selection import versions
-from timeline.errors import ConflictError
-from timeline.heartbeat import heartbeat_path
-from timeline.local_storage import LocalStorage
+from tests.support.compaction_steps import check_no_strays, open_table, run_all
+from tests.support.failing_storage import Hook, HookedStorage, ProcessDied, die_at_nth
+from tests.support.selection import versions
 
 pytestmark = pytest.mark.interop
 

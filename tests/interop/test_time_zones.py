@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor, OutputOptions
-from compactor_daemon.run import run_compactions
+from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
+from phantombase.compactor_daemon.run.pending import run_compactions
+from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.errors import ClockError
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.schedule import schedule_compaction
 from tests.interop.rows import Rows, same
 from tests.interop.shared_table import HUDI, SharedTable
 from tests.judge.client import BRIEF, Judge
-from tests.selection import versions
-from timeline.clock_options import ClockOptions
-from timeline.errors import ClockError
-from timeline.lock import ProcessLock
-from timeline.schedule import schedule_compaction
+from tests.support.selection import versions
 
 pytestmark = pytest.mark.interop
 

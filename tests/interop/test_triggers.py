@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.planning.triggers import TriggerStrategy, triggered
 from tests.interop.rows import Rows
 from tests.interop.shared_table import EVENT_TIME, SharedTable
 from tests.judge.client import Judge
-from tests.selection import deep, versions
-from timeline.lock import ProcessLock
-from timeline.schedule import schedule_compaction
-from timeline.schedule_options import PLAN_NOW, ScheduleOptions
-from timeline.triggers import TriggerStrategy, triggered
+from tests.support.selection import deep, versions
 
 pytestmark = pytest.mark.interop
 S = TriggerStrategy

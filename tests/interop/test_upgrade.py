@@ -9,17 +9,25 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from compactor_daemon.compactor import pending_instants
-from compactor_daemon.decision import decide_go
-from compactor_daemon.publish import publish
-from tests.attempts import base_files, check_no_strays, decided, open_table, run_all, staged, visible_files
-from tests.golden_tables import unzip_golden
+from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.decision import decide_go
+from phantombase.compactor_daemon.attempt.publish import publish
+from phantombase.timeline.errors import TableChangedError
+from phantombase.timeline.format.instant import parse_time
+from phantombase.timeline.locks.table_lock import ProcessLock
 from tests.interop.rows import same
 from tests.interop.shared_table import SharedTable
 from tests.judge.client import Judge
-from timeline.errors import TableChangedError
-from timeline.instant import parse_time
-from timeline.lock import ProcessLock
+from tests.support.compaction_steps import (
+    base_files,
+    check_no_strays,
+    decided,
+    open_table,
+    run_all,
+    staged,
+    visible_files,
+)
+from tests.support.golden_tables import unzip_golden
 
 pytestmark = [pytest.mark.interop, pytest.mark.parametrize("version", [9], indirect=True, ids="v{}".format)]
 

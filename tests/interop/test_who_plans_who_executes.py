@@ -11,7 +11,7 @@ import pytest
 from tests.interop.rows import PARTITIONS, Rows, same
 from tests.interop.shared_table import EVENT_TIME, SharedTable, check_rows
 from tests.judge.client import Judge
-from tests.selection import deep
+from tests.support.selection import deep
 
 pytestmark = pytest.mark.interop
 

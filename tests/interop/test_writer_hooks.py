@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from phantombase.timeline.merge.rule import IS_DELETED
 from tests.interop.rows import Rows, keys, same
 from tests.interop.shared_table import (
     BUCKET,
@@ -20,8 +21,7 @@ from tests.interop.shared_table import (
     check_rows,
 )
 from tests.judge.client import Judge
-from tests.selection import deep, versions
-from timeline.merge_rule import IS_DELETED
+from tests.support.selection import deep, versions
 
 pytestmark = pytest.mark.interop
 both_timelines = pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from kazoo.client import KazooClient
 
+from phantombase import writer
+from phantombase.timeline.errors import LockError
+from phantombase.timeline.locks.table_lock import parse_lock
+from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
 from tests.interop.rows import Rows, partition
 from tests.interop.shared_table import BUCKET, EVENT_TIME, SharedTable, check_rows
 from tests.judge.client import Judge
-from tests.selection import versions
-from tests.zookeeper import ZooKeeper, wait_until
-from timeline.errors import LockError
-from timeline.lock import parse_lock
-from timeline.zookeeper_lock import ZooKeeperLock
-from writer_hooks import writer
+from tests.support.selection import versions
+from tests.support.zookeeper_server import ZooKeeper, wait_until
 
 pytestmark = pytest.mark.interop
 

@@ -11,13 +11,13 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from phantombase.timeline.errors import ConflictError, PhantombaseError
+from phantombase.timeline.format.file_name import BaseFileName
+from phantombase.timeline.format.instant import Instant, State, format_time, later
+from phantombase.timeline.locks.heartbeat import heartbeat
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.traces.markers import Marker, MarkerKind, delete_markers, make_marker
 from tests.simulation.rows import PARTITIONS, base_bytes, commit_bytes_of, metadata, new_group, place_log, stat
-from timeline.errors import ConflictError, PhantombaseError
-from timeline.file_name import BaseFileName
-from timeline.heartbeat import heartbeat
-from timeline.instant import Instant, State, format_time, later
-from timeline.markers import Marker, MarkerKind, delete_markers, make_marker
-from timeline.table import Table
 
 if TYPE_CHECKING:
     from tests.simulation.cast import Cast

@@ -8,27 +8,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from compactor_daemon.compactor import compact_instant, pending_instants
-from compactor_daemon.daemon import Daemon
-from compactor_daemon.dispatch import Order, Rules
-from compactor_daemon.failures import RetryOptions
-from compactor_daemon.options import AttemptOptions, OutputOptions
-from compactor_daemon.retire import finish_completed
-from compactor_daemon.served_table import ServedTable, Settings
-from compactor_daemon.unschedule import unschedule
+from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
+from phantombase.compactor_daemon.attempt.retire import finish_completed
+from phantombase.compactor_daemon.daemon.dispatch import Order, Rules
+from phantombase.compactor_daemon.daemon.loop import Daemon
+from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable, Settings
+from phantombase.compactor_daemon.options import AttemptOptions
+from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.compactor_daemon.state.failures import RetryOptions
+from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.planning.universal import Picking
+from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.commit.conflict import Footprint
+from phantombase.writer_hooks.commit.transaction import transaction
 from tests.simulation import rows
 from tests.simulation.fleet import WorldClaims, ZooKeeper
 from tests.simulation.hudi import compact_as_hudi
 from tests.simulation.rows import metadata, partition_of, place_log, stat
 from tests.simulation.world import Host, World, WorldLock
-from timeline.dead_writers import roll_back_dead_writers
-from timeline.errors import PhantombaseError
-from timeline.picker import Picking
-from timeline.schedule import schedule_compaction
-from timeline.schedule_options import PLAN_NOW, ScheduleOptions
-from timeline.table import Table
-from writer_hooks.conflict import Footprint
-from writer_hooks.transaction import transaction
 
 OUTPUT = OutputOptions()
 MINOR = ScheduleOptions(picking=Picking.UNIVERSAL, compaction_trigger=2)

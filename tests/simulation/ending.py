@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.storage.contract import files_below
+from phantombase.timeline.storage.folders import HOODIE, RECORDS
+from phantombase.timeline.table.table import Table
 from tests.simulation import rows
 from tests.simulation.cast import Cast
 from tests.simulation.rules import OUR_TOKEN, Rules
 from tests.simulation.services import Policy
 from tests.simulation.staff import Staff
-from timeline.errors import PhantombaseError
-from timeline.layout import HOODIE, RECORDS
-from timeline.storage import files_below
-from timeline.table import Table
 
 _STAY = ("open", "fate", "revoked")
 """Records that stay until their instant is archived."""

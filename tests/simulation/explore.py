@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from compactor_daemon.options import AttemptOptions
+from phantombase.compactor_daemon.options import AttemptOptions
 from tests.simulation import rows
 from tests.simulation.cast import Cast
 from tests.simulation.ending import Ending

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from queue import Empty
 from typing import Any, Generic, Self, TypeVar
 
-from compactor_daemon.claims import Claim
-from compactor_daemon.work_note import WorkNote
+from phantombase.compactor_daemon.claims.claims import Claim
+from phantombase.compactor_daemon.state.work_note import WorkNote
+from phantombase.timeline.errors import UnknownStateError
 from tests.simulation.world import Host, World
-from timeline.errors import UnknownStateError
 
 T = TypeVar("T")
 

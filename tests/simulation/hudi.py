@@ -7,17 +7,17 @@ at last      C.inflight must be there; the completed file; the markers go
 
 from __future__ import annotations
 
+from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.format.compaction_plan import CompactionOperation
+from phantombase.timeline.format.file_name import BaseFileName, LogFileName
+from phantombase.timeline.format.instant import Instant, State, next_time
+from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_metadata, encode_rollback_plan
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.table.pending_rollbacks import PendingRollback, pending_rollbacks
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.traces.markers import Marker, MarkerKind, delete_markers, list_markers, make_marker
+from phantombase.timeline.view.view import DataFile, FileSlice
 from tests.simulation.rows import base_bytes, commit_bytes, slice_rows, stat, visibility_of
-from timeline.errors import ConflictError
-from timeline.file_name import BaseFileName, LogFileName
-from timeline.instant import Instant, State, next_time
-from timeline.markers import Marker, MarkerKind, delete_markers, list_markers, make_marker
-from timeline.pending_rollbacks import PendingRollback, pending_rollbacks
-from timeline.plan import CompactionOperation
-from timeline.rollback_plan import RollbackPlan, encode_rollback_metadata, encode_rollback_plan
-from timeline.storage import Storage
-from timeline.table import Table
-from timeline.view import DataFile, FileSlice
 
 
 def compact_as_hudi(storage: Storage, token: str) -> str | None:

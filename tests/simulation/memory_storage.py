@@ -13,8 +13,8 @@ from typing import IO, TypeAlias
 
 import pyarrow as pa
 
-from timeline.errors import LockError, MissingFileError, StorageError
-from timeline.storage import Entry
+from phantombase.timeline.errors import LockError, MissingFileError, StorageError
+from phantombase.timeline.storage.contract import Entry
 
 
 @dataclass(frozen=True, slots=True)

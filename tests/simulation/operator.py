@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from phantombase.timeline.avro.container import STRING, array_of, map_of, record_of, root_record, write_record
+from phantombase.timeline.format.file_name import parse_data_file
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_metadata, encode_rollback_plan
+from phantombase.timeline.locks.heartbeat import heartbeat_path
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.storage.folders import join
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.traces.find import data_files, traces_of
+from phantombase.timeline.traces.markers import delete_markers
+from phantombase.timeline.traces.revoke import revoke
 from tests.simulation.rows import FIRST
 from tests.simulation.services import Services, completed, next_instant
-from timeline.avro_container import STRING, array_of, map_of, record_of, root_record, write_record
-from timeline.file_name import parse_data_file
-from timeline.heartbeat import heartbeat_path
-from timeline.instant import Instant, State
-from timeline.lock import TableLock
-from timeline.markers import delete_markers
-from timeline.revoke import revoke
-from timeline.rollback_plan import RollbackPlan, encode_rollback_metadata, encode_rollback_plan
-from timeline.rollback_traces import data_files, join, traces_of
-from timeline.table import Table
 
 _RESTORED = root_record(
     "HoodieRestoreMetadata",

@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 import structlog
 
-from tests.interleave import serial_pools
+from phantombase.timeline.format.commit_metadata import decode as decode_commit
+from phantombase.timeline.format.compaction_plan import decode_plan
+from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.format.layout import Layout
+from phantombase.timeline.format.table_config import TableConfig
+from phantombase.timeline.instants.table_clock import TableClock
+from phantombase.timeline.locks.heartbeat import Process
+from phantombase.timeline.planning.planner import pending_writer
+from phantombase.timeline.table.table import Table
 from tests.simulation import rows
 from tests.simulation.fleet import WorldPool, WorldQueue
 from tests.simulation.world import World
-from timeline.commit_metadata import decode as decode_commit
-from timeline.heartbeat import Process
-from timeline.instant import Instant
-from timeline.layout import Layout
-from timeline.plan import decode_plan
-from timeline.planner import pending_writer
-from timeline.table import Table
-from timeline.table_clock import TableClock
-from timeline.table_config import TableConfig
+from tests.support.interleaving import serial_pools
 
 _PACKAGES = ("timeline.", "compactor_daemon.", "writer_hooks.")
 
@@ -95,24 +95,29 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
             for name, double in replaced.items():
                 if getattr(module, name, None) is sys.modules[name]:
                     monkeypatch.setattr(module, name, double)
-    monkeypatch.setattr("timeline.heartbeat.threading", threads)
+    monkeypatch.setattr("phantombase.timeline.locks.heartbeat.threading", threads)
     serial_pools(monkeypatch)
-    monkeypatch.setattr("compactor_daemon.daemon.ThreadPoolExecutor", lambda n, name: WorldPool(stage.on, n, name))
-    monkeypatch.setattr("compactor_daemon.daemon.SimpleQueue", lambda: WorldQueue(stage.on))
-    monkeypatch.setattr("compactor_daemon.served_table.open_storage", lambda path: stage.on.storage)
+    monkeypatch.setattr(
+        "phantombase.compactor_daemon.daemon.loop.ThreadPoolExecutor", lambda n, name: WorldPool(stage.on, n, name)
+    )
+    monkeypatch.setattr("phantombase.compactor_daemon.daemon.loop.SimpleQueue", lambda: WorldQueue(stage.on))
+    monkeypatch.setattr(
+        "phantombase.compactor_daemon.daemon.table_on_storage.open_storage", lambda path: stage.on.storage
+    )
     monkeypatch.setattr(Table, "open", staticmethod(lambda path: Table.on(stage.on.storage)))
     monkeypatch.setattr(Process, "current", staticmethod(lambda: _process(stage.on)))
     monkeypatch.setattr(Process, "is_gone", lambda process: stage.on.hosts[process.pid].dead)
     monkeypatch.setattr(TableClock, "now", lambda _: _local(stage.on, stage.on.clock_ms()))
     monkeypatch.setattr(TableClock, "local", lambda _, milliseconds: _local(stage.on, milliseconds))
     monkeypatch.setattr(
-        "timeline.planner.pending_writer", lambda t: None if stage.on.me.host.hudi else pending_writer(t)
+        "phantombase.timeline.planning.planner.pending_writer",
+        lambda t: None if stage.on.me.host.hudi else pending_writer(t),
     )
-    monkeypatch.setattr("compactor_daemon.restore.compact_slice", rows.merge_slice)
+    monkeypatch.setattr("phantombase.compactor_daemon.attempt.remerge.compact_slice", rows.merge_slice)
     monkeypatch.setattr(TableConfig, "parse", staticmethod(cache(TableConfig.parse)))
     monkeypatch.setattr(Layout, "parse", _remembered(Layout.parse))
-    monkeypatch.setattr("timeline.instant_files.decode_commit", lru_cache(1 << 12)(decode_commit))
-    monkeypatch.setattr("timeline.instant_files.decode_plan", lru_cache(1 << 12)(decode_plan))
+    monkeypatch.setattr("phantombase.timeline.instants.instant_files.decode_commit", lru_cache(1 << 12)(decode_commit))
+    monkeypatch.setattr("phantombase.timeline.instants.instant_files.decode_plan", lru_cache(1 << 12)(decode_plan))
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     try:

@@ -11,6 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from phantombase.timeline.avro.container import write_record
+from phantombase.timeline.format.compaction_plan import _REPLACE_REQUEST_SCHEMA
+from phantombase.timeline.format.file_name import BaseFileName
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.planning.schedule import busy_file_groups
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.traces.markers import Marker, MarkerKind, delete_markers, make_marker
+from phantombase.timeline.view.view import FileGroup, TableView, is_replaced, latest_slice
 from tests.simulation.rows import (
     base_bytes,
     commit_bytes_of,
@@ -21,15 +30,6 @@ from tests.simulation.rows import (
     visibility_of,
 )
 from tests.simulation.services import completed, next_instant
-from timeline.avro_container import write_record
-from timeline.file_name import BaseFileName
-from timeline.instant import Instant, State
-from timeline.lock import TableLock
-from timeline.markers import Marker, MarkerKind, delete_markers, make_marker
-from timeline.plan import _REPLACE_REQUEST_SCHEMA
-from timeline.schedule import busy_file_groups
-from timeline.table import Table
-from timeline.view import FileGroup, TableView, is_replaced, latest_slice
 
 
 def overwrite(table: Table, lock: TableLock, partition: str, rows: list[str]) -> str | None:

@@ -10,27 +10,28 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from compactor_daemon.execute import SliceProgress
-from compactor_daemon.slice_done import SliceDone
-from compactor_daemon.slice_task import SliceTask, _base_instant, _merged, _record, input_names
-from tests.builders import COMPACTED_BLOCK_TIMES, INSTANT_TIME, PARQUET, SCHEMA, block
-from timeline.active import Timeline
-from timeline.attempt_names import attempt_folder
-from timeline.commit_metadata import CommitMetadata, WriteStat, encode
-from timeline.errors import ConflictError
-from timeline.file_name import BaseFileName, LogFileName, parse_data_file
-from timeline.instant import Instant, State
-from timeline.ledger import Ledger
-from timeline.log_block import scan_blocks
-from timeline.log_scan import Visibility, select_blocks
-from timeline.markers import Marker, log_marker_kind, make_marker
-from timeline.slice_log import LogCounts, count_blocks
-from timeline.storage import Storage
-from timeline.table import Table
-from timeline.table_config import MergeMode
-from timeline.view import FileSlice, is_replaced, latest_slice
-from writer_hooks.create_table import create_table, partition_metadata
-from writer_hooks.new_table import NewTable
+from phantombase.compactor_daemon.execution.runners import SliceProgress
+from phantombase.compactor_daemon.execution.slice_task import SliceTask, _base_instant, _merged, _record
+from phantombase.compactor_daemon.records.slice_done import SliceDone
+from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode
+from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.partition_metadata import partition_metadata
+from phantombase.timeline.format.table_config import MergeMode
+from phantombase.timeline.instants.attempt_names import attempt_folder
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.log.block import scan_blocks
+from phantombase.timeline.log.visibility import Visibility, select_blocks
+from phantombase.timeline.merge.ledger import Ledger
+from phantombase.timeline.read.slice_log import LogCounts, count_blocks
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.traces.markers import Marker, log_marker_kind, make_marker
+from phantombase.timeline.view.view import FileSlice, input_names, is_replaced, latest_slice
+from phantombase.writer_hooks.new_table.create import create_table
+from phantombase.writer_hooks.new_table.spec import NewTable
+from tests.support.builders import COMPACTED_BLOCK_TIMES, INSTANT_TIME, PARQUET, SCHEMA, block
 
 PARTITIONS = ("p", "q")
 SCHEMA_TEXT = json.dumps(

@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from compactor_daemon.records import decisions, is_revoked
+from phantombase.compactor_daemon.records.fate import decisions, is_revoked
+from phantombase.timeline.format.file_name import LogFileName, parse_data_file
+from phantombase.timeline.format.instant import MERGES, Instant, State
+from phantombase.timeline.instants.attempt_names import GO, attempts, recorded_instants
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.folders import RECORDS
+from phantombase.timeline.table.table import Table
 from tests.simulation.rows import PARTITIONS, rows_in, snapshot
 from tests.simulation.world import Actor, Call, World
-from timeline.attempt_names import GO, attempts, recorded_instants
-from timeline.file_name import LogFileName, parse_data_file
-from timeline.instant import MERGES, Instant, State
-from timeline.layout import RECORDS
-from timeline.storage import Storage
-from timeline.table import Table
 
 OUR_TOKEN = "990000000"
 _CHANGES = frozenset({"put_if_absent", "place", "delete", "delete_folder", "overwrite"})

@@ -15,12 +15,12 @@ from enum import Enum
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.builders import avro_block
-from timeline.active import Timeline
-from timeline.instant import Instant, State, later
-from timeline.lock import TableLock
-from timeline.table import Table, consistent
-from timeline.view import FileGroup, FileSlice, GroupKey, TableView
+from phantombase.timeline.format.instant import Instant, State, later
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, TableView
+from tests.support.builders import avro_block
 
 _ENTRY = json.dumps(
     {

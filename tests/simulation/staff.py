@@ -7,11 +7,11 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from phantombase.timeline.errors import PhantombaseError
 from tests.simulation.operator import Operator
 from tests.simulation.replacing import cluster, overwrite
 from tests.simulation.rows import PARTITIONS
 from tests.simulation.services import Policy, Services
-from timeline.errors import PhantombaseError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from compactor_daemon.options import AttemptOptions
+from phantombase.compactor_daemon.options import AttemptOptions
 from tests.simulation import rows
 from tests.simulation.blind import BlindWriter
 from tests.simulation.cast import Cast

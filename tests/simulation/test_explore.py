@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.selection import deep
 from tests.simulation.explore import Explorer, Instance
 from tests.simulation.played import Stage, simulated
+from tests.support.selection import deep
 
 TURNS = int(os.environ.get("PHANTOMBASE_TURNS", "1"))
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-import tests.unit.test_storage as contract
+import tests.unit.timeline.storage.test_local as contract
+from phantombase.timeline.storage.contract import Storage
 from tests.simulation.memory_storage import MemoryStorage
-from timeline.storage import Storage
 
 
 class TestMemoryStorage(contract.StorageContract):

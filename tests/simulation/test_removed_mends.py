@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from compactor_daemon import inputs
-from compactor_daemon.records import Go
-from compactor_daemon.standing import Ruling, Standing
+from phantombase.compactor_daemon.attempt import inputs
+from phantombase.compactor_daemon.decisions.standing import Ruling, Standing
+from phantombase.compactor_daemon.records.fate import Go
+from phantombase.timeline.clock.evidence import Zone, ZoneVerdict
+from phantombase.timeline.format.compaction_plan import CompactionOperation
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import FileGroup, FileSlice, TableView
 from tests.simulation.explore import Twist
 from tests.simulation.played import Stage, simulated
 from tests.simulation.test_removed_rules import Search, seeds, turns
-from timeline.clock_evidence import Zone, ZoneVerdict
-from timeline.plan import CompactionOperation
-from timeline.table import Table
-from timeline.view import FileGroup, FileSlice, TableView
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     ("F3: told apart", _SAME, {"completed._merged_logs": true}, "still pending"),
     ("F4: a place is tried first", _ELSEWHERE, {"compactor.probe_partitions": nothing}, "still pending"),
     ("F5: taken back", _FALLEN, {"retire._taken_back": nothing_left}, "nobody names|lost"),
-    ("F7: the writers' zone", _ZONES, {"timeline.table_clock.check_zone": any_zone}, "lost"),
+    ("F7: the writers' zone", _ZONES, {"phantombase.timeline.instants.table_clock.check_zone": any_zone}, "lost"),
     ("F8: replaced gets no file", _CLEANED, {"publish.without_groups": every_group}, "not acknowledged"),
     ("log compactions: known by their commit", _MINOR, {"completed._merged_logs": false}, "still pending|left"),
     ("F9: replaced is nothing to do", _REPLACED, {"inputs._closed": planned_always}, "still pending"),

@@ -1,6 +1,6 @@
 """Each invariant of the protocol is removed once, and the simulation shows what it is there for.
 
-The ninth, "unknown is never no", is the business of `tests/test_faults.py`.
+The ninth, "unknown is never no", is the business of `tests/attempt/test_faults.py`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from typing import Any
 
 import pytest
 
-from compactor_daemon import decision, inputs, records, retire
-from compactor_daemon.attempt import Attempt
-from compactor_daemon.records import Go, read_fate
+from phantombase.compactor_daemon.attempt import decision, inputs, retire
+from phantombase.compactor_daemon.attempt.attempt import Attempt
+from phantombase.compactor_daemon.records import fate as records
+from phantombase.compactor_daemon.records.fate import Go, read_fate
+from phantombase.timeline.format.compaction_plan import CompactionOperation
+from phantombase.timeline.instants.attempt_names import attempt_folder, attempts, instant_folder
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import FileGroup, FileSlice, TableView
 from tests.simulation.explore import Explorer, Instance, Twist
 from tests.simulation.played import Stage, simulated
 from tests.simulation.story import Plot, Story
-from timeline.attempt_names import attempt_folder, attempts, instant_folder
-from timeline.plan import CompactionOperation
-from timeline.storage import Storage
-from timeline.table import Table
-from timeline.view import FileGroup, FileSlice, TableView
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.selection import deep
 from tests.simulation.played import Stage, simulated
 from tests.simulation.story import Plot, Story
+from tests.support.selection import deep
 
 SEEDS = int(os.environ.get("PHANTOMBASE_SEEDS", "1500"))
 SEED = os.environ.get("PHANTOMBASE_SEED")

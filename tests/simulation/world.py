@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
+from phantombase.timeline.errors import StorageError
+from phantombase.timeline.storage.contract import Entry
 from tests.simulation.memory_storage import MemoryStorage
-from timeline.errors import StorageError
-from timeline.storage import Entry
 
 START_MS = 1_767_225_600_000
 """2026-01-01."""

@@ -18,25 +18,25 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from timeline.active import Timeline
-from timeline.avro_schema import with_meta_columns, without_meta_columns
-from timeline.commit_metadata import CommitMetadata, WriteStat
-from timeline.commit_metadata import encode as encode_commit
-from timeline.errors import ConflictError, MalformedError
-from timeline.file_name import LogFileName
-from timeline.heartbeat import BEAT_S, heartbeat, heartbeat_path
-from timeline.instant import Instant, State
-from timeline.layout import Slicing
-from timeline.log_write import hfile_block
-from timeline.markers import delete_markers
-from timeline.metadata_table.hfile_write import encode_hfile, grouped
-from timeline.metadata_table.keys import file_group_index
-from timeline.metadata_table.location import BUILD_ANEW, open_metadata_table
-from timeline.metadata_table.slices import OpenSlice, open_slices
-from timeline.revoke import revoke
-from timeline.rollback_plan import decode_rollback_plan
-from timeline.rollback_traces import traces_of
-from timeline.table import Table
+from ..avro.schema import with_meta_columns, without_meta_columns
+from ..errors import ConflictError, MalformedError
+from ..format.commit_metadata import CommitMetadata, WriteStat
+from ..format.commit_metadata import encode as encode_commit
+from ..format.file_name import LogFileName
+from ..format.instant import Instant, State
+from ..format.layout import Slicing
+from ..format.rollback_plan import decode_rollback_plan
+from ..instants.timeline import Timeline
+from ..locks.heartbeat import BEAT_S, heartbeat, heartbeat_path
+from ..log.encode import hfile_block
+from ..table.table import Table
+from ..traces.find import traces_of
+from ..traces.markers import delete_markers
+from ..traces.revoke import revoke
+from .location import BUILD_ANEW, open_metadata_table
+from .records.hfile_write import encode_hfile, grouped
+from .records.keys import file_group_index
+from .slices import OpenSlice, open_slices
 
 _ACTION = "deltacommit"
 _TRIES = 20

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from timeline.lock import TableLock
-from timeline.metadata_table.location import METADATA_FOLDER
-from timeline.metadata_table.record_index import mark_global_keys
-from timeline.table import Table
-from timeline.table_config import save_table_config
+from ..format.table_config import save_table_config
+from ..locks.table_lock import TableLock
+from ..table.table import Table
+from .location import METADATA_FOLDER
+from .record_index import mark_global_keys
 
 
 def drop_metadata_table(table: Table, lock: TableLock) -> Table:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from timeline.errors import MissingFileError
-from timeline.listing import Listed
-from timeline.metadata_table.read import read_files
-from timeline.storage import Entry, Storage
-from timeline.table import Table
-from timeline.table_config import TableConfig
+from ..errors import MissingFileError
+from ..format.table_config import TableConfig
+from ..storage.contract import Entry, Storage
+from ..table.table import Table
+from ..view.listing import Listed
+from .read import read_files
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from typing import IO
 
 import pyarrow as pa
 
-from timeline.errors import LockError
-from timeline.layout import HOODIE
-from timeline.storage import Entry, Storage
-from timeline.table import Table
-from timeline.table_config import load_table_config
+from ..errors import LockError
+from ..format.table_config import load_table_config
+from ..storage.contract import Entry, Storage
+from ..storage.folders import HOODIE
+from ..table.table import Table
 
 METADATA_FOLDER = f"{HOODIE}/metadata"
 """Base path of the metadata table, relative to that of its data table."""

@@ -6,20 +6,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from timeline.errors import UsageError
-from timeline.log_scan import Visibility, select_blocks
-from timeline.metadata_table.combine import fold, merge, present_files
-from timeline.metadata_table.decode import Keys, MetadataEntry, base_entries, block_entries
-from timeline.metadata_table.keys import ALL_PARTITIONS, MetadataRecord, partition_path
-from timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
-from timeline.metadata_table.partitions import FILES
-from timeline.metadata_table.valid_instants import valid_instants
-from timeline.read import visibility_of
-from timeline.since_compaction import commits_since_compaction
-from timeline.slice_log import slice_blocks
-from timeline.storage import Storage
-from timeline.table import Table
-from timeline.view import FileSlice, is_replaced, latest_slice
+from ..errors import UsageError
+from ..instants.since_compaction import commits_since_compaction
+from ..log.visibility import Visibility, select_blocks
+from ..read.slice_log import slice_blocks
+from ..read.table_read import visibility_of
+from ..storage.contract import Storage
+from ..table.table import Table
+from ..view.view import FileSlice, is_replaced, latest_slice
+from .location import METADATA_FOLDER, open_metadata_table
+from .records.combine import fold, merge, present_files
+from .records.decode import Keys, MetadataEntry, base_entries, block_entries
+from .records.keys import ALL_PARTITIONS, MetadataRecord, partition_path
+from .records.partitions import FILES
+from .valid_instants import valid_instants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

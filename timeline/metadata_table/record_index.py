@@ -9,13 +9,13 @@ the whole metadata table, a mark that we leave instead.
 
 from __future__ import annotations
 
-from timeline.errors import MissingFileError
-from timeline.layout import RECORDS
-from timeline.metadata_table.indexed_columns import INDEX_DEFINITIONS, record_index_is_partitioned
-from timeline.metadata_table.location import METADATA_FOLDER
-from timeline.metadata_table.partitions import RECORD_INDEX
-from timeline.storage import Storage
-from timeline.table import Table
+from ..errors import MissingFileError
+from ..storage.contract import Storage
+from ..storage.folders import RECORDS
+from ..table.table import Table
+from .column_stats.indexed_columns import INDEX_DEFINITIONS, record_index_is_partitioned
+from .location import METADATA_FOLDER
+from .records.partitions import RECORD_INDEX
 
 GLOBAL_KEYS_MARK = f"{RECORDS}/global_record_index"
 """There was a global record index when the metadata table was turned off. It counts while that is off."""

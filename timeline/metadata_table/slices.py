@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from timeline.active import Timeline
-from timeline.errors import MalformedError, MissingFileError
-from timeline.file_name import BaseFileName, LogFileName
-from timeline.layout import Slicing
-from timeline.metadata_table.location import BUILD_ANEW
-from timeline.storage import Entry
-from timeline.table import Table
+from ..errors import MalformedError, MissingFileError
+from ..format.file_name import BaseFileName, LogFileName
+from ..format.layout import Slicing
+from ..instants.timeline import Timeline
+from ..storage.contract import Entry
+from ..table.table import Table
+from .location import BUILD_ANEW
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

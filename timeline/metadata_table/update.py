@@ -19,19 +19,19 @@ from typing import Any
 import fastavro
 import structlog
 
-from timeline.commit_metadata import CommitMetadata
-from timeline.file_name import BaseFileName, parse_data_file
-from timeline.metadata_table import commit
-from timeline.metadata_table.commit import EncodedRecords, commit_records, newest_schema
-from timeline.metadata_table.files_records import Sizes, files_of, files_records
-from timeline.metadata_table.keys import MetadataRecord
-from timeline.metadata_table.location import open_metadata_table
-from timeline.metadata_table.measure import Measure, Measured
-from timeline.metadata_table.partitions import BLOOM_FILTERS, FILES, PARTITION_STATS, Upkeep, being_built, upkeep
-from timeline.metadata_table.read import read_entries
-from timeline.metadata_table.statistics import index_records
-from timeline.table import Table
-from timeline.table_config import save_table_config
+from ..format.commit_metadata import CommitMetadata
+from ..format.file_name import BaseFileName, parse_data_file
+from ..format.table_config import save_table_config
+from ..table.table import Table
+from . import commit
+from .column_stats.index_records import index_records
+from .column_stats.measure import Measure, Measured
+from .commit import EncodedRecords, commit_records, newest_schema
+from .location import open_metadata_table
+from .read import read_entries
+from .records.files import Sizes, files_of, files_records
+from .records.keys import MetadataRecord
+from .records.partitions import BLOOM_FILTERS, FILES, PARTITION_STATS, Upkeep, being_built, upkeep
 
 _log = structlog.get_logger()
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from timeline.active import Timeline
-from timeline.instant import Instant, State
-from timeline.rollback_plan import decode_rollback_plan, restored_instants, rolled_back_instants
-from timeline.table import Table
+from ..format.instant import Instant, State
+from ..format.rollback_plan import decode_rollback_plan, restored_instants, rolled_back_instants
+from ..instants.timeline import Timeline
+from ..table.table import Table
 
 MADE_UP = "00000000000000"
 """Delta commits that fill a new partition of the metadata table begin with it."""

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from timeline.active import Timeline
-from timeline.errors import MissingFileError, TableChangedError
-from timeline.file_name import LogFileName, parse_data_file
-from timeline.layout import Slicing
-from timeline.listing import StorageListing
-from timeline.log_block import BlockKind, scan_blocks
-from timeline.metadata_table.read import ListedFiles, read_files
-from timeline.storage import Entry
-from timeline.table import Table
-from timeline.view import ViewFacts, file_groups, log_instants
+from ..errors import MissingFileError, TableChangedError
+from ..format.file_name import LogFileName, parse_data_file
+from ..format.layout import Slicing
+from ..instants.timeline import Timeline
+from ..log.block import BlockKind, scan_blocks
+from ..storage.contract import Entry
+from ..table.table import Table
+from ..view.listing import StorageListing
+from ..view.view import ViewFacts, file_groups, log_instants
+from .read import ListedFiles, read_files
 
 _LOOKS = 5
 

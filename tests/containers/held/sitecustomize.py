@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from timeline.local_storage import LocalStorage
+from phantombase.timeline.storage.local import LocalStorage
 
 HOLD = "/tables/hold"
 _HOLD_MAX_S = 120.0

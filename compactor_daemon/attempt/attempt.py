@@ -1,0 +1,277 @@
+"""One attempt at a pending compaction: open, stage, decide.
+
+    open    e = 1 + the highest number on storage; every earlier attempt must be dead. Storage decides who wins.
+    stage   one task per file slice leaves `<position>.ok`; finished slices of dead attempts are adopted
+    decide  barrier and closure hold, then in the table lock nothing has changed: `fate` = go, once, by put-if-absent
+
+Nothing has a final name before `go`. A crash at any line leaves either an attempt without fate (the next holder
+declares it dead and opens its own) or a `go` (the next holder publishes it).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+import structlog
+
+from phantombase.timeline.errors import BarrierError, ConflictError, MissingFileError
+from phantombase.timeline.format.compaction_plan import CompactionPlan
+from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.attempt_names import attempt_folder, attempts
+from phantombase.timeline.locks.heartbeat import process_name
+from phantombase.timeline.log.visibility import Visibility
+from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.metadata_table.column_stats.measure import Measure
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.schedule import pending_replacing_writes
+from phantombase.timeline.read.table_read import slice_rules
+from phantombase.timeline.table.table import Table, TableSchema
+from phantombase.timeline.view.view import TableView
+
+from ..decisions.hudi_executors import ForeignTrace, foreign_trace, refuse_live
+from ..decisions.standing import gather_evidence, refuse, rule
+from ..execution.slice_task import Round, SlicePart, SliceTask
+from ..options import AttemptOptions
+from ..records.fate import OK, attempt_dead, decisions, declare_dead, open_next, read_fate
+from ..records.slice_done import SliceDone, done_slices
+from .inputs import Input, has_barrier, planned_inputs
+
+_log = structlog.get_logger()
+
+RunTasks = Callable[[list[SliceTask]], list[SliceDone]]
+"""Compacts file slices somewhere and returns their records; raises errors of the tree."""
+
+Aside = Callable[[], AbstractContextManager[bool]]
+"""Entered while an attempt waits for writes; whether it may wait for as long as they take, see `AttemptOptions`."""
+
+
+def stay() -> AbstractContextManager[bool]:
+    """The `Aside` of work that nothing else waits behind."""
+    return nullcontext(False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """An opened attempt and what it found when it began.
+
+    `barrier`: writes that were pending then and must have ended before the decision. `trace`: what an executor
+    of Hudi, dead by now, had left.
+    """
+
+    instant: str
+    number: int
+    plan: CompactionPlan
+    barrier: frozenset[str]
+    trace: ForeignTrace
+    table_version: int
+
+
+def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt:
+    """Opens the next attempt, declaring unfinished earlier ones dead (the caller holds the claim).
+
+    ConflictError: a Hudi compactor is alive at the instant, a restore or a rollback is in its way (no decision would
+    stand), or somebody else opened an attempt this moment.
+    """
+    storage = table.storage
+    plan = table.compaction_plan(instant)
+    trace = foreign_trace(table, instant, table.views.planned_partitions([plan]))
+    refuse_live(trace, table, instant, round(time.time() * 1000), options)
+    refuse(table, instant, rule(table.files.requested_merge(instant), (), "", gather_evidence(table, instant)))
+    who = process_name()
+    for number in declare_dead(storage, instant, who):
+        _log.info("attempt_declared_dead", instant=instant, attempt=number)
+    number = open_next(storage, instant, who)
+    _refuse_unscheduled(table, instant, who)
+    # The plan is visible: whoever is pending from here on must end before the decision (barrier).
+    timeline = table.load_timeline()
+    pending = timeline.pending_delta_commits if has_barrier(table, plan) else ()
+    # A file group replaced by an older instant may be cleaned, and that instant archived, while this one pends.
+    pending += tuple(i for i in pending_replacing_writes(table, timeline) if i.requested_time < instant)
+    return Attempt(
+        instant=instant,
+        number=number,
+        plan=plan,
+        barrier=frozenset(i.requested_time for i in pending),
+        trace=trace,
+        table_version=table.config.version,
+    )
+
+
+def _refuse_unscheduled(table: Table, instant: str, who: str) -> None:
+    """Once more, now that the attempt is open: whoever removes the plan ends every attempt that was open before."""
+    try:
+        table.compaction_plan(instant)
+    except MissingFileError as error:
+        declare_dead(table.storage, instant, who)
+        raise ConflictError(
+            "this compaction was unscheduled this moment", path=table.storage.base_path, instant=instant
+        ) from error
+
+
+def merge_rules(table: Table, view: TableView, schema: TableSchema, output: OutputOptions) -> SliceRules:
+    """How slices are merged and the books kept."""
+    rules = slice_rules(
+        table,
+        view.timeline,
+        schema,
+        every_duplicate=table.layout.every_duplicate_compacted,
+        batch_rows=output.batch_rows,
+    )
+    return replace(rules, memory_bytes=output.memory_limit, spill_folder=output.spill_dir, identity=True)
+
+
+def tasks_for(
+    inputs: Iterable[tuple[int, Input]],
+    rules: SliceRules,
+    schema: TableSchema,
+    output: OutputOptions,
+    *,
+    instant: str,
+    attempt: int,
+    measure: Measure | None = None,
+) -> list[SliceTask]:
+    """One task per file to be made; each input comes with its position in the plan."""
+    common = Round(
+        instant=instant,
+        attempt=attempt,
+        rules=rules,
+        schema_text=schema.file_text,
+        output=output,
+        measure=measure,
+    )
+    return [SliceTask(common, SlicePart(position=n, slice=one.slice, log=one.log)) for n, one in inputs]
+
+
+def stage(
+    table: Table,
+    attempt: Attempt,
+    output: OutputOptions,
+    options: AttemptOptions,
+    run: RunTasks,
+    check: Callable[[], None] = lambda: None,
+    aside: Aside = stay,
+) -> tuple[list[SliceDone], TableSchema]:
+    """Stages every file slice until barrier and closure hold; returns the records and the table's schema.
+
+    The view is taken again after the barrier: a file group whose inputs (or schema) changed is done again. Each round
+    looks at the barrier before it takes its view, also where it has nothing to do: a write that completes in between is
+    in the view, or it still pended.
+    `check` raises when the work is to end; it is asked before each round and while waiting for the barrier, which is
+    done `aside`.
+    """
+    storage = table.storage
+    adopted = _adoptable(table, attempt)
+    for _ in range(options.redo_max):
+        check()
+        waiting = _pending_of(table, attempt.barrier)
+        view = table.load_plan_view([attempt.plan])
+        schema = table.schema(table.schema_text(view.timeline))
+        rules = merge_rules(table, view, schema, output)
+        inputs = planned_inputs(table, view, attempt.plan, attempt.instant, rules)
+        tasks = tasks_for(
+            enumerate(inputs),
+            rules,
+            schema,
+            output,
+            instant=attempt.instant,
+            attempt=attempt.number,
+            measure=Measure.of(table, schema),
+        )
+        own = done_slices(storage, attempt.instant, attempt.number)
+        done = {t.position: d for t in tasks if (d := _usable(t, own, adopted)) is not None}
+        todo = [t for t in tasks if t.position not in done]
+        for task in todo:  # a result on other inputs stands in the way of its successor
+            storage.delete(f"{attempt_folder(attempt.instant, attempt.number)}/{task.position}{OK}")
+        if todo:
+            _log.info("staging", instant=attempt.instant, attempt=attempt.number, slices=len(todo), adopted=len(done))
+            run(todo)
+        if waiting:
+            _wait_for(table, waiting, attempt, options, check, aside)
+        elif not todo:
+            return [done[t.position] for t in tasks], schema
+    raise BarrierError(
+        "the inputs of a file group kept changing under the compaction",
+        path=storage.base_path,
+        instant=attempt.instant,
+        found=f"{options.redo_max} rounds",
+        todo="Find the writer that adds log files below the plan; all writers must share the table lock.",
+    )
+
+
+def _adoptable(table: Table, attempt: Attempt) -> dict[str, SliceDone]:
+    """Finished slices of earlier (dead) attempts, by fingerprint; their staged files are still there.
+
+    None that a decision names, which was revoked then: who takes that back, now or later, takes its files away.
+    """
+    named = {p.final for go in decisions(table.storage, attempt.instant) for p in go.placements}
+    found: dict[str, SliceDone] = {}
+    for number in attempts(table.storage, attempt.instant):
+        if number < attempt.number:
+            for done in done_slices(table.storage, attempt.instant, number).values():
+                entry = table.storage.find(done.staged) if done.staged else None
+                is_there = done.staged is None or (entry is not None and entry.size == done.size)
+                if is_there and done.final not in named:
+                    found[done.fingerprint] = done
+    return found
+
+
+def _usable(task: SliceTask, own: Mapping[int, SliceDone], adopted: Mapping[str, SliceDone]) -> SliceDone | None:
+    mine = own.get(task.position)
+    if mine is not None and mine.fingerprint == task.fingerprint and _is_whole(mine, task.rules.visibility):
+        return mine
+    theirs = adopted.get(task.fingerprint)
+    if theirs is not None and _is_whole(theirs, task.rules.visibility):
+        return replace(theirs, position=task.position)
+    return None
+
+
+def _is_whole(done: SliceDone, visibility: Visibility) -> bool:
+    """Whether what a result left out as not completed still is, and what it merged still counts.
+
+    On version 6 a write's log files are the same before and after it completes: the fingerprint does not tell.
+    """
+    if done.uncommitted is None or done.merged is None:
+        return False
+    newly = any(visibility.is_committed(i) for i in done.uncommitted)
+    return not newly and all(visibility.is_committed(i) for i in done.merged)
+
+
+def _pending_of(table: Table, barrier: frozenset[str]) -> list[Instant]:
+    return [i for i in table.load_timeline().inflight_writers if i.requested_time in barrier]
+
+
+def _wait_for(
+    table: Table,
+    waiting: list[Instant],
+    attempt: Attempt,
+    options: AttemptOptions,
+    check: Callable[[], None],
+    aside: Aside,
+) -> None:
+    """AttemptDeadError: the attempt was ended by others meanwhile."""
+    _log.info("barrier_waiting", instant=attempt.instant, writes=[i.requested_time for i in waiting])
+    deadline = time.monotonic() + options.barrier_s
+    with aside() as is_patient:
+        while waiting := _pending_of(table, attempt.barrier):
+            check()
+            fate = read_fate(table.storage, attempt.instant, attempt.number)
+            if fate is not None:
+                raise attempt_dead(attempt.instant, attempt.number, fate)
+            if not is_patient and time.monotonic() > deadline:
+                raise _still_pending(table, waiting, attempt, options)
+            time.sleep(options.barrier_poll_s)
+
+
+def _still_pending(table: Table, waiting: list[Instant], attempt: Attempt, options: AttemptOptions) -> BarrierError:
+    first = waiting[0]
+    return BarrierError(
+        "writes that began before this compaction are still pending",
+        path=table.storage.base_path,
+        instant=attempt.instant,
+        expected=f"completed or rolled back within {options.barrier_s:g} s",
+        found=f"{first.action} {first.requested_time} {first.state.name.lower()} ({len(waiting)} in all)",
+        todo="Let the writer finish; if it is dead, the next Hudi writer rolls it back. Then run again.",
+    )

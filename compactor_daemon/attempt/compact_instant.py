@@ -1,0 +1,236 @@
+"""Executes pending compactions of one table: claim, attempt, publish, retire; earliest instant first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import structlog
+
+from phantombase.timeline.audit.books import LEDGER, decode_books
+from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.errors import AttemptDeadError, MalformedError, PhantombaseError, UsageError
+from phantombase.timeline.format.commit_metadata import decode as decode_commit
+from phantombase.timeline.format.compaction_plan import CompactionPlan
+from phantombase.timeline.instants.attempt_names import GO
+from phantombase.timeline.locks.heartbeat import heartbeat
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.read.slice_log import check_slice
+from phantombase.timeline.read.table_read import slice_rules
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.probe import probe_partitions
+from phantombase.timeline.table.table import Table, consistent
+
+from ..decisions.hudi_executors import ForeignWatch
+from ..execution.runners import Runner, SliceProgress
+from ..execution.slice_task import SliceTask
+from ..options import AttemptOptions
+from ..records.fate import Go, attempt_dead, find_go, read_fate
+from ..records.slice_done import SliceDone
+from ..state.work_note import WorkNote
+from ..time_limit import Limit
+from .attempt import Aside, Attempt, open_attempt, stage, stay
+from .decision import decide_go
+from .inputs import planned_inputs
+from .publish import publish
+from .retire import retire
+
+_PREFLIGHT_THREADS = 8
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """One executed instant.
+
+    `rows` and `bytes_written`: of the base files written; `rows_read`: rows of the base files and entries of the logs
+    merged, `bytes_read`: of these files, but for base files that a cleaner took before this was counted.
+    """
+
+    instant: str
+    attempt: int
+    file_groups: int
+    rows: int
+    bytes_written: int
+    rows_read: int
+    bytes_read: int
+    seconds: float
+    resumed: bool
+
+
+def pending_instants(table: Table, only: str | None = None) -> tuple[str, ...]:
+    """Pending compactions and log compactions, earliest first; UsageError when `only` is not one of them."""
+    pending = tuple(i.requested_time for i in table.load_timeline().pending_merges)
+    if only is None:
+        return pending
+    if only not in pending:
+        raise UsageError(
+            "not a pending compaction",
+            path=table.storage.base_path,
+            instant=only,
+            expected=", ".join(pending) or "none is pending",
+            todo="`timeline show TABLE` lists the instants.",
+        )
+    return (only,)
+
+
+def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseError]:
+    """What would be refused, found before anything in the table is touched: the error of each such instant.
+
+    MissingFileError: a plan names a file that is not there. UnsupportedError: a log block cannot be merged. Only
+    headers of log blocks are read. A decided instant is not asked: publishing it reads none. Raises what concerns them
+    all: the table's schema, say, or ClockError where this process may choose no completion time.
+    """
+    refused: dict[str, PhantombaseError] = {}
+    plans: dict[str, CompactionPlan] = {}
+    for instant in instants:
+        with _noted(refused, instant):
+            if find_go(table.storage, instant) is None:
+                plans[instant] = table.compaction_plan(instant)
+    if not plans:
+        return refused
+    try:
+        view = consistent(lambda: table.reload().load_plan_view(plans.values()))
+    except PhantombaseError:
+        if len(plans) == 1:
+            raise
+        # Trouble in the partitions of one plan is nothing to the others: each by itself.
+        for instant in plans:
+            with _noted(refused, instant):
+                refused |= preflight(table, [instant])
+        return refused
+    if table.layout.has_completion_times:
+        table.times.check_zone(view.timeline)
+    schema = table.schema(table.schema_text(view.timeline))
+    rules = slice_rules(table, view.timeline, schema)
+    with ThreadPoolExecutor(_PREFLIGHT_THREADS) as pool:
+        for instant, plan in plans.items():
+            with _noted(refused, instant):
+                inputs = planned_inputs(table, view, plan, instant, rules)
+                list(pool.map(lambda one: check_slice(table.storage, one.slice, rules), inputs))
+    return refused
+
+
+@contextmanager
+def _noted(refused: dict[str, PhantombaseError], instant: str) -> Iterator[None]:
+    try:
+        yield
+    except PhantombaseError as error:
+        refused[instant] = error
+
+
+def compact_instant(
+    table: Table,
+    instant: str,
+    *,
+    lock: TableLock,
+    runner: Runner,
+    progress: SliceProgress,
+    output: OutputOptions,
+    options: AttemptOptions,
+    limit: Limit | None = None,
+    tell: Callable[[WorkNote], None] = lambda _: None,
+    aside: Aside = stay,
+) -> Compacted:
+    """Brings one pending compaction to its end; the caller holds the claim.
+
+    A decision made by an attempt that died is published; otherwise a new attempt is opened, staged and decided.
+    StoppedError: the limit was reached before the decision; the attempt stays without fate, for the next run to adopt.
+    `tell` hears what the heartbeat says, as it changes. `aside`: where it waits for writes.
+    """
+    started = time.monotonic()
+    table = table.reload()
+    check_keepable(table, moves_rows=False)
+    storage = table.storage
+    limit = limit or Limit()
+    work = find_go(storage, instant) or open_attempt(table, instant, options)
+    note = WorkNote(attempt=work.attempt if isinstance(work, Go) else work.number, since_ms=clock_ms())
+
+    def noted(**numbers: int) -> None:
+        nonlocal note
+        note = replace(note, **numbers)
+        tell(note)
+
+    noted()
+    with heartbeat(storage, instant, options.heartbeat_s, note=lambda: note.to_note()):
+        if isinstance(work, Go):
+            go = work
+        else:
+            watch = ForeignWatch(table, instant, work.number, work.trace, options.foreign_look_s)
+
+            def check() -> None:
+                limit.check()
+                watch.check()
+
+            def checked(done: int, total: int) -> None:
+                check()
+                noted(done=done, total=total)
+                progress(done, total)
+
+            def run(tasks: list[SliceTask]) -> list[SliceDone]:
+                size = sum(t.slice.base_bytes + t.slice.log_bytes for t in tasks)
+                noted(done=0, total=len(tasks), bytes=size)
+                return runner(storage, tasks, checked)
+
+            @contextmanager
+            def waiting() -> Iterator[bool]:
+                noted(waiting=1)
+                with aside() as is_patient:
+                    yield is_patient
+                noted(waiting=0)
+
+            with _taken_over_is_said(storage, work):
+                probe_partitions(storage, table.views.planned_partitions([work.plan]))
+                done, schema = stage(table, work, output, options, run, check, waiting)
+                go = decide_go(table, work, done, schema, lock)
+        publish(table, go, lock)
+        retire(table, go)
+    result = _summary(storage, go, time.monotonic() - started, resumed=isinstance(work, Go))
+    _log.info(
+        "compacted",
+        instant=instant,
+        attempt=go.attempt,
+        file_groups=result.file_groups,
+        rows=result.rows,
+        seconds=round(result.seconds, 2),
+    )
+    return result
+
+
+@contextmanager
+def _taken_over_is_said(storage: Storage, attempt: Attempt) -> Iterator[None]:
+    """Whatever an attempt trips over once somebody took it over (files retired under its hands) is AttemptDeadError."""
+    try:
+        yield
+    except PhantombaseError as error:
+        try:
+            fate = read_fate(storage, attempt.instant, attempt.number)
+        except MalformedError:  # by whom it was taken over, if so, is unknown
+            raise error from None
+        if fate is None or fate.kind == GO or isinstance(error, AttemptDeadError):
+            raise
+        raise attempt_dead(attempt.instant, attempt.number, fate) from error
+
+
+def _summary(storage: Storage, go: Go, seconds: float, *, resumed: bool) -> Compacted:
+    commit = decode_commit(go.content, go.completed_path)
+    stats = [s for part in commit.partition_to_write_stats.values() for s in part]
+    books = decode_books(commit.extra_metadata[LEDGER], go.completed_path)
+    bases = [storage.find(b.path(b.base)) for b in books if b.base is not None]
+    return Compacted(
+        instant=go.instant,
+        attempt=go.attempt,
+        file_groups=len(stats),
+        rows=sum(s.num_writes for s in stats),
+        bytes_written=sum(s.file_size_in_bytes for s in stats),
+        rows_read=sum(b.ledger.base_rows + b.ledger.log_entries for b in books),
+        bytes_read=sum(e.size for e in bases if e is not None) + sum(s.total_log_size_compacted for s in stats),
+        seconds=seconds,
+        resumed=resumed,
+    )

@@ -1,0 +1,100 @@
+"""The decision of an attempt: in the table lock, nothing has changed, then `go` once and for all."""
+
+from __future__ import annotations
+
+import uuid
+
+from phantombase.timeline.errors import ConflictError, MissingFileError
+from phantombase.timeline.format.commit_metadata import encode as encode_commit
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.layout import Layout, Slicing
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.table.table import Table, TableSchema
+
+from ..decisions.commit import compaction_commit, log_compaction_commit
+from ..decisions.completed import completed_compaction
+from ..decisions.hudi_executors import ForeignWatch
+from ..decisions.standing import refuse, standing_of
+from ..records.fate import Go, Placement, write_fate
+from ..records.reserved import reserve
+from ..records.slice_done import SliceDone
+from .attempt import Attempt
+from .publish import check_unchanged
+
+
+def decide_go(table: Table, attempt: Attempt, done: list[SliceDone], schema: TableSchema, lock: TableLock) -> Go:
+    """The decision, in the table lock. ConflictError, AttemptDeadError: nothing is published."""
+    with lock.hold("decide a compaction"):
+        check_unchanged(table, attempt.table_version, attempt.instant)
+        _check_undisturbed(table, attempt)
+        timeline = table.load_timeline()
+        completion = table.completion_time(timeline)
+        go = build_go(
+            table.layout, attempt, done, schema, completion, table.config.timeline_folder, oldest=timeline.start
+        )
+        # A write that was merged may have been rolled back since the view was taken.
+        refuse(table, go.instant, standing_of(table, go))
+        if completion is not None:
+            reserve(table.storage, attempt.instant, attempt.number, completion)
+        write_fate(table.storage, attempt.instant, attempt.number, go.to_json(), go.nonce)
+        return go
+
+
+def _check_undisturbed(table: Table, attempt: Attempt) -> None:
+    instant = attempt.instant
+    try:
+        table.compaction_plan(instant)
+    except MissingFileError as error:
+        raise ConflictError(
+            "this compaction was unscheduled, or rolled back and removed, meanwhile",
+            path=error.path,
+            instant=instant,
+            todo="This attempt published nothing.",
+        ) from error
+    done = completed_compaction(table, instant)
+    if done is not None:
+        raise ConflictError("somebody else completed this compaction", path=table.instant_path(done), instant=instant)
+    ForeignWatch(table, instant, attempt.number, attempt.trace).look()
+
+
+def build_go(
+    layout: Layout,
+    attempt: Attempt,
+    done: list[SliceDone],
+    schema: TableSchema,
+    completion: str | None,
+    timeline_folder: str,
+    *,
+    oldest: str,
+) -> Go:
+    """The go record (pure but for its nonce)."""
+    completed = Instant(
+        requested_time=attempt.instant, action=attempt.plan.action, state=State.COMPLETED, completion_time=completion
+    )
+    commit = log_compaction_commit if attempt.plan.merges_logs else compaction_commit
+    placements = tuple(
+        Placement(staged=d.staged, final=d.final, size=d.size, output=d.output)
+        for d in done
+        if d.staged is not None and d.final is not None
+    )
+    return Go(
+        instant=attempt.instant,
+        attempt=attempt.number,
+        nonce=uuid.uuid4().hex,
+        table_version=attempt.table_version,
+        completion_time=completion,
+        completed_path=f"{timeline_folder}/{layout.file_name(completed)}",
+        content=encode_commit(commit(done, schema.commit_text), layout.encoding),
+        placements=placements,
+        merged=tuple(sorted({instant for d in done for instant in d.merged or ()})),
+        oldest=oldest,
+        passed=_passed(layout, attempt, done),
+    )
+
+
+def _passed(layout: Layout, attempt: Attempt, done: list[SliceDone]) -> tuple[str, ...]:
+    """File groups without inputs: replaced. Should their replace commit be rolled back before this is published, their
+    logs on the plan's slice would hide what lies below; on version 6 only, elsewhere no log is named after it."""
+    if attempt.plan.merges_logs or layout.slicing is not Slicing.BY_BASE_INSTANT:
+        return ()
+    return tuple(f"{d.partition}/{d.file_id}" for d in done if not d.inputs)

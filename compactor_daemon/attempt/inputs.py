@@ -1,0 +1,169 @@
+"""What a plan has to merge, as the view holds it (closure): never less than the plan, and never what came later.
+
+What the plan names and is not there belongs to a file group that was replaced, or to a write that was rolled back or
+restored away: then there is nothing to do; else it is lost: an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from phantombase.timeline.errors import BarrierError, MissingFileError, StalePlanError
+from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan
+from phantombase.timeline.format.file_name import LogFileName
+from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.planning.log_compaction import planned_pieces
+from phantombase.timeline.planning.log_runs import LogPiece, folds_exactly, runs_of
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import FileGroup, FileSlice, TableView, input_names, slice_before
+
+from ..execution.log_task import LogOutput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """What becomes one file: a slice, or with `log` some of its log files. `slice` without any file: nothing."""
+
+    slice: FileSlice
+    log: LogOutput | None = None
+
+
+def planned_inputs(table: Table, view: TableView, plan: CompactionPlan, instant: str, rules: SliceRules) -> list[Input]:
+    """What an instant has to merge, in plan order. MissingFileError: the plan names a file that is not there.
+
+    A compaction: all logs the view holds before the instant; more than the plan is merged too. A log compaction: the
+    planned logs, which readers put in one place; what came later has another. StalePlanError, BarrierError: they are
+    no neighbours any more, or may be none because of a pending write.
+    """
+    groups = view.by_key()
+    found = ((o, groups.get((o.partition_path, o.file_id))) for o in plan.operations)
+    if plan.merges_logs:
+        return [_planned_logs(table, view, group, o, instant, rules) for o, group in found]
+    return [Input(slice=_closed(view, group, instant, o)) for o, group in found]
+
+
+def has_barrier(table: Table, plan: CompactionPlan) -> bool:
+    """Whether writes that pend when the plan is visible must end before it is carried out.
+
+    Not for log compactions from version 8 on: a write that may come between the planned files is a conflict at once
+    (`planned_inputs`), and all others have their place before or behind them, whenever they complete.
+    """
+    return not plan.merges_logs or table.layout.slicing is Slicing.BY_BASE_INSTANT
+
+
+def _closed(view: TableView, group: FileGroup | None, instant: str, operation: CompactionOperation) -> FileSlice:
+    if (operation.partition_path, operation.file_id) in view.facts.replaced:
+        # Nobody reads it. What is placed there after its cleaning comes to light once the replace commit is archived.
+        return _without_files(operation)
+    slice_ = slice_before(group, instant) if group is not None else None
+    have = set(input_names(slice_)) if slice_ is not None else set()
+    base = [operation.data_file_path] if operation.data_file_path else []
+    want = {*base, *(log for log in operation.delta_file_paths if not _is_rolled_back(view, log))}
+    if want - have or (slice_ is None and base):
+        raise _missing(view, operation, instant, want, have)
+    return slice_ or _without_files(operation)
+
+
+def _is_rolled_back(view: TableView, log: str) -> bool:
+    """Whether the write that a log is named after neither counts nor pends: rollbacks and restores remove such logs.
+
+    On version 6 the name says nothing of the write, and a rollback leaves the file where it is.
+    """
+    timeline = view.timeline
+    if timeline.layout.slicing is Slicing.BY_BASE_INSTANT:
+        return False
+    write = LogFileName.parse(log).instant
+    known = timeline.is_committed(write) or write in timeline.pending_writes
+    return not known and not timeline.needs_archive(write)
+
+
+def _planned_logs(
+    table: Table,
+    view: TableView,
+    group: FileGroup | None,
+    operation: CompactionOperation,
+    instant: str,
+    rules: SliceRules,
+) -> Input:
+    wanted = set(operation.delta_file_paths)
+    home = next((s for s in group.slices if wanted & set(input_names(s))), None) if group is not None else None
+    is_replaced = (operation.partition_path, operation.file_id) in view.facts.replaced
+    if is_replaced or (group is not None and _is_compacted(group, home, operation)):
+        return Input(slice=_without_files(operation))  # nobody reads these logs any more: nothing to do
+    have = set(input_names(home)) if home is not None else set()
+    if home is None or wanted - have:
+        raise _missing(view, operation, instant, wanted, have)
+    pieces, bottom = _neighbours(table, view, home, operation, instant, rules)
+    files = {f for p in pieces for f in (*p.files, *p.replaced)}
+    by_name = table.layout.slicing is Slicing.BY_BASE_INSTANT
+    version = max(log.name.version for log in home.logs) + 1 if by_name else 1
+    output = LogOutput(
+        instant=home.base_instant if by_name else instant,
+        version=version,
+        fold=folds_exactly(rules, pieces, bottom=bottom),
+    )
+    return Input(slice=replace(home, base=None, logs=tuple(log for log in home.logs if log in files)), log=output)
+
+
+def _neighbours(
+    table: Table, view: TableView, home: FileSlice, operation: CompactionOperation, instant: str, rules: SliceRules
+) -> tuple[tuple[LogPiece, ...], bool]:
+    """See `planned_pieces`. BarrierError: but for pending writes, which may come between, they can be merged."""
+    writes = view.timeline.pending_delta_commits
+    try:
+        return planned_pieces(runs_of(table.storage, home, rules, writes), operation, instant)
+    except StalePlanError:
+        if not writes:
+            raise
+    planned_pieces(runs_of(table.storage, home, rules, ()), operation, instant)
+    raise BarrierError(
+        "a pending write may come between the planned log files",
+        path=f"{operation.partition_path}/{operation.file_id}",
+        instant=instant,
+        found=", ".join(i.requested_time for i in writes),
+        todo="Let the writer finish; if it is dead, the next Hudi writer rolls it back. Then run again.",
+    )
+
+
+def _is_compacted(group: FileGroup, home: FileSlice | None, operation: CompactionOperation) -> bool:
+    """Whether a base file was made of the planned logs meanwhile: Hudi plans file groups in pending log compactions."""
+    since = home.base_instant if home is not None else operation.base_instant_time or ""
+    return any(s.base is not None and s.base_instant > since for s in group.slices)
+
+
+def _without_files(operation: CompactionOperation) -> FileSlice:
+    return FileSlice(
+        partition=operation.partition_path,
+        file_id=operation.file_id,
+        base_instant=operation.base_instant_time or "",
+        base=None,
+        logs=(),
+    )
+
+
+def _missing(
+    view: TableView, operation: CompactionOperation, instant: str, want: set[str], have: set[str]
+) -> MissingFileError:
+    gone = (
+        "Where it is gone for ever, restore the table with Hudi to an instant before the plan: logs that were written "
+        "since show with the plan alone, so it cannot be taken back."
+        if _is_written_under(view, instant)
+        else f"Where it is gone on purpose, take the plan back: compactor-daemon unschedule TABLE {instant}."
+    )
+    return MissingFileError(
+        "the compaction plan names a file that is not there",
+        path=f"{operation.partition_path}/{min(want - have, default=operation.file_id)}",
+        instant=instant,
+        expected=f"{len(want)} files of file group {operation.file_id}",
+        found=f"{len(want & have)} of them",
+        todo=f"Restore the file: compacting without it would lose its rows. {gone}",
+    )
+
+
+def _is_written_under(view: TableView, instant: str) -> bool:
+    """Version 6: whether a log lies on the slice that a plan opens; without the plan no reader finds it."""
+    if view.timeline.layout.slicing is not Slicing.BY_BASE_INSTANT:
+        return False
+    planned = (group for group in view.groups if group.pending_compaction == instant)
+    return any(slice_.logs for group in planned for slice_ in group.slices if slice_.base_instant == instant)

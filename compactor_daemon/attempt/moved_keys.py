@@ -1,0 +1,116 @@
+"""Keys that a pending plan has made writers put elsewhere: without the plan the next upsert would double them.
+
+    F    base with key k; the plan's logs delete k
+    C    pending: an upsert of k under the key index finds it nowhere (F's next base file will lack it) and puts it into
+         a new or small base file G
+    C unscheduled: F's base file still holds k, and so does G's. Both read right, since F's log deletes k. But a
+         look-up goes by base files: the next upsert of k goes to F and to G, and F's row is there again
+
+The same with Hudi's SIMPLE and BLOOM indexes. Once C, or a later plan on F, is pending or executed, k lies in G alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from phantombase.timeline.arrow.key_lookup import KeyLookup
+from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.errors import BarrierError, ConflictError
+from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.read.slice_stream import SliceStream, base_tables
+from phantombase.timeline.read.table_read import slice_rules
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import BaseFile, FileSlice, TableView, is_replaced, latest_base, slice_before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovableKeys:
+    """Where keys may have been moved from and to; equal ones give equal answers.
+
+    `sources`: slices under the plan that have a base file and a log that may delete. `targets`: base files younger
+    than the plan, by partition of the sources. `pending`: delta commits that may still bring more, where there is
+    a source.
+    """
+
+    sources: tuple[FileSlice, ...]
+    targets: Mapping[str, tuple[BaseFile, ...]]
+    pending: tuple[str, ...]
+
+
+def movable_keys(view: TableView, instant: str, deletes: Callable[[str], bool]) -> MovableKeys:
+    """What a view says of a plan (pure). `deletes`: whether the log file at a path may delete."""
+    under = (slice_before(g, instant) for g in view.groups if g.pending_compaction == instant)
+    sources = tuple(s for s in under if s is not None and s.base and any(deletes(log.path) for log in s.logs))
+    targets: defaultdict[str, list[BaseFile]] = defaultdict(list)
+    for group in view.groups:
+        base = latest_base(group)
+        if base is not None and base.name.instant > instant and not is_replaced(group, view.facts):
+            targets[group.partition].append(base)
+    partitions = {s.partition for s in sources}
+    return MovableKeys(
+        sources=sources,
+        targets={p: tuple(of) for p, of in targets.items() if p in partitions},
+        pending=tuple(i.requested_time for i in view.timeline.pending_delta_commits) if sources else (),
+    )
+
+
+def refuse_moved(table: Table, view: TableView, instant: str, keys: MovableKeys) -> None:
+    """ConflictError: a deleted key of a source is in a target. BarrierError: a pending write may put one there.
+
+    Reads key columns only, one base file's keys in memory at a time; not for under the lock. Without meta columns
+    nobody looks keys up by file.
+    """
+    if not table.config.populate_meta_fields or not (keys.pending or keys.targets):
+        return
+    rules = slice_rules(table, view.timeline, table.schema(table.schema_text(view.timeline)))
+    for source in keys.sources:
+        targets = keys.targets.get(source.partition, ())
+        if not (keys.pending or targets):
+            continue
+        gone = _deleted_keys(table, source, rules)
+        if len(gone) and keys.pending:
+            raise BarrierError(
+                "a pending write may put keys elsewhere that this plan deletes",
+                path=f"{source.partition}/{source.file_id}",
+                instant=instant,
+                expected="no pending delta commit",
+                found=", ".join(keys.pending),
+                todo="Let it complete, or be rolled back, then run again.",
+            )
+        lookup = KeyLookup(gone)
+        for target in targets if len(gone) else ():
+            for batch in _keys_of(table, target, rules):
+                at = lookup.find(batch)
+                if (at >= 0).any():
+                    raise ConflictError(
+                        "keys that this plan deletes were written elsewhere since; without the plan they would double",
+                        path=target.path,
+                        instant=instant,
+                        expected=f"no key in it that {source.base.path if source.base else source.file_id} holds too",
+                        found=repr(gone[int(at[at >= 0][0])].as_py()),
+                        todo="Execute this compaction (compactor-daemon compact): then they are in one place.",
+                    )
+
+
+def _deleted_keys(table: Table, source: FileSlice, rules: SliceRules) -> pa.StringArray:
+    """Keys of a slice's base file that its logs delete."""
+    assert source.base is not None
+    chunks = list(_keys_of(table, source.base, rules))
+    held = pc.unique(pa.chunked_array(chunks, pa.string()))
+    lookup, lives = KeyLookup(held), np.zeros(len(held), np.bool_)
+    for batch in SliceStream(table.storage, source, rules, (RECORD_KEY,)).batches():
+        at = lookup.find(batch.column(0))
+        lives[at[at >= 0]] = True
+    return held.filter(pa.array(~lives))
+
+
+def _keys_of(table: Table, base: BaseFile, rules: SliceRules) -> Iterator[pa.StringArray]:
+    schema = pa.schema([rules.schema.field(RECORD_KEY)])
+    for rows, _ in base_tables(table.storage, base.path, schema, rules.batch_rows):
+        yield from rows.column(RECORD_KEY).chunks

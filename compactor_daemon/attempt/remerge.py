@@ -1,0 +1,67 @@
+"""Merges one file of a decided compaction again, when the published file and its staged copy are both lost.
+
+Its inputs live until a clean. The commit names sizes and books, so the new file must have both. The decision
+names the options the file was written with, and the same rows under the same options give them. Another library may
+not, and then the instant stays as it is and says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from phantombase.timeline.audit.books import LEDGER, decode_books
+from phantombase.timeline.errors import StorageError
+from phantombase.timeline.format.commit_metadata import decode as decode_commit
+from phantombase.timeline.format.file_name import LogFileName, parse_data_file
+from phantombase.timeline.instants.attempt_names import attempt_folder
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.table.table import Table
+
+from ..execution.slice_task import compact_slice
+from ..records.fate import OK, Go, Placement
+from .attempt import merge_rules, tasks_for
+from .inputs import planned_inputs
+
+_TODO = "Run again with the release that decided, and the libraries it had."
+_TODO_UNKNOWN = (
+    "The decision does not tell the options it was made with, so the defaults were taken. Run the release that "
+    "decided, with the codec, bloom, row group and memory options it had."
+)
+
+
+def merge_again(table: Table, go: Go, placement: Placement) -> str:
+    """The path of a new staged file for one placement of a decision.
+
+    MissingFileError: an input is gone too. StorageError: the new file is not the decided one.
+    """
+    plan, output = table.compaction_plan(go.instant), placement.output or OutputOptions()
+    name = parse_data_file(placement.final.rpartition("/")[2])
+    assert name is not None
+    position, attempt = (int(part) for part in str(name.token).split("-")[:2])
+    operation = plan.operations[position]
+    view = table.load_plan_view([replace(plan, operations=(operation,))], pending=go.instant)
+    said = decode_commit(go.content, go.completed_path).extra_metadata
+    schema = table.schema(said["schema"])
+    rules = merge_rules(table, view, schema, output)
+    (one,) = planned_inputs(table, view, replace(plan, operations=(operation,)), go.instant, rules)
+    if one.log is not None and isinstance(name, LogFileName):  # logs that came since have taken the next version
+        one = replace(one, log=replace(one.log, version=name.version))
+    (task,) = tasks_for([(position, one)], rules, schema, output, instant=go.instant, attempt=attempt)
+    storage = table.storage
+    storage.delete(f"{attempt_folder(go.instant, attempt)}/{position}{OK}")  # it names the lost file
+    done = compact_slice(storage, task)
+    books = {b.key: b for b in decode_books(said[LEDGER], go.completed_path)}
+    same = (done.final, done.size, done.ledger) == (placement.final, placement.size, books[one.slice.key].ledger)
+    if done.staged is None or not same:
+        if done.staged is not None:
+            storage.delete(done.staged)
+        raise StorageError(
+            "a published base file is lost, and merged again it is not the one that was decided",
+            path=placement.final,
+            instant=go.instant,
+            expected=f"{placement.size} bytes and the books of the commit",
+            found=f"{done.size} bytes",
+            todo=f"{_TODO if placement.output is not None else _TODO_UNKNOWN} "
+            "Until then nothing of the compaction is removed.",
+        )
+    return done.staged

@@ -1,0 +1,34 @@
+"""Tells a fleet that a plan was requested, so that an idle daemon claims it at once instead of at its next poll."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import structlog
+
+from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.table.table import Table
+
+from ..zookeeper.session import ZooKeeperOptions
+from .claims import find_table_id
+from .zookeeper_claims import claims_of
+
+_log = structlog.get_logger()
+
+_CONNECT_S = 3.0
+"""A writer does not wait longer for daemons that find its plan by themselves."""
+
+
+def ring(table: Table, instant: str, zookeeper: ZooKeeperOptions) -> None:
+    """Wakes the daemons of a table. Never raises: the plan stands, and a poll finds it too.
+
+    Nothing to do for a table that no fleet has served yet.
+    """
+    try:
+        name = find_table_id(table.storage)
+        if name is not None:
+            soon = replace(zookeeper, connect_timeout_s=min(zookeeper.connect_timeout_s, _CONNECT_S))
+            with claims_of(soon, name) as claims:
+                claims.ring(instant)
+    except PhantombaseError as error:
+        _log.warning("fleet_not_woken", table=table.storage.base_path, instant=instant, error=str(error))

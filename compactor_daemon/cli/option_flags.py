@@ -1,0 +1,229 @@
+"""Command line options made of the fields of option dataclasses, and the same options in a file or under Hudi's names.
+
+One home for each option: its dataclass has default, help and validation. A command takes the dataclasses:
+
+    @offers
+    def compact(table: TablePath, output: OutputOptions = OutputOptions(),
+                attempt: Annotated[AttemptOptions, Only("barrier_s")] = AttemptOptions()) -> None: ...
+
+On the command line each has its fields in its place: `--codec`, `--bloom`, ..., `--barrier`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
+from enum import Enum
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import typer
+
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.parquet.output_options import OutputOptions, parse_bytes
+from phantombase.timeline.planning.options import ScheduleOptions
+
+from ..hudi_conf import SCHEDULE_CONF, parse_hudi_conf, parse_schedule_conf
+from ..options import print_bytes
+from .parameters import said_once
+
+_CONFIG = Annotated[
+    str | None, typer.Option(metavar="FILE", help="a TOML file; its table `schedule` has these options by their names")
+]
+_CONF = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="an option under Hudi's own name (README)")]
+
+
+class Only:
+    """The fields of an option dataclass that a command offers; the others keep their defaults."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+
+def offers(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command an option for each field of the option dataclasses among its parameters; these have defaults.
+
+    ScheduleOptions bring `--config` as well, and both these and OutputOptions `--conf`. UsageError: an option is given
+    twice and differs.
+    """
+    own = inspect.signature(command, eval_str=True).parameters
+    hints = get_type_hints(command, include_extras=True)
+    groups = {n: g for n, p in own.items() if (g := _group(hints[n], p.default)) is not None}
+    kinds = {group.kind for group in groups.values()}
+    params: dict[str, inspect.Parameter] = {}
+    for name, param in own.items():
+        made = groups[name].params() if name in groups else [param.replace(annotation=hints[name])]
+        for one in made:  # what two bring, such as --conf, stands with the second
+            params.pop(one.name, None)
+            params[one.name] = one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        typed = {name: group.typed(given) for name, group in groups.items()}
+        pairs, file = given.pop("conf", None) or [], given.pop("config", None)
+        for name, group in groups.items():
+            given[name] = group.built(typed[name], _conf_of(group.kind, kinds, pairs), file)
+        command(**given)
+
+    run.__signature__ = inspect.Signature(list(params.values()))  # type: ignore[attr-defined]
+    run.__annotations__ = {name: p.annotation for name, p in params.items()}
+    return run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """The options of one dataclass: what they are where nothing is given, and the fields offered, by flag."""
+
+    default: Any
+    fields: Mapping[str, Field[Any]]
+
+    @property
+    def kind(self) -> type:
+        """The dataclass."""
+        return type(self.default)
+
+    def params(self) -> list[inspect.Parameter]:
+        """The command's parameters, in the order of the fields."""
+        many = self.kind in _SEVERAL_ENTRANCES
+        made = [(flag, *_param(self.kind, f, getattr(self.default, f.name), many)) for flag, f in self.fields.items()]
+        made += [(name, annotation, None) for name, annotation in _SEVERAL_ENTRANCES.get(self.kind, {}).items()]
+        return [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for name, annotation, default in made
+        ]
+
+    def typed(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Takes what was typed out of the command's arguments; as fields."""
+        found = {field: given.pop(flag) for flag, field in self.fields.items()}
+        return {f.name: _value(self.kind, f, value) for f, value in found.items() if value not in (None, [])}
+
+    def built(self, typed: Mapping[str, Any], pairs: list[str], file: str | None) -> Any:
+        """The dataclass, of all entrances. `pairs`: under Hudi's names."""
+        entrances = [typed]
+        if self.kind is OutputOptions:
+            entrances.append(parse_hudi_conf(pairs))
+        if self.kind is ScheduleOptions:
+            in_file = _read(file)
+            strategies = typed.get("strategies") or in_file.get("strategies") or ()
+            entrances += [parse_schedule_conf(pairs, strategies), in_file]
+        return replace(self.default, **said_once(*entrances))
+
+
+_SEVERAL_ENTRANCES: dict[type, dict[str, Any]] = {
+    ScheduleOptions: {"config": _CONFIG, "conf": _CONF},
+    OutputOptions: {"conf": _CONF},
+}
+"""Dataclasses whose options are given in other ways, too, and the parameters for these."""
+
+
+def _group(hint: Any, default: Any) -> _Group | None:
+    """The options a parameter stands for, None where it is an option or an argument itself."""
+    kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    if not is_dataclass(kind):
+        return None
+    only = next((mark.names for mark in marks if isinstance(mark, Only)), None)
+    offered = [f for f in fields(kind) if f.name in only] if only is not None else fields(kind)
+    return _Group(default=default, fields={_flag(f): f for f in offered})
+
+
+def _conf_of(kind: type, kinds: set[type], pairs: list[str]) -> list[str]:
+    """The pairs that are for one dataclass; what none knows is refused by the one that gets it."""
+    if not kinds >= _SEVERAL_ENTRANCES.keys():
+        return pairs
+    return [p for p in pairs if (p.partition("=")[0] in SCHEDULE_CONF) == (kind is ScheduleOptions)]
+
+
+def _read(path: str | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        with open(path, "rb") as file:
+            document = tomllib.load(file)
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise UsageError("unreadable configuration file", path=path, found=str(error)) from error
+    by_name = {_flag(f): f for f in fields(ScheduleOptions)}
+    table = document.pop("schedule", {})
+    given = {str(name).replace("-", "_"): value for name, value in table.items()} if isinstance(table, dict) else {}
+    if isinstance(table, dict) and len(given) < len(table):
+        raise UsageError("an option is given twice", path=path, found=", ".join(table))
+    unknown = [*document, *(name for name in given if name not in by_name)]
+    if unknown or not isinstance(table, dict):
+        raise UsageError(
+            "not an option in a configuration file",
+            path=path,
+            expected="[schedule] with " + ", ".join(by_name),
+            found=", ".join(unknown) or "no table",
+        )
+    return {by_name[name].name: _value(ScheduleOptions, by_name[name], value) for name, value in given.items()}
+
+
+def _flag(field: Field[Any]) -> str:
+    """The option's name: without its unit, which the help and the value tell."""
+    return str(field.metadata["flag"] or field.name.removesuffix("_s"))
+
+
+def _type(kind: type, field: Field[Any]) -> tuple[Any, bool]:
+    """The type of the value, or of one of several; whether there may be several."""
+    hint = get_type_hints(kind)[field.name]
+    if get_origin(hint) is tuple:
+        return get_args(hint)[0], True
+    options = [t for t in get_args(hint) if t is not NoneType] or [hint]
+    return options[0], False
+
+
+def _param(kind: type, field: Field[Any], default: Any, many: bool) -> tuple[Any, Any]:
+    """The annotation of a command's parameter, and its default.
+
+    `many`: there are other entrances, so that None stands for what is not typed, and the help alone shows the default.
+    """
+    of, several = _type(kind, field)
+    text = field.metadata["size"] or get_origin(of) is tuple
+    metavar = field.metadata["metavar"] or (
+        "SIZE" if field.metadata["size"] else "SECONDS" if field.name.endswith("_s") else None
+    )
+    least = None if text else field.metadata["least"]
+    many = many or field.metadata["size"] or default == ()
+    shown = _shown(field, default) if many else True
+    option = typer.Option(help=field.metadata["help"], metavar=metavar, show_default=shown, min=least)
+    python = str if text else of
+    optional = many or default is None
+    plain: Any = list[python] if several else python  # type: ignore[valid-type]
+    return Annotated[plain | None if optional else plain, option], None if optional else default
+
+
+def _shown(field: Field[Any], default: Any) -> str | bool:
+    if default is None or default == ():
+        return False
+    if field.metadata["size"]:
+        return print_bytes(default)
+    return str(default).lower() if isinstance(default, bool) else str(getattr(default, "value", default))
+
+
+def _value(kind: type, field: Field[Any], given: Any) -> Any:
+    """What was typed or is in a file, as the field's value; UsageError where it is none."""
+    of, several = _type(kind, field)
+    if several:
+        return tuple(_one(field, of, v) for v in (given if isinstance(given, list) else [given]))
+    return _one(field, of, given)
+
+
+def _one(field: Field[Any], kind: Any, given: Any) -> Any:
+    if get_origin(kind) is tuple:
+        name, _, value = str(given).partition("=")
+        return name, value
+    if isinstance(given, kind) and not (kind is int and isinstance(given, bool)):
+        return given
+    if field.metadata["size"] and isinstance(given, str):
+        return parse_bytes(given)
+    if issubclass(kind, Enum):
+        try:
+            return kind(given)
+        except ValueError as error:
+            values = ", ".join(m.value for m in kind)
+            raise UsageError(f"not a value of {_flag(field)}", expected=values, found=repr(given)) from error
+    if kind is float and isinstance(given, int) and not isinstance(given, bool):
+        return float(given)
+    raise UsageError(f"not a value of {_flag(field)}", expected=kind.__name__, found=repr(given))

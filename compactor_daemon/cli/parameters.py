@@ -1,0 +1,52 @@
+"""Command line options that several commands share, and what is asked of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.parquet.output_options import OutputOptions
+
+from ..options import AttemptOptions, ExecuteOptions
+
+OUTPUT, EXECUTE, ATTEMPT, CLOCK = OutputOptions(), ExecuteOptions(), AttemptOptions(), ClockOptions()
+"""The defaults: each option's home is its dataclass."""
+
+TablePath = Annotated[str, typer.Argument(metavar="TABLE", help="base path of the table (the folder with .hoodie)")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
+Lock = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LOCK",
+        help="table lock shared with every writer and scheduler of the table: file:PATH or "
+        "zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY, as Hudi's ZookeeperBasedLockProvider",
+    ),
+]
+SoleWriter = Annotated[
+    bool, typer.Option(help="no other process writes to the table or schedules on it while this runs")
+]
+
+
+def check_writers_known(lock: str | None, sole_writer: bool, what: str, todo: str) -> None:
+    """UsageError unless it is said who else writes: those who share a lock, or nobody. `what` needs to know it."""
+    if (lock is None) == (not sole_writer):
+        raise UsageError(
+            what,
+            expected="one of --lock and --sole-writer",
+            found="both" if sole_writer else "neither",
+            todo=todo,
+        )
+
+
+def said_once(*said: Mapping[str, Any]) -> dict[str, Any]:
+    """Options from several entrances in one; UsageError when two of them name one and differ."""
+    found: dict[str, Any] = {}
+    for one in said:
+        if differing := [name for name in one if name in found and found[name] != one[name]]:
+            raise UsageError("an option is given twice with different values", found=", ".join(differing))
+        found |= one
+    return found

@@ -1,0 +1,202 @@
+"""What `compactor_daemon.status.status` computed, for a terminal (pure: plain dicts in, rich renderables out)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from phantombase.timeline.terminal.plain import Row, human_bytes, human_duration, moment, plural
+from phantombase.timeline.terminal.text_table import Column, RowsTable
+
+_NAMED = 2
+"""More compactions that wait for a write are counted, not named."""
+_STATES = {
+    "unknown": "bold red",
+    "unscheduled": "red",
+    "decided": "green",
+    "fallen": "red",
+    "running": "green",
+    "foreign": "magenta",
+    "parked": "bold red",
+    "backing off": "yellow",
+    "waiting": "cyan",
+}
+_SEVERITIES = {"danger": "bold red", "warning": "yellow", "info": "cyan"}
+
+
+def status(data: Row) -> Iterator[RenderableType]:
+    """What pends, why the rest waits, which writes hold it, and what was done lately."""
+    pending, writes, recent = data["pending"], data["writes"], data["recent"]
+    if data["claims_problem"]:
+        yield _said("claims unknown:", "bold red", data["claims_problem"])
+    if pending:
+        late = f", {data['overdue']:,} overdue" if data["overdue"] else ""
+        title = f"{plural(len(pending), 'pending compaction')}{late}"
+        yield RowsTable(title=title, columns=_PENDING_COLUMNS, rows=pending)
+        yield ""
+        yield from _reasons(pending)
+    else:
+        yield Text("No compaction is pending.")
+    if writes:
+        yield ""
+        yield RowsTable(title=plural(len(writes), "pending write"), columns=_WRITE_COLUMNS, rows=writes)
+        yield from _writers(writes)
+    if recent:
+        yield ""
+        yield RowsTable(title="completed lately", columns=_RECENT_COLUMNS, rows=recent)
+        for row in recent:
+            if row["problem"]:
+                yield _said("problem:", "bold red", f"{row['instant']}: {row['problem']}")
+    if data["beside_hudi"]:
+        yield ""
+        yield Text("beside Hudi", "bold")
+        for finding in data["beside_hudi"]:
+            severity = finding["severity"]
+            yield _said(f"{severity}:", _SEVERITIES[severity], f"{finding['what']} ({finding['found']})")
+            yield Text(f"  {finding['todo']}", "dim")
+
+
+def _reasons(pending: list[Row]) -> Iterator[RenderableType]:
+    for row in pending:
+        if row["why"]:
+            silent = f", silent for {human_duration(row['foreign']['silent_s'])}" if row["state"] == "foreign" else ""
+            yield _said(f"{row['state']}:", _style(row), f"{row['instant']}: {row['why']}{silent}")
+        if row["problem"]:
+            yield _said("problem:", "bold red", f"{row['instant']}: {row['problem']}")
+        if row["state"] == "parked":
+            yield Text(f"  compactor-daemon release TABLE {row['instant']} has it tried again", "dim")
+
+
+def _writers(writes: list[Row]) -> Iterator[RenderableType]:
+    dead = [row["instant"] for row in writes if row["alive"] is False and row["holds"]]
+    if dead:
+        yield _said("dead:", "red", f"{', '.join(dead)}: compactions wait until the next writer rolls it back")
+
+
+def claims(data: Row) -> Iterator[RenderableType]:
+    """Who works on what."""
+    if not data["claims"]:
+        yield Text("Nobody works on a compaction.")
+        return
+    yield RowsTable(title=plural(len(data["claims"]), "claim"), columns=_CLAIM_COLUMNS, rows=data["claims"])
+
+
+def released(data: Row) -> Iterator[RenderableType]:
+    """What `release` did."""
+    if data["attempt"] is not None:
+        files = plural(len(data["files"]), "file")
+        yield Text(f"taken back: attempt {data['attempt']} of {data['instant']} does not stand, {files} removed")
+        return
+    if data["failures"]:
+        yield Text(f"released {data['instant']}: {plural(data['failures'], 'failure')} forgotten, it is tried again")
+    else:
+        yield Text(f"nothing to release: {data['instant']} has no failures")
+
+
+def _said(word: str, style: str, text: str) -> Text:
+    return Text.assemble((word, style), f" {text}")
+
+
+# --- cells -------------------------------------------------------------------------------------------------------
+
+
+def _age(row: Mapping[str, Any]) -> Text | None:
+    if row["age_s"] is None:
+        return None
+    # Less than nothing: another clock or another time zone than the writer's.
+    text = "not yet begun" if row["age_s"] < 0 else human_duration(row["age_s"])
+    return Text(text, "bold red" if row.get("overdue") else "")
+
+
+def _count(key: str) -> Any:
+    return lambda row: None if row[key] is None else f"{row[key]:,}"
+
+
+def _duration(seconds: float | None) -> str | None:
+    return None if seconds is None else human_duration(seconds)
+
+
+def _state(row: Mapping[str, Any]) -> Text:
+    failures, text = row["failures"], row["state"]
+    if text == "backing off" and failures["next_try_s"] is not None:
+        text = f"try {failures['count'] + 1} in {human_duration(failures['next_try_s'])}"
+    elif text == "parked":
+        text = f"parked after {plural(failures['count'], 'failure')}"
+    return Text(text, _style(row))
+
+
+def _style(row: Mapping[str, Any]) -> str:
+    waits = row["state"] == "decided" and row["standing"] == "waits"
+    return "yellow" if waits else _STATES[row["state"]]
+
+
+def _who(work: Mapping[str, Any]) -> str | None:
+    if work["host"] is None:
+        return None
+    return f"{work['host']}:{work['pid']}"
+
+
+def _slices(work: Mapping[str, Any]) -> str | None:
+    return f"{work['done']:,} of {work['total']:,}" if work["total"] else None
+
+
+def _of_work(cell: Any) -> Any:
+    return lambda row: cell(row["work"]) if row["work"] else None
+
+
+def _alive(row: Mapping[str, Any]) -> Text:
+    if row["alive"] is None:
+        return Text("no heartbeat", "dim")
+    age = human_duration(max(0.0, row["heartbeat_s"]))
+    return Text(f"alive, beat {age} ago", "green") if row["alive"] else Text(f"dead, last beat {age} ago", "red")
+
+
+def _holds(row: Mapping[str, Any]) -> str | None:
+    return ", ".join(row["holds"]) or None if len(row["holds"]) <= _NAMED else plural(len(row["holds"]), "compaction")
+
+
+def _completed(row: Mapping[str, Any]) -> str | None:
+    when = moment(row["completion_time"]) if row["completion_time"] else None
+    return None if when is None else when.strftime("%Y-%m-%d %H:%M:%S")
+
+
+_PENDING_COLUMNS = (
+    Column(title="instant", cell=lambda row: row["instant"]),
+    Column(title="for", cell=_age),
+    Column(title="groups", cell=_count("file_groups"), right=True),
+    Column(title="size", cell=lambda row: human_bytes(row["input_bytes"]), right=True),
+    Column(title="state", cell=_state),
+    Column(title="by", cell=_of_work(_who), shorten=True),
+    Column(title="since", cell=_of_work(lambda work: _duration(work["for_s"]))),
+    Column(title="try", cell=_of_work(lambda work: None if work["attempt"] is None else str(work["attempt"]))),
+    Column(title="slices", cell=_of_work(_slices)),
+)
+_WRITE_COLUMNS = (
+    Column(title="instant", cell=lambda row: row["instant"]),
+    Column(title="state", cell=lambda row: row["state"]),
+    Column(title="for", cell=_age),
+    Column(title="writer", cell=_alive),
+    Column(title="process", cell=_who, shorten=True),
+    Column(title="waited for by", cell=_holds),
+)
+_RECENT_COLUMNS = (
+    Column(title="instant", cell=lambda row: row["instant"]),
+    Column(title="completed", cell=_completed),
+    Column(title="by", cell=lambda row: row["by"]),
+    Column(title="groups", cell=_count("file_groups"), right=True),
+    Column(title="rows", cell=_count("rows"), right=True),
+    Column(title="written", cell=lambda row: human_bytes(row["bytes_written"]), right=True),
+)
+_CLAIM_COLUMNS = (
+    Column(title="table", cell=lambda row: row["table"], shorten=True),
+    Column(title="instant", cell=lambda row: row["instant"]),
+    Column(title="by", cell=lambda row: row["holder"] or _who(row)),
+    Column(title="process", cell=_who, shorten=True),
+    Column(title="since", cell=lambda row: _duration(row["for_s"])),
+    Column(title="try", cell=lambda row: None if row["attempt"] is None else str(row["attempt"])),
+    Column(title="slices", cell=_slices),
+    Column(title="size", cell=lambda row: human_bytes(row["input_bytes"] or None), right=True),
+)

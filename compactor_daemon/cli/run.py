@@ -1,0 +1,164 @@
+"""`compactor-daemon run`: the daemon."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.locks.heartbeat import process_name
+from phantombase.timeline.option import help_of
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.terminal.console import EXIT_FAILED, configure_logging, emit
+from phantombase.timeline.terminal.plain import plural
+
+from ..daemon.assemble import open_daemon
+from ..daemon.dispatch import Rules, Stop
+from ..daemon.health import Health, serve
+from ..daemon.loop import Daemon, Summary
+from ..daemon.metrics import Metrics
+from ..daemon.table_on_storage import Settings
+from ..options import AttemptOptions, ExecuteOptions
+from ..state.failures import RetryOptions
+from .option_flags import Only, offers
+from .parameters import ATTEMPT, CLOCK, EXECUTE, OUTPUT, Json, Lock, check_writers_known
+from .zookeeper import ZOOKEEPER, ZooKeeperFlags
+
+_RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
+_KILLED = 128
+
+
+@offers
+def run_daemon(
+    tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="base paths of the tables")],
+    zookeeper: ZooKeeperFlags = ZOOKEEPER,
+    once: Annotated[bool, typer.Option("--once", help=help_of(Rules, "once"))] = False,
+    rules: Annotated[Rules, Only("max_concurrent", "order", "poll_s")] = _RULES,
+    on_term: Annotated[
+        Stop,
+        typer.Option(help="on SIGTERM or SIGINT: finish the instants at work, or hand them over to other daemons"),
+    ] = Stop.FINISH,
+    retry: Annotated[RetryOptions, Only("retries", "backoff_s")] = _RETRY,
+    schedule: Annotated[
+        bool, typer.Option("--schedule", help="also request compactions, when due; needs --lock or --sole-writer")
+    ] = False,
+    sole_writer: Annotated[
+        bool, typer.Option(help="with --schedule: only phantombase's own processes write to the tables")
+    ] = False,
+    requests: ScheduleOptions = _SCHEDULE,
+    lock: Lock = None,
+    execute: ExecuteOptions = EXECUTE,
+    output: OutputOptions = OUTPUT,
+    attempt: Annotated[AttemptOptions, Only("foreign_grace_s", "barrier_s")] = ATTEMPT,
+    clock: ClockOptions = CLOCK,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, metavar="PORT", help="serve /metrics (Prometheus), /healthz and /readyz there"),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Serve tables: execute their compactions as they are requested, until stopped.
+
+    Alone, or with `--zookeeper` as one of many daemons on machines that share the tables' file system. Each pending
+    instant is executed by one of them; when it dies, another goes on with what it had finished. What a dead, paused
+    or cut-off daemon does later cannot harm a table: storage decides who wins, not ZooKeeper.
+
+    SIGTERM or SIGINT stop it gracefully (`--on-term`), a second one at once.
+
+    Example: `compactor-daemon run /data/orders /data/rides --zookeeper zk1:2181,zk2:2181,zk3:2181`
+    """
+    configure_logging(json, verbose=False, quiet=False)
+    if not schedule and requests != _SCHEDULE:
+        raise UsageError("options of requests for compactions, and none is to be requested", todo="Add --schedule.")
+    if schedule:
+        check_writers_known(
+            lock,
+            sole_writer,
+            "scheduling needs to know who else writes to the tables",
+            "A plan made while an unseen write is running would lose that write's rows.",
+        )
+    settings = Settings(
+        who=process_name(),
+        output=output,
+        attempt=attempt,
+        retry=retry,
+        order=rules.order,
+        schedule=requests if schedule else None,
+        clock=clock,
+    )
+    with ExitStack() as stack:
+        servers = stack.enter_context(zookeeper.kept())
+        metrics = Metrics()
+        daemon = stack.enter_context(
+            open_daemon(
+                tables,
+                rules=replace(rules, once=once),
+                settings=settings,
+                execute=execute,
+                zookeeper=servers,
+                lock=lock,
+                observer=metrics,
+            )
+        )
+        if metrics_port is not None:
+            stack.enter_context(serve(metrics_port, metrics, lambda: _health(daemon)))
+        stack.enter_context(_signals(daemon, on_term))
+        summary = daemon.run()
+    emit(_data(summary), json, _render)
+    if summary.failed or summary.problems:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _health(daemon: Daemon) -> Health:
+    return Health(silent_s=daemon.silent_s, trouble=daemon.trouble)
+
+
+@contextmanager
+def _signals(daemon: Daemon, on_term: Stop) -> Iterator[None]:
+    """The first SIGTERM or SIGINT stops the daemon, the second ends the process where it is."""
+    heard = 0
+
+    def handle(number: int, _: FrameType | None) -> None:
+        nonlocal heard
+        heard += 1
+        if heard > 1:
+            os._exit(_KILLED + number)
+        daemon.stop(on_term)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _data(summary: Summary) -> dict[str, Any]:
+    return {
+        "compacted": [{"table": table, **asdict(done)} for table, done in summary.done],
+        "failed": [{"table": t, "instant": i, "error": e} for t, i, e in summary.failed],
+        "problems": summary.problems,
+        "left": {table: list(instants) for table, instants in summary.left.items()},
+    }
+
+
+def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    left = sum(len(instants) for instants in data["left"].values())
+    yield Text(
+        f"{plural(len(data['compacted']), 'compaction')} done, {len(data['failed'])} failed, {left} left pending"
+    )
+    for failed in data["failed"]:
+        yield Text(f"failed: {failed['table']} {failed['instant']}: {failed['error']}")
+    for table, problem in data["problems"].items():
+        yield Text(f"not served: {table}: {problem}")

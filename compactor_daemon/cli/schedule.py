@@ -1,0 +1,176 @@
+"""`compactor-daemon schedule`: requests a compaction, or shows what it would request and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.locks.table_lock import ProcessLock, TableLock, table_lock
+from phantombase.timeline.metadata_table.drop import drop_metadata_table
+from phantombase.timeline.planning.candidate import HAS_LOGS
+from phantombase.timeline.planning.notes import reasons_of
+from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
+from phantombase.timeline.planning.schedule import Requested, Scheduled, schedule_compaction
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.terminal.console import configure_logging, emit
+from phantombase.timeline.terminal.plain import human_bytes, plural
+from phantombase.timeline.terminal.text_table import Column, RowsTable
+
+from ..claims.doorbell import ring
+from .option_flags import offers
+from .parameters import CLOCK, Json, Lock, SoleWriter, TablePath, check_writers_known
+from .zookeeper import ZOOKEEPER, Fleet
+
+_SHOWN = 40
+"""File groups shown of each kind; JSON has all."""
+
+
+@offers
+def schedule(
+    table: TablePath,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="change nothing: show what would be picked, what not, and why")
+    ] = False,
+    lock: Lock = None,
+    sole_writer: SoleWriter = False,
+    drop_metadata_table_: Annotated[bool, typer.Option("--drop-metadata-table", help="see `compact --help`")] = False,
+    options: ScheduleOptions = PLAN_NOW,
+    clock: ClockOptions = CLOCK,
+    zookeeper: Fleet = ZOOKEEPER,
+    json: Json = False,
+) -> None:
+    """Request a compaction of every file group that has log files, or of as many as the limits allow.
+
+    With `--trigger` only when one is due, by Hudi's rules; a skipped one says why. With `--zookeeper` an idle daemon of
+    the fleet is told at once; without it daemons find the plan at their next poll. `--dry-run` shows the choice.
+
+    The plan must not race with writers, so say who else writes: `--lock` when all writers and schedulers
+    share that lock, `--sole-writer` when nobody else does.
+
+    Examples: `compactor-daemon schedule /data/orders --sole-writer`,
+    `compactor-daemon schedule /data/orders --max-file-slices 10 --dry-run`
+    """
+    configure_logging(json, verbose=False)
+    if dry_run and drop_metadata_table_:
+        raise UsageError("a dry run changes nothing", found="--drop-metadata-table")
+    if not dry_run:
+        check_writers_known(
+            lock,
+            sole_writer,
+            "scheduling needs to know who else writes to the table",
+            "A plan made while an unseen write is running would lose that write's rows. --dry-run needs neither.",
+        )
+    fleet = zookeeper.options()
+    opened = Table.open(table).with_clock(clock)
+    # A dry run leaves no trace, not even the lock's file.
+    held: TableLock = ProcessLock(opened.storage.location) if dry_run else table_lock(opened.storage, lock)
+    if drop_metadata_table_:
+        opened = drop_metadata_table(opened, held)
+    done = schedule_compaction(opened, held, options, dry_run=dry_run)
+    if fleet is not None and not dry_run:
+        for one in done.requested:
+            ring(opened, one.instant, fleet)
+    emit(_data(table, done, dry_run), json, _render)
+
+
+def _data(table: str, done: Scheduled, dry_run: bool) -> dict[str, Any]:
+    picked = [row for one in done.requested for row in _picked(one)]
+    data: dict[str, Any] = {
+        "table": table,
+        "instant": done.instant,
+        "file_groups": len(picked),
+        "why": done.why,
+        "plans": [
+            {"instant": r.instant, "action": r.plan.action, "file_groups": len(r.plan.operations)}
+            for r in done.requested
+        ],
+        "cannot_be_merged": [
+            {"partition": o.partition, "file_id": o.file_id, "why": o.why}
+            for o in (done.notes.unmergeable if done.notes else ())
+        ],
+    }
+    if dry_run:
+        data["instant"] = None
+        data["picked"] = picked
+        data["left_out"] = [{**asdict(o), "rule": o.rule.value} for o in done.notes.left] if done.notes else []
+        data["summary"] = done.notes.summary() if done.notes else None
+    return data
+
+
+def _picked(one: Requested) -> Iterable[dict[str, Any]]:
+    reasons = reasons_of(one.plan)
+    for operation in one.plan.operations:
+        key = "/".join((operation.partition_path, operation.file_id))
+        yield {
+            "instant": one.instant,
+            "action": one.plan.action,
+            "partition": operation.partition_path,
+            "file_id": operation.file_id,
+            "base_file": operation.data_file_path,
+            "log_files": len(operation.delta_file_paths),
+            "metrics": dict(operation.metrics or {}),
+            "why": reasons.get(key, HAS_LOGS),
+        }
+
+
+def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    if "picked" in data:
+        yield from _render_dry_run(data)
+    elif not data["plans"]:
+        yield Text(f"nothing to schedule: {data['why']}")
+    else:
+        for plan in data["plans"]:
+            what = "compaction" if plan["action"] == "compaction" else "log compaction"
+            yield Text(f"requested {what} {plan['instant']}: {plural(plan['file_groups'], 'file group')}")
+        if left := data["cannot_be_merged"]:
+            yield Text(f"left out: {plural(len(left), 'file group')} that cannot be merged, such as {_where(left[0])}")
+
+
+def _render_dry_run(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    if data["picked"]:
+        yield RowsTable(
+            title=_title("would be requested", data["picked"]),
+            columns=(*_GROUP, _column("action"), _column("log_files", "logs", right=True), _column("why")),
+            rows=data["picked"][:_SHOWN],
+        )
+    else:
+        yield Text(f"nothing to schedule: {data['why']}")
+    if data["left_out"]:
+        yield RowsTable(
+            title=_title("left out", data["left_out"]),
+            columns=(*_GROUP, _column("rule"), _column("why")),
+            rows=data["left_out"][:_SHOWN],
+        )
+    if (summary := data["summary"]) is not None:
+        yield Text(
+            f"{plural(len(data['plans']), 'plan')}, {plural(data['file_groups'], 'file group')} of "
+            f"{summary['file_groups']} looked at in {plural(summary['partitions'], 'partition')}; reads "
+            f"{human_bytes(summary['read_bytes'])}, writes about {human_bytes(summary['write_bytes'])}; files to open "
+            f"for a file group: {summary['read_amplification']:g} now, {summary['read_amplification_after']:g} then"
+        )
+        yield Text(data["why"])
+
+
+def _where(row: Mapping[str, Any]) -> str:
+    return (
+        f"{row['partition']}/{row['file_id']}: {row['why']}" if row["partition"] else f"{row['file_id']}: {row['why']}"
+    )
+
+
+def _column(field: str, title: str = "", *, right: bool = False, shorten: bool = False) -> Column:
+    return Column(title=title or field, cell=lambda row: str(row[field]), right=right, shorten=shorten)
+
+
+_GROUP = (_column("partition"), _column("file_id", "file group", shorten=True))
+
+
+def _title(what: str, rows: list[Any]) -> str:
+    more = f", {_SHOWN} of them shown (--json has all)" if len(rows) > _SHOWN else ""
+    return f"{what}: {plural(len(rows), 'file group')}{more}"

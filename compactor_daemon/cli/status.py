@@ -1,0 +1,169 @@
+"""The commands that look at compactions (`status`, `claims`) and the one that lets a parked one be tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.errors import PhantombaseError, UsageError
+from phantombase.timeline.locks.table_lock import table_lock
+from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.terminal.console import EXIT_FAILED, configure_logging, emit
+
+from ..attempt.compact_instant import pending_instants
+from ..claims.claims import Claim, find_table_id
+from ..claims.zookeeper_claims import ZooKeeperClaims
+from ..options import AttemptOptions
+from ..removal.unreadable_record import TakenBack, take_back_unreadable
+from ..state.failures import RetryOptions, release_failures
+from ..status.coexistence import Beside, coexistence, look_beside
+from ..status.snapshot import Claimed, TableLook, look_at_table
+from ..status.status import Clock, claim_rows, status_report, work_rows
+from ..zookeeper.session import ZooKeeperSession, zookeeper_session
+from . import render_status as status_render
+from .option_flags import offers
+from .parameters import ATTEMPT, CLOCK, Lock, SoleWriter, TablePath, check_writers_known
+from .zookeeper import ZOOKEEPER, Fleet, ZooKeeperFlags
+
+_RECENT = 5
+_WHO_WRITES = "taking back a decision needs to know who else writes to the table"
+_LOOKER = "status"
+RETRY = RetryOptions()
+
+TablePaths = Annotated[list[str], typer.Argument(metavar="TABLE...", help="base paths of tables")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document: sizes in bytes, times in seconds")]
+
+
+@offers
+def status(
+    table: TablePath,
+    zookeeper: Fleet = ZOOKEEPER,
+    slo: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="a compaction that has pended for longer is overdue"),
+    ] = None,
+    retries: Annotated[int, typer.Option(min=0, help="as the daemons were told")] = RETRY.retries,
+    backoff: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="as the daemons were told")
+    ] = RETRY.backoff_s,
+    foreign_grace: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="as the daemons were told")
+    ] = ATTEMPT.foreign_grace_s,
+    clock: ClockOptions = CLOCK,
+    json: Json = False,
+) -> None:
+    """Show what pends on a table, who works on it, how far it is, why the rest waits, and what the table shows of
+    Hudi's writers and compactors beside ours.
+
+    Without `--zookeeper` storage alone is asked: heartbeats show who works, as of the last beat (every 30 s). Exit
+    code 1 when ZooKeeper was asked and did not tell.
+
+    Example: `compactor-daemon status /data/orders --slo 3600`
+    """
+    configure_logging(json, verbose=False)
+    opened = Table.open(table).with_clock(clock)  # what is no table is refused before anybody is asked
+    claimed = _claimed(zookeeper, opened)
+    attempt = AttemptOptions(foreign_grace_s=foreign_grace)
+    data = status_report(
+        _looked(opened, claimed, recent=_RECENT),
+        _clock(opened),
+        slo_s=slo,
+        attempt=attempt,
+        retry=RetryOptions(retries=retries, backoff_s=backoff),
+        findings=coexistence(_beside(opened), clock_ms(), attempt),
+    )
+    emit(data, json, status_render.status)
+    if data["claims"] == "unknown":
+        raise typer.Exit(EXIT_FAILED)
+
+
+@offers
+def claims(
+    tables: TablePaths,
+    zookeeper: Fleet = ZOOKEEPER,
+    json: Json = False,
+) -> None:
+    """Show who works on which compaction, since when, and how far it is.
+
+    With `--zookeeper` the claims of a fleet, without it the heartbeats in storage.
+
+    Example: `compactor-daemon claims --zookeeper zk1:2181,zk2:2181 /data/orders /data/rides`
+    """
+    configure_logging(json, verbose=False)
+    options = zookeeper.options()
+    opened = [Table.open(path) for path in tables]
+    if options is None:
+        rows = [row for table in opened for row in work_rows(_looked(table), _clock(table))]
+    else:
+        with zookeeper_session(options) as session:
+            found = [(table, _claims_in(session, table)) for table in opened]
+        rows = [row for table, held in found for row in claim_rows(table.storage.base_path, held, _clock(table))]
+    emit({"claims": rows}, json, status_render.claims)
+
+
+def release(
+    table: TablePath,
+    instant: Annotated[str, typer.Argument(metavar="INSTANT", help="a pending compaction, as `status` prints it")],
+    unreadable: Annotated[
+        bool,
+        typer.Option("--unreadable", help="also take back a decision that cannot be read; nobody may be at work on it"),
+    ] = False,
+    lock: Lock = None,
+    sole_writer: SoleWriter = False,
+    json: Json = False,
+) -> None:
+    """Forget the failures of a pending compaction: one that is parked is tried again.
+
+    With `--unreadable` also where the record of a decision is damaged: files that it may have given final names lose
+    them, and the compaction is decided anew. Nothing may be at work on it, not even asleep: stop the daemons first.
+
+    Example: `compactor-daemon release /data/orders 20261121091052663`
+    """
+    configure_logging(json, verbose=False)
+    opened, taken = Table.open(table), TakenBack(attempt=None)
+    if unreadable:
+        check_writers_known(lock, sole_writer, _WHO_WRITES, "A write or a compactor unseen may be changing the same.")
+        taken = take_back_unreadable(opened, instant, table_lock(opened.storage, lock))
+    elif lock is not None or sole_writer:
+        raise UsageError("a lock is for --unreadable only", todo="Leave out --lock and --sole-writer.")
+    else:
+        pending_instants(opened, instant)
+    forgotten = release_failures(opened.storage, instant)
+    found = {"table": table, "instant": instant, "failures": forgotten, **asdict(taken)}
+    emit(found, json, status_render.released)
+
+
+def _beside(table: Table) -> Beside:
+    return consistent(lambda: look_beside(table.reload(), table.reload().load_timeline()))
+
+
+def _clock(table: Table) -> Clock:
+    return Clock(clock_ms(), table.now())
+
+
+def _looked(table: Table, claimed: Claimed = None, recent: int = 0) -> TableLook:
+    return consistent(lambda: look_at_table(table.reload(), claimed, recent=recent))
+
+
+def _claimed(zookeeper: ZooKeeperFlags, table: Table) -> Claimed:
+    try:
+        options = zookeeper.options()
+        if options is None:
+            return None
+        with zookeeper_session(options) as session:
+            return _claims_in(session, table)
+    except UsageError:
+        raise
+    except PhantombaseError as error:
+        return error
+
+
+def _claims_in(session: ZooKeeperSession, table: Table) -> Mapping[str, Claim]:
+    """The claims on a table; none where no fleet has served it yet: those it will make lie under a name given then."""
+    name = find_table_id(table.storage)
+    return ZooKeeperClaims(session, name, _LOOKER).all() if name is not None else {}

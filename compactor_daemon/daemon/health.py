@@ -1,0 +1,105 @@
+"""A daemon's small HTTP server: `/metrics` for Prometheus, `/healthz` and `/readyz` for who starts and watches it.
+
+200 with `ok`, or 503 with the reason in one line.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from socketserver import TCPServer, ThreadingMixIn
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+import structlog
+from prometheus_client import make_wsgi_app
+
+from phantombase.timeline.errors import UsageError
+
+from .metrics import Metrics
+
+_log = structlog.get_logger()
+
+_CLIENT_S = 10.0
+"""How long a client may take to ask."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """How a daemon is. `silent_s`: since its loop last went round; `trouble`: why it cannot work now, None: it can."""
+
+    silent_s: float
+    trouble: str | None
+    silent_s_max: float = 60.0
+
+    @property
+    def not_alive(self) -> str | None:
+        """Why it should be started again; None: it lives."""
+        if self.silent_s <= self.silent_s_max:
+            return None
+        return f"the loop has not gone round for {self.silent_s:.0f} s, at most {self.silent_s_max:g} s are well"
+
+    @property
+    def not_ready(self) -> str | None:
+        """Why it does not work; None: it does, or could."""
+        return self.not_alive or self.trouble
+
+
+@contextmanager
+def serve(port: int, metrics: Metrics, health: Callable[[], Health]) -> Iterator[int]:
+    """Serves on all interfaces from entry to exit; yields the port, a free one for port 0.
+
+    UsageError: the port cannot be had. `health` is called in other threads.
+    """
+    metrics_app: WSGIApplication = make_wsgi_app(metrics.registry)
+
+    def app(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path == "/metrics":
+            return metrics_app(environ, start)
+        if path == "/healthz":
+            return _answer(start, health().not_alive)
+        if path == "/readyz":
+            return _answer(start, health().not_ready)
+        return _text(start, "404 Not Found", "/metrics, /healthz, /readyz")
+
+    try:
+        server = make_server("", port, app, server_class=_Server, handler_class=_Handler)
+    except (OSError, OverflowError) as error:
+        raise UsageError("the metrics port cannot be had", path=str(port), found=str(error)) from error
+    thread = threading.Thread(target=server.serve_forever, name="http", daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _answer(start: StartResponse, reason: str | None) -> list[bytes]:
+    return _text(start, "200 OK" if reason is None else "503 Service Unavailable", reason or "ok")
+
+
+def _text(start: StartResponse, status: str, line: str) -> list[bytes]:
+    body = f"{line}\n".encode()
+    start(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))])
+    return [body]
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True  # a client that hangs does not keep the daemon from ending
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # HTTPServer's asks the name service who we are, which may take long
+        self.server_name, self.server_port = "", self.server_address[1]
+        self.setup_environ()
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _CLIENT_S
+
+    def log_message(self, format: str, *args: object) -> None:
+        _log.debug("http", client=self.client_address[0], said=format % args)

@@ -1,0 +1,405 @@
+"""The daemon's loop: asks `dispatch` what to do, has it done by threads, and takes in what they report.
+
+Only the loop's own thread touches the state. Whatever comes from elsewhere (a finished look or instant, a claim that
+changed, the doorbell, a signal) is put into one queue as a change of the state, and wakes the loop.
+
+Its moments are those of a clock that nobody sets: after a jump of the machine's clock it looks when it would have.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from queue import Empty, SimpleQueue
+from threading import Semaphore
+
+import structlog
+
+from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.errors import PhantombaseError, SparkError
+from phantombase.timeline.planning.schedule import Scheduled
+
+from ..attempt.compact_instant import Compacted
+from ..claims.claims import HeldClaim
+from ..state.failures import Parked, RetryOptions, Waits, Weight, weigh
+from ..time_limit import Limit
+from .dispatch import Action, Relist, Request, Resume, Rules, Stop, Sweep, Take, next_steps
+from .observer import Observer
+from .served_table import Seen, Served
+from .table_state import Pending, TableState
+
+_log = structlog.get_logger()
+
+_KEPT = 10_000
+_ASIDE_MAX = 32
+"""Instants that wait for writes, each in a thread of its own; what waits beyond that keeps its slot."""
+_ASIDE_LOOK_S = 0.5
+_UPKEEP_THREADS = 8
+_NEVER_MS = 1 << 62
+_NEAR = 64
+_ECHO_S = 0.5
+"""How soon a table is looked at again after its claims changed: many daemons at work change them all the time."""
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a daemon did: (table, result) and (table, instant, error), the last thousands of each.
+
+    `problems`: by table, what keeps it from being looked at now. `left`: pending at the end.
+    """
+
+    done: deque[tuple[str, Compacted]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    failed: deque[tuple[str, str, str]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    problems: dict[str, str] = field(default_factory=dict)
+    left: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Work:
+    """An instant at work; `held` once it is claimed. `near`: those that would be taken around it. `go_on`: what it
+    waits for that has waited aside."""
+
+    near: tuple[str, ...] = ()
+    held: HeldClaim | None = None
+    limit: Limit = field(default_factory=Limit)
+    go_on: SimpleQueue[None] = field(default_factory=lambda: SimpleQueue())
+
+    def stop(self, why: str) -> None:
+        """Stops it, unless it is past its decision."""
+        self.limit.close(0.0, why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """How it ended: `done`, `claimed` by somebody else, `unknown` who has the claim, or with an error; none of them:
+    nothing was left to do, nor for the instants `gone` with it."""
+
+    done: Compacted | None = None
+    gone: frozenset[str] = frozenset()
+    claimed: bool = False
+    unknown: bool = False
+    error: Exception | None = None
+
+
+def _steady_ms() -> int:
+    return round(time.monotonic() * 1000)
+
+
+def _on_clock(pending: Pending, ahead_ms: int) -> Pending:
+    """What waits until a moment of the machine's clock waits until the same moment of one so far ahead of it."""
+    match pending.readiness:
+        case Waits(until_ms):
+            return replace(pending, readiness=Waits(until_ms + ahead_ms))
+    return pending
+
+
+class Daemon:
+    """Serves tables until it is stopped, or with `rules.once` until there is nothing left that can be done now."""
+
+    def __init__(
+        self,
+        tables: Mapping[str, Served],
+        rules: Rules,
+        retry: RetryOptions,
+        *,
+        observer: Observer | None = None,
+        spark_is_gone: Callable[[], bool] = lambda: False,
+        clock: Callable[[], int] = _steady_ms,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._served = tables
+        self._rules = rules
+        self._retry = retry
+        self._observer = observer or Observer()
+        self._spark_is_gone = spark_is_gone
+        self._clock = clock
+        self._chance = chance or random.Random()
+        self._news: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._states = {name: TableState() for name in tables}
+        self._work: dict[tuple[str, str], _Work] = {}
+        self._stop: Stop | None = None
+        self._takes = 0
+        self._room_aside = Semaphore(_ASIDE_MAX)
+        self._fatal: PhantombaseError | None = None
+        self._beat = time.monotonic()
+        self.summary = Summary()
+
+    # --- called from anywhere ------------------------------------------------------------------------------------
+
+    def stop(self, how: Stop) -> None:
+        """Ends the daemon; may be called from a signal handler."""
+        self._news.put(partial(self._stopped, how))
+
+    def wake(self, table: str) -> None:
+        """The table's doorbell rang: a plan was requested."""
+        self._news.put(partial(self._look_at, table, 0))
+
+    def claims_changed(self, table: str) -> None:
+        """A claim on the table was taken or given back by somebody."""
+        self._news.put(partial(self._echo, table))
+
+    def session_changed(self) -> None:
+        """ZooKeeper came, went, or took our claims away."""
+        self._news.put(self._session_changed)
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the loop last went round."""
+        return time.monotonic() - self._beat
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the daemon cannot work now; None: it can."""
+        for name, state in self._states.items():
+            if name in self.summary.problems:
+                return self.summary.problems[name]
+            if not state.looked:
+                return f"{name} was not looked at yet"
+            if not self._served[name].claims.available:
+                return f"claims on {name} cannot be taken: no connection to ZooKeeper"
+        return None
+
+    # --- the loop ------------------------------------------------------------------------------------------------
+
+    def run(self) -> Summary:
+        """Until the end. SparkError: the executor is gone, all claims are given back."""
+        with (
+            ThreadPoolExecutor(self._rules.max_concurrent + _ASIDE_MAX, "work") as workers,
+            ThreadPoolExecutor(min(_UPKEEP_THREADS, len(self._served)), "upkeep") as upkeep,
+        ):
+            while True:
+                self._beat = time.monotonic()
+                steps = next_steps(self._states, self._stop, self._clock(), self._rules, self._chance.randrange)
+                for action in steps.actions:
+                    self._act(action, workers, upkeep)
+                if steps.ended:
+                    break
+                self._take_in(steps.wait_s)
+        if self._fatal is not None:
+            raise self._fatal
+        self.summary.left = {n: tuple(p.instant for p in t.pending) for n, t in self._states.items() if t.pending}
+        return self.summary
+
+    def _take_in(self, wait_s: float) -> None:
+        with suppress(Empty):
+            self._news.get(timeout=wait_s)() if wait_s > 0 else self._news.get_nowait()()
+            while True:
+                self._news.get_nowait()()
+
+    def _act(self, action: Action, workers: ThreadPoolExecutor, upkeep: ThreadPoolExecutor) -> None:
+        match action:
+            case Take(table, instant):
+                self._take(table, instant, workers)
+            case Resume(table, instant):
+                self._resume(table, instant)
+                self._work[table, instant].go_on.put(None)
+            case Relist(table):
+                self._change(table, busy=True)
+                upkeep.submit(self._upkeep, table, self._served[table].look, self._looked)
+            case Request(table):
+                self._change(table, busy=True, due=False)
+                upkeep.submit(self._upkeep, table, self._served[table].request, self._requested)
+            case Sweep(table):
+                self._change(table, busy=True)
+                upkeep.submit(self._upkeep, table, self._served[table].sweep, self._swept)
+
+    def _take(self, table: str, instant: str, workers: ThreadPoolExecutor) -> None:
+        self._takes += 1
+        state = self._states[table]
+        near = tuple(p.instant for p in islice(state.startable(self._clock()), _NEAR))
+        self._states[table] = state.begin(instant, self._takes)
+        work = self._work[table, instant] = _Work(near=near)
+        workers.submit(self._execute, table, instant, work)
+
+    # --- in other threads ----------------------------------------------------------------------------------------
+
+    def _execute(self, table: str, instant: str, work: _Work) -> None:
+        """Never raises: an error of any kind is news for the loop."""
+        with structlog.contextvars.bound_contextvars(table=table, instant=instant):
+            try:
+                ended = self._claimed_and_executed(table, instant, work)
+            except Exception as error:
+                self._note_failure(table, instant, error)
+                ended = _Ended(error=error)
+            self._news.put(partial(self._ended, table, instant, work, ended))
+
+    def _claimed_and_executed(self, table: str, instant: str, work: _Work) -> _Ended:
+        served = self._served[table]
+        if served.is_done(instant):  # since we last looked: no claim is needed to know, and others may be done as well
+            return _Ended(gone=frozenset(i for i in work.near if i != instant and served.is_done(i)))
+        try:
+            held = served.claims.take(instant)
+        except PhantombaseError as error:  # no failure of the instant
+            _log.warning("claim_failed", error=str(error))
+            return _Ended(unknown=True)
+        if held is None:
+            return _Ended(claimed=True)
+        try:
+            work.held = held
+            if held.lost:
+                work.stop("the loss of its claim")
+            self._news.put(partial(self._begun, table, instant))
+            return _Ended(done=served.execute(instant, held, work.limit, partial(self._aside, table, instant, work)))
+        finally:
+            held.release()
+
+    @contextmanager
+    def _aside(self, table: str, instant: str, work: _Work) -> Iterator[bool]:
+        """Where work waits for writes: its slot is another's meanwhile. What fails there asks for none again."""
+        if not self._room_aside.acquire(blocking=False):
+            yield False
+            return
+        try:
+            self._news.put(partial(self._put_aside, table, instant, work))
+            yield not self._rules.once
+            self._news.put(partial(self._wants_on, table, instant))
+            while True:
+                work.limit.check()
+                with suppress(Empty):
+                    work.go_on.get(timeout=_ASIDE_LOOK_S)
+                    return
+        finally:
+            self._room_aside.release()
+
+    def _note_failure(self, table: str, instant: str, error: Exception) -> None:
+        weight = weigh(error)
+        if not isinstance(error, PhantombaseError):
+            _log.exception("internal_error", exc_info=error)
+        _log.warning("not_compacted", error=type(error).__name__, what=str(error), counts=weight is not Weight.NOTHING)
+        if weight is Weight.NOTHING:
+            return
+        try:
+            self._served[table].failed(instant, error)
+        except PhantombaseError as unkept:
+            _log.warning("failure_not_recorded", error=str(unkept))
+
+    def _upkeep(self, table: str, do: Callable[[], object], then: Callable[[str, object], None]) -> None:
+        with structlog.contextvars.bound_contextvars(table=table):
+            try:
+                found = do()
+            except Exception as error:
+                if not isinstance(error, PhantombaseError):
+                    _log.exception("internal_error")
+                self._news.put(partial(self._upkeep_failed, table, error))
+            else:
+                self._news.put(partial(then, table, found))
+
+    # --- changes of the state, in the loop's thread --------------------------------------------------------------
+
+    def _change(self, table: str, **fields: object) -> None:
+        self._states[table] = replace(self._states[table], **fields)  # type: ignore[arg-type]
+
+    def _looked(self, table: str, found: object) -> None:
+        assert isinstance(found, Seen)
+        now = self._clock()
+        self.summary.problems.pop(table, None)
+        pending = tuple(_on_clock(p, now - clock_ms()) for p in found.pending)
+        self._states[table] = self._states[table].after_look(pending, found.claimed, now, self._poll_ms)
+        self._change(table, due=found.due and self._stop is None, available=self._served[table].claims.available)
+        parked = sum(isinstance(p.readiness, Parked) for p in found.pending)
+        self._observer.looked(table, len(found.pending), parked, found.oldest_s)
+
+    def _requested(self, table: str, found: object) -> None:
+        assert isinstance(found, Scheduled)
+        if found.instant is not None:
+            _log.info("requested", table=table, instant=found.instant, why=found.why)
+        self._change(table, busy=False)
+        self._look_at(table, 0)
+
+    def _swept(self, table: str, _: object) -> None:
+        self._change(table, busy=False, sweep_at=self._clock() + round(self._rules.sweep_s * 1000))
+
+    def _upkeep_failed(self, table: str, error: Exception) -> None:
+        if self.summary.problems.get(table) != str(error):
+            _log.warning("table_trouble", table=table, error=str(error))
+        self.summary.problems[table] = str(error)
+        self._states[table] = self._states[table].after_trouble(self._clock() + self._poll_ms)
+
+    def _begun(self, table: str, instant: str) -> None:
+        requested = self._states[table].requested_ms(instant)
+        self._observer.started(table, None if requested is None else max(0, clock_ms() - requested) / 1000)
+
+    def _put_aside(self, table: str, instant: str, work: _Work) -> None:
+        self._states[table] = self._states[table].put_aside(instant)
+        self._observer.put_aside(table)
+        if self._stop is not None:
+            work.stop("the end of its daemon")
+
+    def _resume(self, table: str, instant: str) -> None:
+        if instant in self._states[table].aside:
+            self._states[table] = self._states[table].resume(instant)
+            self._observer.resumed(table)
+
+    def _wants_on(self, table: str, instant: str) -> None:
+        self._states[table] = self._states[table].wants_on(instant)
+
+    def _ended(self, table: str, instant: str, work: _Work, ended: _Ended) -> None:
+        del self._work[table, instant]
+        self._resume(table, instant)
+        state = self._states[table] = self._states[table].end(instant)
+        if ended.claimed:
+            self._states[table] = state.claimed_by_others(instant)
+        elif ended.unknown:
+            self._postpone(table, instant)
+        elif ended.error is not None:
+            self._failed(table, instant, ended.error)
+        else:
+            self._states[table] = state.without(ended.gone | {instant})
+            self._postpone(table, instant)  # should a restore have made it pending again, nobody spins over it
+        if ended.done is not None:
+            self.summary.done.append((table, ended.done))
+        if work.held is not None:
+            self._observer.finished(table, ended.done)
+        if not self._states[table].is_startable(self._clock()):
+            self._look_at(table, 0)
+
+    def _failed(self, table: str, instant: str, error: Exception) -> None:
+        weight = weigh(error)
+        self._postpone(table, instant)
+        if weight is not Weight.NOTHING:
+            self._observer.failed(table)
+            self.summary.failed.append((table, instant, str(error)))
+        if isinstance(error, SparkError) and self._spark_is_gone():
+            self._fatal = error
+            self._stopped(Stop.HAND_OVER)
+
+    def _postpone(self, table: str, instant: str) -> None:
+        """Not before a while has passed; not again by a daemon that runs once, which would never end else."""
+        until = _NEVER_MS if self._rules.once else self._clock() + round(self._retry.backoff_s * 1000)
+        self._states[table] = self._states[table].postpone(instant, until)
+
+    def _look_at(self, table: str, moment: int) -> None:
+        self._states[table] = self._states[table].look_by(moment)
+
+    def _echo(self, table: str) -> None:
+        if not self._states[table].is_startable(self._clock()):
+            self._look_at(table, self._clock() + round(_ECHO_S * 1000))
+
+    def _session_changed(self) -> None:
+        for (table, instant), work in self._work.items():
+            if work.held is not None and work.held.lost and not work.limit.closed:
+                _log.warning("claim_lost", table=table, instant=instant)
+                work.stop("the loss of its claim")
+        for name, served in self._served.items():
+            self._observer.zookeeper(served.claims.available)
+            self._change(name, available=served.claims.available)
+            if served.claims.available:
+                self._look_at(name, 0)
+
+    def _stopped(self, how: Stop) -> None:
+        self._stop = how
+        _log.info("stopping", how=how.value, running=len(self._work))
+        for (table, instant), work in self._work.items():
+            if how is Stop.HAND_OVER or instant in self._states[table].aside:
+                work.stop("the end of its daemon")
+
+    @property
+    def _poll_ms(self) -> int:
+        return round(self._rules.poll_s * 1000)

@@ -1,0 +1,99 @@
+"""What a daemon counts, for Prometheus. Each `Metrics` has a registry of its own; tables are named by their path.
+
+phantombase_pending, _running, _parked, _oldest_pending_seconds     gauges, as last looked at
+phantombase_completed_total, _failed_total                          instants
+phantombase_bytes_in_total, _bytes_out_total, _rows_in_total, _rows_out_total    of completed compactions
+phantombase_claim_latency_seconds, phantombase_compaction_seconds   histograms
+phantombase_zookeeper_connected                                     1 or 0; not there without ZooKeeper
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from ..attempt.compact_instant import Compacted
+from .observer import Observer
+
+_LATENCY_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+_COMPACTION_S = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0)
+
+
+class Metrics(Observer):
+    """See the module; methods are those of `Observer`, and may be called from any thread."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._pending = self._gauge("pending", "compactions that are requested and not completed")
+        self._running = self._gauge("running", "compactions this daemon works on; none that wait for writes")
+        self._parked = self._gauge("parked", "pending compactions that wait for a release")
+        self._oldest = self._gauge("oldest_pending_seconds", "age of the oldest pending compaction, 0 without one")
+        self._completed = self._counter("completed", "compactions this daemon completed")
+        self._failed = self._counter("failed", "tries of this daemon that failed")
+        self._bytes_in = self._counter("bytes_in", "bytes of base and log files merged")
+        self._bytes_out = self._counter("bytes_out", "bytes of base files written")
+        self._rows_in = self._counter("rows_in", "rows of base files and entries of logs merged")
+        self._rows_out = self._counter("rows_out", "rows of base files written")
+        self._latency = self._histogram("claim_latency_seconds", "from the request of a plan to its claim", _LATENCY_S)
+        self._seconds = self._histogram("compaction_seconds", "from the claim to the end", _COMPACTION_S)
+        self._connected: Gauge | None = None
+
+    def serves(self, table: str) -> None:
+        """Shows a table's series from the start: a counter that appears with its first event hides that event."""
+        gauges = (self._pending, self._running, self._parked, self._oldest)
+        counters = (self._completed, self._failed, self._bytes_in, self._bytes_out, self._rows_in, self._rows_out)
+        for family in (*gauges, *counters, self._latency, self._seconds):
+            family.labels(table)
+
+    def looked(self, table: str, pending: int, parked: int, oldest_s: float | None) -> None:
+        """See `Observer`."""
+        self.serves(table)
+        self._pending.labels(table).set(pending)
+        self._parked.labels(table).set(parked)
+        self._oldest.labels(table).set(max(0.0, oldest_s or 0.0))
+
+    def started(self, table: str, latency_s: float | None) -> None:
+        """See `Observer`."""
+        self._running.labels(table).inc()
+        if latency_s is not None:
+            self._latency.labels(table).observe(max(0.0, latency_s))
+
+    def put_aside(self, table: str) -> None:
+        """See `Observer`."""
+        self._running.labels(table).dec()
+
+    def resumed(self, table: str) -> None:
+        """See `Observer`."""
+        self._running.labels(table).inc()
+
+    def finished(self, table: str, compacted: Compacted | None) -> None:
+        """See `Observer`."""
+        self._running.labels(table).dec()
+        if compacted is None:
+            return
+        self._completed.labels(table).inc()
+        self._seconds.labels(table).observe(compacted.seconds)
+        self._bytes_in.labels(table).inc(compacted.bytes_read)
+        self._bytes_out.labels(table).inc(compacted.bytes_written)
+        self._rows_in.labels(table).inc(compacted.rows_read)
+        self._rows_out.labels(table).inc(compacted.rows)
+
+    def failed(self, table: str) -> None:
+        """See `Observer`."""
+        self._failed.labels(table).inc()
+
+    def zookeeper(self, connected: bool) -> None:
+        """Whether claims can be asked for."""
+        if self._connected is None:
+            self._connected = Gauge(
+                "phantombase_zookeeper_connected", "1 while ZooKeeper answers", registry=self.registry
+            )
+        self._connected.set(connected)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"phantombase_{name}", text, ["table"], registry=self.registry)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(f"phantombase_{name}", text, ["table"], registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"phantombase_{name}", text, ["table"], registry=self.registry, buckets=buckets)

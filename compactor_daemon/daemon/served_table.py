@@ -1,0 +1,65 @@
+"""A table as the daemon's loop needs it. `served_table` serves real ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from phantombase.timeline.planning.schedule import Scheduled
+
+from ..attempt.attempt import Aside
+from ..attempt.compact_instant import Compacted
+from ..claims.claims import Claims, HeldClaim
+from ..time_limit import Limit
+from .table_state import Pending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a look found: pending instants, earliest first; the instants others have claimed; whether a plan is due.
+
+    `oldest_s`: age of the oldest pending instant in seconds, None where nothing pends.
+    """
+
+    pending: tuple[Pending, ...]
+    claimed: frozenset[str]
+    due: bool
+    oldest_s: float | None
+
+
+class Served(Protocol):
+    """Each method may be called from any thread, and raises errors of the tree."""
+
+    @property
+    def path(self) -> str:
+        """The table's base path."""
+        ...
+
+    @property
+    def claims(self) -> Claims:
+        """The claims on its instants."""
+        ...
+
+    def look(self) -> Seen:
+        """What is pending."""
+        ...
+
+    def request(self) -> Scheduled:
+        """Requests a compaction."""
+        ...
+
+    def sweep(self) -> None:
+        """Finishes what others left behind."""
+        ...
+
+    def is_done(self, instant: str) -> bool:
+        """Whether a daemon has completed it since it was found pending; False may be out of date."""
+        ...
+
+    def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside) -> Compacted | None:
+        """Executes a claimed instant; None: it is not pending any more. `aside`: where it waits for writes."""
+        ...
+
+    def failed(self, instant: str, error: Exception) -> None:
+        """Keeps a failure where every daemon sees it."""
+        ...

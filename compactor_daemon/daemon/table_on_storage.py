@@ -1,0 +1,176 @@
+"""A table as a daemon serves it: the few things it does there. Each may be called from any thread."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import structlog
+
+from phantombase.timeline.audit.books import audit_path
+from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError, UnsupportedError
+from phantombase.timeline.format.compaction_plan import TOTAL_LOG_FILES_SIZE, CompactionPlan
+from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.attempt_names import recorded_instants
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
+from phantombase.timeline.planning.survey import is_due
+from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.storage.probe import probe
+from phantombase.timeline.table.table import Table
+
+from ..attempt.attempt import Aside, stay
+from ..attempt.compact_instant import Compacted, compact_instant, pending_instants, preflight
+from ..attempt.retire import finish, forget_archived, littered_instants
+from ..claims.claims import Claims, HeldClaim
+from ..execution.runners import Runner
+from ..options import AttemptOptions
+from ..state.failures import RetryOptions, failure_of, read_failures, readiness, record_failure
+from ..time_limit import Limit
+from .dispatch import Order
+from .served_table import Seen
+from .table_state import Pending
+
+_ASK_AGAIN_S = 300.0
+"""Intervals and hours of the day make due what was not, though nobody writes."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How tables are served. `who`: the daemon's name. `schedule` None: it requests nothing. `clock`: see `Table`."""
+
+    who: str
+    output: OutputOptions
+    attempt: AttemptOptions
+    retry: RetryOptions
+    order: Order
+    schedule: ScheduleOptions | None = None
+    clock: ClockOptions = ClockOptions()
+
+
+class ServedTable:
+    """See the module. The first call that touches the table is `open`."""
+
+    def __init__(self, path: str, claims: Claims, lock: TableLock, runner: Runner, settings: Settings) -> None:
+        self.path = path
+        self.claims = claims
+        self._lock = lock
+        self._runner = runner
+        self._settings = settings
+        self._plans: dict[str, CompactionPlan] = {}
+        self._refused: tuple[Instant, ...] = ()
+        self._ask_at = 0.0
+
+    def open(self) -> None:
+        """Tries the storage's promises; StorageError."""
+        probe(open_storage(self.path))
+
+    def _open(self) -> Table:
+        return Table.open(self.path).with_clock(self._settings.clock)
+
+    def look(self) -> Seen:
+        """One listing of the timeline; of the records too while something pends. Errors of the tree."""
+        table = self._open()
+        check_keepable(table, moves_rows=False)
+        timeline = table.load_timeline()
+        instants = [i.requested_time for i in timeline.pending_merges]
+        if instants and table.layout.has_completion_times:
+            table.times.check_zone(timeline)
+        recorded = set(recorded_instants(table.storage)) if instants else set()
+        now, settings = clock_ms(), self._settings
+        due = (
+            settings.schedule is not None
+            and (timeline.instants != self._refused or time.monotonic() >= self._ask_at)
+            and bool(is_due(table, timeline, settings.schedule))
+        )
+        self._plans = {i: p for i, p in self._plans.items() if i in instants}
+        pending = [
+            Pending(
+                instant=i,
+                requested_ms=None if (age := table.age_s(i)) is None else now - round(age * 1000),
+                readiness=readiness(read_failures(table.storage, i) if i in recorded else (), now, settings.retry),
+                log_bytes=self._log_bytes(table, i) if settings.order is Order.LARGEST else 0,
+            )
+            for i in instants
+        ]
+        return Seen(
+            pending=tuple(pending),
+            claimed=self.claims.names(),
+            due=due,
+            oldest_s=table.age_s(instants[0]) if instants else None,
+        )
+
+    def request(self) -> Scheduled:
+        """Requests a compaction; after a "no" it is due again when the timeline has changed, or time makes it so."""
+        assert self._settings.schedule is not None
+        table = self._open()
+        seen = table.load_timeline().instants
+        scheduled = schedule_compaction(table, self._lock, self._settings.schedule)
+        self._refused = () if scheduled.instant else seen
+        self._ask_at = time.monotonic() + _ASK_AGAIN_S
+        return scheduled
+
+    def sweep(self) -> None:
+        """Finishes instants that are completed, or gone, but were left littered; those others work on are not ours."""
+        table = self._open()
+        for instant in littered_instants(table):
+            if (held := self.claims.take(instant)) is None:
+                continue
+            try:
+                finish(table, instant, self._lock)
+            except PhantombaseError as error:
+                _log.warning("not_finished", table=self.path, instant=instant, error=str(error))
+            finally:
+                held.release()
+        forget_archived(table)
+
+    def is_done(self, instant: str) -> bool:
+        """See `Served`: its books are in the audit log, and it does not pend again: an operator may roll it back."""
+        if open_storage(self.path).find(audit_path(instant)) is None:
+            return False
+        return instant not in pending_instants(Table.open(self.path))
+
+    def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside = stay) -> Compacted | None:
+        """Brings a claimed instant to its end; None: somebody else already has. Errors: as `compact_instant`."""
+        table = self._open()
+        if instant not in pending_instants(table):
+            return None
+        check_keepable(table, moves_rows=False)
+        for error in preflight(table, [instant]).values():
+            raise error
+        return compact_instant(
+            table,
+            instant,
+            lock=self._lock,
+            runner=self._runner,
+            progress=lambda done, total: None,
+            output=self._settings.output,
+            options=self._settings.attempt,
+            limit=limit,
+            tell=held.report,
+            aside=aside,
+        )
+
+    def failed(self, instant: str, error: Exception) -> None:
+        """Keeps a failure in the table; none of an instant that is gone: it was unscheduled or completed meanwhile."""
+        table = self._open()
+        if instant in pending_instants(table):
+            record_failure(table.storage, instant, failure_of(error, self._settings.who, clock_ms()))
+
+    def _log_bytes(self, table: Table, instant: str) -> int:
+        """The bytes a compaction folds away: those of its planned logs (0 where Hudi's plan does not tell).
+
+        0 too where the plan cannot be read: that is its own trouble, found when it is executed.
+        """
+        try:
+            plan = self._plans.get(instant) or self._plans.setdefault(instant, table.compaction_plan(instant))
+        except (MalformedError, UnsupportedError, MissingFileError):
+            return 0
+        return round(sum((o.metrics or {}).get(TOTAL_LOG_FILES_SIZE, 0.0) for o in plan.operations))

@@ -1,0 +1,67 @@
+"""The completed commit of a compaction: is there one, and whose is it?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from phantombase.timeline.audit.books import LEDGER
+from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.format.commit_metadata import LOG_COMPACT
+from phantombase.timeline.format.commit_metadata import decode as decode_commit
+from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.table.table import Table
+
+from ..records.fate import Go
+
+
+def completed_compaction(table: Table, instant: str) -> Instant | None:
+    """The completed commit of a compaction, None while there is none; two of them are an error.
+
+    On versions 8 and 9 each completed name has its own completion time, so two executors can both leave one.
+    """
+    found = completed_commits(table, instant)
+    if len(found) > 1:
+        raise ConflictError(
+            "two completed commits of one compaction",
+            path=table.config.timeline_folder,
+            instant=instant,
+            found=", ".join(i.file_name for i in found),
+            todo="Two kinds of compactor ran on this table. Stop both; the commits tell which files count.",
+        )
+    return found[0] if found else None
+
+
+def completed_commits(table: Table, instant: str) -> list[Instant]:
+    """Every completed commit of a compaction or log compaction; two are a fault, see `completed_compaction`."""
+    return [i for i in table.files.completed_commits(instant) if i.action == "commit" or _merged_logs(table, i)]
+
+
+def _merged_logs(table: Table, done: Instant) -> bool:
+    """Whether a delta commit is a log compaction: a write of a writer that takes no lock may share its millisecond."""
+    return table.commit_metadata(done).operation_type == LOG_COMPACT
+
+
+def is_ours(table: Table, done: Instant, go: Go) -> bool:
+    """Whether a completed commit is the one a decision named: their file names are an attempt's own.
+
+    It may name fewer of them, where file groups were replaced before it was published; of none at all the books tell.
+    Its path and bytes are not asked: an upgrade by Hudi renames and rewrites a completed commit.
+    """
+    metadata = table.commit_metadata(done)
+    named = metadata.named_files
+    if named or not go.placements:
+        return named <= {p.final for p in go.placements}
+    decided = decode_commit(go.content, go.completed_path)
+    return metadata.extra_metadata.get(LEDGER) == decided.extra_metadata[LEDGER]
+
+
+def remove_placed(table: Table, go: Go, keep: Collection[str]) -> None:
+    """Takes the final names of a decision's files away, but for those to `keep`."""
+    for placement in go.placements:
+        if placement.final not in keep:
+            table.storage.delete(placement.final)
+
+
+def named_files(table: Table, done: Instant) -> frozenset[str]:
+    """Paths of the files a completed commit names."""
+    return table.commit_metadata(done).named_files

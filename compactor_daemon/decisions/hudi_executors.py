@@ -1,0 +1,138 @@
+"""Executors of Hudi at an instant of ours: is one alive? (protocol: real Hudi compactors)
+
+Hudi 1.2+ in a multi-writer mode keeps `.hoodie/.heartbeat/<C>` fresh while it works and respects ours. Older ones
+and single writers show nothing but their inflight file, markers and data files: those count as alive until
+the youngest of them is older than a grace time. We never put an inflight file ourselves, so one is always theirs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from phantombase.timeline.errors import AttemptDeadError, ConflictError
+from phantombase.timeline.format.instant import State
+from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.locks.heartbeat import read_heartbeat
+from phantombase.timeline.storage.contract import files_below
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.traces.markers import marker_folder
+
+from ..options import AttemptOptions
+from ..records.fate import declare_dead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignTrace:
+    """What an executor of Hudi left at an instant; times in milliseconds since the epoch, None where absent.
+
+    `heartbeat_ms` is None for a heartbeat of ours too.
+    """
+
+    inflight_ms: int | None
+    heartbeat_ms: int | None
+    youngest_ms: int | None
+
+    def is_live(self, now_ms: int, options: AttemptOptions) -> bool:
+        """Whether it may still be at work."""
+        if self.heartbeat_ms is not None and now_ms - self.heartbeat_ms < options.heartbeat_expiry_s * 1000:
+            return True
+        if self.inflight_ms is None or self.heartbeat_ms is not None:
+            return False
+        return now_ms - (self.youngest_ms or self.inflight_ms) < options.foreign_grace_s * 1000
+
+
+def inflight_path(table: Table, instant: str) -> str:
+    """The inflight file of a compaction or log compaction, which only Hudi makes."""
+    return table.instant_path(table.files.requested_merge(instant).at(State.INFLIGHT))
+
+
+def foreign_trace(table: Table, instant: str, partitions: Iterable[str]) -> ForeignTrace:
+    """Looks for an executor of Hudi at an instant; `partitions`: those its plan writes to."""
+    storage = table.storage
+    inflight = storage.find(inflight_path(table, instant))
+    merges_logs = table.files.requested_merge(instant).action == "logcompaction"
+    beat = read_heartbeat(storage, instant)
+    times = [e.modified_ms for e in (inflight,) if e is not None]
+    if inflight is not None:
+        times += [e.modified_ms for _, e in files_below(storage, marker_folder(instant))]
+        # A log that carries a compaction's instant is a write, see `retire`.
+        logs_too = merges_logs and table.layout.slicing is Slicing.BY_COMPLETION_TIME
+        marks = (f"_{instant}.parquet", f"_{instant}.log.") if logs_too else (f"_{instant}.parquet",)
+        for partition in partitions:
+            times += [e.modified_ms for e in storage.list(partition) if any(m in e.name for m in marks)]
+    return ForeignTrace(
+        inflight_ms=inflight.modified_ms if inflight else None,
+        heartbeat_ms=beat.beat_ms if beat is not None and not beat.ours else None,
+        youngest_ms=max(times, default=None),
+    )
+
+
+def refuse_live(trace: ForeignTrace, table: Table, instant: str, now_ms: int, options: AttemptOptions) -> None:
+    """ConflictError while an executor of Hudi may be at work on the instant."""
+    if trace.is_live(now_ms, options):
+        raise ConflictError(
+            "a Hudi compactor is at work on this instant",
+            path=table.storage.base_path,
+            instant=instant,
+            expected=f"no heartbeat for {options.heartbeat_expiry_s:g} s, silence for {options.foreign_grace_s:g} s",
+            found="inflight file" if trace.inflight_ms is not None else "fresh heartbeat",
+            todo="Wait for it, or shorten --foreign-grace if you know that it is dead.",
+        )
+
+
+class ForeignWatch:
+    """Looks for an executor of Hudi that touches an instant while an attempt of ours is at work on it.
+
+    Hudi before 1.2, and its single writers, ask nobody: they put their inflight file beside ours and begin. `trace`:
+    what was there when the attempt was opened. `every_s`: `check` looks no more often.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        instant: str,
+        attempt: int,
+        trace: ForeignTrace,
+        every_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._table = table
+        self._instant = instant
+        self._attempt = attempt
+        self._inflight_ms = trace.inflight_ms
+        self._every_s = every_s
+        self._clock = clock
+        self._next = clock() + every_s
+
+    def check(self) -> None:
+        """Looks, if it is time to; see `look`."""
+        if self._clock() >= self._next:
+            self._next = self._clock() + self._every_s
+            self.look()
+
+    def look(self) -> None:
+        """AttemptDeadError: somebody of Hudi's is at work. The attempt is declared dead before that is said."""
+        path = inflight_path(self._table, self._instant)
+        entry = self._table.storage.find(path)
+        now_ms = entry.modified_ms if entry is not None else None
+        if now_ms == self._inflight_ms:
+            return
+        declare_dead(self._table.storage, self._instant, "a Hudi compactor touched the instant")
+        raise AttemptDeadError(
+            "a Hudi compactor touched this instant while we were at work on it",
+            path=path,
+            instant=self._instant,
+            expected=f"its inflight file as attempt {self._attempt} found it: {_moment(self._inflight_ms)}",
+            found=_moment(now_ms),
+            todo="We stopped, and nothing of ours was published. Run one kind of compactor per table: Hudi before 1.2, "
+            "or without a lock provider, asks nobody.",
+        )
+
+
+def _moment(milliseconds: int | None) -> str:
+    if milliseconds is None:
+        return "none"
+    return f"one made {datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec='milliseconds')}"

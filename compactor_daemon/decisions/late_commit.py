@@ -1,0 +1,59 @@
+"""A completed commit that came too late: its process slept in the lock section between its last look and the put.
+
+No storage can keep it from that, and others have gone on meanwhile. So it looks back right after the put; where it died
+before it had, the next run withdraws the commit of a decision that was taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.table.table import Table
+
+from ..records.fate import Go, is_revoked
+from .completed import completed_commits, completed_compaction, is_ours
+from .standing import Standing, refuse, standing_of
+from .take_back import refuse_revoked, take_back
+
+
+def look_back(table: Table, go: Go, path: str) -> None:
+    """Takes the completed file that was just put at `path` away again where it should not have been put.
+
+    ConflictError: the plan, or a write that was merged, is gone, or the decision was taken back. Where another
+    compactor has completed the instant, its commit stays alone.
+    """
+    theirs = [i for i in completed_commits(table, go.instant) if not is_ours(table, i, go)]
+    if theirs:
+        if table.storage.find(path) is not None and path not in {table.instant_path(i) for i in theirs}:
+            table.storage.delete(path)
+        return
+    ruling = standing_of(table, go)
+    is_over = ruling.standing in (Standing.PAST, Standing.FALLEN)
+    if not is_over and not is_revoked(table.storage, go.instant, go.attempt):
+        return
+    table.storage.delete(path)
+    if ruling.standing is Standing.FALLEN:
+        take_back(table, go, ruling.why)
+    refuse(table, go.instant, ruling)
+    refuse_revoked(table, go)
+
+
+def late_commit(table: Table, done: Instant, made: Collection[Go]) -> Go | None:
+    """The decision that a completed commit carried out, where all decisions of its instant were taken back."""
+    if not all(is_revoked(table.storage, go.instant, go.attempt) for go in made):
+        return None
+    return next((go for go in made if is_ours(table, done, go)), None)
+
+
+def withdraw(table: Table, go: Go, lock: TableLock) -> bool:
+    """Takes the commit of a `late_commit` away, if it has fallen; whether it did."""
+    with lock.hold("withdraw a late commit"):
+        table = table.reload()
+        done, ruling = completed_compaction(table, go.instant), standing_of(table, go)
+        if done is None or not is_ours(table, done, go) or ruling.standing is not Standing.FALLEN:
+            return False
+        table.storage.delete(table.instant_path(done))
+        take_back(table, go, ruling.why)
+        return True

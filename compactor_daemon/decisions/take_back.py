@@ -1,0 +1,55 @@
+"""Takes a decision back that does not stand any more (`standing`), under the table lock.
+
+    revoked    the record that it never will again; publishing looks at it too
+    staged     goes first: nothing of it can be placed from then on
+    placed     loses its final names
+    metadata   forgets the instant, where a publisher died after it had entered it there
+
+Each step may be repeated by any process. A crash in between is finished by the next run: placed files of a revoked
+decision are litter (`retire`).
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.instants.attempt_names import attempt_folder
+from phantombase.timeline.locks.heartbeat import process_name
+from phantombase.timeline.metadata_table.update import forget
+from phantombase.timeline.table.table import Table
+
+from ..records.fate import STAGED_ENDINGS, Go, is_revoked, revoke_decision
+from .completed import completed_compaction, remove_placed
+
+_log = structlog.get_logger()
+
+
+def take_back(table: Table, go: Go, why: str) -> None:
+    """The caller holds the table lock. ConflictError: it is completed; no file was removed then."""
+    storage, table = table.storage, table.reload()
+    _refuse_completed(table, go)
+    revoke_decision(storage, go.instant, go.attempt, why, process_name())
+    _refuse_completed(table, go)  # by a process whose lock was lost: it looked for the record before this was there
+    folder = attempt_folder(go.instant, go.attempt)
+    own = [f"{folder}/{e.name}" for e in storage.list(folder) if e.name.endswith(STAGED_ENDINGS)]
+    for path in {*own, *(p.staged for p in go.placements)}:
+        storage.delete(path)
+    remove_placed(table, go, keep=set())
+    forget(table, go.instant)
+    _log.warning("decision_taken_back", instant=go.instant, attempt=go.attempt, why=why)
+
+
+def _refuse_completed(table: Table, go: Go) -> None:
+    done = completed_compaction(table, go.instant)
+    if done is not None:
+        raise ConflictError(
+            "a completed compaction cannot be taken back", path=table.instant_path(done), instant=go.instant
+        )
+
+
+def refuse_revoked(table: Table, go: Go) -> None:
+    """ConflictError: the decision was taken back."""
+    if is_revoked(table.storage, go.instant, go.attempt):
+        path = attempt_folder(go.instant, go.attempt)
+        raise ConflictError("this decision was taken back", path=path, instant=go.instant, todo="Run again.")

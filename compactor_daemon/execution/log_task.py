@@ -1,0 +1,165 @@
+"""Stages the log file that takes the place of some neighbouring log files of a slice.
+
+    folded    one entry a key: a data block and a delete block, or such pairs by partition of the keys beyond memory
+    copied    every block as it is, in order; where folding could be told from it (`folds_exactly`)
+
+All blocks carry the log compaction's instant and name the instants they stand for, oldest first, as Hudi 1.2 writes
+them. Of one instant readers take the blocks in file order, data and deletes alike (seen: 0.15.0, 1.2.0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from phantombase.timeline.audit.log_totals import LogTotals, books_of_all, log_totals
+from phantombase.timeline.errors import LedgerError
+from phantombase.timeline.format.file_name import LogFileName
+from phantombase.timeline.log.block import BlockKind, scan_blocks
+from phantombase.timeline.log.decode import content_of
+from phantombase.timeline.log.encode import (
+    BLOCK_BYTES,
+    LogFormat,
+    Parts,
+    copied_block,
+    data_block,
+    delete_block,
+    split_rows,
+)
+from phantombase.timeline.log.visibility import Selection, select_blocks
+from phantombase.timeline.merge.identity import IdentityTally
+from phantombase.timeline.merge.ledger import Ledger, total
+from phantombase.timeline.merge.log_fold import Winners
+from phantombase.timeline.merge.slice_merge import SliceMerge
+from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.merge.spill import LogSpill
+from phantombase.timeline.read.slice_log import LogCounts, count_blocks, read_logs, slice_blocks
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.staged_file import staged_output
+from phantombase.timeline.view.view import FileSlice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOutput:
+    """The log file that a log compaction makes of a slice's logs.
+
+    `instant` and `version`: in its name. `fold`: only the entries that win are written, else all of them as they are.
+    """
+
+    instant: str
+    version: int
+    fold: bool
+
+    def name(self, file_id: str, token: str) -> LogFileName:
+        """Its final name."""
+        return LogFileName(file_id=file_id, instant=self.instant, version=self.version, token=token)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    """What all blocks of the file say, and how data blocks are written."""
+
+    instant: str
+    schema_text: str
+    compacted: tuple[str, ...]
+    log_format: LogFormat
+    codec: str
+
+
+def stage_log(
+    storage: Storage,
+    path: str,
+    slice_: FileSlice,
+    rules: SliceRules,
+    log: LogOutput,
+    *,
+    instant: str,
+    schema_text: str,
+    codec: str,
+) -> tuple[Ledger, LogCounts]:
+    """Stages the log file of a log compaction at `instant`; `slice_`: just the logs it is made of.
+
+    Keys and rows in the books are those of the file. LedgerError: what is read back is not what was written.
+    """
+    selection = select_blocks(slice_blocks(storage, slice_), rules.visibility)
+    parquet = all(b.kind is not BlockKind.AVRO_DATA for b in selection.blocks)
+    head = _Head(
+        instant=instant,
+        schema_text=schema_text,
+        compacted=tuple(dict.fromkeys(b.instant for b in selection.blocks)),
+        log_format=LogFormat.PARQUET if parquet else LogFormat.AVRO,
+        codec=codec,
+    )
+    if log.fold:
+        ledger, counts = _fold(storage, path, slice_, rules, head)
+    else:
+        ledger, counts = _copy(storage, path, selection, rules, head)
+    ledger.check(
+        footer_rows_in=0,
+        header_entries=counts.entries,
+        footer_rows_out=ledger.rows_out,
+        where=f"{slice_.partition}/{slice_.file_id}",
+    )
+    return ledger, counts
+
+
+def _fold(storage: Storage, path: str, slice_: FileSlice, rules: SliceRules, head: _Head) -> tuple[Ledger, LogCounts]:
+    books, tally = [], IdentityTally()
+    with ExitStack() as stack:
+        file = stack.enter_context(staged_output(storage, path))
+        logs, counts = read_logs(storage, slice_, rules, rules.schema, stack)
+        parts = (logs.winners(n)[0] for n in range(len(logs))) if isinstance(logs, LogSpill) else (logs,)
+        for won in parts:
+            merge = SliceMerge(rules.merge, won, hashed=True)
+            _, rows, hashes = merge.inserts()
+            for block in _blocks(rows, won, slice_.partition, head):
+                file.writelines(block)
+            tally.inserted(hashes)
+            books.append(merge.ledger(0))
+    out = _staged(storage, path, rules)
+    ledger = replace(total(books), rows_out=out.rows, identity=tally.finish(out.identity))
+    if out.deletes != ledger.deletes_of_absent:
+        raise LedgerError(
+            "the ledger does not balance: deletes out = delete keys",
+            path=path,
+            expected=str(ledger.deletes_of_absent),
+            found=str(out.deletes),
+        )
+    return ledger, counts
+
+
+def _copy(
+    storage: Storage, path: str, selection: Selection, rules: SliceRules, head: _Head
+) -> tuple[Ledger, LogCounts]:
+    with staged_output(storage, path) as file:
+        for block in selection.blocks:
+            with storage.open_input(block.path) as source:
+                content = content_of(block, source)
+                file.writelines(copied_block(block, content, instant=head.instant, compacted=head.compacted))
+    taken, out = log_totals(storage, selection.blocks, rules), _staged(storage, path, rules)
+    return books_of_all(taken, out), count_blocks(selection, out.rows + out.deletes)
+
+
+def _staged(storage: Storage, path: str, rules: SliceRules) -> LogTotals:
+    """What is in the staged file, read back."""
+    with storage.open_input(path) as source:
+        blocks = list(scan_blocks(source, path))
+    return log_totals(storage, blocks, rules)
+
+
+def _blocks(rows: pa.Table, won: Winners, partition: str, head: _Head) -> Iterator[Parts]:
+    """The winners of some keys: their rows, then the keys to delete, natural ones apart from those with a value."""
+    common: dict[str, Any] = {"instant": head.instant, "schema_text": head.schema_text, "compacted": head.compacted}
+    for part in split_rows(rows, BLOCK_BYTES):
+        yield data_block(part, log_format=head.log_format, codec=head.codec, **common)
+    for natural in (True, False):
+        chosen = pa.array(~won.is_update & (won.natural == natural))
+        keys = won.keys.filter(chosen)
+        if len(keys):
+            ordering = () if natural else tuple(values.filter(chosen) for values in won.ordering)
+            paths = pa.repeat(pa.scalar(partition), len(keys))
+            yield delete_block(keys, paths, ordering, hudi_0x=False, **common)

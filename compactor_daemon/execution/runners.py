@@ -1,0 +1,208 @@
+"""Runs file slice tasks: on Spark, one task per file slice, or in this process. The same slice code in both.
+
+Spark is used through plain RDD tasks: no shuffle, no DataFrame, and only counts come back to the driver.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from typing import Any, Protocol
+
+from phantombase.timeline.errors import PhantombaseError, SparkError
+from phantombase.timeline.storage.contract import Storage
+
+from ..options import ExecuteOptions, Executor
+from ..records.slice_done import SliceDone
+from .slice_task import Round, SlicePart, SliceTask, compact_slice
+from .spark_session import StartingSpark
+
+SliceProgress = Callable[[int, int], None]
+"""Called with (slices done, slices in all) while tasks run; what it raises ends them."""
+
+_POLL_S = 0.2
+_CANCEL_S = 10.0
+_CAUSES = 2
+
+
+class Runner(Protocol):
+    """Compacts file slices and returns their records in task order; the first error of the tree is raised.
+
+    `progress` is called several times a second. When it raises, what has not begun is cancelled, and it is raised.
+    """
+
+    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
+        """Runs all tasks."""
+        ...
+
+
+class Spark(Protocol):
+    """Where a Spark context comes from."""
+
+    def context(self) -> Any:
+        """The context, once it is there; SparkError when it does not start."""
+        ...
+
+
+@contextmanager
+def open_runner(options: ExecuteOptions) -> Iterator[Runner]:
+    """The runner of an executor. Spark starts in the background, and the first tasks wait for it; it ends with this."""
+    if options.executor is Executor.LOCAL:
+        yield LocalRunner(options.threads)
+        return
+    spark = StartingSpark(options)
+    try:
+        yield SparkRunner(spark)
+    finally:
+        spark.stop()
+
+
+class LocalRunner:
+    """In-process, `threads` slices at a time. Slices at work are brought to their end, whatever `progress` raises."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+
+    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
+        """See `Runner`."""
+        with ThreadPoolExecutor(self._threads) as pool:
+            # Each with a context of its own: what the caller bound for its logs goes with it.
+            futures = [pool.submit(copy_context().run, compact_slice, storage, task) for task in tasks]
+            waiting = set(futures)
+            try:
+                while waiting:
+                    done, waiting = wait(waiting, _POLL_S, FIRST_COMPLETED)
+                    if any(future.exception() is not None for future in done):
+                        break
+                    progress(len(futures) - len(waiting), len(tasks))
+            finally:
+                pool.shutdown(cancel_futures=True)
+            return [future.result() for future in futures if not future.cancelled()]
+
+
+class SparkRunner:
+    """One Spark task per file slice. `pool`: the scheduler pool of its jobs, where `spark.scheduler.mode` is FAIR."""
+
+    def __init__(self, spark: Spark, pool: str | None = None) -> None:
+        self._spark = spark
+        self._pool = pool
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether Spark has ended, or never started: no job will ever run on it again."""
+        try:
+            return bool(self._spark.context()._jsc.sc().isStopped())
+        except Exception:  # no answer from its JVM, in whatever words
+            return True
+
+    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
+        """See `Runner`. SparkError when Spark did not start."""
+        context = self._spark.context()
+        group = f"phantombase-{tasks[0].instant}-{tasks[0].attempt}-{uuid.uuid4().hex}"
+        outcomes: list[SliceDone | PhantombaseError] = []
+        failure: list[BaseException] = []
+
+        def job() -> None:
+            try:
+                context.setJobGroup(group, f"compaction {tasks[0].instant}")
+                if self._pool is not None:
+                    context.setLocalProperty("spark.scheduler.pool", self._pool)
+                parts, function = spark_work(storage, tasks)
+                outcomes.extend(context.parallelize(parts, len(parts)).map(function).collect())
+            except BaseException as error:
+                failure.append(error)
+
+        thread = threading.Thread(target=job, name=group, daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(_POLL_S)
+                try:
+                    done = _completed(context, group)
+                except Exception as error:  # in the words of a socket when the JVM is gone
+                    raise self._job_failed(tasks[0].instant, error) from error
+                progress(done, len(tasks))
+        except BaseException:
+            _cancel(context, group, thread)
+            raise
+        if failure:
+            raise self._job_failed(tasks[0].instant, failure[0]) from failure[0]
+        for outcome in outcomes:
+            if isinstance(outcome, PhantombaseError):
+                raise outcome
+        progress(len(tasks), len(tasks))
+        return [o for o in outcomes if isinstance(o, SliceDone)]
+
+    def _job_failed(self, instant: str, error: BaseException) -> SparkError:
+        what = "a Spark job of the compaction failed"
+        if self.is_gone:
+            what = "Spark has ended: its JVM was killed, or its master is gone or cannot be reached"
+        todo = "Nothing was published. Run again; finished file slices are adopted."
+        return SparkError(what, instant=instant, found=spark_words(error), todo=todo)
+
+
+def spark_work(storage: Storage, tasks: list[SliceTask]) -> tuple[list[tuple[int, SlicePart]], _CompactPart]:
+    """What Spark sends to each task, and the function, which it sends once a stage: with all that tasks share."""
+    rounds = {id(task.round): task.round for task in tasks}
+    number = {key: n for n, key in enumerate(rounds)}
+    parts = [(number[id(task.round)], task.part) for task in tasks]
+    return parts, _CompactPart(_Compact(storage), tuple(rounds.values()))
+
+
+class _CompactPart:
+    """The function a Spark task runs."""
+
+    def __init__(self, compact: _Compact, rounds: tuple[Round, ...]) -> None:
+        self._compact = compact
+        self._rounds = rounds
+
+    def __call__(self, sent: tuple[int, SlicePart]) -> SliceDone | PhantombaseError:
+        number, part = sent
+        return self._compact(SliceTask(self._rounds[number], part))
+
+
+class _Compact:
+    """Compacts a slice in a Spark task; errors of the tree come back as values, with all they say."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def __call__(self, task: SliceTask) -> SliceDone | PhantombaseError:
+        try:
+            return compact_slice(self._storage, task)
+        except PhantombaseError as error:
+            return error
+
+
+def spark_words(error: BaseException) -> str:
+    """What went wrong in a Spark job: the last causes, without their traces."""
+    lines = [line.strip().lstrip(": ").removeprefix("Caused by: ") for line in str(error).splitlines()]
+    causes = [line for line in lines if re.match(r"[\w.$]+(Error|Exception)\b", line) and "Traceback" not in line]
+    return " | ".join(causes[-_CAUSES:]) or f"{type(error).__name__}: {error}"
+
+
+def _cancel(context: Any, group: str, thread: threading.Thread) -> None:
+    """Ends the jobs of a group, also those that are only about to begin; waits for their thread for a while only."""
+    deadline = time.monotonic() + _CANCEL_S
+    while thread.is_alive() and time.monotonic() < deadline:
+        with suppress(Exception):  # a JVM that is gone has no job left
+            context.cancelJobGroup(group)
+        thread.join(_POLL_S)
+
+
+def _completed(context: Any, group: str) -> int:
+    """Tasks done of a job group."""
+    tracker = context.statusTracker()
+    done = 0
+    for job in tracker.getJobIdsForGroup(group):
+        info = tracker.getJobInfo(job)
+        for stage in info.stageIds if info else ():
+            stage_info = tracker.getStageInfo(stage)
+            done += stage_info.numCompletedTasks if stage_info else 0
+    return done

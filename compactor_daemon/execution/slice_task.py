@@ -1,0 +1,258 @@
+"""Compacts one file slice: read, merge, stage the base file, check the books, leave an `.ok`.
+
+Runs in a Spark task or in-process. It gives nothing a final name and returns only counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow.parquet as pq
+import structlog
+from structlog.contextvars import bound_contextvars
+
+from phantombase.timeline.avro.schema import RECORD_KEY, project
+from phantombase.timeline.errors import AttemptDeadError
+from phantombase.timeline.format.file_name import BaseFileName, LogFileName
+from phantombase.timeline.instants.attempt_names import attempt_folder
+from phantombase.timeline.log.visibility import Skipped
+from phantombase.timeline.merge.identity import identity_columns, identity_sum
+from phantombase.timeline.merge.ledger import Ledger
+from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.metadata_table.column_stats.measure import Measure
+from phantombase.timeline.parquet.base_file import write_base_file
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.read.slice_log import LogCounts
+from phantombase.timeline.read.slice_stream import SliceStream, base_tables
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.staged_file import staged_output
+from phantombase.timeline.view.view import FileSlice, input_names
+
+from ..records.fate import OK
+from ..records.slice_done import SliceDone
+from .log_task import LogOutput, stage_log
+
+_log = structlog.get_logger()
+
+TOKEN_STAGE = 990_000_000
+"""Third part of our write tokens. Spark's are task attempt numbers, which stay far below."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """What all tasks of a round have in common, picklable. It grows with the timeline, so it travels once a round.
+
+    `schema_text`: Avro schema of the files written. `measure`: what the metadata table is to be told of them, None
+    where it has no statistics.
+    """
+
+    instant: str
+    attempt: int
+    rules: SliceRules
+    schema_text: str
+    output: OutputOptions
+    measure: Measure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlicePart:
+    """What a task has of its own, picklable: its position in the plan, and its file slice.
+
+    `log`: a log file is made of the slice's logs, not a base file of the slice.
+    """
+
+    position: int
+    slice: FileSlice
+    log: LogOutput | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SliceTask:
+    """Everything needed to compact one slice."""
+
+    round: Round
+    part: SlicePart
+
+    @property
+    def instant(self) -> str:
+        """Of the compaction."""
+        return self.round.instant
+
+    @property
+    def attempt(self) -> int:
+        """Number of the attempt."""
+        return self.round.attempt
+
+    @property
+    def rules(self) -> SliceRules:
+        """How slices are merged."""
+        return self.round.rules
+
+    @property
+    def position(self) -> int:
+        """Of the file slice in the plan."""
+        return self.part.position
+
+    @property
+    def slice(self) -> FileSlice:
+        """The file slice."""
+        return self.part.slice
+
+    @property
+    def log(self) -> LogOutput | None:
+        """See `SlicePart`."""
+        return self.part.log
+
+    @property
+    def final_name(self) -> BaseFileName | LogFileName:
+        """The file's name once published; unique to the attempt."""
+        token = f"{self.position}-{self.attempt}-{TOKEN_STAGE}"
+        if self.log is not None:
+            return self.log.name(self.slice.file_id, token)
+        return BaseFileName(file_id=self.slice.file_id, token=token, instant=self.instant)
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of what the result depends on: inputs with sizes, schema, merge rules."""
+        slice_, rules = self.slice, self.rules
+        sizes = [(f.path, f.size) for f in ([slice_.base] if slice_.base else [])] + [
+            (f.path, f.size) for f in slice_.logs
+        ]
+        parts: dict[str, object] = {
+            "inputs": sizes,
+            "schema": self.round.schema_text,
+            "merge": [
+                rules.merge.mode.value,
+                [str(t) for t in rules.merge.ordering_types],
+                rules.merge.every_duplicate,
+            ],
+            "keys": [*rules.keys.fields, *rules.ordering_fields],
+        }
+        if self.log is not None:
+            parts["fold"] = self.log.fold
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def compact_slice(storage: Storage, task: SliceTask) -> SliceDone:
+    """Stages the slice's new base file and records it; safe to run twice (retries, speculation).
+
+    LedgerError: the books do not balance, and there is no `.ok`. Other errors of the tree: unreadable inputs.
+    """
+    with bound_contextvars(instant=task.instant, attempt=task.attempt, file_group=task.slice.file_id):
+        done = _compacted(storage, task)
+        _log.info("slice_compacted", rows=done.ledger.rows_out, bytes=done.size, seconds=done.seconds)
+        return done
+
+
+def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
+    started = time.monotonic()
+    inputs, folder, measure = task.slice, attempt_folder(task.instant, task.attempt), task.round.measure
+    staged = f"{folder}/{task.position}-{uuid.uuid4().hex}{'.parquet' if task.log is None else '.log'}"
+    stage = _stage_base if task.log is None else partial(_stage_log, log=task.log)
+    ledger, counts = stage(storage, staged, task)
+    if inputs.base is None and not counts.entries:
+        storage.delete(staged)  # no base and no log entry: Hudi writes nothing either
+        staged_path, final, size, ranges = None, None, 0, None
+    else:
+        entry = storage.find(staged)
+        staged_path, size = staged, entry.size if entry else 0
+        final = f"{inputs.partition}/{task.final_name}" if inputs.partition else str(task.final_name)
+        ranges = measure.file(storage, staged, str(task.final_name)) if measure is not None else None
+    done = SliceDone(
+        position=task.position,
+        partition=inputs.partition,
+        file_id=inputs.file_id,
+        base_instant=_base_instant(task),
+        base_file=str(inputs.base.name) if inputs.base else None,
+        inputs=input_names(inputs),
+        fingerprint=task.fingerprint,
+        staged=staged_path,
+        final=final,
+        size=size,
+        ledger=ledger,
+        log_bytes=inputs.log_bytes,
+        log_files=len(inputs.logs),
+        log_blocks=counts.blocks,
+        corrupt_blocks=counts.skipped_blocks(Skipped.CORRUPT),
+        rolled_back_blocks=counts.skipped_blocks(Skipped.ROLLED_BACK),
+        skipped={cause.value: number for cause, number in counts.skipped},
+        merged=_merged(inputs, counts),
+        uncommitted=counts.uncommitted,
+        seconds=round(time.monotonic() - started, 3),
+        ranges=ranges,
+        output=task.round.output,
+    )
+    return _record(storage, f"{folder}/{task.position}{OK}", done)
+
+
+def _merged(inputs: FileSlice, counts: LogCounts) -> tuple[str, ...]:
+    base = {inputs.base.name.instant} if inputs.base else set()
+    return tuple(sorted({*counts.merged, *base}))
+
+
+def _base_instant(task: SliceTask) -> str | None:
+    """Of the base file merged; a log compaction says on which slice it stands."""
+    if task.log is not None:
+        return task.slice.base_instant
+    return task.slice.base.name.instant if task.slice.base else None
+
+
+def _stage_base(storage: Storage, path: str, task: SliceTask) -> tuple[Ledger, LogCounts]:
+    """Stages the base file; its books, checked against the file read back."""
+    stream = SliceStream(storage, task.slice, task.rules)
+    rows = _write(storage, path, stream, task)
+    rows_read_back, hash_out = _read_back(storage, path, task.rules)
+    ledger = stream.ledger(rows, hash_out)
+    ledger.check(
+        footer_rows_in=stream.base_rows,
+        header_entries=stream.log_counts.entries,
+        footer_rows_out=rows_read_back,
+        where=f"{task.slice.partition}/{task.slice.file_id}",
+    )
+    return ledger, stream.log_counts
+
+
+def _stage_log(storage: Storage, path: str, task: SliceTask, *, log: LogOutput) -> tuple[Ledger, LogCounts]:
+    """Stages the log file; its books, checked against the file read back."""
+    text, codec = task.round.schema_text, task.round.output.codec.value
+    return stage_log(storage, path, task.slice, task.rules, log, instant=task.instant, schema_text=text, codec=codec)
+
+
+def _read_back(storage: Storage, path: str, rules: SliceRules) -> tuple[int, int]:
+    """Rows of a written file by its footer, and the identity of the rows that are in it."""
+    with storage.open_input(path) as source:
+        rows = pq.read_metadata(source).num_rows
+    schema = project(rules.schema, identity_columns(rules.schema))
+    return rows, identity_sum(table for table, _ in base_tables(storage, path, schema, rules.batch_rows))
+
+
+def _record(storage: Storage, path: str, done: SliceDone) -> SliceDone:
+    """Leaves the `.ok`; when another run of this task was first, its result counts and ours is removed."""
+    if storage.find(path.rpartition("/")[0]) is None:
+        raise AttemptDeadError("the attempt's folder is gone: it was retired by somebody else", path=path)
+    if storage.put_if_absent(path, done.to_json()):
+        return done
+    winner = SliceDone.from_json(storage.read(path), path)
+    if winner.staged != done.staged and done.staged is not None:
+        storage.delete(done.staged)
+    return winner
+
+
+def _write(storage: Storage, path: str, stream: SliceStream, task: SliceTask) -> int:
+    """Stages the base file, durably; nothing is left of a half-written one. Returns the number of rows."""
+    schema = task.rules.schema
+    with staged_output(storage, path) as file:
+        return write_base_file(
+            file,
+            stream.batches(),
+            name=str(task.final_name),
+            schema=schema,
+            schema_text=task.round.schema_text,
+            key_column=RECORD_KEY if RECORD_KEY in schema.names else None,
+            output=task.round.output,
+        )

@@ -1,0 +1,146 @@
+"""Starts Spark in the background: the JVM comes up while the table is loaded and checked."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Any
+
+from phantombase.timeline.errors import SparkError
+
+from ..jvm_archive import NO_ARCHIVE, class_archive
+from ..options import ExecuteOptions
+
+_LEAN_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM that lives for seconds: the optimising compiler and a parallel collector cost more than they give back."""
+
+_LAST_LINES = 3
+
+_stopping: threading.Thread | None = None
+"""The stop of the process's last context; Spark allows one context at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningSpark:
+    """A Spark context of somebody else, an ingest job say, who also stops it."""
+
+    running: Any
+
+    def context(self) -> Any:
+        """The context."""
+        return self.running
+
+
+class StartingSpark:
+    """A Spark context that starts at once, in a thread of its own."""
+
+    def __init__(self, options: ExecuteOptions) -> None:
+        self._options = options
+        self._context: Future[Any] = Future()
+        self._unwanted = threading.Event()
+        # Not a daemon thread: when everything is refused meanwhile, the process ends once it has cleaned up.
+        threading.Thread(target=self._start, name="spark-start").start()
+
+    def context(self) -> Any:
+        """The context, once it is there; SparkError when it does not start."""
+        return self._context.result()
+
+    def stop(self) -> None:
+        """Ends the context, or its start, without waiting: a second of PySpark's stop is idle.
+
+        A process that exits meanwhile loses nothing: its JVM stops the context on its own.
+        """
+        global _stopping
+        self._unwanted.set()
+        _stopping = threading.Thread(target=self._stop, name="spark-stop", daemon=True)
+        _stopping.start()
+
+    def _stop(self) -> None:
+        if self._context.exception() is None and (context := self._context.result()) is not None:
+            with suppress(Exception):  # its JVM is gone, in whatever words
+                context.stop()
+
+    def _start(self) -> None:
+        if _stopping is not None:
+            _stopping.join()
+        with tempfile.TemporaryFile() as log:  # what the JVM and the workers say, kept off the terminal
+            try:
+                self._context.set_result(self._started(log))
+            except Exception as error:
+                failure = SparkError(
+                    "Spark did not start",
+                    path=self._options.master,
+                    found=f"{type(error).__name__}: {error}; the JVM's last words: {_last_words(log)}",
+                    todo="Java 17 or newer must be installed (JAVA_HOME or PATH) and the master reachable.",
+                )
+                failure.__cause__ = error
+                self._context.set_exception(failure)
+
+    def _started(self, log: IO[bytes]) -> Any:
+        """The context; None when it is not wanted any more."""
+        from pyspark import SparkConf, SparkContext  # imported late: `--executor local` needs no JVM
+        from pyspark.java_gateway import launch_gateway
+
+        chosen, archive = chosen_settings(self._options), NO_ARCHIVE
+        # Executors run the driver's own interpreter: workers would take the first `python3` of PATH otherwise.
+        os.environ["PYSPARK_PYTHON"] = chosen.get("spark.pyspark.python", sys.executable)
+        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LAUNCHER_OPTS", _LEAN_JVM)
+        defaults = {
+            "spark.app.name": "phantombase-compaction",
+            "spark.driver.memory": self._options.driver_memory,
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.log.level": "ERROR",
+        }
+        if not self._options.on_cluster:
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            archive = class_archive()
+            defaults |= {
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.driver.extraJavaOptions": f"{_LEAN_JVM} {archive.java_options}".strip(),
+            }
+        # On a cluster little is set here: what is, wins over the cluster's own spark-defaults.conf.
+        conf = SparkConf().setMaster(self._options.master).setAll(list(chosen.items()))
+        for key, value in defaults.items():
+            conf.setIfMissing(key, value)
+        gateway = None
+        if SparkContext._gateway is None:  # the process's first context
+            with archive:
+                output = {"stdout": log, "stderr": log, "pass_fds": archive.passed}
+                gateway = launch_gateway(conf, popen_kwargs=output)  # type: ignore[no-untyped-call]
+            if self._unwanted.is_set():
+                gateway.proc.kill()
+                gateway.proc.wait()
+                return None
+        return SparkContext(gateway=gateway, conf=conf)
+
+
+def chosen_settings(options: ExecuteOptions) -> dict[str, str]:
+    """The settings of Spark that the options ask for (pure).
+
+    The executors asked for follow the file slices that wait: Spark's own rule, one after a second, then two, four, ...
+    They are given back when idle. Nothing of them is needed afterwards: our jobs have no shuffle.
+    """
+    settings: dict[str, str] = {}
+    if options.executor_memory is not None:
+        settings["spark.executor.memory"] = options.executor_memory
+    if options.max_executors is not None:
+        settings |= {
+            "spark.dynamicAllocation.enabled": "true",
+            "spark.dynamicAllocation.shuffleTracking.enabled": "true",  # no shuffle service is needed
+            "spark.dynamicAllocation.maxExecutors": str(options.max_executors),
+        }
+    return settings | dict(options.spark_conf)
+
+
+def _last_words(log: IO[bytes]) -> str:
+    log.seek(0)
+    lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+    return " | ".join(lines[-_LAST_LINES:]) or "none"

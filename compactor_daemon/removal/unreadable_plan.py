@@ -1,0 +1,93 @@
+"""Plans that cannot be read, and whether one may be taken back all the same.
+
+Hudi writes a plan in place on local storage: killed there, it leaves an empty file. Nobody ever worked under an empty
+compaction plan, since readers and writers fail at it; and nobody depends on a log compaction plan, whatever is in it.
+So such a plan may go, where nothing of its instant exists. But a file may also have been emptied by a damaged disk
+later on: where a write came after the plan, that may rest on it.
+"""
+
+from __future__ import annotations
+
+import time
+
+from phantombase.timeline.errors import BarrierError, ConflictError, MalformedError
+from phantombase.timeline.format.compaction_plan import CompactionPlan
+from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat
+from phantombase.timeline.table.table import Table
+
+from ..decisions.hudi_executors import inflight_path
+from ..options import AttemptOptions
+from ..records.fate import decisions
+from .untouched import refuse_touched
+
+_RESTORE = "Restore the file from a copy, or restore the table with Hudi to an instant before it."
+
+
+def is_unreadable(table: Table, instant: str) -> bool:
+    """Whether a pending plan cannot be read, and may be taken back unread. MalformedError: cannot be read, may not."""
+    try:
+        table.compaction_plan(instant)
+    except MalformedError:
+        requested = table.files.requested_merge(instant)
+        if requested.action == "logcompaction" or not table.storage.read(table.instant_path(requested)):
+            return True
+        raise
+    return False
+
+
+def refuse_begun(table: Table, instant: str, options: AttemptOptions) -> CompactionPlan:
+    """A plan without operations, in the place of the unreadable one; the caller holds the table lock.
+
+    ConflictError, BarrierError: something of the instant is there, or may be yet, or a write may rest on the plan.
+    """
+    storage, requested = table.storage, table.files.requested_merge(instant)
+    path = table.instant_path(requested)
+    entry, now_ms = storage.find(path), time.time() * 1000
+    if entry is None or now_ms - entry.modified_ms < options.heartbeat_expiry_s * 1000:
+        raise ConflictError(
+            "a plan that cannot be read may just be being written",
+            path=path,
+            instant=instant,
+            expected=f"a file that has not changed for {options.heartbeat_expiry_s:g} s",
+            todo="Wait, then run again.",
+        )
+    beat = read_heartbeat(storage, instant)
+    is_fresh = is_live(beat, round(now_ms), options.heartbeat_expiry_s)
+    begun = "an inflight file" if storage.find(inflight_path(table, instant)) is not None else ""
+    begun = begun or ("a fresh heartbeat" if is_fresh else "") or ("a decision" if decisions(storage, instant) else "")
+    if begun:
+        raise ConflictError(
+            "a compactor began on a plan that cannot be read any more",
+            path=path,
+            instant=instant,
+            found=begun,
+            todo=_RESTORE,
+        )
+    plan = CompactionPlan(operations=(), action=requested.action)
+    if not plan.merges_logs:
+        _refuse_written(table, instant, path)
+    refuse_touched(table, instant, plan, options)
+    return plan
+
+
+def _refuse_written(table: Table, instant: str, path: str) -> None:
+    """A write that came after the plan read it, for all one can tell, and may have put keys elsewhere under it."""
+    later = [i for i in table.load_timeline().instants if i.family == "deltacommit" and i.requested_time > instant]
+    for write in later:
+        if write.completed:
+            raise ConflictError(
+                "a write came after a plan that cannot be read; without the plan its rows may be lost or doubled",
+                path=path,
+                instant=instant,
+                expected="no delta commit after it",
+                found=write.requested_time,
+                todo=_RESTORE,
+            )
+        raise BarrierError(
+            "a pending write may rest on a plan that cannot be read",
+            path=path,
+            instant=instant,
+            expected="no delta commit after it",
+            found=write.requested_time,
+            todo="Let it be rolled back, then run again.",
+        )

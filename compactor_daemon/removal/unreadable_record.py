@@ -1,0 +1,145 @@
+"""What is done about an attempt whose `fate` cannot be read: it may have decided the compaction (`go`).
+
+Once the compaction is completed, its commit says all that the record said (`go_of_commit`). Before that nothing is
+decided anew until an operator, who knows that no compactor works on it, has it taken back: `take_back_unreadable`, in
+one lock section:
+
+    refuse     while it is completed, a compactor shows a sign of life, or a rollback names it
+    remove     the final names that may have been given to files, by the records of finished slices and by their tokens
+    revoke     the record that the decision never stands again (`take_back`); publishing looks at it in the lock
+    staged     goes, so that nothing of it can be placed any more
+
+The record itself stays, so that the completion time it may have decided stays taken (`reserved`). A crash before
+`revoke` has changed nothing for others: should the decision be published after all, what is missing is placed again
+from what is staged. After it the next attempt may open.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, UsageError
+from phantombase.timeline.format.file_name import BaseFileName, parse_data_file
+from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.instants.attempt_names import attempt_folder, attempts, recorded_instants
+from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.update import forget
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import GroupKey
+
+from ..decisions.completed import completed_compaction
+from ..decisions.hudi_executors import foreign_trace, refuse_live
+from ..decisions.of_commit import finished_slices
+from ..decisions.standing import refuse_rollback
+from ..execution.slice_task import TOKEN_STAGE
+from ..options import AttemptOptions
+from ..records.fate import STAGED_ENDINGS, read_fate, revoke_decision
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenBack:
+    """An attempt whose decision was taken back, None where every fate can be read; the files that lost their names."""
+
+    attempt: int | None
+    files: tuple[str, ...] = ()
+
+
+def take_back_unreadable(
+    table: Table, instant: str, lock: TableLock, options: AttemptOptions | None = None
+) -> TakenBack:
+    """Takes back what the last attempt may have decided, where that cannot be read; `lock`: all writers share it.
+
+    UsageError: no compaction with records. ConflictError: see the module; nothing was changed then.
+    """
+    options = options or AttemptOptions()
+    with lock.hold("take back an unreadable decision"):
+        table = table.reload()
+        storage = table.storage
+        if instant not in recorded_instants(storage):
+            raise UsageError("no compaction with records of phantombase", path=storage.base_path, instant=instant)
+        numbers = attempts(storage, instant)
+        if not numbers or _is_readable(storage, instant, numbers[-1]):
+            return TakenBack(attempt=None)
+        _refuse_at_work(table, instant, options)
+        number = numbers[-1]
+        finals = _finals(table, instant)
+        for path in finals:
+            storage.delete(path)
+        forget(table, instant)
+        revoke_decision(storage, instant, number, "its record cannot be read", process_name())
+        for attempt in numbers:
+            folder = attempt_folder(instant, attempt)
+            for entry in storage.list(folder):
+                if entry.name.endswith(STAGED_ENDINGS):
+                    storage.delete(f"{folder}/{entry.name}")
+        _log.warning("unreadable_decision_taken_back", instant=instant, attempt=number, files=finals)
+        return TakenBack(attempt=number, files=finals)
+
+
+def _is_readable(storage: Storage, instant: str, attempt: int) -> bool:
+    try:
+        read_fate(storage, instant, attempt)
+    except MalformedError:
+        return False
+    return True
+
+
+def _refuse_at_work(table: Table, instant: str, options: AttemptOptions) -> None:
+    now_ms = round(time.time() * 1000)
+    done = completed_compaction(table, instant)
+    if done is not None:
+        raise ConflictError(
+            "this compaction is completed: the record does not matter any more",
+            path=table.instant_path(done),
+            instant=instant,
+            todo="compactor-daemon compact or run cleans up behind it.",
+        )
+    beat = read_heartbeat(table.storage, instant)
+    if beat is not None and beat.ours and is_live(beat, now_ms, options.heartbeat_expiry_s):
+        raise ConflictError(
+            "a compactor is at work on this instant",
+            path=table.storage.base_path,
+            instant=instant,
+            expected=f"no heartbeat for {options.heartbeat_expiry_s:g} s",
+            found="a fresh heartbeat",
+            todo="Stop it, or wait until it has ended.",
+        )
+    refuse_live(foreign_trace(table, instant, ()), table, instant, now_ms, options)
+    refuse_rollback(table, instant)
+
+
+def _finals(table: Table, instant: str) -> tuple[str, ...]:
+    """The files there that a decision on the instant may have given final names."""
+    finished = finished_slices(table.storage, instant)
+    groups: set[GroupKey] = {(d.partition, d.file_id) for d in finished}
+    with suppress(MissingFileError):  # the plan is gone: the records know the file groups
+        groups |= {(o.partition_path, o.file_id) for o in table.compaction_plan(instant).operations}
+    named = {d.final for d in finished if d.final is not None} | set(_with_our_token(table, instant, groups))
+    return tuple(sorted(path for path in named if table.storage.find(path) is not None))
+
+
+def _with_our_token(table: Table, instant: str, groups: Iterable[GroupKey]) -> list[str]:
+    """Files of the instant in these file groups whose token is one of ours.
+
+    On version 6 a log carries the instant of its slice: there the records alone tell.
+    """
+    ids, found = set(groups), list[str]()
+    for partition in {partition for partition, _ in ids}:
+        with suppress(MissingFileError):
+            for entry in table.storage.list(partition):
+                name = parse_data_file(entry.name)
+                if name is None or name.instant != instant or (partition, name.file_id) not in ids:
+                    continue
+                is_ours = (name.token or "").endswith(f"-{TOKEN_STAGE}")
+                if is_ours and (isinstance(name, BaseFileName) or table.layout.slicing is not Slicing.BY_BASE_INSTANT):
+                    found.append(f"{partition}/{entry.name}" if partition else entry.name)
+    return found

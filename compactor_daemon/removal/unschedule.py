@@ -1,0 +1,192 @@
+"""Takes a requested compaction off the timeline: one section under the table lock.
+
+    take back  a decision that was not published: see `take_back`
+    end        every attempt without a fate is declared dead
+    void       a new attempt is opened with the fate `void`: the tombstone, so that the instant is never used again
+    remove     what an executor of Hudi left that is dead (see `untouched`), then the plan; from here on the instant is
+               unscheduled
+    look back  attempts opened meanwhile (nobody takes the lock to open one) are ended too; where somebody who takes no
+               lock, or an expired one, has touched the instant after all, the plan is put back
+
+A crash before the plan is gone has changed nothing: readers and writers still see it, compactors may open further
+attempts behind the `void`, and unscheduling is done anew, with all its checks. After it nothing can be decided: whoever
+opens an attempt looks for the plan once more, and so does who decides. Should a `go` have come in between all the same
+(a lock that was lost), the plan is put back. So there is never a `go` without a plan, nor two.
+
+Refused where rows would be lost, doubled or hidden:
+
+    an executor of Hudi     that may be alive
+    a file of the instant   version 6: logs on its slice, which no reader would find; any version: a base file, unless a
+                            dead executor's inflight file tells whose it is. Once the instant is older than the
+                            timeline both count as committed
+    a pending delta commit  version 6: it may be about to write such a log
+    moved keys              see `moved_keys`
+
+A log compaction that pends is in nobody's way: of it no reader or writer knows.
+
+Hudi's own (CompactionAdminClient, with all writers off): 0.15 renames the logs, and removes the plan only where there
+were some; 1.x removes the plan without a look at logs. Neither leaves a tombstone.
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, partial
+
+import structlog
+
+from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.errors import AttemptDeadError, ConflictError
+from phantombase.timeline.format.compaction_plan import CompactionPlan
+from phantombase.timeline.instants.attempt_names import instant_folder
+from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.update import forget
+from phantombase.timeline.read.slice_log import may_delete
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.probe import probe
+from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.view.view import TableView
+
+from ..attempt.compact_instant import pending_instants
+from ..attempt.moved_keys import movable_keys, refuse_moved
+from ..attempt.retire import remove_staged
+from ..decisions.hudi_executors import inflight_path
+from ..decisions.take_back import take_back
+from ..options import AttemptOptions
+from ..records.fate import Go, declare_dead, find_go, open_next, read_fates, void_record, write_fate
+from .unreadable_plan import is_unreadable, refuse_begun
+from .untouched import refuse_inflight, refuse_touched
+
+_log = structlog.get_logger()
+
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unscheduled:
+    """A plan that is gone: its instant, its file groups, and the attempts that were ended with it."""
+
+    instant: str
+    file_groups: int
+    attempts: tuple[int, ...]
+
+
+def unschedule(table: Table, instant: str, lock: TableLock, options: AttemptOptions | None = None) -> Unscheduled:
+    """Removes a pending compaction plan; `lock` is the one that all writers and schedulers share.
+
+    A plan that cannot be read: see `unreadable_plan`.
+    UsageError: no such plan. MalformedError: it cannot be read, and must stay. ConflictError, BarrierError: see above;
+    also where it is being published, an executor of Hudi may be at work on it, or a rollback names it. Nothing was
+    changed then.
+    """
+    pending_instants(table, instant)
+    options = options or AttemptOptions()
+    if is_unreadable(table, instant):
+        return _unschedule_unread(table, instant, lock, options)
+    deletes = cache(partial(may_delete, table.storage))
+    for _ in range(_TRIES):
+        table = table.reload()
+        view = consistent(partial(_view, table, instant))
+        keys = movable_keys(view, instant, deletes)
+        refuse_moved(table, view, instant, keys)
+        probe(table.storage)
+        with lock.hold("unschedule a compaction"):
+            table = table.reload()
+            plan, go = _refuse(table, instant, options)
+            if movable_keys(_view(table, instant), instant, deletes) == keys:
+                return _remove(table, instant, plan, go, options)
+    raise ConflictError(
+        "writes under this plan kept completing while their keys were looked at",
+        path=table.storage.base_path,
+        instant=instant,
+        found=f"{_TRIES} rounds",
+        todo="Run again while fewer writers are at work.",
+    )
+
+
+def _unschedule_unread(table: Table, instant: str, lock: TableLock, options: AttemptOptions) -> Unscheduled:
+    """MalformedError: it is another plan by now, that may not go unread."""
+    probe(table.storage)
+    with lock.hold("unschedule a compaction"):
+        table = table.reload()
+        pending_instants(table, instant)
+        if not is_unreadable(table, instant):
+            raise ConflictError(
+                "the plan, which could not be read, can be now",
+                path=table.storage.base_path,
+                instant=instant,
+                todo="Run again.",
+            )
+        return _remove(table, instant, refuse_begun(table, instant, options), None, options)
+
+
+def _view(table: Table, instant: str) -> TableView:
+    """Also where another plan names the same file groups: taking one back is what ends that."""
+    return table.reload().load_plan_view([table.compaction_plan(instant)], prevails=instant)
+
+
+def _refuse(table: Table, instant: str, options: AttemptOptions) -> tuple[CompactionPlan, Go | None]:
+    """The plan, unless it must stay, and a decision that is to be taken back. Any other one found later stands."""
+    (_,) = pending_instants(table, instant)
+    storage, plan = table.storage, table.compaction_plan(instant)
+    # Who publishes it holds the lock at the end; should its lock have expired, the heartbeat shows that it is alive: it
+    # is older than the decision, so it is looked at afterwards.
+    go, beat = find_go(storage, instant), read_heartbeat(storage, instant)
+    if go is not None and is_live(beat, clock_ms(), options.heartbeat_expiry_s):
+        raise _decided(instant)
+    refuse_touched(table, instant, plan, options)
+    return plan, go
+
+
+def _remove(table: Table, instant: str, plan: CompactionPlan, go: Go | None, options: AttemptOptions) -> Unscheduled:
+    """In the lock, after all checks."""
+    storage, who, nonce = table.storage, f"unscheduled by {process_name()}", uuid.uuid4().hex
+    if go is not None:
+        take_back(table, go, who)
+    ended = _end_attempts(storage, instant, who)
+    write_fate(storage, instant, open_next(storage, instant, who), void_record(nonce, who), nonce)
+    dead = refuse_touched(table, instant, plan, options)
+    path, inflight = table.instant_path(table.files.requested_merge(instant)), inflight_path(table, instant)
+    data = storage.read(path)
+    forget(table, instant)
+    if dead is not None:
+        for left in (*dead.files, dead.inflight):
+            storage.delete(left)
+    storage.delete(path)
+    try:
+        ended |= _end_attempts(storage, instant, who)
+        refuse_inflight(table, instant, inflight, options)
+        refuse_touched(table, instant, plan, options)
+    except ConflictError:
+        storage.put_if_absent(path, data)
+        if dead is not None:
+            storage.put_if_absent(dead.inflight, b"")
+        raise
+    remove_staged(storage, instant)
+    done = Unscheduled(instant=instant, file_groups=len(plan.operations), attempts=tuple(sorted(ended)))
+    _log.info("unscheduled", instant=instant, file_groups=done.file_groups, attempts=done.attempts)
+    return done
+
+
+def _end_attempts(storage: Storage, instant: str, who: str) -> set[int]:
+    """Declares dead until no attempt is without a fate; ConflictError: one of them has `go`."""
+    ended: set[int] = set()
+    while open_ := {number for number, fate in read_fates(storage, instant).items() if fate is None}:
+        with suppress(AttemptDeadError):  # somebody else wrote it this moment: what, is looked at below
+            declare_dead(storage, instant, who)
+        ended |= open_
+    if find_go(storage, instant) is not None:
+        raise _decided(instant)
+    return ended
+
+
+def _decided(instant: str) -> ConflictError:
+    return ConflictError(
+        "this compaction is decided and is being published",
+        path=instant_folder(instant),
+        instant=instant,
+        todo="compactor-daemon compact brings it to its end. Where that fails, run again once its heartbeat is stale.",
+    )

@@ -1,0 +1,126 @@
+"""Whether others rest on a plan that is to be taken back: executors of Hudi, writers, rollbacks.
+
+An executor of Hudi that is dead has left an inflight file, and base files that no commit names. Both go with the plan:
+the base files first, then the inflight file, so that no crash leaves base files without the sign of who made them.
+Without its inflight file an executor that wakes up after all cannot complete.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from phantombase.timeline.errors import BarrierError, ConflictError
+from phantombase.timeline.format.compaction_plan import CompactionPlan
+from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
+from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.table.table import Table
+
+from ..decisions.hudi_executors import foreign_trace, inflight_path
+from ..decisions.standing import refuse_rollback
+from ..options import AttemptOptions
+from ..records.fate import decisions
+
+_OTHERWISE = (
+    "Where it cannot be executed: restore what it misses, or restore the table with Hudi to an instant before the plan."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadExecutor:
+    """What an executor of Hudi left that is dead: the path of its inflight file, its base files."""
+
+    inflight: str
+    files: tuple[str, ...]
+
+
+def refuse_touched(table: Table, instant: str, plan: CompactionPlan, options: AttemptOptions) -> DeadExecutor | None:
+    """ConflictError, BarrierError: others have begun, or may be about to, what rests on the plan.
+
+    Else what a dead executor left, which is to be removed with the plan. A plan without operations is taken for one
+    that nobody can read: any file of the instant counts.
+    """
+    storage = table.storage
+    trace = foreign_trace(table, instant, table.views.planned_partitions([plan]))
+    if trace.is_live(round(time.time() * 1000), options):
+        raise _at_work(
+            table,
+            instant,
+            "a recent inflight file or files of it" if trace.inflight_ms is not None else "a fresh heartbeat",
+            options,
+        )
+    by_base = table.layout.slicing is Slicing.BY_BASE_INSTANT
+    is_dead = trace.inflight_ms is not None
+    if is_dead and plan.merges_logs and by_base:
+        raise ConflictError(
+            "a Hudi compactor began this log compaction; what it wrote does not show in names of files",
+            path=storage.base_path,
+            instant=instant,
+            todo="Let Hudi roll it back, or execute it.",
+        )
+    refuse_rollback(table, instant)
+    pending = table.load_timeline().pending_delta_commits
+    if by_base and pending and not plan.merges_logs:
+        raise BarrierError(
+            "a pending write may be about to write logs on this plan",
+            path=storage.base_path,
+            instant=instant,
+            expected="no pending delta commit",
+            found=", ".join(i.requested_time for i in pending),
+            todo="Let it complete, or be rolled back, then run again.",
+        )
+    left = _refuse_files(table, instant, plan, is_dead=is_dead)
+    return DeadExecutor(inflight=inflight_path(table, instant), files=left) if is_dead else None
+
+
+def refuse_inflight(table: Table, instant: str, path: str, options: AttemptOptions) -> None:
+    """ConflictError: an executor's inflight file is there (`path`), though a dead one's was removed."""
+    if table.storage.find(path) is not None:
+        raise _at_work(table, instant, "an inflight file", options)
+
+
+def _at_work(table: Table, instant: str, found: str, options: AttemptOptions) -> ConflictError:
+    return ConflictError(
+        "a Hudi compactor is or was at work on this instant",
+        path=table.storage.base_path,
+        instant=instant,
+        expected=f"no heartbeat for {options.heartbeat_expiry_s:g} s, silence for {options.foreign_grace_s:g} s",
+        found=found,
+        todo="Let it end, or wait until it counts as dead, then run again.",
+    )
+
+
+def _refuse_files(table: Table, instant: str, plan: CompactionPlan, *, is_dead: bool) -> tuple[str, ...]:
+    """Base files of a dead executor; ConflictError: other files of the instant, that the plan gives their meaning."""
+    placed = {p.final for go in decisions(table.storage, instant) for p in go.placements}
+    # Elsewhere a log of the instant is of a writer that takes no lock and began in the same millisecond; or it was
+    # written under the plan while the table was of version 6.
+    is_shared = table.load_timeline().find(instant, "deltacommit") is not None
+    by_base = table.layout.slicing is Slicing.BY_BASE_INSTANT
+    logs_too = by_base or plan.merges_logs or not plan.operations or not is_shared
+    left = []
+    for path, name in _files_of(table, instant, plan):
+        if path in placed or not (logs_too or isinstance(name, BaseFileName)):
+            continue
+        if is_dead and isinstance(name, BaseFileName) and plan.operations and not plan.merges_logs:
+            left.append(path)
+            continue
+        raise ConflictError(
+            "a file of this instant is in the table; without the plan its rows would be lost or hide others",
+            path=path,
+            instant=instant,
+            todo=f"Execute this compaction (compactor-daemon compact): that keeps every row. {_OTHERWISE}",
+        )
+    return tuple(left)
+
+
+def _files_of(table: Table, instant: str, plan: CompactionPlan) -> Iterator[tuple[str, BaseFileName | LogFileName]]:
+    groups = plan.groups
+    partitions: Collection[str] = table.views.planned_partitions([plan]) if groups else table.partitions()
+    for partition in sorted(partitions):
+        for entry in table.storage.list(partition):
+            name = parse_data_file(entry.name)
+            if name is None or name.instant != instant or (groups and (partition, name.file_id) not in groups):
+                continue
+            yield f"{partition}/{entry.name}" if partition else entry.name, name

@@ -1,0 +1,147 @@
+"""Runs every pending compaction of a table: checks first, then claim, then one instant after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
+
+import structlog
+
+from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.errors import LockError, PhantombaseError, SparkError, StoppedError
+from phantombase.timeline.instants.attempt_names import recorded_instants
+from phantombase.timeline.locks.table_lock import table_lock
+from phantombase.timeline.metadata_table.drop import drop_metadata_table
+from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.storage.probe import probe
+from phantombase.timeline.table.table import Table
+
+from ..attempt.compact_instant import Compacted, compact_instant, pending_instants, preflight
+from ..attempt.retire import finish_completed, littered_instants
+from ..claims.lock_file import claim
+from ..execution.runners import Runner, open_runner
+from ..options import AttemptOptions, ExecuteOptions
+from ..time_limit import Limit
+
+_log = structlog.get_logger()
+
+
+InstantProgress: TypeAlias = Callable[[str, int, int], None]
+"""Called with (instant, file slices done, file slices in all) while an instant's file slices are staged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compactions:
+    """What a run did, and the instants it left because its limit was reached; earliest first."""
+
+    done: tuple[Compacted, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+def run_compactions(
+    path: str,
+    *,
+    instant: str | None = None,
+    lock: str | None = None,
+    drop_metadata: bool = False,
+    output: OutputOptions,
+    execute: ExecuteOptions,
+    attempt: AttemptOptions,
+    runner: Runner | None = None,
+    limit: Limit | None = None,
+    clock: ClockOptions | None = None,
+    progress: InstantProgress = lambda *_: None,
+) -> Compactions:
+    """Executes pending compactions, earliest first. Everything that is refused is refused before the first write.
+
+    An instant that cannot be brought to its end now is parked, and the first such error is raised when the others are
+    done. Where none can, nothing is touched.
+
+    `runner`: one that is open already (a warm Spark session); otherwise one is opened as `execute` says.
+    `limit`: once it is reached nothing new begins, and an instant whose slices are being staged is left to the next
+    run, which adopts the finished ones. An instant that is decided is brought to its end. `clock`: see `Table`.
+    `progress`: is told how far an instant is, several times a second.
+    """
+    limit = limit or Limit()
+    table = Table.open(path).with_clock(clock or ClockOptions())
+    instants = pending_instants(table, instant)
+    if not drop_metadata:
+        check_keepable(table, moves_rows=False)
+    if limit.closed or (not instants and not recorded_instants(table.storage)):
+        return Compactions(left=instants)
+    held = table_lock(table.storage, lock)
+    run = _Run(refused={})
+    with ExitStack() as open_:
+        if instants:
+            # Before the checks: what Spark needs to start is longer than they take.
+            running = runner or open_.enter_context(open_runner(execute))
+            run.refused = preflight(table, instants)
+            if len(run.refused) == len(instants) and not littered_instants(table):
+                raise next(iter(run.refused.values()))
+        probe(table.storage)
+        open_.enter_context(claim(table, attempt.claim_wait_s))
+        table = drop_metadata_table(table, held) if drop_metadata else table.reload()
+        with run.parking("what earlier runs left"):
+            finish_completed(table, held)
+        if instants:  # else there was only something to clean up: no executor is started
+
+            def compact(one: str) -> Compacted:
+                limit.check_begin()
+                return compact_instant(
+                    table,
+                    one,
+                    lock=held,
+                    runner=running,
+                    progress=partial(progress, one),
+                    output=output,
+                    options=attempt,
+                    limit=limit,
+                )
+
+            run.each(pending_instants(table, instant), compact)
+    if run.parked is not None:
+        raise run.parked
+    if run.left:
+        _log.info("stopped_by_limit", done=len(run.done), left=run.left)
+    return Compactions(done=tuple(run.done), left=run.left)
+
+
+@dataclass
+class _Run:
+    """What became of the instants. `parked`: the first error; what stops one instant is nothing to the others."""
+
+    refused: dict[str, PhantombaseError]
+    done: list[Compacted] = field(default_factory=list)
+    left: tuple[str, ...] = ()
+    parked: PhantombaseError | None = None
+
+    def each(self, pending: tuple[str, ...], compact: Callable[[str], Compacted]) -> None:
+        """Brings one after the other to its end. Pending plans hold different file groups."""
+        for number, one in enumerate(pending):
+            try:
+                with self.parking(one):
+                    if one in self.refused:
+                        raise self.refused[one]
+                    self.done.append(compact(one))
+            except StoppedError:
+                self.left = pending[number:]
+                break
+
+    @contextmanager
+    def parking(self, what: str) -> Iterator[None]:
+        """Keeps an error for later. Raised at once: the limit is reached, or what all instants need is not there."""
+        try:
+            yield
+        except _ENDS_ALL:
+            raise
+        except PhantombaseError as error:
+            if self.parked is not None:
+                _log.warning("parked", what=what, error=str(error))
+            self.parked = self.parked or error
+
+
+_ENDS_ALL = (StoppedError, SparkError, LockError)

@@ -1,0 +1,178 @@
+"""Failed tries of an instant: kept in storage, so that every daemon backs off from it and all know why.
+
+    .hoodie/.phantombase/<C>/failures/<n>     the n-th failure since the last release (put-if-absent)
+
+After each failure the next try waits twice as long; after too many, or one that no repetition can mend, the instant is
+parked until somebody releases it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from phantombase.timeline.errors import (
+    ClaimedError,
+    ClockError,
+    ConflictError,
+    LedgerError,
+    MalformedError,
+    MissingFileError,
+    PhantombaseError,
+    StalePlanError,
+    StoppedError,
+    TableChangedError,
+    UsageError,
+)
+from phantombase.timeline.instants.attempt_names import instant_folder
+from phantombase.timeline.option import check_above_zero, check_least, least_of, option
+from phantombase.timeline.record_fields import Fields
+from phantombase.timeline.storage.contract import Storage
+
+_FOLDER = "failures"
+_TODO = "compactor-daemon release TABLE INSTANT forgets it."
+_DOUBLINGS_MAX = 64
+"""Of the wait: beyond it every wait is the longest one, and soon no float."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryOptions:
+    """How often a failed instant is tried again; seconds."""
+
+    retries: int = option(8, "tries after a failure before an instant is parked", least=0)
+    backoff_s: float = option(10.0, "wait after a failure; it doubles each time", least=0)
+    backoff_max_s: float = option(3600.0, "the longest wait after a failure")
+
+    def __post_init__(self) -> None:
+        check_least(self, least_of(RetryOptions))
+        check_above_zero(self, "backoff_s", "backoff_max_s")
+        if self.backoff_s > self.backoff_max_s:
+            raise UsageError(
+                "backoff-s must be at most backoff-max-s",
+                found=f"{self.backoff_s:g} and {self.backoff_max_s:g}",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One failed try. `at_ms` since the epoch; `error` is its kind, `what` its line; `park`: no repetition helps."""
+
+    at_ms: int
+    error: str
+    what: str
+    who: str
+    park: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """May be tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """May be tried at `until_ms` (since the epoch)."""
+
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """Waits for somebody to look at it, and to release it."""
+
+    reason: str
+
+
+Readiness: TypeAlias = Ready | Waits | Parked
+
+
+class Weight(Enum):
+    """What an error says about its instant."""
+
+    NOTHING = "nothing"
+    """Somebody else is at work on it, or this work was stopped: no failure."""
+    RETRY = "retry"
+    PARK = "park"
+
+
+def weigh(error: Exception) -> Weight:
+    """How much an error counts against its instant.
+
+    Others at work on it (a Hudi compactor, writes before the barrier, another daemon) are no failure of it, nor is the
+    clock of this process: it is looked at again after a while. Books that do not balance are, and log files that are no
+    neighbours any more: no repetition mends them.
+    """
+    if isinstance(error, (LedgerError, StalePlanError)):
+        return Weight.PARK
+    counted = isinstance(error, TableChangedError) or not isinstance(error, ConflictError)
+    if isinstance(error, (StoppedError, ClaimedError, ClockError)) or not counted:
+        return Weight.NOTHING
+    return Weight.RETRY
+
+
+def readiness(failures: Sequence[Failure], now_ms: int, options: RetryOptions) -> Readiness:
+    """Whether an instant may be tried now (pure)."""
+    if not failures:
+        return Ready()
+    last = failures[-1]
+    if any(f.park for f in failures) or len(failures) > options.retries:
+        return Parked(f"{last.error}: {last.what}")
+    wait_s = min(options.backoff_s * 2.0 ** min(len(failures) - 1, _DOUBLINGS_MAX), options.backoff_max_s)
+    until = last.at_ms + round(wait_s * 1000)
+    # A clock that was put back must not stop it for longer than it would have waited.
+    return Ready() if not last.at_ms - round(wait_s * 1000) <= now_ms < until else Waits(until)
+
+
+def read_failures(storage: Storage, instant: str) -> tuple[Failure, ...]:
+    """The failures of an instant, earliest first; one that cannot be read parks it."""
+    return tuple(_failure(storage, f"{_folder(instant)}/{n}") for n in _numbers(storage, instant))
+
+
+def record_failure(storage: Storage, instant: str, failure: Failure) -> None:
+    """Adds one; of two at the same moment both are kept."""
+    number = max(_numbers(storage, instant), default=0) + 1
+    while not storage.put_if_absent(f"{_folder(instant)}/{number}", json.dumps(asdict(failure)).encode()):
+        number += 1
+
+
+def release_failures(storage: Storage, instant: str) -> int:
+    """Forgets the failures of an instant, which may be tried at once then; how many there were."""
+    numbers = _numbers(storage, instant)
+    for number in numbers:
+        storage.delete(f"{_folder(instant)}/{number}")
+    return len(numbers)
+
+
+def failure_of(error: Exception, who: str, now_ms: int) -> Failure:
+    """What is kept of an error."""
+    park = weigh(error) is Weight.PARK
+    what = str(error) if isinstance(error, PhantombaseError) else f"internal error: {error}"
+    return Failure(at_ms=now_ms, error=type(error).__name__, what=what, who=who, park=park)
+
+
+def _folder(instant: str) -> str:
+    return f"{instant_folder(instant)}/{_FOLDER}"
+
+
+def _numbers(storage: Storage, instant: str) -> list[int]:
+    try:
+        return sorted(int(e.name) for e in storage.list(_folder(instant)) if e.name.isdigit())
+    except MissingFileError:
+        return []
+
+
+def _failure(storage: Storage, path: str) -> Failure:
+    try:
+        fields = Fields.parse(storage.read(path), path, "unreadable record of a failure", _TODO)
+        return Failure(
+            at_ms=fields.whole("at_ms"),
+            error=fields.text("error"),
+            what=fields.text("what"),
+            who=fields.text("who"),
+            park=bool(fields.values.get("park")),
+        )
+    except MalformedError as error:
+        return Failure(at_ms=0, error="MalformedError", what=str(error), who="", park=True)

@@ -1,0 +1,258 @@
+"""What a table shows of Hudi's writers and compactors beside ours, and what is to be set in them.
+
+A Hudi 1.x writer knows all options below; 0.15 those of version 6 (`hoodie.cleaner.policy.failed.writes` is its name
+for `hoodie.clean.failed.writes.policy`).
+
+    sign                                                 why it tells (Hudi's sources, and seen)
+    a pending delta commit without a heartbeat           only writers under LAZY keep one; the others take no lock
+    a completed compaction without our books             only ours have a ledger
+    an inflight compaction                               we make no inflight file
+    instants hours apart from their files' times         another time zone, see `clock_evidence`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from phantombase.timeline.audit.books import LEDGER
+from phantombase.timeline.clock.evidence import Zone, ZoneVerdict
+from phantombase.timeline.clock.guard import described
+from phantombase.timeline.errors import PhantombaseError, UnsupportedError
+from phantombase.timeline.format.commit_metadata import CommitMetadata
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import read_heartbeat
+from phantombase.timeline.metadata_table.read import commits_to_compact
+from phantombase.timeline.metadata_table.records.partitions import upkeep
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.terminal.plain import human_duration
+
+from ..decisions.hudi_executors import ForeignTrace, foreign_trace
+from ..options import AttemptOptions
+
+INLINE = "hoodie.compact.inline=false, hoodie.datasource.compaction.async.enable=false"
+"""A writer that executes no compaction; `hoodie.compact.schedule.inline=true` lets it request them."""
+MULTI_WRITER = (
+    "hoodie.write.concurrency.mode=optimistic_concurrency_control, hoodie.clean.failed.writes.policy=LAZY, "
+    "hoodie.write.lock.provider=org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider "
+    "(the same lock as our --lock)"
+)
+NO_UPGRADE = "hoodie.write.auto.upgrade=false"
+_METADATA_WAITING = 100
+
+
+class Severity(IntEnum):
+    """INFO: good to know. WARNING: work is wasted, or held up. DANGER: rows may go, or nothing goes on."""
+
+    INFO = 0
+    WARNING = 1
+    DANGER = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing the table shows. `name`: for machines; `found`: on what it rests; `todo`: what to set, and where."""
+
+    name: str
+    severity: Severity
+    what: str
+    found: str
+    todo: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What was seen of others.
+
+    `compactions`: completed ones of the active timeline by the names of their commits, earliest first, True for ours,
+    None where the commit cannot be read. `metadata_waiting`: delta commits of the metadata table since its last
+    compaction. `silent`: pending delta commits without any heartbeat. `traces`: of executors of Hudi at pending
+    compactions. `zone`: the writers' against this process's, `zone_shown`: by what.
+    """
+
+    version: int
+    metadata_partitions: tuple[str, ...]
+    metadata_building: tuple[str, ...]
+    metadata_waiting: int
+    timeline: Timeline
+    compactions: Mapping[str, bool | None] = field(default_factory=dict)
+    silent: tuple[str, ...] = ()
+    traces: Mapping[str, ForeignTrace] = field(default_factory=dict)
+    zone: ZoneVerdict = ZoneVerdict(zone=Zone.UNKNOWN)
+    zone_shown: str = ""
+
+
+def look_beside(table: Table, timeline: Timeline) -> Beside:
+    """Looks at a table, whose timeline was just loaded. Errors of the tree where something cannot be looked at."""
+    storage, config = table.storage, table.config
+    pending = [i.requested_time for i in timeline.pending_delta_commits]
+    silent = [i for i in pending if read_heartbeat(storage, i) is None]
+    traces = {i.requested_time: foreign_trace(table, i.requested_time, ()) for i in timeline.pending_merges}
+    compactions: dict[str, bool | None] = {}
+    for instant in sorted(table.files.completed_commits()):
+        try:
+            metadata: CommitMetadata | None = table.commit_metadata(instant)
+        except PhantombaseError:
+            metadata = None
+        if metadata is None or metadata.compacted:
+            compactions[instant.file_name] = None if metadata is None else LEDGER in metadata.extra_metadata
+    zone = table.times.writers_zone(timeline)
+    still = {i.requested_time for i in table.reload().load_timeline().pending_delta_commits}
+    return Beside(
+        version=config.version,
+        metadata_partitions=config.metadata_partitions,
+        metadata_building=config.building_metadata_partitions,
+        metadata_waiting=commits_to_compact(table) if config.metadata_partitions else 0,
+        timeline=timeline,
+        compactions=compactions,
+        silent=tuple(i for i in silent if i in still),  # who completes takes the heartbeat away
+        traces=traces,
+        zone=zone,
+        zone_shown=described(zone, table.times.local) if zone.offset else "",
+    )
+
+
+def coexistence(seen: Beside, now_ms: int, options: AttemptOptions | None = None) -> tuple[Finding, ...]:
+    """The findings of a look, the gravest first (pure). `now_ms` since the epoch."""
+    found = [
+        *_completed_twice(seen),
+        *_other_zone(seen),
+        *_metadata_table(seen),
+        *_metadata_waiting(seen),
+        *_single_writers(seen),
+        *_other_compactor(seen),
+        *_executors(seen, now_ms, options or AttemptOptions()),
+        *_upgrade(seen),
+    ]
+    return tuple(sorted(found, key=lambda f: -f.severity))
+
+
+def _completed_twice(seen: Beside) -> Iterator[Finding]:
+    names = [name.partition(".")[0].partition("_")[0] for name in seen.compactions]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        yield Finding(
+            name="completed-twice",
+            severity=Severity.DANGER,
+            what="a compaction has two completed commits: two executors ran it",
+            found=", ".join(twice),
+            todo=f"Stop both, keep the commit whose files are to count. In every Hudi writer: {INLINE}.",
+        )
+
+
+def _other_zone(seen: Beside) -> Iterator[Finding]:
+    """A process behind the writers hides nothing, but from Hudi 1.x on version 6; what counts time is wrong."""
+    if seen.zone.zone is Zone.BEHIND or seen.zone.zone is Zone.AHEAD:
+        refused = seen.zone.zone is Zone.BEHIND or seen.version == 6
+        yield Finding(
+            name="time-zone",
+            severity=Severity.DANGER if refused else Severity.WARNING,
+            what="this process is in another time zone than the table's writers: "
+            + ("it may choose no instant" if refused else "ages, and triggers that count time, are wrong"),
+            found=seen.zone_shown,
+            todo="Give daemons, commands and our writers that zone: --timezone ZONE, .timezone(ZONE), or TZ.",
+        )
+
+
+def _metadata_table(seen: Beside) -> Iterator[Finding]:
+    try:
+        dropped = upkeep(seen.metadata_partitions, seen.metadata_building, moves_rows=True, where="").dropped
+    except UnsupportedError as error:
+        yield Finding(
+            name="metadata-table",
+            severity=Severity.DANGER,
+            what=f"{error.what}: we refuse to write",
+            found=error.found or "",
+            todo=error.todo or "",
+        )
+    else:
+        if dropped:
+            yield Finding(
+                name="metadata-table",
+                severity=Severity.WARNING,
+                what="indexes that writes of ours cannot keep: the first one takes them out",
+                found=", ".join(dropped),
+                todo="Write with Hudi, or turn them off in every Hudi writer: it builds them anew each time.",
+            )
+
+
+def _metadata_waiting(seen: Beside) -> Iterator[Finding]:
+    """Hudi's writers compact it every ten commits; we do not."""
+    if seen.metadata_waiting >= _METADATA_WAITING:
+        yield Finding(
+            name="metadata-table-grows",
+            severity=Severity.WARNING,
+            what="no Hudi writer has compacted the metadata table for long: its readers merge more at every query",
+            found=f"{seen.metadata_waiting} delta commits since",
+            todo="Write once with Hudi and hoodie.metadata.enable=true, or turn it off: --drop-metadata-table.",
+        )
+
+
+def _single_writers(seen: Beside) -> Iterator[Finding]:
+    """Alone, a write in single-writer mode is in order, as long as we hold no lock it does not know."""
+    if not seen.silent:
+        return
+    pending = [i.requested_time for i in seen.timeline.pending_delta_commits]
+    first = seen.silent[0]
+    beside = [p for p in pending if p != first]
+    beside += [i.requested_time for i in seen.timeline.completed if (i.completion_time or "") > first]
+    yield Finding(
+        name="writers-without-lock" if beside else "write-without-heartbeat",
+        severity=Severity.DANGER if beside else Severity.WARNING,
+        what="several writers at once, one of them in a single-writer mode: it takes no lock"
+        if beside
+        else "a pending write without heartbeat: a single-writer mode, which takes no lock, or a dead writer",
+        found=", ".join(seen.silent) + (f" beside {', '.join(sorted(set(beside)))}" if beside else ""),
+        todo=f"In every Hudi writer: {MULTI_WRITER}. A dead one is rolled back by the next writer.",
+    )
+
+
+def _other_compactor(seen: Beside) -> Iterator[Finding]:
+    """Compactions of Hudi from before ours say nothing: the table was Hudi's then."""
+    whose = list(seen.compactions.items())
+    ours = [at for at, (_, is_ours) in enumerate(whose) if is_ours]
+    after = [name for name, is_ours in whose[ours[-1] + 1 :] if is_ours is False] if ours else []
+    if after:
+        yield Finding(
+            name="other-compactor",
+            severity=Severity.WARNING,
+            what="somebody else completed compactions after the last of ours: a Hudi writer compacts inline or async",
+            found=", ".join(after),
+            todo=f"In every Hudi writer: {INLINE}.",
+        )
+
+
+def _executors(seen: Beside, now_ms: int, options: AttemptOptions) -> Iterator[Finding]:
+    for instant, trace in seen.traces.items():
+        if trace.inflight_ms is None and trace.heartbeat_ms is None:
+            continue
+        sign = max(t for t in (trace.inflight_ms, trace.heartbeat_ms, trace.youngest_ms) if t is not None)
+        silent_s = max(0.0, (now_ms - sign) / 1000)
+        live = trace.is_live(now_ms, options)
+        grace_s = options.heartbeat_expiry_s if trace.heartbeat_ms is not None else options.foreign_grace_s
+        yield Finding(
+            name="hudi-at-work" if live else "hudi-left-off",
+            severity=Severity.WARNING if live else Severity.INFO,
+            what="a Hudi executor is at work on a pending compaction, or died less than a grace time ago"
+            if live
+            else "a Hudi executor died at a pending compaction; the next run of ours takes it over",
+            found=f"{instant}, last sign {human_duration(silent_s)} ago",
+            todo=f"Wait; after {human_duration(max(0.0, grace_s - silent_s))} of silence it is taken over "
+            f"(--foreign-grace). In every Hudi writer: {INLINE}."
+            if live
+            else f"In every Hudi writer: {INLINE}.",
+        )
+
+
+def _upgrade(seen: Beside) -> Iterator[Finding]:
+    """The next release's writers rewrite the whole timeline, whoever is at work on it."""
+    if seen.version == 9:
+        return
+    yield Finding(
+        name="auto-upgrade",
+        severity=Severity.WARNING if seen.version == 8 else Severity.INFO,
+        what=f"a Hudi writer of a later release upgrades this table of version {seen.version} with its next write",
+        found="only Hudi 1.x writes this version" if seen.version == 8 else "Hudi 0.x stays on this version",
+        todo=f"In every Hudi 1.x writer: {NO_UPGRADE}; upgrade while nothing pends.",
+    )

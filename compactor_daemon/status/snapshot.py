@@ -1,0 +1,191 @@
+"""One look at a table's compactions: what storage, and ZooKeeper where it is asked, say of those that pend.
+
+Nothing is changed. What cannot be read of one instant does not hide the others: the error stands in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
+from phantombase.timeline.format.commit_metadata import CommitMetadata
+from phantombase.timeline.format.compaction_plan import CompactionPlan, planned_paths
+from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import Heartbeat, read_heartbeat
+from phantombase.timeline.storage.contract import Entry, Storage
+from phantombase.timeline.table.table import Table
+
+from ..claims.claims import Claim
+from ..decisions.hudi_executors import ForeignTrace, foreign_trace
+from ..decisions.standing import Evidence, Ruling, evidence_of_planned, rule, standing_of
+from ..records.fate import REVOKED, Fate, is_revoked, read_fates, why_revoked
+from ..state.failures import Failure, read_failures
+
+Claimed: TypeAlias = Mapping[str, Claim] | PhantombaseError | None
+"""Claims of a table by instant; None where ZooKeeper was not asked, an error where it did not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstantLook:
+    """What storage says of a pending compaction.
+
+    `input_bytes`: of the planned files as they are now; an error where one is missing. `fates`: of its attempts by
+    number, None while undecided; an error where they cannot be read. `ruling`: whether its decision stands, and where
+    there is none whether one could be made now; an error where that is unknown. `taken_back`: why its last decision
+    was, where the last attempt made it.
+    """
+
+    file_groups: int
+    input_bytes: int | PhantombaseError
+    fates: Mapping[int, str | None] | PhantombaseError
+    heartbeat: Heartbeat | None
+    trace: ForeignTrace
+    failures: tuple[Failure, ...]
+    ruling: Ruling | PhantombaseError
+    taken_back: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLook:
+    """What was seen of a table.
+
+    `pending`: by instant, earliest first. `writes`: pending delta commits with their heartbeats. `recent`: the newest
+    completed compactions, anybody's, newest first.
+    """
+
+    path: str
+    pending: Mapping[str, InstantLook | PhantombaseError]
+    claims: Claimed
+    writes: tuple[tuple[Instant, Heartbeat | None], ...]
+    recent: tuple[tuple[Instant, CommitMetadata | PhantombaseError], ...]
+
+
+def look_at_table(table: Table, claims: Claimed = None, *, recent: int = 0) -> TableLook:
+    """Looks at a table; run it under `consistent`. `recent`: how many completed compactions at most.
+
+    `claims` were asked before: a claim given back since may show for a moment, none is overlooked but those younger
+    than the question, whose holders keep heartbeats. An instant that is completed while it is looked at is left out.
+    """
+    timeline = table.load_timeline()
+    listings: dict[str, Mapping[str, Entry]] = {}
+    seen = _seen(table)
+    found = {i.requested_time: _instant(table, i, listings, seen) for i in timeline.pending_merges}
+    writes = tuple((i, read_heartbeat(table.storage, i.requested_time)) for i in timeline.pending_delta_commits)
+    after = table.reload().load_timeline()
+    still = {i.requested_time for i in after.pending_merges}
+    writing = {i.requested_time for i in after.pending_delta_commits}
+    return TableLook(
+        path=table.storage.base_path,
+        pending={time: one for time, one in found.items() if time in still},
+        claims=claims,
+        writes=tuple((i, beat) for i, beat in writes if i.requested_time in writing),
+        recent=tuple(_recent(table, after, recent)),
+    )
+
+
+def _seen(table: Table) -> Evidence | PhantombaseError:
+    try:
+        return evidence_of_planned(table)
+    except PhantombaseError as error:
+        return error
+
+
+def _instant(
+    table: Table, pending: Instant, listings: dict[str, Mapping[str, Entry]], seen: Evidence | PhantombaseError
+) -> InstantLook | PhantombaseError:
+    storage, instant = table.storage, pending.requested_time
+    try:
+        plan = table.compaction_plan(instant)
+        partitions = {o.partition_path for o in plan.operations}
+        for partition in partitions - listings.keys():
+            listings[partition] = {e.name: e for e in storage.list(partition)}
+        fates = _fates(storage, instant)
+        revoked = {n for n in fates if is_revoked(storage, instant, n)} if isinstance(fates, dict) else set()
+        return InstantLook(
+            file_groups=len(plan.operations),
+            input_bytes=_input_bytes(plan, instant, listings),
+            fates=_kinds(fates, revoked),
+            heartbeat=read_heartbeat(storage, instant),
+            trace=foreign_trace(table, instant, partitions),
+            failures=read_failures(storage, instant),
+            ruling=_ruling(table, pending, fates, revoked, seen),
+            taken_back=_taken_back(storage, instant, fates, revoked),
+        )
+    except PhantombaseError as error:
+        return error
+
+
+_Fates: TypeAlias = dict[int, Fate | None] | PhantombaseError
+
+
+def _fates(storage: Storage, instant: str) -> _Fates:
+    try:
+        return read_fates(storage, instant)
+    except MalformedError as error:
+        return error
+
+
+def _kinds(fates: _Fates, revoked: set[int]) -> Mapping[int, str | None] | PhantombaseError:
+    if isinstance(fates, PhantombaseError):
+        return fates
+    return {n: REVOKED if n in revoked else fate.kind if fate else None for n, fate in fates.items()}
+
+
+def _ruling(
+    table: Table, pending: Instant, fates: _Fates, revoked: set[int], seen: Evidence | PhantombaseError
+) -> Ruling | PhantombaseError:
+    """Without the lock: what is found may be another the next moment, as all of a look."""
+    if isinstance(fates, PhantombaseError):
+        return fates
+    gos = [fate.go for n, fate in fates.items() if n not in revoked and fate is not None and fate.go is not None]
+    try:
+        if gos:
+            return standing_of(table, gos[0])
+    except PhantombaseError as error:
+        return error
+    return seen if isinstance(seen, PhantombaseError) else rule(pending, (), "", seen)
+
+
+def _taken_back(storage: Storage, instant: str, fates: _Fates, revoked: set[int]) -> str | None:
+    if isinstance(fates, PhantombaseError) or not fates or max(fates) not in revoked:
+        return None
+    try:
+        return why_revoked(storage, instant, max(fates))
+    except PhantombaseError as error:
+        return f"the reason cannot be read: {error}"
+
+
+def _input_bytes(
+    plan: CompactionPlan, instant: str, listings: Mapping[str, Mapping[str, Entry]]
+) -> int | PhantombaseError:
+    size = 0
+    for path in planned_paths(plan):
+        partition, _, name = path.rpartition("/")
+        entry = listings[partition].get(name)
+        if entry is None:
+            return MissingFileError("the compaction plan names a file that is not there", path=path, instant=instant)
+        size += entry.size
+    return size
+
+
+def _recent(
+    table: Table, timeline: Timeline, count: int
+) -> Iterator[tuple[Instant, CommitMetadata | PhantombaseError]]:
+    """Newest first. A commit is a compaction, or a write from the time when the table was COPY_ON_WRITE."""
+    for instant in reversed(timeline.completed):
+        if count <= 0:
+            return
+        if instant.action != "commit":
+            continue
+        try:
+            metadata = table.commit_metadata(instant)
+        except PhantombaseError as error:
+            yield instant, error
+        else:
+            if not metadata.compacted:
+                continue
+            yield instant, metadata
+        count -= 1

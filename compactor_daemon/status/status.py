@@ -1,0 +1,323 @@
+"""What pends on a table, who works on it, and why the rest waits: a function of what `snapshot` saw.
+
+Plain dicts: JSON and terminal tables show the same.
+
+The state of a pending compaction is the first of these that holds:
+
+    unknown       its records or its plan cannot be read
+    decided       its result (`go`) is being, or waits to be, published; `why` says what it waits for. Where nobody is
+                  at work on it, it may be parked or backing off instead
+    fallen        its decision (`go`) does not stand any more: the next run takes it back
+    unscheduled   half-way (`void`): its plan is still there, so that it is unscheduled again or executed all the same
+    waiting       a process of ours has staged it, and waits for writes that began before it
+    running       somebody holds its claim, or keeps a heartbeat of ours fresh
+    foreign       an executor of Hudi may be at work on it
+    parked        failed too often, or in a way no repetition mends: waits for `release`
+    backing off   failed, and is tried again later
+    waiting       nobody works on it; `unknown` instead where ZooKeeper was asked who does and did not tell, or where
+                  it cannot be read whether it may be decided
+
+`standing` of a decided one: `stands`, `waits`, `fallen`, `past` (see `standing`). `taken_back`: why its last decision
+was.
+
+Sizes are bytes, times seconds before now, what is unknown or does not apply is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from phantombase.timeline.audit.books import LEDGER
+from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.format.commit_metadata import CommitMetadata
+from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.attempt_names import GO, VOID
+from phantombase.timeline.locks.heartbeat import Heartbeat, is_live
+from phantombase.timeline.terminal.plain import Row, moment
+
+from ..claims.claims import Claim
+from ..decisions.hudi_executors import ForeignTrace
+from ..decisions.standing import Standing
+from ..options import AttemptOptions
+from ..state.failures import Failure, Parked, Readiness, RetryOptions, Waits, readiness
+from ..state.work_note import WorkNote
+from .coexistence import Finding
+from .snapshot import Claimed, InstantLook, TableLook
+from .standing_words import of_decision, of_parked_decision, of_undecided
+
+_WAITS_FOR_WRITES = "waits for writes that began before it (see writes); a dead one is to be rolled back"
+
+
+class Clock:
+    """One moment: `now_ms` since the epoch, and `now` in the zone of the table's instants."""
+
+    def __init__(self, now_ms: int, now: datetime) -> None:
+        self.now_ms = now_ms
+        self._now = now.replace(tzinfo=None)
+
+    def since(self, ms: int | None) -> float | None:
+        """Seconds since a time in milliseconds since the epoch."""
+        return None if ms is None else round((self.now_ms - ms) / 1000, 3)
+
+    def age(self, instant: str) -> float | None:
+        """Seconds since an instant; None for made-up ones."""
+        then = moment(instant)
+        return None if then is None else round((self._now - then).total_seconds(), 3)
+
+
+def status_report(
+    seen: TableLook,
+    clock: Clock,
+    *,
+    slo_s: float | None = None,
+    attempt: AttemptOptions | None = None,
+    retry: RetryOptions | None = None,
+    findings: Sequence[Finding] = (),
+) -> Row:
+    """All of it. `findings`: of `coexistence`. `slo_s`: a compaction pending for longer is overdue; None: none is."""
+    attempt, retry = attempt or AttemptOptions(), retry or RetryOptions()
+    pending = [_pending_row(i, one, seen.claims, clock, slo_s, attempt, retry) for i, one in seen.pending.items()]
+    unknown = isinstance(seen.claims, PhantombaseError)
+    return {
+        "table": seen.path,
+        "claims": "not asked" if seen.claims is None else "unknown" if unknown else "known",
+        "claims_problem": str(seen.claims) if unknown else None,
+        "slo_s": slo_s,
+        "overdue": sum(bool(row["overdue"]) for row in pending),
+        "pending": pending,
+        "writes": [_write_row(i, beat, pending, clock) for i, beat in seen.writes],
+        "recent": [_recent_row(i, metadata) for i, metadata in seen.recent],
+        "beside_hudi": [{**asdict(f), "severity": f.severity.name.lower()} for f in findings],
+    }
+
+
+def claim_rows(table: str, claims: Mapping[str, Claim], clock: Clock) -> list[Row]:
+    """Who holds which instant of a table by its claims, earliest first."""
+    return [{"table": table, "instant": instant, **_of_claim(claims[instant], clock)} for instant in sorted(claims)]
+
+
+def work_rows(seen: TableLook, clock: Clock) -> list[Row]:
+    """Who works on which instant of a table by its heartbeats; the first error there is raised."""
+    rows = []
+    for instant, one in seen.pending.items():
+        if isinstance(one, PhantombaseError):
+            raise one
+        work = _of_heartbeat(one.heartbeat, clock, AttemptOptions())
+        if work is not None:
+            rows.append({"table": seen.path, "instant": instant, **work})
+    return rows
+
+
+# --- pending compactions -----------------------------------------------------------------------------------------
+
+
+def _pending_row(
+    instant: str,
+    seen: InstantLook | PhantombaseError,
+    claims: Claimed,
+    clock: Clock,
+    slo_s: float | None,
+    attempt: AttemptOptions,
+    retry: RetryOptions,
+) -> Row:
+    claim = claims.get(instant) if isinstance(claims, Mapping) else None
+    age = clock.age(instant)
+    row: Row = {
+        "instant": instant,
+        "age_s": age,
+        "overdue": False if slo_s is None else None if age is None else age > slo_s,
+        "file_groups": None,
+        "input_bytes": None,
+        "state": "unknown",
+        "why": None,
+        "standing": None,
+        "taken_back": None,
+        "work": _of_claim(claim, clock) if claim is not None else None,
+        "failures": None,
+        "foreign": None,
+        "attempts": None,
+        "problem": None,
+    }
+    if isinstance(seen, PhantombaseError):
+        return {**row, "problem": str(seen)}
+    row["file_groups"] = seen.file_groups
+    if isinstance(seen.input_bytes, PhantombaseError):
+        row["problem"] = str(seen.input_bytes)
+    else:
+        row["input_bytes"] = seen.input_bytes
+    if isinstance(seen.ruling, PhantombaseError):
+        row["problem"] = str(seen.ruling)
+    if isinstance(seen.fates, PhantombaseError):
+        row["problem"] = str(seen.fates)
+    else:
+        row["attempts"] = len(seen.fates)
+        if GO in seen.fates.values() and not isinstance(seen.ruling, PhantombaseError):
+            row["standing"] = seen.ruling.standing.value
+    row["taken_back"] = seen.taken_back
+    row["work"] = row["work"] or _of_heartbeat(seen.heartbeat, clock, attempt)
+    row["failures"] = _failures(seen, clock, retry)
+    row["foreign"] = _foreign(seen.trace, clock, attempt)
+    note = WorkNote.from_note(seen.heartbeat.note) if seen.heartbeat is not None else None
+    is_waiting = note is not None and note.waiting > 0
+    state, why = _state(row, seen, isinstance(claims, PhantombaseError), is_waiting, clock, retry)
+    return {**row, "state": state, "why": why}
+
+
+def _state(
+    row: Row, seen: InstantLook, claims_unknown: bool, is_waiting: bool, clock: Clock, retry: RetryOptions
+) -> tuple[str, str | None]:
+    now = readiness(seen.failures, clock.now_ms, retry)
+    if isinstance(seen.fates, PhantombaseError):
+        return "unknown", "whether it is decided cannot be read"
+    if GO in seen.fates.values():
+        return _of_decided(row, seen, now)
+    if seen.fates and seen.fates[max(seen.fates)] == VOID:
+        return "unscheduled", "unscheduling was left half-way: run it again, or the next run executes the plan"
+    if row["work"]:
+        return ("waiting", _WAITS_FOR_WRITES) if is_waiting else ("running", None)
+    if row["foreign"] and row["foreign"]["live"]:
+        return "foreign", "a Hudi executor may be at work on it"
+    if isinstance(now, Parked):
+        return "parked", now.reason
+    if isinstance(now, Waits):
+        return "backing off", _words(seen.failures[-1])
+    if claims_unknown:
+        return "unknown", "no heartbeat; whether somebody holds its claim is unknown"
+    return of_undecided(seen.ruling) or ("waiting", _left_behind(row, seen))
+
+
+def _of_decided(row: Row, seen: InstantLook, now: Readiness) -> tuple[str, str | None]:
+    if not row["work"] and isinstance(now, Parked):
+        return "parked", of_parked_decision(now.reason, seen.ruling)
+    if not row["work"] and isinstance(now, Waits):
+        return "backing off", of_parked_decision(_words(seen.failures[-1]), seen.ruling)
+    return of_decision(seen.ruling, is_worked_on=bool(row["work"]))
+
+
+def _left_behind(row: Row, seen: InstantLook) -> str | None:
+    """What others have left at a waiting instant."""
+    beat = seen.heartbeat
+    if row["foreign"]:
+        return "a Hudi executor left it half-way; the next run takes it over"
+    if beat is not None and beat.owner is not None:
+        end = "has ended" if beat.owner_gone else "is silent"
+        return f"process {beat.owner.pid} on {beat.owner.host} {end}; the next run adopts what it finished"
+    if seen.failures:
+        return f"failed {len(seen.failures)} times so far, at last with {_words(seen.failures[-1])}"
+    if seen.taken_back is not None:
+        return f"its decision was taken back: {seen.taken_back}; the next run executes the plan anew"
+    if not isinstance(seen.fates, PhantombaseError) and None in seen.fates.values():
+        return "an attempt was left half-way; the next run adopts what it finished"
+    return None
+
+
+def _words(failure: Failure) -> str:
+    return f"{failure.error}: {failure.what}"
+
+
+def _of_claim(claim: Claim, clock: Clock) -> Row:
+    return {
+        "source": "zookeeper",
+        "holder": claim.holder,
+        "host": claim.host,
+        "pid": claim.pid,
+        "attempt": claim.attempt,
+        "for_s": clock.since(claim.since_ms or None),
+        "done": claim.done,
+        "total": claim.total,
+        "input_bytes": claim.input_bytes,
+        "beat_s": None,
+    }
+
+
+def _of_heartbeat(beat: Heartbeat | None, clock: Clock, options: AttemptOptions) -> Row | None:
+    if beat is None or not beat.ours or not is_live(beat, clock.now_ms, options.heartbeat_expiry_s):
+        return None
+    note, owner = WorkNote.from_note(beat.note), beat.owner
+    return {
+        "source": "heartbeat",
+        "holder": None,
+        "host": owner.host if owner is not None else None,
+        "pid": owner.pid if owner is not None else None,
+        "attempt": note.attempt if note is not None else None,
+        "for_s": clock.since(note.since_ms) if note is not None else None,
+        "done": note.done if note is not None else None,
+        "total": note.total if note is not None else None,
+        "input_bytes": note.bytes if note is not None else None,
+        "beat_s": clock.since(beat.beat_ms),
+    }
+
+
+def _failures(seen: InstantLook, clock: Clock, retry: RetryOptions) -> Row | None:
+    if not seen.failures:
+        return None
+    last, now = seen.failures[-1], readiness(seen.failures, clock.now_ms, retry)
+    return {
+        "count": len(seen.failures),
+        "error": last.error,
+        "what": last.what,
+        "who": last.who or None,
+        "last_s": clock.since(last.at_ms or None),
+        "next_try_s": round((now.until_ms - clock.now_ms) / 1000, 3) if isinstance(now, Waits) else None,
+    }
+
+
+def _foreign(trace: ForeignTrace, clock: Clock, options: AttemptOptions) -> Row | None:
+    if trace.inflight_ms is None and trace.heartbeat_ms is None:
+        return None
+    return {
+        "live": trace.is_live(clock.now_ms, options),
+        "inflight_s": clock.since(trace.inflight_ms),
+        "heartbeat_s": clock.since(trace.heartbeat_ms),
+        "silent_s": clock.since(max(t for t in (trace.youngest_ms, trace.heartbeat_ms) if t is not None)),
+    }
+
+
+# --- writes that compactions wait for ----------------------------------------------------------------------------
+
+
+def _write_row(instant: Instant, beat: Heartbeat | None, pending: list[Row], clock: Clock) -> Row:
+    """`alive` is None where the writer shows no heartbeat: many of Hudi's do not."""
+    age = clock.age(instant.requested_time)
+    return {
+        "instant": instant.requested_time,
+        "state": instant.state.name.lower(),
+        "age_s": age,
+        "alive": None if beat is None else is_live(beat, clock.now_ms),
+        "heartbeat_s": clock.since(beat.beat_ms) if beat is not None else None,
+        "host": beat.owner.host if beat is not None and beat.owner is not None else None,
+        "pid": beat.owner.pid if beat is not None and beat.owner is not None else None,
+        "holds": [row["instant"] for row in pending if _holds(age, row)],
+    }
+
+
+def _holds(age_s: float | None, row: Mapping[str, Any]) -> bool:
+    """Whether a compaction cannot be decided before a write has ended: it pended when the attempt began.
+
+    An attempt that is yet to begin waits for all that pend then.
+    """
+    if row["standing"] not in (None, Standing.FALLEN.value):
+        return False
+    began = row["work"]["for_s"] if row["work"] else None
+    return began is None or age_s is None or age_s >= began
+
+
+# --- done --------------------------------------------------------------------------------------------------------
+
+
+def _recent_row(instant: Instant, metadata: CommitMetadata | PhantombaseError) -> Row:
+    row: Row = {"instant": instant.requested_time, "completion_time": instant.completion_time}
+    if isinstance(metadata, PhantombaseError):
+        return {**row, "by": None, "file_groups": None, "rows": None, "bytes_written": None, "problem": str(metadata)}
+    stats = [s for part in metadata.partition_to_write_stats.values() for s in part]
+    return {
+        **row,
+        "by": "phantombase" if LEDGER in metadata.extra_metadata else "hudi",
+        "file_groups": len(stats),
+        "rows": sum(s.num_writes for s in stats),
+        "bytes_written": sum(s.file_size_in_bytes for s in stats),
+        "problem": None,
+    }

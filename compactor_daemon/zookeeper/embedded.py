@@ -1,0 +1,236 @@
+"""A ZooKeeper server for the daemons of one machine: `compactor-daemon run --zookeeper embedded`.
+
+    ~/.local/share/phantombase/zookeeper/     $XDG_DATA_HOME in place of ~/.local/share; no table needs it
+      lock          held (flock) by the server process itself, as long as it lives
+      port          of 127.0.0.1; the same at every start unless a stranger has taken it meanwhile
+      data/         snapshots and transactions
+      zoo.cfg  server.log
+
+One folder, one server. The first daemon starts it, others join it; when its daemon ends the server ends too, and one
+of the others, which all try for the lock, starts it again on the same port and data. Sessions are on disk, so clients
+that come back in time keep theirs, and claims: daemons of one machine are a fleet though each may go at any time. An
+error for the second daemon would be simpler, but the fleet would end with whoever came first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from phantombase.timeline.errors import ZooKeeperError
+
+from .server_process import ServerProcess, free_port, is_free, is_serving, last_words, start_server
+
+_log = structlog.get_logger()
+
+START_MAX_S = 60.0
+_LOOK_S = 0.5
+_AGAIN_S = 10.0
+"""After a server that we started again has ended: how long until the next try."""
+_PORT_MAX_S = 2.0
+"""A server that is being killed may give its lock back before its port."""
+
+_SETTINGS: dict[str, object] = {
+    "tickTime": 500,  # ms; sessions last at least two ticks
+    "maxSessionTimeout": 300_000,  # ms
+    "maxClientCnxns": 1000,
+    "autopurge.purgeInterval": 1,  # h
+    "autopurge.snapRetainCount": 3,
+}
+
+
+def default_folder() -> Path:
+    """Where the daemons of this user keep their server's data."""
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share"
+    return Path(data) / "phantombase/zookeeper"
+
+
+def embedded_hosts(folder: Path) -> str:
+    """`127.0.0.1:port` of the server that daemons keep running there; ZooKeeperError when there is none."""
+    port = _kept_port(folder)
+    if port is None or not is_serving(port):
+        raise ZooKeeperError(
+            "no embedded ZooKeeper is running",
+            path=str(folder),
+            todo="It runs as long as a compactor-daemon with --zookeeper embedded and this folder.",
+        )
+    return f"127.0.0.1:{port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedZooKeeper:
+    """The server of a folder, at `hosts`, as long as it is kept."""
+
+    hosts: str
+    _keeper: _Keeper = field(repr=False)
+
+    def problem(self) -> str | None:
+        """Why it does not serve now, in one line with its last words; None while all is well.
+
+        ZooKeeperError: its folder cannot be read.
+        """
+        return self._keeper.problem()
+
+
+@contextmanager
+def embedded_zookeeper(folder: Path) -> Iterator[EmbeddedZooKeeper]:
+    """Joins the server of a folder or starts one, and keeps it running, in a thread of its own, to the end.
+
+    ZooKeeperError: it does not start. That it ends later is logged, and it is started again.
+    """
+    keeper = _Keeper(folder.absolute())
+    try:
+        keeper.begin()
+        yield EmbeddedZooKeeper(hosts=f"127.0.0.1:{keeper.port}", _keeper=keeper)
+    finally:
+        keeper.end()
+
+
+class _Keeper:
+    """Sees to it that one server runs in a folder, ours or another daemon's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port: int | None = None
+        self._folder = folder
+        self._server: ServerProcess | None = None
+        self._not_before = 0.0
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="zookeeper-keeper", daemon=True)
+
+    def begin(self) -> None:
+        """Returns once a server serves."""
+        until = time.monotonic() + START_MAX_S
+        while not self._found():
+            if time.monotonic() > until:
+                raise ZooKeeperError(
+                    "the ZooKeeper server that another daemon started does not answer",
+                    path=str(self._folder),
+                    expected=f"an answer within {START_MAX_S:g} s",
+                    found=last_words(self._folder),
+                )
+            time.sleep(0.05)
+        _log.info("zookeeper_ready", folder=str(self._folder), port=self.port, joined=self._server is None)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Ends the server if it is ours."""
+        self._ending.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self._server is not None:
+            self._server.stop()
+
+    def problem(self) -> str | None:
+        """See `EmbeddedZooKeeper.problem`."""
+        if (kept := _kept_port(self._folder)) != self.port:
+            return (
+                f"the ZooKeeper server in {self._folder} moved from port {self.port} to {kept}: start the daemon again"
+            )
+        if self.port is not None and is_serving(self.port):
+            return None
+        return f"the ZooKeeper server in {self._folder} does not answer; its last words: {last_words(self._folder)}"
+
+    def _found(self) -> bool:
+        """One look: whether a server serves, ours started now or somebody else's."""
+        lock = _take_lock(self._folder)
+        if lock is None:
+            self.port = _kept_port(self._folder)
+            return self.port is not None and is_serving(self.port)
+        try:
+            self.port = _choose_port(self._folder)
+        except ZooKeeperError:
+            os.close(lock)
+            raise
+        self._server = self._started(self.port, lock)
+        self._server.wait_until_serving(START_MAX_S)
+        return True
+
+    def _started(self, port: int, lock: int) -> ServerProcess:
+        """A server; the lock is its own from now on."""
+        try:
+            return start_server(self._folder, port=port, settings=_SETTINGS, inherited=lock)
+        finally:
+            os.close(lock)
+
+    def _keep(self) -> None:
+        while not self._ending.wait(_LOOK_S):
+            try:
+                self._look()
+            except ZooKeeperError as error:
+                _log.warning("zookeeper_not_started", folder=str(self._folder), error=str(error))
+
+    def _look(self) -> None:
+        """Starts the server again where nobody's runs: nobody waits for it, the next look sees what became of it."""
+        if self._server is not None:
+            if not self._server.has_ended():
+                return
+            _log.warning("zookeeper_ended", folder=str(self._folder), last_words=last_words(self._folder))
+            self._server.stop()
+            self._server = None
+        if self.port is None or time.monotonic() < self._not_before or (lock := _take_lock(self._folder)) is None:
+            return
+        self._not_before = time.monotonic() + _AGAIN_S
+        self._server = self._started(self.port, lock)
+        _log.info("zookeeper_started_again", folder=str(self._folder), port=self.port)
+
+
+def _take_lock(folder: Path) -> int | None:
+    """An open file that holds the folder's lock; None while a server lives."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise _unusable(folder, error) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    except OSError as error:
+        os.close(lock)
+        raise _unusable(folder, error) from error
+    return lock
+
+
+def _kept_port(folder: Path) -> int | None:
+    try:
+        text = (folder / "port").read_text().strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unusable(folder, error) from error
+    return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 1 << 16 else None
+
+
+def _choose_port(folder: Path) -> int:
+    """The port kept in the folder, for those who joined there; another one where a stranger listens on it."""
+    kept = _kept_port(folder)
+    until = time.monotonic() + _PORT_MAX_S
+    while kept is not None and time.monotonic() < until:
+        if is_free(kept):
+            return kept
+        time.sleep(0.05)
+    port, new = free_port(), folder / "port.new"
+    try:
+        new.write_text(f"{port}\n")
+        new.replace(folder / "port")
+    except OSError as error:
+        raise _unusable(folder, error) from error
+    return port
+
+
+def _unusable(folder: Path, error: Exception) -> ZooKeeperError:
+    return ZooKeeperError(
+        "the folder for the embedded ZooKeeper cannot be used",
+        path=str(folder),
+        found=f"{type(error).__name__}: {error}",
+        todo="Choose another one.",
+    )

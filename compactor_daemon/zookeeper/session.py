@@ -1,0 +1,204 @@
+"""A daemon's one session with ZooKeeper: every call has a time limit, and what cannot be known is said so.
+
+kazoo reconnects by itself and opens a new session when the old one is gone; what was tied to the old one (claims) is
+lost then. Sessions are numbered from 1, so that whoever holds something knows whether it is still of this session.
+
+A call that was not answered may have been done, or may still be done once the connection is back: its outcome is
+UnknownStateError, to be settled by looking (see `zookeeper_claims`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from phantombase.timeline.errors import UnknownStateError, UsageError, ZooKeeperError
+from phantombase.timeline.option import check_above_zero
+
+_log = structlog.get_logger()
+
+_RECONNECT = {"max_tries": -1, "delay": 0.1, "max_delay": 2.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZooKeeperOptions:
+    """How to reach ZooKeeper. `hosts`: `host:port[,host:port][/chroot]`; times in seconds.
+
+    `digest`: `user:password`; nodes made are then for this user only. `ca`, `certfile`, `keyfile`: PEM files; any of
+    them turns TLS on. `session_timeout_s`: after so long without a sign of life a daemon's claims are free again.
+    """
+
+    hosts: str
+    session_timeout_s: float = 10.0
+    call_timeout_s: float = 5.0
+    connect_timeout_s: float = 30.0
+    digest: str | None = field(default=None, repr=False)
+    ca: str | None = None
+    certfile: str | None = None
+    keyfile: str | None = None
+
+    def __post_init__(self) -> None:
+        if not _are_hosts(self.hosts):
+            raise UsageError("not ZooKeeper hosts", expected="HOST:PORT[,HOST:PORT][/CHROOT]", found=repr(self.hosts))
+        if self.digest is not None and not all(self.digest.partition(":")):
+            raise UsageError("not a ZooKeeper digest", expected="USER:PASSWORD")
+        if (self.certfile is None) != (self.keyfile is None):
+            raise UsageError("a client certificate needs its key", expected="certificate and key together")
+        for file in (self.ca, self.certfile, self.keyfile):
+            if file is not None and not os.path.isfile(file):
+                raise UsageError("a file for TLS is not there", path=file)
+        check_above_zero(self, "session_timeout_s", "call_timeout_s", "connect_timeout_s")
+
+    @property
+    def servers(self) -> str:
+        """The servers without the chroot."""
+        return self.hosts.partition("/")[0]
+
+    @property
+    def root(self) -> str:
+        """The chroot as the beginning of a path: empty, or `/a/b`."""
+        chroot = self.hosts.partition("/")[2].strip("/")
+        return f"/{chroot}" if chroot else ""
+
+
+def _are_hosts(text: str) -> bool:
+    from kazoo.hosts import collect_hosts
+
+    servers, _, chroot = text.partition("/")
+    try:
+        collect_hosts(servers)
+    except ValueError:
+        return False
+    chroot = chroot.rstrip("/")
+    return not chroot or {"", ".", ".."}.isdisjoint(chroot.split("/"))
+
+
+class ZooKeeperSession:
+    """The connection. Thread-safe. `on_change` is called (in kazoo's thread) whenever it comes, goes or is lost."""
+
+    def __init__(self, options: ZooKeeperOptions, on_change: Callable[[], None] = lambda: None) -> None:
+        from kazoo.client import KazooClient, KazooState  # late: it costs time, and few commands need it
+        from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
+
+        self.options = options
+        self._states = KazooState
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._number = 1
+        self._state = KazooState.LOST
+        user, _, password = (options.digest or "").partition(":")
+        self._acl = [make_digest_acl(user, password, all=True)] if options.digest else OPEN_ACL_UNSAFE
+        # The chroot is a prefix of our paths: kazoo's own would have to be made first by somebody.
+        self.client: Any = KazooClient(
+            hosts=options.servers,
+            timeout=options.session_timeout_s,
+            default_acl=self._acl,
+            auth_data=[("digest", options.digest)] if options.digest else None,
+            connection_retry=dict(_RECONNECT),
+            logger=_kazoo_log(),
+            use_ssl=any((options.ca, options.certfile)),
+            ca=options.ca,
+            certfile=options.certfile,
+            keyfile=options.keyfile,
+        )
+        self.client.add_listener(self._heard)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the session is alive as far as we know; False while nobody can tell (SUSPENDED)."""
+        return bool(self._state == self._states.CONNECTED)
+
+    @property
+    def number(self) -> int:
+        """Which session this is, from 1; it grows when one is lost, with everything tied to it."""
+        with self._lock:
+            return self._number
+
+    @property
+    def id(self) -> int | None:
+        """ZooKeeper's id of the session, the owner of its ephemeral nodes; None without one."""
+        found = self.client.client_id
+        return int(found[0]) if found else None
+
+    def call(self, ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """An asynchronous kazoo call with its time limit; what ZooKeeper answers, NoNodeError and NodeExistsError too.
+
+        UnknownStateError: no answer, it may have been done or may be yet. ZooKeeperError: it refuses us.
+        """
+        from kazoo.exceptions import (
+            AuthFailedError,
+            BadVersionError,
+            InvalidACLError,
+            KazooException,
+            NoAuthError,
+            NodeExistsError,
+            NoNodeError,
+        )
+
+        try:
+            return ask(*args, **options).get(timeout=self.options.call_timeout_s)
+        except (NoNodeError, NodeExistsError, BadVersionError):
+            raise
+        except (NoAuthError, AuthFailedError, InvalidACLError) as error:
+            raise ZooKeeperError(
+                "ZooKeeper does not let us in",
+                path=self.options.servers,
+                found=type(error).__name__,
+                todo="All daemons of a fleet need the same digest.",
+            ) from error
+        except (KazooException, self.client.handler.timeout_exception) as error:
+            raise UnknownStateError(
+                "ZooKeeper did not answer",
+                path=self.options.servers,
+                expected=f"an answer within {self.options.call_timeout_s:g} s",
+                found=type(error).__name__,
+            ) from error
+
+    def _heard(self, state: str) -> None:
+        with self._lock:
+            if state == self._states.LOST and self._state != self._states.LOST:
+                self._number += 1
+            self._state = state
+        _log.info("zookeeper", state=state.lower(), servers=self.options.servers)
+        self._on_change()
+
+
+def _kazoo_log() -> logging.Logger:
+    """Without a warning for each try to reconnect: what comes of it is logged once, by us."""
+    log = logging.getLogger("kazoo.client.phantombase")
+    log.setLevel(logging.ERROR)
+    return log
+
+
+@contextmanager
+def zookeeper_session(
+    options: ZooKeeperOptions, on_change: Callable[[], None] = lambda: None
+) -> Iterator[ZooKeeperSession]:
+    """A session from entry to exit, which removes every ephemeral node it made. ZooKeeperError: nobody answers."""
+    session = ZooKeeperSession(options, on_change)
+    client = session.client
+    try:
+        try:
+            client.start(options.connect_timeout_s)
+        except client.handler.timeout_exception as error:
+            raise ZooKeeperError(
+                "no connection to ZooKeeper",
+                path=options.servers,
+                expected=f"an answer within {options.connect_timeout_s:g} s",
+                todo="Are the servers up, and is TLS used on both sides or on none?",
+            ) from error
+        yield session
+    finally:
+        try:
+            client.remove_listener(session._heard)
+            client.stop()
+            client.close()
+        except Exception as error:  # the session's end removes its nodes all the same
+            _log.warning("zookeeper_close_failed", servers=options.servers, error=f"{type(error).__name__}: {error}")

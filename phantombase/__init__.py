@@ -1,0 +1,92 @@
+"""Compaction for Apache Hudi MERGE_ON_READ tables: the names that users import.
+
+    from phantombase import Table, compact, read_table, schedule, writer
+
+Everything is loaded when it is asked for first: `import phantombase` costs nothing. The packages with the work in them
+are `phantombase.timeline`, `phantombase.compactor_daemon` and `phantombase.writer_hooks`; in a checkout they lie beside
+this folder. A module of a user that is called `timeline` is no trouble: all of this is below `phantombase`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api import compact as compact
+    from .api import read_table as read_table
+    from .api import schedule as schedule
+    from .compactor_daemon.options import AttemptOptions as AttemptOptions
+    from .compactor_daemon.options import ExecuteOptions as ExecuteOptions
+    from .compactor_daemon.options import Executor as Executor
+    from .timeline.errors import AttemptDeadError as AttemptDeadError
+    from .timeline.errors import BarrierError as BarrierError
+    from .timeline.errors import ClaimedError as ClaimedError
+    from .timeline.errors import ClockError as ClockError
+    from .timeline.errors import ConflictError as ConflictError
+    from .timeline.errors import LedgerError as LedgerError
+    from .timeline.errors import LockError as LockError
+    from .timeline.errors import MalformedError as MalformedError
+    from .timeline.errors import MissingFileError as MissingFileError
+    from .timeline.errors import NotATableError as NotATableError
+    from .timeline.errors import PhantombaseError as PhantombaseError
+    from .timeline.errors import PressureError as PressureError
+    from .timeline.errors import SparkError as SparkError
+    from .timeline.errors import StalePlanError as StalePlanError
+    from .timeline.errors import StoppedError as StoppedError
+    from .timeline.errors import StorageError as StorageError
+    from .timeline.errors import TableChangedError as TableChangedError
+    from .timeline.errors import UnknownStateError as UnknownStateError
+    from .timeline.errors import UnsupportedError as UnsupportedError
+    from .timeline.errors import UsageError as UsageError
+    from .timeline.errors import ZooKeeperError as ZooKeeperError
+    from .timeline.parquet.output_options import OutputOptions as OutputOptions
+    from .timeline.planning.options import ScheduleOptions as ScheduleOptions
+    from .timeline.read.table_read import Query as Query
+    from .timeline.read.table_read import ReadOptions as ReadOptions
+    from .timeline.table.table import Table as Table
+    from .writer_hooks.write.write import Written as Written
+    from .writer_hooks.write.writer import Writer as Writer
+    from .writer_hooks.write.writer import writer as writer
+
+    __version__: str
+
+_ERRORS = (
+    "AttemptDeadError", "BarrierError", "ClaimedError", "ClockError", "ConflictError", "LedgerError", "LockError",
+    "MalformedError", "MissingFileError", "NotATableError", "PhantombaseError", "PressureError", "SparkError",
+    "StalePlanError", "StoppedError", "StorageError", "TableChangedError", "UnknownStateError", "UnsupportedError",
+    "UsageError", "ZooKeeperError",
+)  # fmt: skip
+
+_HOMES = {
+    "compact": "api",
+    "read_table": "api",
+    "schedule": "api",
+    "AttemptOptions": "compactor_daemon.options",
+    "ExecuteOptions": "compactor_daemon.options",
+    "Executor": "compactor_daemon.options",
+    "OutputOptions": "timeline.parquet.output_options",
+    "ScheduleOptions": "timeline.planning.options",
+    "Query": "timeline.read.table_read",
+    "ReadOptions": "timeline.read.table_read",
+    "Table": "timeline.table.table",
+    "Written": "writer_hooks.write.write",
+    "Writer": "writer_hooks.write.writer",
+    "writer": "writer_hooks.write.writer",
+    **dict.fromkeys(_ERRORS, "timeline.errors"),
+}
+
+__all__ = sorted([*_HOMES, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return metadata.version("phantombase")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'phantombase' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

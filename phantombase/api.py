@@ -1,0 +1,67 @@
+"""Scheduling, compacting and reading by one call each; writing begins with `phantombase.writer`."""
+
+from __future__ import annotations
+
+import os
+
+import pyarrow as pa
+
+from .compactor_daemon.options import AttemptOptions, ExecuteOptions
+from .compactor_daemon.run.pending import Compactions, run_compactions
+from .compactor_daemon.time_limit import Limit
+from .timeline.locks.table_lock import table_lock
+from .timeline.parquet.output_options import OutputOptions
+from .timeline.planning.options import PLAN_NOW, ScheduleOptions
+from .timeline.planning.schedule import Scheduled, schedule_compaction
+from .timeline.read.table_read import ReadOptions
+from .timeline.read.table_read import read_table as _read
+from .timeline.table.table import Table
+
+
+def read_table(table: Table | str | os.PathLike[str], options: ReadOptions | None = None) -> pa.Table:
+    """All rows of a table, given as its path, URL or `Table`, as an Arrow table.
+
+    A snapshot read by default: base files merged with log files, also while compactions are pending.
+    """
+    return _read(_opened(table), options)
+
+
+def schedule(
+    table: Table | str | os.PathLike[str], options: ScheduleOptions | None = None, *, lock: str | None = None
+) -> Scheduled:
+    """Requests a compaction of a table: by default of every file group with log files, now.
+
+    `lock`: the table lock that all writers share, `file:PATH` or `zookeeper:HOSTS/BASE/PATH/KEY`; by default a file in
+    the table, which only phantombase's own writers know. Nothing is compacted yet: see `compact`.
+    """
+    opened = _opened(table)
+    return schedule_compaction(opened, table_lock(opened.storage, lock), options or PLAN_NOW)
+
+
+def compact(
+    table: str | os.PathLike[str],
+    instant: str | None = None,
+    *,
+    lock: str | None = None,
+    limit_s: float | None = None,
+    execute: ExecuteOptions | None = None,
+    output: OutputOptions | None = None,
+    attempt: AttemptOptions | None = None,
+) -> Compactions:
+    """Executes the pending compactions of a table, or only the one that is named, earliest first.
+
+    `limit_s`: once so many seconds have passed nothing new begins; the next call goes on. `lock`: see `schedule`.
+    """
+    return run_compactions(
+        os.fspath(table),
+        instant=instant,
+        lock=lock,
+        output=output or OutputOptions(),
+        execute=execute or ExecuteOptions(),
+        attempt=attempt or AttemptOptions(),
+        limit=Limit(limit_s),
+    )
+
+
+def _opened(table: Table | str | os.PathLike[str]) -> Table:
+    return table if isinstance(table, Table) else Table.open(os.fspath(table))

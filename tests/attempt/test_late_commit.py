@@ -1,0 +1,216 @@
+"""A publisher that sleeps between its last look and the completed file, while others hold its lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phantombase.compactor_daemon.attempt.publish import publish
+from phantombase.compactor_daemon.attempt.retire import finish_completed, littered_instants
+from phantombase.compactor_daemon.decisions.completed import completed_compaction
+from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
+from phantombase.compactor_daemon.decisions.take_back import take_back
+from phantombase.compactor_daemon.records.fate import Go, is_revoked
+from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.format.commit_metadata import CommitMetadata, decode, encode
+from phantombase.timeline.format.instant import Instant, State, later
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.table.table import Table
+from tests.attempt.test_standing import BEFORE, FIRST, LOCK, VERSIONS, planned, restore_first_commit, timeline_files
+from tests.support.compaction_steps import base_files, check_no_strays, decided, open_table, run_all
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.written_tables import read_rows
+
+OTHER_LOCK = ProcessLock("late")
+"""In the place of the one that was lost."""
+
+
+def decision(path: Path, version: int) -> Go:
+    """That of the plan of a new table."""
+    instant = planned(path, version)
+    return decided(open_table(path), instant)
+
+
+def asleep(path: Path, at: tuple[str, str], before: Callable[[], None], after: Callable[[], None]) -> Table:
+    """The table of a process, at one of whose calls something happens before and after it."""
+
+    def hook(call: Call) -> Any:
+        if (call.name, call.path) != at:
+            return call.do()
+        before()
+        result = call.do()
+        after()
+        return result
+
+    return open_table(path, HookedStorage(open_table(path).storage, hook))
+
+
+def nothing() -> None:
+    """Happens."""
+
+
+def die() -> None:
+    """Of the process that calls it."""
+    raise ProcessDied
+
+
+def others(commit: CommitMetadata) -> CommitMetadata:
+    """The same, but for the names of its files."""
+    stats = {
+        partition: tuple(replace(one, path=f"{partition}/other.parquet") for one in of)
+        for partition, of in commit.partition_to_write_stats.items()
+    }
+    return replace(commit, partition_to_write_stats=stats)
+
+
+def void(_: object) -> None:
+    """A result is not needed."""
+
+
+def at_put(go: Go) -> tuple[str, str]:
+    """The completed file."""
+    return "put_if_absent", go.completed_path
+
+
+def taken_back(path: Path, go: Go) -> None:
+    """As by `unschedule`, killed before it had removed the plan."""
+    take_back(open_table(path), go, "unscheduled")
+
+
+@VERSIONS
+def test_a_commit_of_a_plan_that_is_gone_is_taken_away(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    go = decision(path, version)
+    sleeper = asleep(path, at_put(go), lambda: restore_first_commit(path), nothing)
+    with pytest.raises(ConflictError, match="its plan is gone"):
+        publish(sleeper, go, LOCK)
+    assert read_rows(path) == FIRST
+    assert not base_files(path, go.instant)
+    check_no_strays(path)
+
+
+@VERSIONS
+def test_a_commit_of_a_decision_that_was_taken_back_is_taken_away(version: int, tmp_path: Path) -> None:
+    """Its files are gone. The plan stands: it is executed anew."""
+    path = tmp_path / "t"
+    go = decision(path, version)
+    with pytest.raises(ConflictError, match="was taken back"):
+        publish(asleep(path, at_put(go), lambda: taken_back(path, go), nothing), go, LOCK)
+    assert completed_compaction(open_table(path), go.instant) is None
+    run_all(open_table(path))
+    assert read_rows(path) == BEFORE
+
+
+@VERSIONS
+def test_what_another_publisher_has_completed_meanwhile_stays(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    go = decision(path, version)
+    publish(asleep(path, at_put(go), lambda: run_all(open_table(path)), nothing), go, LOCK)
+    assert base_files(path, go.instant)
+    assert read_rows(path) == BEFORE
+
+
+@VERSIONS
+def test_what_was_archived_meanwhile_is_not_begun_anew(version: int, tmp_path: Path) -> None:
+    """On version 6 the commit would begin the timeline, and what was archived behind it would not count."""
+    path = tmp_path / "t"
+    go = decision(path, version)
+
+    def meanwhile() -> None:
+        run_all(open_table(path))
+        for file in timeline_files(path):
+            if file.name.startswith(go.instant):
+                file.unlink()
+
+    old = Instant(requested_time=go.instant, action="commit", state=State.COMPLETED)
+    sleeper = asleep(path, at_put(go), meanwhile, nothing)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Table, "with_archive", lambda _, timeline: replace(timeline, archived=(old,)))
+        with pytest.raises(ConflictError, match="archived meanwhile"):
+            publish(sleeper, go, LOCK)
+    assert completed_compaction(open_table(path), go.instant) is None
+    assert base_files(path, go.instant), "they are the table's"
+
+
+@VERSIONS
+def test_of_two_commits_that_of_the_other_stays(version: int, tmp_path: Path) -> None:
+    """Another compactor, which takes no lock, completed it: on versions 8 and 9 the two names differ."""
+    path = tmp_path / "t"
+    go = decision(path, version)
+    table = open_table(path)
+    time = later(go.completion_time, 5) if go.completion_time is not None else None
+    theirs = Instant(requested_time=go.instant, action="commit", state=State.COMPLETED, completion_time=time)
+    file = path / table.instant_path(theirs)
+    commit = encode(others(decode(go.content, go.completed_path)), table.layout.encoding)
+    with pytest.raises(ConflictError, match="somebody else completed"):
+        publish(asleep(path, at_put(go), lambda: void(file.write_bytes(commit)), nothing), go, LOCK)
+    assert file.read_bytes() == commit
+    assert version == 6 or not (path / go.completed_path).exists()
+    assert not base_files(path, go.instant)
+
+
+@VERSIONS
+def test_for_what_fell_before_the_lock_nothing_is_begun(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    go = decision(path, version)
+    inflight = "delete", inflight_path(open_table(path), go.instant)
+    restore_first_commit(path)
+    with pytest.raises(ConflictError, match="its plan is gone"):
+        publish(asleep(path, inflight, die, nothing), go, LOCK)
+
+
+@VERSIONS
+def test_no_commit_is_put_where_the_plan_went_during_the_section(version: int, tmp_path: Path) -> None:
+    """All that is done in it may take longer than a lock lives."""
+    path = tmp_path / "t"
+    go = decision(path, version)
+    put: list[str] = []
+
+    def hook(call: Call) -> Any:
+        if call.name == "delete" and call.path.endswith(".compaction.inflight"):
+            restore_first_commit(path)
+        if call.name == "put_if_absent" and call.path == go.completed_path:
+            put.append(call.path)
+        return call.do()
+
+    with pytest.raises(ConflictError, match="its plan is gone"):
+        publish(open_table(path, HookedStorage(open_table(path).storage, hook)), go, LOCK)
+    assert not put
+
+
+@VERSIONS
+def test_a_commit_that_nobody_looked_back_at_is_withdrawn(version: int, tmp_path: Path) -> None:
+    """The process died right after it had put it; another had taken the decision back while it slept."""
+    path = tmp_path / "t"
+    go = decision(path, version)
+
+    def meanwhile() -> None:
+        restore_first_commit(path)
+        finish_completed(open_table(path), OTHER_LOCK)
+
+    with pytest.raises(ProcessDied):
+        publish(asleep(path, at_put(go), meanwhile, die), go, LOCK)
+    assert completed_compaction(open_table(path), go.instant) is not None
+    finish_completed(open_table(path), LOCK)
+    assert read_rows(path) == FIRST
+    assert littered_instants(open_table(path)) == ()
+    check_no_strays(path)
+
+
+@VERSIONS
+def test_what_stands_is_not_withdrawn(version: int, tmp_path: Path) -> None:
+    """The record that it was taken back came after the commit: its files were left alone, and it counts."""
+    path = tmp_path / "t"
+    go = decision(path, version)
+    revoked = f".hoodie/.phantombase/{go.instant}/{go.attempt}/revoked"
+    taker = asleep(path, ("put_if_absent", revoked), lambda: publish(open_table(path), go, LOCK), nothing)
+    with pytest.raises(ConflictError, match="cannot be taken back"):
+        take_back(taker, go, "unscheduled")
+    assert is_revoked(open_table(path).storage, go.instant, go.attempt)
+    finish_completed(open_table(path), LOCK)
+    assert base_files(path, go.instant)
+    assert read_rows(path) == BEFORE

@@ -1,0 +1,386 @@
+"""Log compactions change nothing that a reader sees: not of what is there, nor of what comes later."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.publish import publish
+from phantombase.compactor_daemon.decisions.completed import named_files
+from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.timeline.audit.audit import audit
+from phantombase.timeline.errors import ConflictError, MissingFileError
+from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode
+from phantombase.timeline.format.file_name import LogFileName
+from phantombase.timeline.format.instant import Instant, State, next_time
+from phantombase.timeline.format.table_config import MergeMode
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.log.encode import LogFormat, Parts, data_block, delete_block
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.read.table_read import ReadOptions, read_table
+from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table, TableSchema
+from phantombase.timeline.view.view import FileSlice, latest_slice
+from phantombase.writer_hooks.commit.conflict import Footprint
+from phantombase.writer_hooks.commit.transaction import transaction
+from phantombase.writer_hooks.options import WriteOptions
+from tests.support import compaction_steps as attempts
+from tests.support.compaction_steps import check_no_strays, decided, open_table, run_all
+from tests.support.compare_rows import assert_same_rows
+from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at
+from tests.support.log_compactions import at, request, slice_runs
+from tests.support.seed import SEED
+from tests.support.written_tables import seed_note, written_table
+
+KEYS = 12
+ROUNDS = 4
+"""Random slices a layout and merge mode."""
+
+
+def batch(keys: Sequence[int], ts: Sequence[int], fare: float) -> pa.Table:
+    """Trips of one day."""
+    return pa.table(
+        {
+            "id": [f"k{key}" for key in keys],
+            "day": ["d1"] * len(keys),
+            "ts": pa.array(ts, pa.int64()),
+            "fare": pa.array([fare + key for key in keys], pa.float64()),
+        }
+    )
+
+
+class Slice:
+    """One file group, to which random delta commits are added by hand: blocks of every kind in any order."""
+
+    def __init__(self, path: Path, version: int, mode: MergeMode, seed: int) -> None:
+        self.path = path
+        self.random = random.Random(seed)
+        written_table(path, version, batch(range(0, KEYS, 2), [50] * (KEYS // 2), 0.5), WriteOptions(), mode)
+
+    @property
+    def table(self) -> Table:
+        """As it is now."""
+        return open_table(self.path)
+
+    def begin(self) -> str:
+        """A delta commit that pends; its instant."""
+        table = self.table
+        timeline = table.load_timeline()
+        time = next_time(table.now(), [*timeline.used_times(), *table.times.reserved(timeline)])
+        for state in (State.REQUESTED, State.INFLIGHT):
+            instant = Instant(requested_time=time, action="deltacommit", state=state)
+            assert table.storage.put_if_absent(table.instant_path(instant), b"")
+        return time
+
+    def log(self, time: str, blocks: Sequence[Parts]) -> WriteStat:
+        """A log file of a delta commit, on the newest slice."""
+        table = self.table
+        slice_, _ = self.newest()
+        instant = time if table.layout.has_completion_times else slice_.base_instant
+        version = 1 + len(list((self.path / slice_.partition).glob(f".{slice_.file_id}_{instant}.log.*")))
+        name = LogFileName(file_id=slice_.file_id, instant=instant, version=version, token="1-0-1")
+        path = f"{slice_.partition}/{name}"
+        with table.storage.open_output(path) as file:
+            for block in blocks:
+                file.writelines(block)
+        return WriteStat(file_id=slice_.file_id, path=path, prev_commit=instant, partition_path=slice_.partition)
+
+    def complete(self, time: str, stats: Sequence[WriteStat]) -> None:
+        """The delta commit completes."""
+        table = self.table
+        timeline = table.load_timeline()
+        schema = table.schema(table.schema_text(timeline))
+        metadata = CommitMetadata(
+            partition_to_write_stats={"d1": tuple(stats)},
+            extra_metadata={"schema": schema.commit_text},
+            operation_type="UPSERT",
+        )
+        completion = table.next_time(timeline) if table.layout.has_completion_times else None
+        done = Instant(requested_time=time, action="deltacommit", state=State.COMPLETED, completion_time=completion)
+        assert table.storage.put_if_absent(table.instant_path(done), encode(metadata, table.layout.encoding))
+
+    def newest(self) -> tuple[FileSlice, TableSchema]:
+        """What a snapshot reads, and the schema."""
+        view = self.table.load_view()
+        (group,) = view.groups
+        slice_ = latest_slice(group)
+        assert slice_ is not None
+        return slice_, self.table.schema(self.table.schema_text(view.timeline))
+
+    def blocks(self, time: str) -> list[Parts]:
+        """One to three blocks: rows in either format, deletes with ordering values and without."""
+        pick, (slice_, schema) = self.random, self.newest()
+        hudi_0x = not self.table.layout.has_completion_times
+        found: list[Parts] = []
+        for number in range(pick.randint(1, 3)):
+            keys = pick.sample(range(KEYS), pick.randint(1, KEYS // 2))
+            ts = [pick.choice((48, 49, 50, 51, 52)) for _ in keys]
+            if pick.random() < 0.5:
+                rows = self.rows(time, keys, ts, slice_, schema, number)
+                log_format = pick.choice(list(LogFormat))
+                found.append(data_block(rows, instant=time, schema_text=schema.file_text, log_format=log_format))
+                continue
+            ordering = (pa.array(ts, pa.int64()),) if pick.random() < 0.5 else ()
+            names, paths = pa.array([f"k{key}" for key in keys]), pa.array(["d1"] * len(keys))
+            text = schema.file_text
+            found.append(delete_block(names, paths, ordering, instant=time, schema_text=text, hudi_0x=hudi_0x))
+        return found
+
+    def rows(
+        self, time: str, keys: Sequence[int], ts: Sequence[int], slice_: FileSlice, schema: TableSchema, number: int
+    ) -> pa.Table:
+        """Rows as a log holds them."""
+        own = batch(keys, ts, self.random.random())
+        meta = {
+            "_hoodie_commit_time": [time] * len(keys),
+            "_hoodie_commit_seqno": [f"{time}_{number}_{key}" for key in keys],
+            "_hoodie_record_key": own["id"],
+            "_hoodie_partition_path": own["day"],
+            "_hoodie_file_name": [slice_.file_id] * len(keys),
+        }
+        return pa.table({n: meta[n] if n in meta else own[n] for n in schema.arrow.names}, schema=schema.arrow)
+
+    def commit(self) -> None:
+        """A random delta commit, of one log file or two."""
+        time = self.begin()
+        self.complete(time, [self.log(time, self.blocks(time)) for _ in range(self.random.choice((1, 1, 2)))])
+
+    def merged(self) -> bool:
+        """A log compaction of random neighbours; False where there are none."""
+        (_, runs), *_ = slice_runs(self.table)
+        lengths = [n for n, run in enumerate(runs) if len(run.pieces) > 1]
+        if not lengths:
+            return False
+        run = runs[self.random.choice(lengths)]
+        start = self.random.randrange(len(run.pieces) - 1)
+        end = self.random.randint(start + 2, len(run.pieces))
+        instant = request(self.table, lambda _: run.pieces[start:end])
+        run_all(self.table)
+        found = audit(self.table, instant)
+        assert found.good, found
+        return True
+
+    def compacted(self) -> None:
+        """A compaction."""
+        planned = schedule_compaction(self.table, ProcessLock(str(self.path)))
+        assert planned.instant is not None
+        run_all(self.table)
+
+    def read(self, as_of: str | None = None) -> pa.Table:
+        """The snapshot."""
+        return read_table(self.table, ReadOptions(as_of=as_of))
+
+    @contextmanager
+    def twin(self) -> Iterator[Slice]:
+        """The same table as if there never had been a log compaction."""
+        twin = copy(self)
+        twin.path = self.path.with_name("twin")
+        shutil.copytree(self.path, twin.path)
+        timeline = twin.path / twin.table.config.timeline_folder
+        for requested in timeline.glob("*.logcompaction.requested"):
+            time = requested.name.split(".")[0]
+            for done in twin.table.files.completed_commits(time):
+                for path in named_files(twin.table, done):
+                    (twin.path / path).unlink()
+                (twin.path / twin.table.instant_path(done)).unlink()
+            requested.unlink()
+        yield twin
+        shutil.rmtree(twin.path)
+
+
+MODES = [(9, MergeMode.EVENT_TIME), (9, MergeMode.COMMIT_TIME), (6, MergeMode.EVENT_TIME), (6, MergeMode.COMMIT_TIME)]
+
+
+@pytest.mark.parametrize("memory", ["memory", "disk"])
+@pytest.mark.parametrize(("version", "mode"), MODES, ids=[f"v{v}-{m.name}" for v, m in MODES])
+def test_nothing_changes(
+    version: int, mode: MergeMode, memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table reads as its twin without log compactions at every step of a random history, and compacts as it.
+
+    A write may pend while files are merged, and completes later, in front of them or between others.
+    """
+    if memory == "disk":
+        monkeypatch.setattr("phantombase.timeline.merge.slice_rules.SliceRules.fold_bytes", property(lambda _: 4000.0))
+    for number in range(ROUNDS):
+        with seed_note(SEED, version, mode, memory, number):
+            mine = Slice(tmp_path / f"{number}" / "table", version, mode, SEED * 1000 + number)
+            late: str | None = None
+            for _ in range(8):
+                step = mine.random.choice(("commit", "commit", "late", "merge", "merge"))
+                if step == "commit":
+                    mine.commit()
+                elif step == "merge":
+                    point, before = mine.table.load_timeline().latest_completed, mine.read()
+                    mine.merged()
+                    assert_same_rows(mine.read(), before)
+                    if late is None:
+                        assert_same_rows(mine.read(as_of=point), before)
+                elif late is not None:
+                    mine.complete(late, [mine.log(late, mine.blocks(late))])
+                    late = None
+                elif version > 6:
+                    late = mine.begin()
+                with mine.twin() as twin:
+                    assert_same_rows(mine.read(), twin.read())
+            mine.commit()
+            if late is not None:
+                mine.complete(late, [])
+            with mine.twin() as twin:
+                mine.compacted()
+                twin.compacted()
+                assert_same_rows(mine.read(), twin.read())
+
+
+@pytest.fixture(params=[(9, MergeMode.EVENT_TIME), (6, MergeMode.COMMIT_TIME)], ids=["v9", "v6"])
+def busy(request: pytest.FixtureRequest, tmp_path: Path) -> Slice:
+    """Four delta commits; the same ones in every run."""
+    version, mode = request.param
+    mine = Slice(tmp_path / "origin" / "table", version, mode, 1)
+    for _ in range(4):
+        mine.commit()
+    return mine
+
+
+def merging(mine: Slice) -> str:
+    """A log compaction of the three youngest is requested; its instant."""
+    return request(mine.table, at(1))
+
+
+def copied(mine: Slice, number: int) -> Slice:
+    """The same table somewhere else."""
+    other = copy(mine)
+    other.path = mine.path.parent.parent / f"{number}" / "table"
+    shutil.copytree(mine.path, other.path)
+    return other
+
+
+def test_a_death_at_every_storage_call_is_finished_by_the_next_run(busy: Slice) -> None:
+    """A reader in between sees the same rows; one log file is left of it, and nothing else."""
+    instant, before = merging(busy), busy.read()
+    storage = HookedStorage(LocalStorage(str(copied(busy, 0).path)), lambda call: call.do())
+    run_all(Table.on(storage))
+    hits = [n for n, name in enumerate(storage.calls) if Failure.AFTER.can_hit(name)]
+    assert len(hits) > 10
+    for number in hits:
+        mine = copied(busy, number + 1)
+        with seed_note(SEED, instant, number, storage.calls[number]):
+            with pytest.raises(ProcessDied):
+                run_all(Table.on(HookedStorage(LocalStorage(str(mine.path)), die_at(number))))
+            assert_same_rows(mine.read(), before)
+            run_all(mine.table)
+            assert_same_rows(mine.read(), before)
+            (done,) = mine.table.files.completed_commits(instant)
+            (path,) = named_files(mine.table, done)
+            assert (mine.path / path).exists()
+            assert len(list((mine.path / "d1").glob(".*.log.*"))) == len(list((busy.path / "d1").glob(".*.log.*"))) + 1
+            check_no_strays(mine.path)
+            assert audit(mine.table, instant).good
+            mine.compacted()
+            assert_same_rows(mine.read(), before)
+
+
+def test_a_lost_log_file_is_merged_again(busy: Slice) -> None:
+    """Between publication and clean-up, with newer logs on top."""
+    instant, before = merging(busy), busy.read()
+    go = decided(busy.table, instant)
+    publish(busy.table, go, ProcessLock("publish"))
+    (placement,) = go.placements
+    (busy.path / placement.final).unlink()
+    (busy.path / placement.staged).unlink()
+    run_all(busy.table)
+    assert (busy.path / placement.final).stat().st_size == placement.size
+    assert_same_rows(busy.read(), before)
+
+
+def test_a_writer_and_a_log_compaction_do_not_disturb_each_other(busy: Slice) -> None:
+    """A write that began before the request completes while it pends, another after it: no conflict."""
+    with transaction(busy.table, ProcessLock("w"), 30.0) as begun:
+        if begun.table.layout.has_completion_times:
+            merging(busy)
+            run_all(busy.table)
+        slice_, schema = busy.newest()
+        footprint = Footprint(
+            appended=frozenset({slice_.key}),
+            rewritten=frozenset(),
+            buckets=frozenset(),
+            inserts=frozenset({slice_.partition}),
+            looked_up=True,
+        )
+        begun.check_conflicts(footprint, schema.commit_text)
+        begun.complete(footprint, CommitMetadata(extra_metadata={"schema": schema.commit_text}))
+
+
+def test_dead_writers_are_rolled_back_beside_it(busy: Slice) -> None:
+    """A pending log compaction is nobody's write."""
+    instant = merging(busy)
+    done = roll_back_dead_writers(busy.table, ProcessLock("r"), lazy=False, now_ms=2**50, expiry_s=1.0)
+    assert done == []
+    assert pending_instants(busy.table) == (instant,)
+
+
+def test_it_can_be_taken_back(busy: Slice) -> None:
+    """And planned again."""
+    instant, before = merging(busy), busy.read()
+    attempts.staged(busy.table, instant)
+    unschedule(busy.table, instant, ProcessLock("u"))
+    assert pending_instants(busy.table) == ()
+    assert_same_rows(busy.read(), before)
+    assert merging(busy) > instant
+    run_all(busy.table)
+    assert_same_rows(busy.read(), before)
+
+
+def test_a_planned_file_that_is_gone_is_an_error(busy: Slice) -> None:
+    """Nothing is written then."""
+    instant = merging(busy)
+    name = busy.table.compaction_plan(instant).operations[0].delta_file_paths[-1]
+    (busy.path / "d1" / name).unlink()
+    with pytest.raises(MissingFileError, match="names a file that is not there"):
+        run_all(busy.table)
+    assert not busy.table.files.completed_commits(instant)
+
+
+def test_what_was_compacted_meanwhile_is_let_be(busy: Slice) -> None:
+    """Hudi plans file groups in pending log compactions: once its base file is there nobody reads the planned logs."""
+    instant = merging(busy)
+    requested = busy.path / busy.table.instant_path(busy.table.files.requested_merge(instant))
+    plan = requested.read_bytes()
+    requested.unlink()
+    before = busy.read()
+    busy.compacted()
+    requested.write_bytes(plan)
+    run_all(busy.table)
+    (done,) = busy.table.files.completed_commits(instant)
+    assert not named_files(busy.table, done)
+    assert_same_rows(busy.read(), before)
+
+
+def test_an_executor_of_hudi_is_respected_and_followed(busy: Slice) -> None:
+    """While its inflight file is young nothing is begun; of what it left when it is dead nothing is read."""
+    instant, before = merging(busy), busy.read()
+    inflight = busy.path / busy.table.instant_path(busy.table.files.requested_merge(instant).at(State.INFLIGHT))
+    inflight.write_bytes(b"")
+    with pytest.raises(ConflictError, match="a Hudi compactor is at work"):
+        run_all(busy.table)
+    stray = busy.log(instant, busy.blocks(instant)).path
+    assert stray is not None
+    for path in (inflight, busy.path / stray):
+        os.utime(path, (0, 0))
+    assert_same_rows(busy.read(), before)
+    if not busy.table.layout.has_completion_times:
+        (busy.path / stray).unlink()  # there its blocks would have the same entries as ours
+    run_all(busy.table)
+    assert not inflight.exists()
+    assert not (busy.path / stray).exists()
+    assert_same_rows(busy.read(), before)

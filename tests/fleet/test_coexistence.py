@@ -1,0 +1,137 @@
+"""What a table shows of others is found, with what to set; a table that only we write to shows nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
+from phantombase.compactor_daemon.options import AttemptOptions
+from phantombase.compactor_daemon.status.coexistence import Finding, Severity, coexistence, look_beside
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.commit.transaction import transaction
+from tests.support.compaction_steps import open_table, run_all
+from tests.support.golden_tables import unzip_golden
+
+VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])
+
+
+def findings(path: Path, options: AttemptOptions | None = None) -> dict[str, Finding]:
+    table = open_table(path)
+    found = coexistence(look_beside(table, table.load_timeline()), round(time.time() * 1000), options)
+    return {f.name: f for f in found if f.name != "auto-upgrade"}
+
+
+def pending(path: Path, version: int) -> tuple[Path, Table]:
+    made = unzip_golden(f"v{version}_pending", path)
+    return made, open_table(made)
+
+
+def put(table: Table, time_: str, action: str, state: State) -> None:
+    table.storage.put_if_absent(table.instant_path(Instant(requested_time=time_, action=action, state=state)), b"")
+
+
+@VERSIONS
+def test_a_table_with_no_sign_of_others(version: int, tmp_path: Path) -> None:
+    """Also with Hudi's compactions before ours, and while a write of ours pends."""
+    path, table = pending(tmp_path, version)
+    assert findings(path) == {}
+    run_all(table)
+    every = coexistence(look_beside(table, table.load_timeline()), 0)
+    severity = {6: [Severity.INFO], 8: [Severity.WARNING], 9: []}[version]
+    assert [(f.name, f.severity) for f in every] == [("auto-upgrade", s) for s in severity]
+    with transaction(table, ProcessLock("x"), 30.0):
+        assert findings(path) == {}
+
+
+def test_a_live_metadata_table(tmp_path: Path) -> None:
+    """It is kept; indexes that are not are named, and unknown ones keep us from writing."""
+    path = unzip_golden("v9_with_metadata_table", tmp_path)
+    properties = path / ".hoodie/hoodie.properties"
+    kept = properties.read_bytes()
+    assert not findings(path).keys() & {"metadata-table", "metadata-table-grows"}
+    timeline = path / ".hoodie/metadata/.hoodie/timeline"
+    for number in range(100):
+        (timeline / f"20260101000000{number:03d}_20270101000000{number:03d}.deltacommit").touch()
+    assert "106 delta commits" in findings(path)["metadata-table-grows"].found
+    properties.write_bytes(kept + b"\nhoodie.table.metadata.partitions=files,record_index,secondary_index_city\n")
+    found = findings(path)["metadata-table"]
+    assert (found.severity, found.found) == (Severity.WARNING, "record_index, secondary_index_city")
+    properties.write_bytes(kept + b"\nhoodie.table.metadata.partitions=files,vector_index\n")
+    found = findings(path)["metadata-table"]
+    assert (found.severity, found.found) == (Severity.DANGER, "vector_index")
+
+
+@VERSIONS
+def test_a_write_without_heartbeat_alone_and_beside_another(version: int, tmp_path: Path) -> None:
+    path, table = pending(tmp_path, version)
+    put(table, "29990101000000000", "deltacommit", State.INFLIGHT)
+    assert findings(path)["write-without-heartbeat"].severity is Severity.WARNING
+    with transaction(table, ProcessLock("x"), 30.0) as ours:
+        found = findings(path)["writers-without-lock"]
+        assert found.severity is Severity.DANGER
+        assert found.found == f"29990101000000000 beside {ours.instant}"
+        assert "optimistic_concurrency_control" in found.todo
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_a_write_without_heartbeat_while_another_completed(version: int, tmp_path: Path) -> None:
+    path, table = pending(tmp_path, version)
+    first = min(table.load_timeline().completed_writes)
+    put(table, f"{int(first) + 1}", "deltacommit", State.INFLIGHT)
+    assert "writers-without-lock" in findings(path)
+
+
+@VERSIONS
+def test_a_compaction_of_somebody_else_after_ours(version: int, tmp_path: Path) -> None:
+    path, table = pending(tmp_path, version)
+    run_all(table)
+    ours = table.files.completed_commits()[-1]
+    done = table.storage.read(table.instant_path(ours))
+    theirs = done.replace(b"phantombase.ledger", b"somebody.elses.one")
+    later = Instant(
+        requested_time="29990101000000000",
+        action="commit",
+        state=State.COMPLETED,
+        completion_time="29990101000000001" if version > 6 else None,
+    )
+    table.storage.put_if_absent(table.instant_path(later), theirs)
+    found = findings(path)["other-compactor"]
+    assert found.severity is Severity.WARNING
+    assert "hoodie.compact.inline=false" in found.todo
+    table.storage.delete(table.instant_path(ours))
+    assert findings(path) == {}  # all of them are Hudi's
+
+
+def test_two_completed_commits_of_one_compaction(tmp_path: Path) -> None:
+    path, table = pending(tmp_path, 9)
+    run_all(table)
+    ours = table.files.completed_commits()[-1]
+    twin = Instant(
+        requested_time=ours.requested_time,
+        action="commit",
+        state=State.COMPLETED,
+        completion_time="29990101000000001",
+    )
+    table.storage.put_if_absent(table.instant_path(twin), table.storage.read(table.instant_path(ours)))
+    assert findings(path)["completed-twice"].found == ours.requested_time
+
+
+@VERSIONS
+def test_an_executor_of_hudi_live_then_dead(version: int, tmp_path: Path) -> None:
+    path, table = pending(tmp_path, version)
+    instant = pending_instants(table)[0]
+    table.storage.put_if_absent(inflight_path(table, instant), b"")
+    found = findings(path)["hudi-at-work"]
+    assert found.severity is Severity.WARNING
+    assert instant in found.found
+    long_ago = time.time() - 7200
+    os.utime(path / inflight_path(table, instant), (long_ago, long_ago))
+    assert findings(path)["hudi-left-off"].severity is Severity.INFO
+    assert "hudi-at-work" in findings(path, AttemptOptions(foreign_grace_s=10_000))

@@ -1,0 +1,569 @@
+"""The daemon's loop over tables that only pretend."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from phantombase.compactor_daemon.attempt.attempt import Aside
+from phantombase.compactor_daemon.attempt.compact_instant import Compacted
+from phantombase.compactor_daemon.claims.claims import Claim
+from phantombase.compactor_daemon.daemon.dispatch import Rules, Stop
+from phantombase.compactor_daemon.daemon.loop import Daemon, Summary
+from phantombase.compactor_daemon.daemon.observer import Observer
+from phantombase.compactor_daemon.daemon.served_table import Seen
+from phantombase.compactor_daemon.daemon.table_state import Pending
+from phantombase.compactor_daemon.state.failures import RetryOptions, Waits
+from phantombase.compactor_daemon.state.work_note import WorkNote
+from phantombase.compactor_daemon.time_limit import Limit
+from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.errors import ConflictError, SparkError, StorageError, UnknownStateError
+from phantombase.timeline.format.compaction_plan import CompactionPlan
+from phantombase.timeline.planning.schedule import Requested, Scheduled
+
+WAIT_S = 60.0
+
+
+def done(instant: str) -> Compacted:
+    return Compacted(
+        instant=instant,
+        attempt=1,
+        file_groups=1,
+        rows=1,
+        rows_read=1,
+        bytes_read=1,
+        bytes_written=1,
+        seconds=0.1,
+        resumed=False,
+    )
+
+
+@dataclass
+class FakeHeld:
+    claims: FakeClaims
+    instant: str
+    lost: bool = False
+
+    def report(self, note: WorkNote) -> None: ...
+
+    def release(self) -> None:
+        self.claims.held.pop(self.instant)
+
+
+@dataclass
+class FakeClaims:
+    available: bool = True
+    others: set[str] = field(default_factory=set)
+    held: dict[str, FakeHeld] = field(default_factory=dict)
+    trouble: int = 0
+    lost: bool = False
+
+    def names(self) -> frozenset[str]:
+        return frozenset(self.others | set(self.held))
+
+    def all(self) -> Mapping[str, Claim]:
+        raise NotImplementedError
+
+    def take(self, instant: str) -> FakeHeld | None:
+        if self.trouble:
+            self.trouble -= 1
+            raise UnknownStateError("no answer")
+        if instant in self.others:
+            return None
+        assert instant not in self.held
+        self.held[instant] = FakeHeld(self, instant, self.lost)
+        return self.held[instant]
+
+
+class FakeTable:
+    """A table whose pending instants vanish as they are executed."""
+
+    def __init__(self, path: str, *instants: str) -> None:
+        self.path = path
+        self.claims = FakeClaims()
+        self.pending = list(instants)
+        self.due = False
+        self.looks = 0
+        self.sweeps = 0
+        self.failures: list[tuple[str, str]] = []
+        self.done: set[str] = set()
+        self.tried: list[str] = []
+        self.look_error: Exception | None = None
+        self.work: Callable[[str, Limit], None] = lambda instant, limit: None
+        self.writes: dict[str, threading.Event] = {}
+        self.patient: bool | None = None
+
+    def look(self) -> Seen:
+        self.looks += 1
+        if self.look_error is not None:
+            raise self.look_error
+        seen = tuple(Pending(instant=i) for i in self.pending)
+        return Seen(pending=seen, claimed=self.claims.names(), due=self.due, oldest_s=None)
+
+    def request(self) -> Scheduled:
+        self.due = False
+        self.pending.append("900")
+        return Scheduled(requested=(Requested(instant="900", plan=CompactionPlan(operations=())),), why="due")
+
+    def sweep(self) -> None:
+        self.sweeps += 1
+
+    def is_done(self, instant: str) -> bool:
+        if instant in self.done and instant in self.pending:
+            self.pending.remove(instant)  # as the next listing shows
+        return instant in self.done
+
+    def execute(self, instant: str, held: object, limit: Limit, aside: Aside) -> Compacted | None:
+        self.tried.append(instant)
+        if instant not in self.pending:
+            return None
+        if (write := self.writes.get(instant)) is not None:
+            with aside() as self.patient:
+                while not write.wait(0.01):
+                    limit.check()
+        self.work(instant, limit)
+        self.pending.remove(instant)
+        return done(instant)
+
+    def failed(self, instant: str, error: Exception) -> None:
+        self.failures.append((instant, str(error)))
+
+
+def daemon_of(
+    *tables: FakeTable, observer: Observer | None = None, gone: bool = False, backoff_s: float = 30.0, **rules: object
+) -> Daemon:
+    rules = {"poll_s": 0.05, "once": True, **rules}
+    return Daemon(
+        {t.path: t for t in tables},
+        Rules(**rules),  # type: ignore[arg-type]
+        RetryOptions(backoff_s=backoff_s),
+        observer=observer,
+        spark_is_gone=lambda: gone,
+    )
+
+
+class Running:
+    """A daemon in a thread."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self.summary: Summary | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        self.summary = self.daemon.run()
+
+    def end(self, how: Stop) -> Summary:
+        self.daemon.stop(how)
+        self.thread.join(WAIT_S)
+        assert self.summary is not None, "the daemon did not end"
+        return self.summary
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_everything_is_executed_once_in_order() -> None:
+    one, two = FakeTable("a", "1", "2", "3"), FakeTable("b", "1")
+    summary = daemon_of(one, two).run()
+    assert sorted((t, c.instant) for t, c in summary.done) == [("a", "1"), ("a", "2"), ("a", "3"), ("b", "1")]
+    assert one.tried == ["1", "2", "3"]
+    assert (one.sweeps, two.sweeps) == (1, 1)
+    assert not one.claims.held
+    assert summary.left == {}
+
+
+def test_what_others_hold_is_left_to_them() -> None:
+    table = FakeTable("a", "1", "2")
+    table.claims.others = {"1"}
+    summary = daemon_of(table).run()
+    assert table.tried == ["2"]
+    assert summary.left == {"a": ("1",)}
+
+
+def test_an_instant_that_somebody_completed_meanwhile_is_no_failure() -> None:
+    table = FakeTable("a", "1")
+    table.work = lambda instant, limit: None
+    look = table.look
+    stale = look()
+    table.pending.clear()
+    table.look = lambda: stale  # type: ignore[method-assign]
+    runs = Running(daemon_of(table, once=False))
+    until(lambda: table.tried != [])
+    summary = runs.end(Stop.FINISH)
+    assert not summary.done
+    assert not summary.failed
+    assert not table.failures
+
+
+def test_what_the_fleet_has_completed_is_not_even_claimed() -> None:
+    table = FakeTable("a", "1", "2")
+    table.done = {"1"}
+    daemon_of(table, once=True).run()
+    assert table.tried == ["2"]
+
+
+def test_what_is_done_around_it_is_seen_at_once() -> None:
+    """Of a hundred that others have done meanwhile, not each costs a turn of the loop."""
+    table = FakeTable("a", *(f"{n:03d}" for n in range(100)))
+    table.done = {f"{n:03d}" for n in range(99)}
+    daemon = daemon_of(table)
+    daemon.run()
+    assert table.tried == ["099"]
+    assert daemon._takes < 10
+
+
+def test_a_failure_is_kept_and_the_others_go_on() -> None:
+    table = FakeTable("a", "1", "2")
+
+    def work(instant: str, limit: Limit) -> None:
+        if instant == "1":
+            raise StorageError("disk full")
+
+    table.work = work
+    summary = daemon_of(table).run()
+    assert table.tried == ["1", "2"]
+    assert table.failures == [("1", "disk full")]
+    assert [(t, i) for t, i, _ in summary.failed] == [("a", "1")]
+    assert not table.claims.held
+
+
+def test_others_at_work_on_an_instant_are_no_failure_of_it() -> None:
+    table = FakeTable("a", "1")
+
+    def work(instant: str, limit: Limit) -> None:
+        raise ConflictError("a Hudi compactor is at work")
+
+    table.work = work
+    summary = daemon_of(table).run()
+    assert table.tried == ["1"]
+    assert not table.failures
+    assert not summary.failed
+
+
+def test_a_daemon_that_runs_once_waits_for_nobody_twice() -> None:
+    """Two instants that each wait for others would take turns for ever."""
+    table = FakeTable("a", "1", "2")
+
+    def work(instant: str, limit: Limit) -> None:
+        time.sleep(0.05)
+        raise ConflictError("a write is pending")
+
+    table.work = work
+    assert daemon_of(table, backoff_s=0.01).run().left == {"a": ("1", "2")}
+    assert table.tried == ["1", "2"]
+
+
+def test_a_bug_in_one_instant_does_not_end_the_daemon() -> None:
+    table = FakeTable("a", "1", "2")
+
+    def work(instant: str, limit: Limit) -> None:
+        if instant == "1":
+            raise ZeroDivisionError("a bug")
+
+    table.work = work
+    assert [c.instant for _, c in daemon_of(table).run().done] == ["2"]
+    assert table.failures == [("1", "a bug")]
+
+
+def test_a_claim_nobody_answered_is_tried_again_later() -> None:
+    table = FakeTable("a", "1", "2")
+    table.claims.trouble = 1
+    summary = daemon_of(table).run()
+    assert table.tried == ["2"]
+    assert summary.left == {"a": ("1",)}
+    assert not summary.failed
+    assert not table.failures
+
+
+def test_a_table_in_trouble_does_not_stop_the_others() -> None:
+    bad, good = FakeTable("a", "1"), FakeTable("b", "1")
+    bad.look_error = StorageError("stale handle")
+    summary = daemon_of(bad, good).run()
+    assert [t for t, _ in summary.done] == ["b"]
+    assert summary.problems == {"a": "stale handle"}
+
+
+def test_a_due_plan_is_requested_and_executed() -> None:
+    table = FakeTable("a")
+    table.due = True
+    assert [c.instant for _, c in daemon_of(table).run().done] == ["900"]
+
+
+def test_the_doorbell_wakes_an_idle_daemon() -> None:
+    table = FakeTable("a")
+    runs = Running(daemon_of(table, once=False, poll_s=600.0))
+    until(lambda: table.sweeps == 1)
+    table.pending.append("1")
+    runs.daemon.wake("a")
+    until(lambda: not table.pending)
+    assert [c.instant for _, c in runs.end(Stop.FINISH).done] == ["1"]
+
+
+def test_without_a_doorbell_plans_are_found_by_polling() -> None:
+    table = FakeTable("a")
+    runs = Running(daemon_of(table, once=False))
+    until(lambda: table.sweeps == 1)
+    table.pending.append("1")
+    until(lambda: not table.pending)
+    runs.end(Stop.FINISH)
+
+
+def test_an_idle_daemon_looks_once_a_poll() -> None:
+    table = FakeTable("a")
+    began = time.monotonic()
+    runs = Running(daemon_of(table, once=False, poll_s=0.2))
+    until(lambda: table.looks >= 5)
+    looks, passed_s = table.looks, time.monotonic() - began
+    runs.end(Stop.FINISH)
+    assert looks <= passed_s / 0.2 + 2
+
+
+def test_a_released_claim_of_others_is_noticed() -> None:
+    table = FakeTable("a", "1")
+    table.claims.others = {"1"}
+    runs = Running(daemon_of(table, once=False, poll_s=600.0))
+    until(lambda: table.sweeps == 1)
+    table.claims.others.clear()
+    runs.daemon.claims_changed("a")
+    until(lambda: not table.pending)
+    runs.end(Stop.FINISH)
+
+
+class Slow:
+    """Work that goes on until it is let go, or its limit says stop."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.let_go = threading.Event()
+
+    def __call__(self, instant: str, limit: Limit) -> None:
+        self.begun.set()
+        while not self.let_go.wait(0.01):
+            limit.check()
+
+
+def test_finish_brings_the_work_to_its_end() -> None:
+    table, slow = FakeTable("a", "1", "2"), Slow()
+    table.work = slow
+    runs = Running(daemon_of(table, once=False))
+    assert slow.begun.wait(WAIT_S)
+    runs.daemon.stop(Stop.FINISH)
+    time.sleep(0.1)
+    assert runs.summary is None
+    slow.let_go.set()
+    assert [c.instant for _, c in runs.end(Stop.FINISH).done] == ["1"]
+    assert table.pending == ["2"]
+
+
+def test_hand_over_stops_the_work_and_gives_the_claim_back() -> None:
+    table, slow = FakeTable("a", "1"), Slow()
+    table.work = slow
+    runs = Running(daemon_of(table, once=False))
+    assert slow.begun.wait(WAIT_S)
+    summary = runs.end(Stop.HAND_OVER)
+    assert not summary.done
+    assert not summary.failed
+    assert not table.failures
+    assert not table.claims.held
+
+
+def test_work_under_a_lost_claim_is_stopped() -> None:
+    table, slow = FakeTable("a", "1"), Slow()
+    table.work = slow
+    runs = Running(daemon_of(table, once=False))
+    assert slow.begun.wait(WAIT_S)
+    table.claims.held["1"].lost = True
+    runs.daemon.session_changed()
+    until(lambda: not table.claims.held)
+    assert not runs.end(Stop.FINISH).done
+    assert not table.failures
+
+
+def test_a_claim_that_is_lost_as_it_is_taken_is_no_claim() -> None:
+    """The news of the loss came before anything was at work under it."""
+    table, slow = FakeTable("a", "1"), Slow()
+    table.work, table.claims.lost = slow, True
+    runs = Running(daemon_of(table, once=False))
+    until(lambda: table.tried != [] and not table.claims.held)
+    assert not runs.end(Stop.FINISH).done
+
+
+def test_nothing_is_begun_while_claims_are_unavailable() -> None:
+    table = FakeTable("a")
+    runs = Running(daemon_of(table, once=False, poll_s=0.05))
+    until(lambda: table.sweeps == 1)
+    table.claims.available = False
+    runs.daemon.session_changed()
+    table.pending.append("1")
+    looks = table.looks
+    until(lambda: table.looks > looks + 3)
+    assert table.tried == []
+    assert "no connection" in (runs.daemon.trouble or "")
+    table.claims.available = True
+    runs.daemon.session_changed()
+    until(lambda: not table.pending)
+    runs.end(Stop.FINISH)
+
+
+def test_a_daemon_without_its_spark_ends_and_says_so() -> None:
+    table = FakeTable("a", "1", "2")
+
+    def work(instant: str, limit: Limit) -> None:
+        raise SparkError("the JVM is gone")
+
+    table.work = work
+    with pytest.raises(SparkError, match="JVM"):
+        daemon_of(table, once=False, gone=True).run()
+    assert table.tried == ["1"]
+    assert not table.claims.held
+
+
+@pytest.mark.parametrize("jump_s", [-3600, 3600])
+def test_a_clock_that_jumps_stops_nothing(jump_s: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks go on, and what waits after a failure is tried."""
+    table, real = FakeTable("a", "1"), time.time
+
+    def look() -> Seen:
+        table.looks += 1
+        waits = Waits(clock_ms() + 100 if table.looks == 1 else 0)
+        if table.looks == 2:
+            monkeypatch.setattr(time, "time", lambda: real() + jump_s)
+        return Seen(
+            pending=tuple(Pending(instant=i, readiness=waits) for i in table.pending),
+            claimed=frozenset(),
+            due=False,
+            oldest_s=None,
+        )
+
+    table.look = look  # type: ignore[method-assign]
+    runs = Running(daemon_of(table, once=False))
+    until(lambda: table.tried == ["1"] and table.looks > 5)
+    runs.end(Stop.FINISH)
+
+
+class Heard(Observer):
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def started(self, table: str, latency_s: float | None) -> None:
+        self.events.append("started")
+
+    def put_aside(self, table: str) -> None:
+        self.events.append("put aside")
+
+    def resumed(self, table: str) -> None:
+        self.events.append("resumed")
+
+    def finished(self, table: str, compacted: Compacted | None) -> None:
+        self.events.append("finished" if compacted else "nothing")
+
+    def failed(self, table: str) -> None:
+        self.events.append("failed")
+
+
+def test_the_observer_hears_each_instant_begin_and_end() -> None:
+    table, heard = FakeTable("a", "1", "2"), Heard()
+
+    def work(instant: str, limit: Limit) -> None:
+        if instant == "1":
+            raise StorageError("disk full")
+
+    table.work = work
+    daemon_of(table, observer=heard).run()
+    assert heard.events == ["started", "failed", "nothing", "started", "finished"]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_observer_hears_what_waits_for_a_write(ends: bool) -> None:
+    """It is not at work: that nobody works shows, also where the daemon ends meanwhile."""
+    table, heard = FakeTable("a", "1"), Heard()
+    table.writes["1"] = write = threading.Event()
+    runs = Running(daemon_of(table, observer=heard, once=False))
+    until(lambda: heard.events == ["started", "put aside"])
+    if ends:
+        write.set()
+        until(lambda: not table.pending)
+    runs.end(Stop.FINISH)
+    assert heard.events == ["started", "put aside", "resumed", "finished" if ends else "nothing"]
+
+
+def test_what_waits_for_a_write_holds_no_slot() -> None:
+    """Other tables go on with the only slot; when the write has ended the compaction goes on, as the same attempt."""
+    slow, other = FakeTable("a", "1"), FakeTable("b", "1", "2", "3")
+    slow.writes["1"] = write = threading.Event()
+    runs = Running(daemon_of(slow, other, once=False, max_concurrent=1, sweep_s=300.0))
+    until(lambda: not other.pending and slow.patient is not None)
+    assert slow.patient, "it waits as long as the write takes"
+    assert slow.pending == ["1"]
+    assert "1" in slow.claims.held, "nobody else opens an attempt meanwhile"
+    write.set()
+    until(lambda: not slow.pending)
+    assert slow.tried == ["1"]
+    runs.end(Stop.FINISH)
+
+
+def test_what_has_waited_takes_no_slot_that_another_holds() -> None:
+    """It goes on once a slot is free."""
+    slow, other = FakeTable("a", "1"), FakeTable("b", "1")
+    slow.writes["1"] = write = threading.Event()
+    busy, free, seen = threading.Event(), threading.Event(), list[str]()
+
+    def work(instant: str, limit: Limit) -> None:
+        busy.set()
+        assert free.wait(WAIT_S)
+        seen.append("b")
+
+    other.work = work
+    slow.work = lambda instant, limit: seen.append("a")
+    runs = Running(daemon_of(slow, other, once=False, max_concurrent=1, sweep_s=300.0))
+    until(busy.is_set)
+    write.set()
+    time.sleep(0.2)
+    free.set()
+    until(lambda: not slow.pending and not other.pending)
+    assert seen == ["b", "a"]
+    runs.end(Stop.FINISH)
+
+
+@pytest.mark.parametrize("how", [Stop.FINISH, Stop.HAND_OVER])
+def test_a_daemon_that_stops_does_not_wait_for_writes(how: Stop) -> None:
+    """What waits is handed over: it is not decided."""
+    slow = FakeTable("a", "1")
+    slow.writes["1"] = threading.Event()
+    runs = Running(daemon_of(slow, once=False))
+    until(lambda: slow.patient is not None)
+    summary = runs.end(how)
+    assert summary.left == {"a": ("1",)}
+    assert not slow.claims.held
+    assert not slow.failures
+
+
+def test_a_daemon_that_runs_once_waits_for_writes_no_longer_than_asked() -> None:
+    """It gives its slot back all the same."""
+    slow, other = FakeTable("a", "1"), FakeTable("b", "1")
+    slow.writes["1"] = write = threading.Event()
+    other.work = lambda instant, limit: write.set()
+    assert len(daemon_of(slow, other, max_concurrent=1).run().done) == 2
+    assert slow.patient is False
+
+
+def test_of_too_many_that_wait_the_last_keep_their_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a thread; those beyond the limit wait as long as `barrier_s` says."""
+    monkeypatch.setattr("phantombase.compactor_daemon.daemon.loop._ASIDE_MAX", 1)
+    table, writes = FakeTable("a", "1", "2"), threading.Event()
+    table.writes = {"1": writes, "2": writes}
+    runs = Running(daemon_of(table, once=False, max_concurrent=1))
+    until(lambda: len(table.tried) == 2 and table.patient is False)
+    writes.set()
+    until(lambda: not table.pending)
+    runs.end(Stop.FINISH)

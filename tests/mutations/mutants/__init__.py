@@ -1,0 +1,30 @@
+"""Mutants of the product, a file of them a subject; `python -m tests.mutations.__main__` runs them."""
+
+from tests.mutations.mutants import (
+    clocks,
+    daemon,
+    formats,
+    ground,
+    merging,
+    metadata,
+    protocol,
+    slices,
+    unscheduling,
+    view,
+    writers,
+)
+from tests.mutations.mutants.mutant import Mutant
+
+MUTANTS: tuple[Mutant, ...] = (
+    *merging.MUTANTS,
+    *view.MUTANTS,
+    *formats.MUTANTS,
+    *ground.MUTANTS,
+    *clocks.MUTANTS,
+    *slices.MUTANTS,
+    *protocol.MUTANTS,
+    *unscheduling.MUTANTS,
+    *daemon.MUTANTS,
+    *metadata.MUTANTS,
+    *writers.MUTANTS,
+)

@@ -1,0 +1,42 @@
+# ruff: noqa: E501
+"""Clocks and zones: an instant is not chosen before they agree with the table."""
+
+from __future__ import annotations
+
+from tests.mutations.mutants.mutant import Mutant
+
+MUTANTS: tuple[Mutant, ...] = (
+    # Clocks and zones.
+    ("timeline/clock/evidence", "instant.completion_time or instant.requested_time", "instant.requested_time", "clock/evidence"),
+    ("timeline/clock/evidence", "if len(chosen) < _FEW:", "if not chosen:", "clock/evidence"),
+    ("timeline/clock/evidence", "one[0].action in _WRITES]", "True]", "clock/evidence"),
+    ("timeline/clock/evidence", "one[0].completed and one[0].completion_time is None", "one[0].completion_time is None", "clock/evidence"),
+    ("timeline/clock/evidence", "    if behind and not _is_over(", "    if behind and not here and not _is_over(", "clock/evidence"),
+    ("timeline/clock/evidence", "    if behind and not _is_over(", "    if behind and True or _is_over(", "clock/evidence"),
+    ("timeline/clock/evidence", "(max(places) - min(places) + 1)", "len(places)", "clock/evidence"),
+    ("timeline/clock/evidence", "sum(newest.index(s) < min(places) for s in here)", "len(here)", "clock/evidence"),
+    ("timeline/clock/evidence", "sum(newest.index(s) < min(places) for s in here)", "min(places)", "clock/evidence"),
+    ("timeline/clock/evidence", "_NEWEST = 20", "_NEWEST = 30", "clock/evidence"),
+    ("timeline/clock/evidence", "    if here:\n", "    if False:\n", "clock/evidence"),
+    ("timeline/clock/evidence", "(offset + early) // _STEP", "offset // _STEP", "clock/evidence"),
+    ("timeline/clock/evidence", "abs(zone) > _FARTHEST or ", "", "clock/evidence"),
+    ("timeline/clock/evidence", " or late > _LATE:", ":", "clock/evidence"),
+    ("timeline/clock/evidence", ">= _MOVED and abs(a.late - b.late) <= gap / 2", ">= _MOVED", "clock/evidence"),
+    ("timeline/clock/evidence", "close and len(seen) == of > 1", "close and len(seen) > 1", "clock/evidence"),
+    ("timeline/clock/evidence", "close and len(seen) == of > 1", "close and len(seen) == of", "clock/evidence"),
+    ("timeline/clock/evidence", "    return close and", "    return", "clock/evidence"),
+    ("timeline/clock/guard", "(verdict.zone is Zone.AHEAD and not layout.has_completion_times)", "verdict.zone is Zone.AHEAD", "clock/clock"),
+    ("timeline/clock/guard", "verdict.zone is Zone.BEHIND or (", "False or (", "clock/clock"),
+    ("timeline/clock/guard", "    if seen.newest_ms and now_ms() - seen.newest_ms <= skew_ms:", "    if True:", "clock/clock"),
+    ("timeline/clock/guard", "        storage.delete(path)\n", "        pass\n", "clock/clock"),
+    ("timeline/clock/guard", "    if ahead_ms > options.clock_skew_s * 1000:", "    if False:", "clock/clock"),
+    ("timeline/clock/guard", "verdict.zone is Zone.AGREES and zones", "False", "clock/clock"),
+    ("timeline/instants/table_clock", "            used.append(self.moment(unnamed.written_ms))\n", "", "clock/clock"),
+    ("timeline/recovery/modification_times", "(later and not slice_.logs)", "later", "clock/clock"),
+    ("timeline/recovery/modification_times", "(later and not slice_.logs)", "False", "clock/clock"),
+    ("timeline/recovery/modification_times", "elif later and time >= later[0].base_instant:", "elif False:", "clock/clock"),
+    ("timeline/recovery/modification_times", "if time < base.ljust(len(time), \"0\"):", "if False:", "clock/clock"),
+    ("timeline/recovery/modification_times", "entry.modified_ms != wanted", "False", "clock/clock"),
+    ("compactor_daemon/attempt/compact_instant", "        table.times.check_zone(view.timeline)\n", "        pass\n", "clock/clock"),
+    ("compactor_daemon/daemon/table_on_storage", "            table.times.check_zone(timeline)\n", "            pass\n", "clock/clock"),
+)  # fmt: skip

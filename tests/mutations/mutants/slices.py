@@ -1,0 +1,62 @@
+# ruff: noqa: E501
+"""Executors of Hudi beside an attempt, and the work on one file slice: each safety rule is broken once."""
+
+from __future__ import annotations
+
+from tests.mutations.mutants.mutant import Mutant
+
+MUTANTS: tuple[Mutant, ...] = (
+    # Executors of Hudi at our instant.
+    ("compactor_daemon/decisions/hudi_executors", "        if self._clock() >= self._next:", "        if True:", "attempt/foreign"),
+    ("compactor_daemon/decisions/hudi_executors", "            self._next = self._clock() + self._every_s\n", "            self._next = self._clock() + 1e9\n", "attempt/foreign"),
+    ("compactor_daemon/decisions/hudi_executors", "now_ms - self.heartbeat_ms < options.heartbeat_expiry_s * 1000", "False", "attempt/foreign"),
+    ("compactor_daemon/decisions/hudi_executors", "now_ms - self.heartbeat_ms < options.heartbeat_expiry_s * 1000", "True", "attempt/foreign"),
+    ("compactor_daemon/decisions/hudi_executors", "if self.inflight_ms is None or self.heartbeat_ms is not None:", "if self.inflight_ms is None:", "attempt/foreign"),
+    ("compactor_daemon/decisions/hudi_executors", "if self.inflight_ms is None or self.heartbeat_ms is not None:", "if True:", "attempt/foreign"),
+    ("compactor_daemon/decisions/hudi_executors", "now_ms - (self.youngest_ms or self.inflight_ms)", "now_ms - self.inflight_ms", "attempt/foreign"),
+    ("compactor_daemon/decisions/hudi_executors", "        times += [e.modified_ms for _, e in files_below(storage, marker_folder(instant))]\n", "", "attempt/foreign"),
+    ("compactor_daemon/decisions/hudi_executors", 'else (f"_{instant}.parquet",)', 'else ("nothing",)', "attempt/foreign"),
+    ("compactor_daemon/decisions/hudi_executors", 'else (f"_{instant}.parquet",)', 'else (f"_{instant}.parquet", f"_{instant}.log.")', "attempt/foreign"),
+    ("compactor_daemon/decisions/hudi_executors", 'else (f"_{instant}.parquet",)', 'else (".parquet",)', "attempt/foreign"),
+    ("compactor_daemon/decisions/hudi_executors", "heartbeat_ms=beat.beat_ms if beat is not None and not beat.ours else None", "heartbeat_ms=beat.beat_ms if beat is not None else None", "attempt/foreign"),
+    ("compactor_daemon/decisions/hudi_executors", "        if now_ms == self._inflight_ms:\n", "        if now_ms is None or self._inflight_ms is not None:\n", "attempt/foreign"),
+    ("compactor_daemon/decisions/hudi_executors", "        if now_ms == self._inflight_ms:\n", "        if now_ms is None or now_ms == self._inflight_ms:\n", "attempt/foreign"),
+    ("compactor_daemon/decisions/hudi_executors", '        declare_dead(self._table.storage, self._instant, "a Hudi compactor touched the instant")\n', "", "attempt/foreign"),
+    ("compactor_daemon/decisions/hudi_executors", "    if trace.is_live(now_ms, options):\n", "    if False:\n", "attempt/foreign"),
+    # One file slice: what is adopted, what is recorded.
+    ("compactor_daemon/execution/slice_task", "(f.path, f.size) for f in slice_.logs", "(f.path, 0) for f in slice_.logs", "attempt/slice_task"),
+    ("compactor_daemon/execution/slice_task", '            "inputs": sizes,', '            "inputs": sizes[-1:],', "attempt/slice_task"),
+    ("compactor_daemon/execution/slice_task", '            "schema": self.round.schema_text,\n', "", "attempt/slice_task"),
+    ("compactor_daemon/execution/slice_task", "                rules.merge.mode.value,\n", "", "attempt/slice_task"),
+    ("compactor_daemon/execution/slice_task", "                [str(t) for t in rules.merge.ordering_types],\n", "", "attempt/slice_task"),
+    ("compactor_daemon/execution/slice_task", "                rules.merge.every_duplicate,\n", "", "attempt/slice_task"),
+    ("compactor_daemon/execution/slice_task", "[*rules.keys.fields, *rules.ordering_fields]", "[*rules.keys.fields]", "attempt/slice_task"),
+    ("compactor_daemon/execution/slice_task", "[*rules.keys.fields, *rules.ordering_fields]", "[*rules.ordering_fields]", "attempt/slice_task"),
+    ("compactor_daemon/execution/slice_task", '            parts["fold"] = self.log.fold\n', "            pass\n", "attempt/slice_task"),
+    ("compactor_daemon/execution/slice_task", 'f"{self.position}-{self.attempt}-{TOKEN_STAGE}"', 'f"{self.position}-1-{TOKEN_STAGE}"', "attempt/slice_task"),
+    ("compactor_daemon/execution/slice_task", "{task.position}-{uuid.uuid4().hex}{", "{task.position}-staged{", "attempt/slice_task"),
+    ("compactor_daemon/execution/slice_task", "if inputs.base is None and not counts.entries:", "if inputs.base is None:", "attempt/slice_task"),
+    ("compactor_daemon/execution/slice_task", "if inputs.base is None and not counts.entries:", "if False:", "attempt/slice_task"),
+    ("compactor_daemon/execution/slice_task", "    ledger.check(\n", "    dict(\n", "attempt/slice_task"),
+    ("compactor_daemon/execution/slice_task", "return rows, identity_sum(table for table, _ in base_tables(storage, path, schema, rules.batch_rows))", "return rows, 0", "attempt/slice_task"),
+    ("compactor_daemon/execution/slice_task", "        uncommitted=counts.uncommitted,\n", "        uncommitted=(),\n", "attempt/attempt"),
+    ("compactor_daemon/execution/slice_task", '    if storage.find(path.rpartition("/")[0]) is None:\n', "    if False:\n", "attempt/slice_task"),
+    ("compactor_daemon/execution/slice_task", "    return winner\n", "    return done\n", "attempt/slice_task"),
+    ("compactor_daemon/execution/slice_task", "        storage.delete(done.staged)\n    return winner", "        pass\n    return winner", "attempt/slice_task"),
+    ("compactor_daemon/execution/slice_task", "if winner.staged != done.staged and done.staged is not None:", "if done.staged is not None:", "attempt/slice_task"),
+    # A lost file of a decided compaction, merged again.
+    ("compactor_daemon/attempt/remerge", "pending=go.instant)", "pending=None)", "attempt/restore"),
+    ("compactor_daemon/attempt/remerge", '    storage.delete(f"{attempt_folder(go.instant, attempt)}/{position}{OK}")  # it names the lost file\n', "", "attempt/restore"),
+    ("compactor_daemon/attempt/remerge", 'schema = table.schema(said["schema"])', "schema = table.schema(table.schema_text(view.timeline))", "attempt/restore"),
+    ("compactor_daemon/attempt/remerge", "same = (done.final, done.size, done.ledger) == (placement.final, placement.size, books[one.slice.key].ledger)", "same = (done.final, done.size) == (placement.final, placement.size)", "attempt/restore"),
+    ("compactor_daemon/attempt/remerge", "same = (done.final, done.size, done.ledger) == (placement.final, placement.size, books[one.slice.key].ledger)", "same = (done.final, done.ledger) == (placement.final, books[one.slice.key].ledger)", "attempt/restore"),
+    ("compactor_daemon/attempt/remerge", "    if done.staged is None or not same:\n", "    if done.staged is None:\n", "attempt/restore"),
+    ("compactor_daemon/attempt/remerge", "            storage.delete(done.staged)\n", "            pass\n", "attempt/restore"),
+    ("compactor_daemon/attempt/remerge", "placement.output or OutputOptions()", "OutputOptions()", "attempt/restore"),
+    ("compactor_daemon/execution/slice_task", "        output=task.round.output,\n    )\n    return _record", "    )\n    return _record", "attempt/restore"),
+    ("compactor_daemon/attempt/decision", "size=d.size, output=d.output)", "size=d.size)", "attempt/restore"),
+    ("compactor_daemon/attempt/remerge", "operation = plan.operations[position]", "operation = plan.operations[0]", "attempt/restore"),
+    ("compactor_daemon/attempt/remerge", "instant=go.instant, attempt=attempt)", "instant=go.instant, attempt=1)", "attempt/restore"),
+    ("compactor_daemon/attempt/remerge", "instant=go.instant, attempt=attempt)", "instant=go.instant, attempt=go.attempt)", "attempt/restore"),
+    ("compactor_daemon/attempt/remerge", "        one = replace(one, log=replace(one.log, version=name.version))\n", "        pass\n", "attempt/restore attempt/log_compaction"),
+)  # fmt: skip

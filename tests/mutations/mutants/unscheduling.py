@@ -1,0 +1,35 @@
+# ruff: noqa: E501
+"""Taking a plan back."""
+
+from __future__ import annotations
+
+from tests.mutations.mutants.mutant import Mutant
+
+MUTANTS: tuple[Mutant, ...] = (
+    ("compactor_daemon/removal/unschedule", "        storage.put_if_absent(path, data)\n", "", "removal/unschedule"),
+    ("compactor_daemon/removal/unschedule", "        ended |= _end_attempts(storage, instant, who)\n", "        pass\n", "removal/unschedule"),
+    ("compactor_daemon/removal/untouched", "by_base and pending and not plan.merges_logs", "by_base and False", "removal/unschedule"),
+    ("compactor_daemon/removal/untouched", "left = _refuse_files(table, instant, plan, is_dead=is_dead)", "left = ()", "removal/unschedule attempt/stuck"),
+    ("compactor_daemon/removal/untouched", "    refuse_rollback(table, instant)\n", "", "removal/unschedule"),
+    ("compactor_daemon/removal/untouched", "if trace.is_live(round(time.time() * 1000), options):", "if False:", "removal/unschedule attempt/stuck"),
+    ("compactor_daemon/removal/untouched", "foreign_trace(table, instant, table.views.planned_partitions([plan]))", "foreign_trace(table, instant, ())", "attempt/stuck"),
+    ("compactor_daemon/removal/untouched", "if is_dead and plan.merges_logs and by_base:", "if False:", "attempt/stuck"),
+    ("compactor_daemon/removal/unschedule", "        refuse_inflight(table, instant, inflight, options)\n", "", "attempt/stuck"),
+    ("compactor_daemon/removal/unschedule", "for left in (*dead.files, dead.inflight):", "for left in (dead.inflight,):", "attempt/stuck"),
+    ("compactor_daemon/removal/unschedule", "for left in (*dead.files, dead.inflight):", "for left in dead.files:", "attempt/stuck"),
+    ("compactor_daemon/removal/unschedule", "            storage.put_if_absent(dead.inflight, b\"\")\n", "            pass\n", "attempt/stuck"),
+    ("compactor_daemon/attempt/inputs", "if _is_written_under(view, instant)", "if False", "attempt/stuck"),
+    # Plans that cannot be read, or share a file group.
+    ("compactor_daemon/removal/unschedule", ", prevails=instant)", ")", "attempt/stuck"),
+    ("compactor_daemon/removal/unreadable_plan", "    if begun:\n", "    if False:\n", "attempt/stuck"),
+    ("compactor_daemon/removal/unreadable_plan", "if entry is None or now_ms - entry.modified_ms < options.heartbeat_expiry_s * 1000:", "if False:", "attempt/stuck"),
+    ("compactor_daemon/removal/unreadable_plan", "        _refuse_written(table, instant, path)\n", "        pass\n", "attempt/stuck"),
+    ("compactor_daemon/removal/unreadable_plan", "    refuse_touched(table, instant, plan, options)\n", "", "attempt/stuck"),
+    ("compactor_daemon/removal/unreadable_plan", "if requested.action == \"logcompaction\" or not table.storage", "if True or not table.storage", "attempt/stuck"),
+    ("timeline/planning/planner", "found.kind is MergeKind.MINOR and self._in.no_minor is not None", "False", "attempt/stuck"),
+    ("compactor_daemon/removal/unschedule", "    remove_staged(storage, instant)\n", "", "removal/unschedule"),
+    ("compactor_daemon/removal/unschedule", "if movable_keys(_view(table, instant), instant, deletes) == keys:", "if True:", "removal/unschedule"),
+    ("compactor_daemon/attempt/moved_keys", "base.name.instant > instant", "False", "removal/unschedule"),
+    ("compactor_daemon/attempt/moved_keys", "if len(gone) and keys.pending:", "if False:", "removal/unschedule"),
+    ("compactor_daemon/attempt/moved_keys", "pa.array(~lives)", "pa.array(lives | True)", "removal/unschedule"),
+)  # fmt: skip

@@ -1,0 +1,43 @@
+# ruff: noqa: E501
+"""Writers beside others: conflicts, streams, back-pressure."""
+
+from __future__ import annotations
+
+from tests.mutations.mutants.mutant import Mutant
+
+MUTANTS: tuple[Mutant, ...] = (
+    # Writing.
+    ("writer_hooks/commit/conflict", "return f\"file group {'/'.join(key)}\"", "continue", "commit/conflict"),
+    ("writer_hooks/commit/conflict", "(mine.appended | mine.rewritten) & groups", "mine.appended & groups", "commit/conflict"),
+    ("writer_hooks/commit/conflict", "(theirs.partition_to_replace_file_ids or {}).items()", "{}.items()", "commit/conflict"),
+    ("writer_hooks/commit/conflict", "mine.buckets & {", "set() & {", "commit/conflict"),
+    ("writer_hooks/commit/conflict", "if s.num_inserts and _is_base(s.path)", "if _is_base(s.path)", "commit/conflict"),
+    ("writer_hooks/commit/conflict", "sorted(mine.inserts & new)", "sorted(set())", "commit/conflict"),
+    ("writer_hooks/commit/conflict", "if logs_too or mine.looked_up else", "if logs_too else", "commit/conflict"),
+    ("writer_hooks/commit/conflict", "mine.rewritten | mine.appended if", "mine.appended if", "commit/conflict"),
+    ("writer_hooks/commit/conflict", "else mine.rewritten\n", "else frozenset()\n", "commit/conflict"),
+    ("writer_hooks/index/insert_plan", "group.pending_compaction is not None or ", "", "commit/conflict"),
+    ("writer_hooks/index/insert_plan", "group.key in busy or ", "", "commit/conflict"),
+    ("writer_hooks/index/insert_plan", "or last.logs:", "or False:", "commit/conflict"),
+    ("writer_hooks/index/insert_plan", "if last.base.size < small_file_bytes else 0", "", "commit/conflict"),
+    ("writer_hooks/commit/stream_batches", "if intent.batch > batch.number:", "if False:", "commit/conflict"),
+    ("writer_hooks/commit/stream_batches", "if intent.instant in timeline.pending_writes:\n        return None", "if intent.instant in timeline.pending_writes:\n        return intent.instant", "commit/conflict"),
+    ("writer_hooks/commit/stream_batches", "return intent.instant if any(", "return None if any(", "commit/conflict"),
+    # Back-pressure.
+    ("writer_hooks/commit/back_pressure", ">= limit\n", "> limit\n", "writing/back_pressure"),
+    ("writer_hooks/commit/back_pressure", "(slice_ := latest_slice(group)) is not None", "(slice_ := group.slices[-1] if group.slices else None) is not None", "writing/back_pressure"),
+    ("writer_hooks/commit/back_pressure", "if appends_to(g)), limit)", "), limit)", "writing/back_pressure"),
+    ("writer_hooks/commit/back_pressure", "if not (self._compacts or", "if not (True or", "writing/back_pressure"),
+    ("writer_hooks/commit/back_pressure", "or wanted is not None or", "or", "writing/back_pressure"),
+    ("timeline/planning/schedule", "            for one in requested:\n", "            remove_wanted(table.storage)\n            for one in requested:\n", "writing/back_pressure"),
+    ("writer_hooks/commit/back_pressure", "if self._options.action is FullAction.WAIT else 0.0", "", "writing/back_pressure"),
+    ("writer_hooks/commit/back_pressure", "if not is_replaced(group, facts)]", "]", "writing/back_pressure"),
+    ("writer_hooks/write/write", "due_at_once(own) if unplanned else own", "own", "writing/back_pressure"),
+    ("writer_hooks/write/write", "        _roll_back_dead(table.reload(), job)  # on version 6 a dead one would keep every plan from being made\n", "", "writing/back_pressure"),
+    ("writer_hooks/write/write", "(BackPressure() if job.batch is not None else NO_LIMIT)", "NO_LIMIT", "writing/back_pressure"),
+    ("writer_hooks/write/write", "(BackPressure() if job.batch is not None else NO_LIMIT)", "BackPressure()", "writing/back_pressure"),
+    ("writer_hooks/write/write", "        if what.options.buckets is not None:\n            _check_buckets(room, counts)\n", "", "writing/back_pressure"),
+    ("writer_hooks/write/write", "            room.check((partition for partition, _ in mine.appended), lambda group: group.key in mine.appended)\n", "", "writing/back_pressure"),
+    ("writer_hooks/commit/after_commit", "        strategy=TriggerStrategy.TIME_ELAPSED,\n", "        strategy=TriggerStrategy.ALWAYS,\n", "writing/back_pressure"),
+    ("writer_hooks/commit/after_commit", "    at_once = ScheduleOptions(\n", "    at_once = replace(\n        said,\n", "writing/back_pressure"),
+)  # fmt: skip

@@ -1,0 +1,130 @@
+"""What the docs show, run: the commands and the Python of a page, and what the commands print.
+
+A page is one story: its blocks share one Python scope and one folder in place of `/data`.
+
+    ```python     is run
+    ```sh         every command must succeed
+    ```console    `$ command`, and below it what it prints
+    <!-- not run: why -->    above a block: passed over
+
+`python -m tests.project.doc_pages` runs all pages and writes what the commands print today into them.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+import tempfile
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from phantombase.compactor_daemon.cli.main import app as compactor
+from phantombase.timeline.cli.main import app as timeline
+from tests.support.golden_tables import unzip_golden
+from tests.support.places import ROOT
+from tests.support.zookeeper_server import zookeeper_server
+
+PAGES = ("README.md", "docs/start.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs/guides").glob("*.md"))))
+SHOWN_ZOOKEEPER = "zk1:2181,zk2:2181,zk3:2181"
+
+_BLOCK = re.compile(r"(<!-- not run: [^>]*-->\n+)?```(\w+)\n(.*?)```", re.DOTALL)
+_RUN = ("python", "sh", "console")
+_TABLES = {"orders": "v9_plain", "rides": "v6_pending"}
+"""Tables of real Hudi that lie in `/data` where a page does not make its own."""
+
+_SAME = {"bash deploy/demo.sh": "compactor-daemon demo"}
+"""What the script runs once everything is set up."""
+
+_APPS = {"timeline": timeline, "compactor-daemon": compactor}
+_COLUMNS = "128"
+
+
+@dataclass
+class Story:
+    """One page at work."""
+
+    folder: Path
+    zookeeper: str | None = None
+    scope: dict[str, Any] = field(default_factory=dict)
+    instants: list[str] = field(default_factory=list)
+
+    def play(self, text: str) -> str:
+        """The page with what its commands print now. AssertionError: a command fails."""
+        for name, golden in _TABLES.items():
+            if f"/data/{name}" in text and f'.table("{name}")' not in text:
+                unzip_golden(golden, self.folder / golden).rename(self.folder / name)
+        return _BLOCK.sub(self._block, text)
+
+    def _block(self, found: re.Match[str]) -> str:
+        skipped, kind, code = found.groups()
+        if skipped or kind not in _RUN:
+            return found[0]
+        if kind == "python":
+            with redirect_stdout(io.StringIO()):
+                exec(code.replace("/data/", f"{self.folder}/"), self.scope)
+            return found[0]
+        printed = [(line, self._command(line)) for line in _commands(kind, code)]
+        if kind == "sh":
+            return found[0]
+        return "```console\n" + "".join(f"$ {line}\n{output}" for line, output in printed) + "```"
+
+    def _command(self, line: str) -> str:
+        """What a command prints, in the words of the docs."""
+        name, *words = shlex.split(_SAME.get(line, line), comments=True)
+        words = [word.replace("/data/", f"{self.folder}/") for word in words]
+        words = [re.sub(r"^\d{17}$", lambda _: self.instants[-1], word) for word in words]
+        words = [word.replace(SHOWN_ZOOKEEPER, self.zookeeper or "") for word in words]
+        if words[0] in ("compact", "run", "demo") and "--executor" not in words:
+            words += ["--executor", "local"]
+        if words[0] == "run" and "--once" not in words:
+            words.append("--once")
+        done = CliRunner().invoke(_APPS[name], words, env={"COLUMNS": _COLUMNS})
+        assert done.exit_code == 0, f"{line}: {done.output} {done.exception!r}"
+        self.instants += re.findall(r"\b\d{17}\b", done.stdout)
+        printed = done.stdout.replace(str(self.folder), "/data")
+        return "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
+
+
+def _commands(kind: str, code: str) -> Iterator[str]:
+    for line in code.replace("\\\n", " ").splitlines():
+        if kind == "sh" and line.strip() and not line.startswith("#"):
+            yield line.strip()
+        elif kind == "console" and line.startswith("$ "):
+            yield line.removeprefix("$ ")
+
+
+def comparable(text: str) -> str:
+    """A page without what differs from run to run: times, instants, file ids, sizes, widths of columns."""
+    for pattern, same in (
+        (r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f…-]+", "FILE"),
+        (r"\b\d{17}\b", "INSTANT"),
+        (r"\d{4}-\d\d-\d\d ", "DAY "),
+        (r"\d\d:\d\d:\d\d", "TIME"),
+        (r"\d+(\.\d+)? ([KMG]i)?B\b", "SIZE"),
+        (r"\d+(\.\d+)? (ms|s|min|h|d)\b( \d+ (s|min|h)\b)*", "TIME"),
+        (r"─+", "─"),
+        (r"\s+", " "),
+    ):
+        text = re.sub(pattern, same, text)
+    return text
+
+
+def main() -> None:
+    """Writes into every page what its commands print."""
+    with tempfile.TemporaryDirectory() as data, zookeeper_server(Path(data)) as zookeeper:
+        for page in PAGES:
+            path = ROOT / page
+            with tempfile.TemporaryDirectory() as folder:
+                played = Story(Path(folder), zookeeper.hosts).play(path.read_text())
+            if comparable(played) != comparable(path.read_text()):
+                path.write_text(played)
+
+
+if __name__ == "__main__":
+    main()

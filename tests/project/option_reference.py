@@ -1,0 +1,199 @@
+"""`docs/reference/options.md`, made of the option dataclasses and of what the commands take.
+
+`python -m tests.project.option_reference` writes it; `tests/project/test_docs.py` compares.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields
+from enum import Enum
+from typing import Any, get_args, get_type_hints
+
+import typer
+
+from phantombase.compactor_daemon.cli.main import app as compactor
+from phantombase.compactor_daemon.daemon.dispatch import Rules
+from phantombase.compactor_daemon.hudi_conf import _KNOWN, SCHEDULE_CONF
+from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
+from phantombase.compactor_daemon.state.failures import RetryOptions
+from phantombase.timeline.cli.main import app as timeline
+from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.limits import BoundOptions
+from phantombase.timeline.planning.strategies import StrategyOptions
+from phantombase.timeline.planning.triggers import TriggerOptions
+from phantombase.timeline.planning.universal import PickOptions
+from phantombase.timeline.planning.urgency import UrgencyOptions
+from phantombase.writer_hooks.options import BackPressure, CompactionOptions, WriteOptions
+from tests.support.places import ROOT
+
+PAGE = ROOT / "docs/reference/options.md"
+APPS = {"timeline": timeline, "compactor-daemon": compactor}
+
+_PARTS: Mapping[str, tuple[type, ...]] = {
+    "When a compaction is due": (TriggerOptions, UrgencyOptions),
+    "How much one plan holds": (BoundOptions,),
+    "Which file groups, and minor or major": (PickOptions,),
+    "Hudi's strategies": (StrategyOptions,),
+    "Clock and time zone": (ClockOptions,),
+    "Merging and writing base files": (OutputOptions,),
+    "Where file slices are compacted": (ExecuteOptions,),
+    "Patience of an attempt": (AttemptOptions,),
+    "Failures": (RetryOptions,),
+    "Daemon": (Rules,),
+}
+"""Options of commands."""
+
+_WRITES: Mapping[str, tuple[type, ...]] = {
+    "Writes": (WriteOptions,),
+    "Compaction after a write": (CompactionOptions,),
+    "Back-pressure": (BackPressure,),
+}
+"""Options of writers: Python only."""
+
+_FLAGS = {"poll_s": "poll-interval", "claim_wait_s": "wait", "strategy": "trigger", "strategies": "strategy"}
+"""Fields whose option on the command line has another name."""
+
+_MEANINGS = {
+    "backoff_max_s": "longest wait after a failure",
+    "sweep_s": "how often a daemon cleans up behind completed instants whose executor died",
+    "heartbeat_s": "how often the heartbeat of the write is refreshed",
+    "heartbeat_expiry_s": "a writer without a heartbeat for so long counts as dead",
+    "output": "how base files are written: see above",
+    "schedule": "when and what is requested: see above",
+}
+"""Of fields whose dataclass does not say it."""
+
+_HEAD = """# Options
+
+This page is generated from the code by `python -m tests.project.option_reference`; a test compares it. Each option
+has one home: a field of a frozen dataclass, which checks its value. The command line, the file of `--config`,
+Hudi's names (`--conf NAME=VALUE`, `.conf({...})`) and the Python interface all fill the same fields.
+
+- **Field** is the name in Python. **Option** is the name on the command line; a dash: Python only.
+- The file of `--config` is TOML. Its table `[schedule]` takes the options of `schedule` by their names on the command
+  line: `max-file-slices = 10`.
+- `ScheduleOptions` has the fields of the first four parts, and `incremental`.
+- A value that is given twice and differs is an error.
+- Sizes are in bytes and may be written like `512m` or `2g`. Names that end in `_s` are in seconds.
+
+Guides show the options at work: [inline](../guides/inline.md), [daemon](../guides/daemon.md),
+[fleet](../guides/fleet.md), [writing](../guides/writing.md).
+"""
+
+
+def reference() -> str:
+    """The whole page."""
+    commands = {f"{app} {name}": command for app, name, command in _commands()}
+    params = {p.opts[0]: p for command in reversed(commands.values()) for p in command.params}
+    lines = [_HEAD]
+    for title, options in {**_PARTS, **_WRITES}.items():
+        offered = params if title in _PARTS else {}
+        taken_by = [name for name, command in commands.items() if title in _titles(command)] if offered else []
+        lines += [f"## {title}", "", *_part(options, taken_by, offered), ""]
+    lines += ["## Options by command", ""]
+    for name, command in commands.items():
+        lines += [f"### `{name}`", "", *_command(command), ""]
+    return "\n".join(lines)
+
+
+def _part(options: tuple[type, ...], taken_by: list[str], offered: Mapping[str, Any]) -> Iterator[str]:
+    commands = f" Commands: {', '.join(f'`{c}`' for c in taken_by)}." if taken_by else ""
+    yield f"Python: {', '.join(f'`{one.__name__}`' for one in options)}.{commands}"
+    yield ""
+    yield "| field | option | default | meaning |"
+    yield "| --- | --- | --- | --- |"
+    for one in options:
+        hints = get_type_hints(one)
+        for field in fields(one):
+            param = offered.get(_flag(field))
+            flag = f"`{_flag(field)}`" if param is not None else "–"
+            meaning = _help(one, field) or (param and param.help) or _MEANINGS[field.name]
+            parts = (_cell(meaning), _values(hints[field.name]), _hudi(one, field))
+            yield f"| `{field.name}` | {flag} | {_default(field)} | {'; '.join(p for p in parts if p)} |"
+
+
+def _titles(command: Any) -> list[str]:
+    """The parts whose options a command takes, or most of them."""
+    flags = {p.opts[0] for p in command.params}
+    mine = {title: {_flag(f) for one in options for f in fields(one)} for title, options in _PARTS.items()}
+    return [title for title, part in mine.items() if 2 * len(part & flags) >= len(part)]
+
+
+def _flag(field: Field[Any]) -> str:
+    name = field.metadata.get("flag") or _FLAGS.get(field.name) or field.name.removesuffix("_s")
+    return f"--{name.replace('_', '-')}"
+
+
+def _default(field: Field[Any]) -> str:
+    if field.default is MISSING:
+        return "see there"
+    value: Any = field.default
+    if field.name == "threads":
+        return "the cores"
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, Enum):
+        return f"`{value.value}`"
+    if isinstance(value, int) and value >= 1 << 20 and value % (1 << 20) == 0:
+        return f"{value >> 20} MiB"
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def _values(hint: Any) -> str:
+    """The values of an enum."""
+    kind = next((t for t in (hint, *get_args(hint)) if isinstance(t, type) and issubclass(t, Enum)), None)
+    return ", ".join(f"`{member.value}`" for member in kind) if kind is not None else ""
+
+
+def _help(options: type, field: Field[Any]) -> str:
+    """Its help, or what the docstring of its dataclass says of it."""
+    if text := field.metadata.get("help"):
+        return str(text)
+    doc = " ".join((options.__doc__ or "").split())
+    found = re.search(rf"`{field.name}`: (.*?)(?=(?:[.;] `[a-z_]+`:)|\.?$)", doc)
+    return found[1] if found else ""
+
+
+def _hudi(options: type, field: Field[Any]) -> str:
+    """Hudi's names for it."""
+    known = {OutputOptions: _KNOWN, TriggerOptions: SCHEDULE_CONF, StrategyOptions: SCHEDULE_CONF}.get(options, {})
+    names = [f"`{name}`" for name, (target, _) in known.items() if target == field.name]
+    return f"Hudi: {', '.join(names)}" if names else ""
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _commands() -> Iterator[tuple[str, str, Any]]:
+    for app, typed in APPS.items():
+        for name, command in typer.main.get_command(typed).commands.items():  # type: ignore[attr-defined]
+            yield app, name, command
+
+
+def _command(command: Any) -> Iterator[str]:
+    """Its own options, and the parts of this page whose options it takes too."""
+    titles = _titles(command)
+    covered = {_flag(f) for title in titles for one in _PARTS[title] for f in fields(one)}
+    yield from ("| option | meaning |", "| --- | --- |")
+    for param in command.params:
+        if param.opts[0].startswith("--") and param.opts[0] not in covered:
+            yield f"| `{param.opts[0]}` | {_cell(param.help or '')} |"
+    if titles:
+        links = (f"[{t}](#{re.sub('[^a-z -]', '', t.lower()).replace(' ', '-')})" for t in titles)
+        yield ""
+        yield f"Also options of: {', '.join(links)}."
+
+
+def main() -> None:
+    """Writes the page."""
+    PAGE.write_text(reference())
+
+
+if __name__ == "__main__":
+    main()

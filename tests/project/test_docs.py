@@ -1,0 +1,80 @@
+"""The docs stay true: what they show is run, what they list exists, what they link to is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from phantombase.timeline import errors
+from tests.project.doc_pages import PAGES, SHOWN_ZOOKEEPER, Story, comparable
+from tests.project.option_reference import APPS, PAGE, reference
+from tests.support.places import ROOT
+from tests.support.zookeeper_server import ZooKeeper
+
+ALL_PAGES = ("README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md"))))
+_LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+
+
+def text(page: str) -> str:
+    """A page of the docs."""
+    return (ROOT / page).read_text()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_shows_what_happens(page: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Every command and snippet runs, and commands print what the page shows (`python -m tests.project.doc_pages`)."""
+    zookeeper: ZooKeeper | None = request.getfixturevalue("zookeeper") if SHOWN_ZOOKEEPER in text(page) else None
+    played = Story(tmp_path, zookeeper.hosts if zookeeper else None).play(text(page))
+    assert comparable(played) == comparable(text(page))
+
+
+@pytest.mark.parametrize("page", ALL_PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    """Every link to a page, and to a heading."""
+    for target, anchor in _LINK.findall(text(page)):
+        path = (ROOT / page).parent / target if target else ROOT / page
+        assert path.exists(), target
+        if anchor:
+            assert anchor in headings(path.read_text()), f"{target}#{anchor}"
+
+
+def headings(page: str) -> set[str]:
+    """The anchors of a page, as GitHub makes them."""
+    names = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", name.lower()).replace(" ", "-") for name in names}
+
+
+def test_the_reference_of_options_is_that_of_the_code() -> None:
+    """`python -m tests.project.option_reference` has been run since an option changed."""
+    assert PAGE.read_text() == reference()
+
+
+def test_every_command_is_described() -> None:
+    """And no other."""
+    listed = set(re.findall(r"^\| `((?:timeline|compactor-daemon) [a-z-]+)", text("docs/reference/commands.md"), re.M))
+    groups = {name: typer.main.get_command(app) for name, app in APPS.items()}
+    assert listed == {f"{name} {c}" for name, group in groups.items() for c in group.commands}  # type: ignore[attr-defined]
+
+
+def test_every_error_is_described() -> None:
+    """With its place in the tree."""
+    described = set(re.findall(r"^\| `(\w+)`", text("docs/reference/errors.md"), re.MULTILINE))
+    known = {n for n, e in vars(errors).items() if isinstance(e, type) and issubclass(e, errors.PhantombaseError)}
+    assert described == known
+
+
+def test_every_page_is_on_the_map() -> None:
+    """README names each page, and fits on a few screens."""
+    linked = {target for target, _ in _LINK.findall(text("README.md"))}
+    assert linked == {page for page in ALL_PAGES if page != "README.md"}
+    assert len(text("README.md").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", sorted(set(ALL_PAGES) - {"docs/reference/options.md"}))
+def test_a_page_names_processes_and_records_by_their_words(page: str) -> None:
+    """See the glossary. What commands print is left out here."""
+    prose = re.sub(r"```.*?```", "", text(page), flags=re.DOTALL).replace("PhantombaseNobodyWorks", "")
+    assert not re.findall(r"\b(?:some|any|no)body\b|\bwhoever\b|\bbooks\b", prose, re.IGNORECASE)

@@ -1,0 +1,127 @@
+"""The package as users get it: one import, found beside a user's own modules, and whole in the wheel."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import phantombase
+from phantombase.timeline import errors
+from tests.project.rooms import modules
+from tests.support.places import ROOT
+
+
+def test_every_public_name_can_be_imported() -> None:
+    assert [name for name in phantombase.__all__ if not hasattr(phantombase, name)] == []
+    assert set(dir(phantombase)) == set(phantombase.__all__)
+
+
+def test_every_error_is_a_public_name() -> None:
+    known = {n for n, e in vars(errors).items() if isinstance(e, type) and issubclass(e, errors.PhantombaseError)}
+    assert known <= set(phantombase.__all__)
+
+
+def test_what_type_checkers_see_is_what_there_is() -> None:
+    """The names below TYPE_CHECKING are those that `__getattr__` knows."""
+    text = (ROOT / "phantombase/__init__.py").read_text()
+    shown = {line.rpartition(" as ")[2] for line in text.splitlines() if line.startswith("    from .")}
+    assert shown == set(phantombase.__all__) - {"__version__"}
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'compaction'"):
+        phantombase.compaction  # noqa: B018
+
+
+def test_importing_it_loads_nothing_heavy() -> None:
+    """Names are loaded when they are asked for."""
+    code = "import phantombase, sys, json; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert not {"pyarrow", "pyspark", "kazoo", "polars", "typer"} & set(json.loads(done.stdout))
+
+
+JOB = """
+import timeline, table, compactor_daemon
+import pyarrow as pa
+from phantombase import Executor, ExecuteOptions, Table, compact, read_table, schedule, writer
+
+assert timeline.MINE and table.MINE and compactor_daemon.MINE
+path = "rides"
+for ts in (1, 2):
+    rows = pa.table({"id": ["a", "b"], "ts": [ts, ts]})
+    writer(rows).table("rides").key("id").ordering("ts").buckets(1).upsert(path)
+(requested,) = schedule(path).requested
+done = compact(path, execute=ExecuteOptions(executor=Executor.LOCAL)).done
+assert [c.instant for c in done] == [requested.instant]
+print(sorted(read_table(Table.open(path)).select(["id", "ts"]).to_pylist(), key=lambda r: r["id"]))
+"""
+
+
+def run_job(python: str, folder: Path) -> str:
+    """What the job prints, run beside modules of the user's own that are called like ours."""
+    for name in ("timeline", "table", "compactor_daemon", "writer_hooks"):
+        (folder / f"{name}.py").write_text("MINE = True\n")
+    (folder / "job.py").write_text(JOB)
+    done = subprocess.run([python, "job.py"], capture_output=True, text=True, check=False, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().splitlines()[-1]
+
+
+ROWS = "[{'id': 'a', 'ts': 2}, {'id': 'b', 'ts': 2}]"
+
+
+def test_modules_of_a_user_may_be_called_like_ours(tmp_path: Path) -> None:
+    assert run_job(sys.executable, tmp_path) == ROWS
+
+
+def sources(folder: Path) -> Path:
+    """A copy of what is built, as the building leaves files beside its sources."""
+    copy = folder / "sources"
+    copy.mkdir()
+    for name in ("phantombase", "timeline", "compactor_daemon", "writer_hooks"):
+        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    return copy
+
+
+def test_the_wheel_holds_every_module_and_runs_the_demo(tmp_path: Path) -> None:
+    """Built from the sources, installed without them beside it."""
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--wheel-dir",
+        str(tmp_path),
+        str(sources(tmp_path)),
+    ]
+    subprocess.run(build, check=True)
+    (wheel,) = tmp_path.glob("phantombase-*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {f"phantombase/{path.relative_to(ROOT)}" for path in modules().values()}
+    assert wanted | {"phantombase/__init__.py", "phantombase/api.py", "phantombase/py.typed"} <= held
+    venv.create(tmp_path / "env", system_site_packages=False, symlinks=True)
+    python = tmp_path / "env" / "bin" / "python"
+    (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    zipfile.ZipFile(wheel).extractall(site)
+    # What it depends on comes from the environment of the tests; the path of the sources does not.
+    here = next(p for p in sys.path if p.endswith("site-packages"))
+    (site / "dependencies.pth").write_text(f"{here}\n")
+    code = "import phantombase; print(phantombase.__file__)"
+    where = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert where.startswith(str(site))
+    assert run_job(str(python), tmp_path) == ROWS
+    command = [str(python), "-m", "phantombase.compactor_daemon.cli.main", "demo", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["snapshot_unchanged"] is True

@@ -1,0 +1,51 @@
+"""The golden tables: small tables written by real Hudi, see `tests/golden/README.md`."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from zipfile import ZipFile
+
+from tests.support.places import GOLDEN_FOLDER
+from tests.support.selection import deep
+
+GOLDEN: tuple[str, ...] = tuple(sorted(path.stem for path in GOLDEN_FOLDER.glob("*.zip")))
+"""All names, `<version>_<case>`: `v6_plain`, `v9_types`, ..."""
+
+NEWEST_AND_OLDEST = [deep(name) if name.startswith("v8_") else name for name in GOLDEN]
+"""For tests to which version 8 is version 9, as it is but for hoodie.properties: its tables with all tests only."""
+
+
+def golden_case(name: str) -> str:
+    """`v6_plain` -> `plain`: the folder the table has inside its archive."""
+    return name.partition("_")[2]
+
+
+def unzip_golden(name: str, into: Path) -> Path:
+    """Unpacks one golden table below `into` and returns the table's path, `into/<case>`.
+
+    What Hudi reads from it lies beside it in `into/<case>.expected`. Two versions of a case need two folders.
+    """
+    with ZipFile(GOLDEN_FOLDER / f"{name}.zip", metadata_encoding="utf-8") as archive:
+        archive.extractall(into)
+    return into / golden_case(name)
+
+
+@cache
+def golden_metadata(name: str) -> MappingProxyType[str, bytes]:
+    """The bytes of a golden table's own files, by path relative to the table (`.hoodie/...`), read once.
+
+    Left out: the metadata table (a table of its own) and Hadoop's `.crc` side files.
+    """
+    prefix = f"{golden_case(name)}/"
+    with ZipFile(GOLDEN_FOLDER / f"{name}.zip", metadata_encoding="utf-8") as archive:
+        return MappingProxyType(
+            {
+                member.removeprefix(prefix): archive.read(member)
+                for member in archive.namelist()
+                if member.startswith(f"{prefix}.hoodie/")
+                and not member.startswith(f"{prefix}.hoodie/metadata/")
+                and not member.endswith(("/", ".crc"))
+            }
+        )

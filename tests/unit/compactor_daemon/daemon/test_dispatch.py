@@ -1,0 +1,226 @@
+"""What a daemon does next, as a pure function."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phantombase.compactor_daemon.daemon.dispatch import (
+    NextSteps,
+    Order,
+    Relist,
+    Request,
+    Resume,
+    Rules,
+    Stop,
+    Sweep,
+    Take,
+    next_steps,
+)
+from phantombase.compactor_daemon.daemon.table_state import Pending, TableState
+from phantombase.compactor_daemon.state.failures import Parked, Ready, Waits
+
+NOW = 1_000_000
+SEEN = TableState(looked=True, look_at=NOW + 10_000, sweep_at=NOW + 300_000)
+
+
+def pending(*instants: str) -> tuple[Pending, ...]:
+    return tuple(Pending(instant=i) for i in instants)
+
+
+def first(n: int) -> int:
+    return 0
+
+
+def decided(tables: dict[str, TableState], stop: Stop | None = None, **rules: object) -> NextSteps:
+    return next_steps(tables, stop, NOW, Rules(**rules), first)  # type: ignore[arg-type]
+
+
+def test_a_new_table_is_looked_at_then_swept() -> None:
+    assert decided({"a": TableState()}).actions == (Relist("a"),)
+    assert decided({"a": TableState(looked=True, look_at=NOW + 1)}).actions == (Sweep("a"),)
+
+
+def test_a_busy_table_is_left_alone() -> None:
+    assert decided({"a": TableState(busy=True)}).actions == ()
+
+
+def test_a_due_plan_is_requested_before_anything_else() -> None:
+    assert decided({"a": replace(SEEN, due=True, look_at=0)}).actions == (Request("a"),)
+
+
+def test_without_claims_nothing_is_taken_or_swept() -> None:
+    gone = replace(SEEN, pending=pending("1"), available=False, sweep_at=0)
+    assert decided({"a": gone}).actions == ()
+
+
+def test_the_earliest_instant_comes_first() -> None:
+    assert decided({"a": replace(SEEN, pending=pending("1", "2"))}).actions == (Take("a", "1"),)
+
+
+def test_the_largest_instant_comes_first_when_asked_for() -> None:
+    sizes = (Pending(instant="1", log_bytes=5), Pending(instant="2", log_bytes=9), Pending(instant="3", log_bytes=9))
+    state = replace(SEEN, pending=sizes)
+    assert decided({"a": state}, order=Order.LARGEST).actions == (Take("a", "2"),)
+
+
+def test_tables_take_turns() -> None:
+    one = replace(SEEN, pending=pending("1", "2"), served=7)
+    two = replace(SEEN, pending=pending("1", "2"), served=3)
+    assert decided({"a": one, "b": two}).actions == (Take("b", "1"),)
+    working = replace(two, running=frozenset({"1"}))
+    assert decided({"a": one, "b": working}, max_concurrent=2).actions == (Take("a", "1"),)
+    assert decided({"a": one, "b": two}, max_concurrent=2).actions == (Take("b", "1"), Take("a", "1"))
+
+
+def test_no_more_than_the_limit_is_at_work() -> None:
+    working = replace(SEEN, pending=pending("1", "2", "3"), running=frozenset({"1", "2"}))
+    assert decided({"a": working}, max_concurrent=2).actions == ()
+
+
+def test_where_others_claim_the_choice_is_spread_over_the_first_few() -> None:
+    state = replace(SEEN, pending=pending(*"123456789"), claimed=frozenset({"1", "x"}))
+    seen: list[int] = []
+
+    def last(n: int) -> int:
+        seen.append(n)
+        return n - 1
+
+    assert next_steps({"a": state}, None, NOW, Rules(), last).actions == (Take("a", "6"),)
+    assert seen == [5]
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (replace(SEEN, pending=pending("1")), ["1"]),
+        (replace(SEEN, pending=pending("1"), claimed=frozenset({"1"})), []),
+        (replace(SEEN, pending=pending("1"), running=frozenset({"1"})), []),
+        (replace(SEEN, pending=pending("1"), postponed={"1": NOW + 1}), []),
+        (replace(SEEN, pending=pending("1"), postponed={"1": NOW}), ["1"]),
+        (replace(SEEN, pending=(Pending(instant="1", readiness=Waits(NOW + 1)),)), []),
+        (replace(SEEN, pending=(Pending(instant="1", readiness=Waits(NOW)),)), ["1"]),
+        (replace(SEEN, pending=(Pending(instant="1", readiness=Parked("books")),)), []),
+    ],
+)
+def test_what_may_be_claimed(state: TableState, expected: list[str]) -> None:
+    assert [p.instant for p in state.startable(NOW)] == expected
+
+
+def test_stopping_takes_nothing_and_ends_with_the_work() -> None:
+    working = replace(SEEN, pending=pending("1", "2"), running=frozenset({"1"}), look_at=0)
+    assert decided({"a": working}, Stop.FINISH) == NextSteps(wait_s=10.0)
+    assert decided({"a": replace(working, running=frozenset())}, Stop.HAND_OVER).ended
+
+
+def test_once_ends_when_nothing_can_be_done_now() -> None:
+    assert not decided({"a": TableState()}, once=True).ended
+    assert decided({"a": SEEN}, once=True).ended
+    assert not decided({"a": SEEN}).ended
+    waiting = replace(SEEN, pending=(Pending(instant="1", readiness=Waits(NOW + 1)),))
+    assert decided({"a": waiting}, once=True).ended
+    assert not decided({"a": replace(SEEN, running=frozenset({"1"}))}, once=True).ended
+    assert not decided({"a": SEEN, "b": replace(SEEN, busy=True)}, once=True).ended
+
+
+def test_it_waits_for_the_next_moment_something_can_happen() -> None:
+    assert decided({"a": SEEN}).wait_s == 10.0
+    retry = replace(SEEN, pending=(Pending(instant="1", readiness=Waits(NOW + 2_500)),))
+    assert decided({"a": retry}).wait_s == 2.5
+    assert decided({"a": replace(SEEN, postponed={"1": NOW + 500})}).wait_s == 0.5
+
+
+def test_what_waits_for_a_write_leaves_its_slot_to_others() -> None:
+    """And gets the next one that is free once it has waited, before anything new is begun."""
+    waiting = replace(SEEN, running=frozenset({"5"}), pending=pending("1")).put_aside("5")
+    other = replace(SEEN, pending=pending("2"))
+    assert decided({"a": waiting, "b": other}).actions == (Take("b", "2"),)
+    eager = waiting.wants_on("5")
+    assert decided({"a": eager, "b": other}).actions == (Resume("a", "5"),)
+    assert decided({"a": eager, "b": other.begin("2", 1)}).actions == ()
+    assert decided({"a": eager, "b": other}, max_concurrent=2).actions == (Resume("a", "5"), Take("b", "2"))
+    assert eager.resume("5").slots == 1
+    assert eager.end("5").slots == 0
+
+
+def test_our_own_claims_are_not_those_of_others() -> None:
+    working = replace(SEEN, running=frozenset({"1"}))
+    seen = working.after_look(pending("1", "2"), frozenset({"1", "2"}), NOW, 10_000)
+    assert seen.claimed == {"2"}
+    assert [p.instant for p in seen.end("1").startable(NOW)] == ["1"]
+
+
+def test_a_look_forgets_what_is_over() -> None:
+    state = replace(SEEN, busy=True, postponed={"1": NOW + 5, "2": NOW, "3": NOW + 5})
+    seen = state.after_look(pending("1", "2"), frozenset(), NOW, 10_000)
+    assert (seen.busy, seen.look_at, dict(seen.postponed)) == (False, NOW + 10_000, {"1": NOW + 5})
+
+
+def test_of_a_table_in_trouble_nothing_is_taken() -> None:
+    state = replace(SEEN, pending=pending("1"), busy=True, sweep_at=0).after_trouble(NOW + 10_000)
+    assert decided({"a": state}).actions == ()
+
+
+_instants = st.sets(st.sampled_from("123456"), max_size=6)
+_states = st.builds(
+    lambda aside, eager, running, **known: TableState(
+        running=running, aside=running & aside, eager=running & aside & eager, **known
+    ),
+    pending=st.builds(
+        lambda names, standings: tuple(
+            Pending(instant=i, readiness=s) for i, s in zip(sorted(names), standings, strict=False)
+        ),
+        _instants,
+        st.lists(st.sampled_from([Ready(), Waits(NOW - 1), Waits(NOW + 1000), Parked("x")]), min_size=6, max_size=6),
+    ),
+    claimed=_instants.map(frozenset),
+    running=_instants.map(frozenset),
+    aside=_instants.map(frozenset),
+    eager=_instants.map(frozenset),
+    postponed=st.dictionaries(st.sampled_from("123456"), st.sampled_from([NOW - 1, NOW + 1000])),
+    available=st.booleans(),
+    due=st.booleans(),
+    busy=st.booleans(),
+    looked=st.booleans(),
+    look_at=st.sampled_from([0, NOW + 1000]),
+    sweep_at=st.sampled_from([0, NOW + 1000]),
+    served=st.integers(0, 3),
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from("abc"), _states, min_size=1),
+    st.sampled_from([None, Stop.FINISH, Stop.HAND_OVER]),
+    st.integers(1, 4),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_whatever_is_known_decisions_keep_the_rules(
+    tables: dict[str, TableState], stop: Stop | None, slots: int, once: bool, chance: object
+) -> None:
+    rules = Rules(max_concurrent=slots, once=once)
+    decision = next_steps(tables, stop, NOW, rules, chance.randrange)  # type: ignore[attr-defined]
+    takes = [a for a in decision.actions if isinstance(a, Take)]
+    resumed = [a for a in decision.actions if isinstance(a, Resume)]
+    others = [a for a in decision.actions if not isinstance(a, Take | Resume)]
+    free = max(0, slots - sum(len(t.running) - len(t.aside) for t in tables.values()))
+    assert len(takes) + len(resumed) <= free
+    assert all(r.instant in tables[r.table].eager for r in resumed)
+    eager = sum(len(t.eager) for t in tables.values())
+    assert stop is not None or len(resumed) == min(free, eager), "what has waited goes on first"
+    for take in takes:
+        state = tables[take.table]
+        assert state.available
+        assert take.instant not in state.running | state.claimed
+        assert any(p.instant == take.instant and not isinstance(p.readiness, Parked) for p in state.pending)
+    assert len({a.table for a in others}) == len(others)
+    assert not any(tables[a.table].busy for a in others)
+    if stop is not None or decision.ended:
+        assert not decision.actions
+    if stop is None and not once:
+        assert not decision.ended
+    # It never sleeps through something it could do, nor for ever.
+    assert decision.ended or 0 <= decision.wait_s <= rules.poll_s

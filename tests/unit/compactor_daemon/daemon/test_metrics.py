@@ -1,0 +1,153 @@
+"""What a daemon counts, and what it answers to those who watch it."""
+
+from __future__ import annotations
+
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from phantombase.compactor_daemon.attempt.compact_instant import Compacted
+from phantombase.compactor_daemon.daemon.health import Health, serve
+from phantombase.compactor_daemon.daemon.metrics import Metrics
+from phantombase.timeline.errors import UsageError
+
+TABLE = '/data/a "b"\\c'
+DONE = Compacted(
+    instant="20260101000000000",
+    attempt=1,
+    file_groups=2,
+    rows=70,
+    bytes_written=7000,
+    rows_read=100,
+    bytes_read=10_000,
+    seconds=3.0,
+    resumed=False,
+)
+WELL = Health(silent_s=0.0, trouble=None)
+
+
+class Served:
+    """A server whose health a test sets, and what it answers."""
+
+    def __init__(self) -> None:
+        self.metrics = Metrics()
+        self.health = WELL
+        self.port = 0
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def samples(self) -> dict[str, float]:
+        """Values by name, those of tables only of `TABLE`; buckets by `name le`."""
+        status, text = self.get("/metrics")
+        assert status == 200
+        samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
+        assert {s.labels["table"] for s in samples if "table" in s.labels} <= {TABLE}
+        return {f"{s.name} {s.labels['le']}" if "le" in s.labels else s.name: s.value for s in samples}
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    """A server on a free port."""
+    found = Served()
+    with serve(0, found.metrics, lambda: found.health) as port:
+        found.port = port
+        yield found
+
+
+def test_the_names_are_there_from_the_first_look(served: Served) -> None:
+    """Names are what dashboards and alerts are made of; a counter that is not there cannot grow."""
+    assert served.samples() == {}
+    served.metrics.looked(TABLE, pending=3, parked=1, oldest_s=42.5)
+    found = served.samples()
+    gauges = {"pending": 3, "parked": 1, "oldest_pending_seconds": 42.5, "running": 0}
+    counters = ("completed", "failed", "bytes_in", "bytes_out", "rows_in", "rows_out")
+    expected = {f"phantombase_{name}": value for name, value in gauges.items()}
+    expected |= {f"phantombase_{name}_total": 0 for name in counters}
+    assert expected.items() <= found.items()
+    assert {"phantombase_claim_latency_seconds_count", "phantombase_compaction_seconds_count"} <= found.keys()
+    assert "phantombase_zookeeper_connected" not in found
+    served.metrics.looked(TABLE, pending=0, parked=0, oldest_s=None)
+    assert served.samples()["phantombase_oldest_pending_seconds"] == 0
+
+
+def test_a_compaction_is_counted_once(served: Served) -> None:
+    """Running while it runs, then completed with what it read and wrote."""
+    metrics = served.metrics
+    metrics.started(TABLE, latency_s=0.3)
+    metrics.started(TABLE, latency_s=None)
+    assert served.samples()["phantombase_running"] == 2
+    metrics.put_aside(TABLE)
+    assert served.samples()["phantombase_running"] == 1
+    metrics.resumed(TABLE)
+    metrics.finished(TABLE, DONE)
+    metrics.failed(TABLE)
+    metrics.finished(TABLE, None)
+    found = served.samples()
+    assert (
+        found.items()
+        >= {
+            "phantombase_running": 0,
+            "phantombase_completed_total": 1,
+            "phantombase_failed_total": 1,
+            "phantombase_bytes_in_total": 10_000,
+            "phantombase_bytes_out_total": 7000,
+            "phantombase_rows_in_total": 100,
+            "phantombase_rows_out_total": 70,
+            "phantombase_claim_latency_seconds_count": 1,
+            "phantombase_claim_latency_seconds_bucket 0.25": 0,
+            "phantombase_claim_latency_seconds_bucket 0.5": 1,
+            "phantombase_compaction_seconds_count": 1,
+            "phantombase_compaction_seconds_sum": 3.0,
+        }.items()
+    )
+
+
+def test_clocks_that_disagree_do_not_count_backwards(served: Served) -> None:
+    """A plan of another machine may be of the future."""
+    served.metrics.looked(TABLE, pending=1, parked=0, oldest_s=-5.0)
+    served.metrics.started(TABLE, latency_s=-5.0)
+    found = served.samples()
+    assert found["phantombase_oldest_pending_seconds"] == 0
+    assert found["phantombase_claim_latency_seconds_sum"] == 0
+
+
+def test_zookeeper_is_shown_where_it_is_used(served: Served) -> None:
+    """1 and 0; a daemon without it has no such series, which no alert must fire on."""
+    for connected in (True, False, True):
+        served.metrics.zookeeper(connected)
+        assert served.samples()["phantombase_zookeeper_connected"] == connected
+
+
+def test_health_and_readiness(served: Served) -> None:
+    """Alive while the loop goes round; ready when it can work too. The reason is the answer."""
+    assert (served.get("/healthz"), served.get("/readyz")) == ((200, "ok\n"), (200, "ok\n"))
+    served.health = replace(WELL, trouble="claims on /t cannot be taken")
+    assert (served.get("/healthz"), served.get("/readyz")) == ((200, "ok\n"), (503, "claims on /t cannot be taken\n"))
+    for silent_s, status in ((60.0, 200), (60.1, 503)):
+        served.health = replace(WELL, silent_s=silent_s)
+        assert (served.get("/healthz")[0], served.get("/readyz")[0]) == (status, status)
+    assert "at most 60 s" in served.get("/healthz")[1]
+    assert served.get("/else")[0] == 404
+
+
+def test_a_taken_port_is_an_error_and_a_hanging_client_no_hindrance(served: Served) -> None:
+    """One line that names the port; whoever connects and says nothing neither blocks others nor the end."""
+    with pytest.raises(UsageError, match=str(served.port)), serve(served.port, Metrics(), lambda: WELL):
+        pass
+    with serve(0, Metrics(), lambda: WELL) as port:
+        silent = socket.create_connection(("127.0.0.1", port), timeout=60)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60) as answer:
+            assert answer.status == 200
+    silent.close()
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", port), timeout=60)

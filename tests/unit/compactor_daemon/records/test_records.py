@@ -1,0 +1,260 @@
+"""Records of ours in storage and ZooKeeper: read leniently, so that two releases can serve one table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phantombase.compactor_daemon.claims.claims import Claim
+from phantombase.compactor_daemon.options import output_from_json, output_to_json
+from phantombase.compactor_daemon.records.fate import (
+    Go,
+    Placement,
+    dead_record,
+    declare_dead,
+    find_go,
+    open_next,
+    read_fate,
+    read_fates,
+    write_fate,
+)
+from phantombase.compactor_daemon.records.slice_done import SliceDone, done_slices
+from phantombase.compactor_daemon.state.failures import Failure, read_failures, record_failure, release_failures
+from phantombase.compactor_daemon.state.work_note import WorkNote
+from phantombase.timeline.errors import ConflictError, MalformedError
+from phantombase.timeline.instants.attempt_names import DEAD, FATE, GO, VOID, attempt_folder, attempts
+from phantombase.timeline.locks.heartbeat import Process, heartbeat_path, read_heartbeat
+from phantombase.timeline.merge.identity import Identity
+from phantombase.timeline.merge.ledger import Ledger
+from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange, ranges_from_json, ranges_to_json
+from phantombase.timeline.metadata_table.column_stats.value_type import Kind, ValueType
+from phantombase.timeline.parquet.output_options import Bloom, Codec, OutputOptions
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.local import LocalStorage
+
+C = "20261122130000000"
+LEDGER = Ledger(
+    base_rows=2,
+    untouched=1,
+    kept=0,
+    replaced=1,
+    deleted=0,
+    duplicate_hits=0,
+    log_entries=1,
+    log_keys=1,
+    update_keys=1,
+    update_keys_in_base=1,
+    delete_keys_in_base=0,
+    inserts=0,
+    deletes_of_absent=0,
+    rows_out=2,
+    identity=Identity(base=1, removed=0, added=0, out=1),
+)
+DONE = SliceDone(
+    position=3,
+    partition="p",
+    file_id="f",
+    base_instant="1",
+    base_file="f_0-0-0_1.parquet",
+    inputs=("a", "b"),
+    fingerprint="x",
+    staged="s.parquet",
+    final="p/f.parquet",
+    size=7,
+    ledger=LEDGER,
+    log_bytes=1,
+    log_files=1,
+    log_blocks=1,
+    corrupt_blocks=0,
+    rolled_back_blocks=0,
+    skipped={"uncommitted": 1},
+    seconds=0.5,
+    ranges=(ColumnRange(column="v", type=ValueType(kind=Kind.LONG), low=1, high=2, nulls=0, values=2),),
+    uncommitted=("9",),
+    output=OutputOptions(codec=Codec.NONE, memory_limit=64 << 20),
+)
+GONE = Go(
+    instant=C,
+    attempt=1,
+    nonce="n",
+    table_version=9,
+    completion_time="20261122130500000",
+    completed_path=".hoodie/timeline/c.commit",
+    content=b"\x00commit",
+    placements=(Placement(staged="s.parquet", final="p/f.parquet", size=7, output=OutputOptions(bloom=Bloom.OFF)),),
+)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    """An empty one."""
+    return LocalStorage(str(tmp_path))
+
+
+def later(record: Any) -> Any:
+    """The record with a field more in each of its objects, as a later release may write it."""
+    if isinstance(record, dict):
+        return {**{k: later(v) for k, v in record.items()}, "of_a_later_release": {"x": [1]}}
+    return [later(one) for one in record] if isinstance(record, list) else record
+
+
+def _of_go(storage: Storage, data: bytes) -> object:
+    storage.put_if_absent(f"{attempt_folder(C, 1)}/{FATE}", data)
+    fate = read_fate(storage, C, 1)
+    return fate.go if fate is not None else None
+
+
+def _of_slice(storage: Storage, data: bytes) -> object:
+    return SliceDone.from_json(data, "1/3.ok")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"codec": "brotli"}, {"codec": None}, {"batch_rows": "many"}, {"row_group_rows": 0}, {"memory_limit": None}],
+)
+def test_output_options_that_are_not_understood_leave_a_decision_readable(
+    storage: Storage, change: dict[str, object]
+) -> None:
+    """They serve to make a lost file again; the decision itself needs none."""
+    record = json.loads(GONE.to_json())
+    record["placements"][0]["output"] |= change
+    (plain,) = (replace(p, output=None) for p in GONE.placements)
+    assert _of_go(storage, json.dumps(record).encode()) == replace(GONE, placements=(plain,))
+
+
+def test_records_of_an_earlier_release_have_no_output_options(storage: Storage) -> None:
+    """Neither a `go` nor a finished slice."""
+    go, slice_ = json.loads(GONE.to_json()), json.loads(DONE.to_json())
+    del go["placements"][0]["output"], slice_["output"]
+    (plain,) = (replace(p, output=None) for p in GONE.placements)
+    assert _of_go(storage, json.dumps(go).encode()) == replace(GONE, placements=(plain,))
+    assert _of_slice(storage, json.dumps(slice_).encode()) == replace(DONE, output=None)
+
+
+def test_a_spill_folder_that_is_not_on_this_machine_is_left_out(tmp_path: Path) -> None:
+    """Another machine may publish what one has decided."""
+    output = OutputOptions(spill_dir=str(tmp_path))
+    assert output_from_json(output_to_json(output)) == output
+    tmp_path.rmdir()
+    assert output_from_json(output_to_json(output)) == OutputOptions()
+
+
+def test_fields_of_a_later_release_are_ignored(storage: Storage) -> None:
+    """A `go`, with its placements, a finished slice, with ledger and ranges, read as without them."""
+    assert _of_go(storage, json.dumps(later(json.loads(GONE.to_json()))).encode()) == GONE
+    slice_ = json.loads(DONE.to_json())
+    more = {**later(slice_), "skipped": slice_["skipped"]}  # names there are causes, not fields
+    assert _of_slice(storage, json.dumps(more).encode()) == DONE
+    counts = json.loads(DONE.to_json())["ranges"]
+    counts[0]["counts"].append(99)
+    assert ranges_from_json(counts) == DONE.ranges
+    assert ranges_from_json(ranges_to_json(DONE.ranges)) == DONE.ranges
+
+
+def test_a_slice_record_of_an_earlier_release() -> None:
+    """What it does not say is not known; what is said to be none is none."""
+    later_fields = ("ranges", "uncommitted", "merged")
+    record = {k: v for k, v in json.loads(DONE.to_json()).items() if k not in later_fields}
+    unknown = replace(DONE, ranges=None, uncommitted=None, merged=None)
+    assert SliceDone.from_json(json.dumps(record).encode(), "1/3.ok") == unknown
+    none = replace(DONE, uncommitted=(), merged=())
+    assert SliceDone.from_json(none.to_json(), "1/3.ok") == none
+
+
+@pytest.mark.parametrize(("record", "read"), [(GONE, _of_go), (DONE, _of_slice)])
+def test_a_known_field_that_is_absent_or_of_another_type_is_an_error(
+    record: Go | SliceDone, read: Callable[[Storage, bytes], object], tmp_path: Path
+) -> None:
+    """It names the file, and what ends the state; the record as it is reads."""
+    fields = json.loads(record.to_json())
+    lenient = {"output"}  # see `output_from_json`
+    optional = {"ranges", "uncommitted", "merged", "oldest", "passed", *lenient}  # not known to earlier releases
+    nullable = {"completion_time", "base_instant", "base_file", "staged", "final"}
+    assert read(LocalStorage(str(tmp_path / "whole")), json.dumps(fields).encode()) == record
+    broken = [{k: v for k, v in fields.items() if k != name} for name in fields.keys() - optional]
+    broken += [{**fields, name: True} for name in fields.keys() - lenient]
+    broken += [{**fields, name: None} for name in fields.keys() - optional - nullable]
+    for number, one in enumerate(broken):
+        with pytest.raises(MalformedError) as error:
+            read(LocalStorage(str(tmp_path / str(number))), json.dumps(one).encode())
+        assert error.value.path is not None
+        assert error.value.todo
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b'{"fate": "paused", "nonce": "n"}', b'{"fate": "go"}', b"\xff\xfe"]
+)
+def test_an_unreadable_fate_names_the_command_that_ends_it(storage: Storage, data: bytes) -> None:
+    """Nothing is decided anew: not by opening, not by declaring dead."""
+    storage.put_if_absent(f"{attempt_folder(C, 1)}/{FATE}", data)
+    for do in (lambda: find_go(storage, C), lambda: declare_dead(storage, C, "x"), lambda: open_next(storage, C, "x")):
+        with pytest.raises(MalformedError, match="release TABLE INSTANT --unreadable"):
+            do()
+    assert attempts(storage, C) == (1,)
+
+
+def test_an_unreadable_fate_behind_which_an_attempt_was_opened_was_not_go(storage: Storage) -> None:
+    """Nobody opens one where a fate is `go` or missing, so the earlier one is known to be over."""
+    number = open_next(storage, C, "x")
+    write_fate(storage, C, number, dead_record("n", "x"), "n")
+    assert open_next(storage, C, "x") == 2
+    storage.overwrite(f"{attempt_folder(C, 1)}/{FATE}", b"")
+    assert [f.kind if f else None for f in read_fates(storage, C).values()] == [DEAD, None]
+    assert find_go(storage, C) is None
+    assert declare_dead(storage, C, "x") == [2]
+    assert open_next(storage, C, "x") == 3
+    with pytest.raises(ConflictError):
+        open_next(storage, C, "x")
+    assert {DEAD, VOID, GO} >= {f.kind for f in read_fates(storage, C).values() if f is not None}
+
+
+def test_a_finished_slice_whose_record_is_unreadable_is_not_finished(storage: Storage) -> None:
+    """It is merged again; the others are adopted."""
+    folder = attempt_folder(C, 1)
+    storage.put_if_absent(f"{folder}/3.ok", DONE.to_json())
+    storage.put_if_absent(f"{folder}/4.ok", b"")
+    assert done_slices(storage, C, 1) == {3: DONE}
+
+
+def test_failures_of_a_later_release_count_as_any(storage: Storage) -> None:
+    """One that cannot be read parks the instant, and is released by name."""
+    failure = Failure(at_ms=5, error="StorageError", what="full", who="h:1")
+    record_failure(storage, C, failure)
+    path = f".hoodie/.phantombase/{C}/failures/1"
+    storage.overwrite(path, json.dumps(later(json.loads(storage.read(path)))).encode())
+    assert read_failures(storage, C) == (failure,)
+    storage.overwrite(path, b"")
+    (unreadable,) = read_failures(storage, C)
+    assert unreadable.park
+    assert "release TABLE INSTANT" in unreadable.what
+    assert release_failures(storage, C) == 1
+
+
+def test_claims_and_heartbeats_of_a_later_release_show_who_works() -> None:
+    """Their notes too."""
+    claim = Claim.of_this_process(C, "me")
+    assert Claim.from_json(json.dumps(later(json.loads(claim.to_json()))).encode(), C) == claim
+    assert Claim.from_json(b"[]", C).holder == "unknown"
+
+
+def test_heartbeats_of_a_later_release_show_who_works(storage: Storage) -> None:
+    """Process and note are known."""
+    me, note = Process.current(), WorkNote(attempt=2, since_ms=3)
+    fields = {"boot": me.boot, "host": me.host, "pid": me.pid, "started": me.started, "note": note.to_note(), "new": 1}
+    storage.put_if_absent(heartbeat_path(C), b"phantombase\n" + json.dumps(later(fields)).encode())
+    beat = read_heartbeat(storage, C)
+    assert beat is not None
+    assert beat.owner == me
+    assert WorkNote.from_note(beat.note) == note
+
+
+def test_a_note_of_an_earlier_release() -> None:
+    """It did not say whether it waits."""
+    note = WorkNote(attempt=2, since_ms=3).to_note()
+    del note["waiting"]
+    assert WorkNote.from_note(note) == WorkNote(attempt=2, since_ms=3)

@@ -1,0 +1,153 @@
+"""Row hashes: fixed for ever, blind to how Arrow holds a value, and different where rows differ."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phantombase.timeline.arrow.row_hash import row_hashes
+from phantombase.timeline.merge.identity import Identity, identity_columns, identity_hashes, identity_sum
+from phantombase.timeline.merge.rule import NO_CHANGES
+
+COLUMNS: dict[str, pa.Array] = {
+    "text": pa.array(["", "a", "a\0", None, "exactly8", "nine byte", "ä" * 40]),
+    "bytes": pa.array([b"", b"a", b"b", None, b"\0", b"\0\0", b"12345678"]),
+    "int": pa.array([0, 1, -1, None, 5, 6, 7], pa.int32()),
+    "long": pa.array([0, 1, -1, None, 2**62, 6, 7], pa.int64()),
+    "double": pa.array([0.0, -0.0, 1.5, None, float("inf"), 1e-300, float("nan")]),
+    "bool": pa.array([True, False, None, True, False, None, True]),
+    "date": pa.array([date(2024, 1, d) for d in range(1, 7)] + [None]),
+    "time": pa.array([datetime(2024, 1, d, tzinfo=UTC) for d in range(1, 7)] + [None], pa.timestamp("us", "UTC")),
+    "decimal": pa.array([Decimal(i) for i in range(6)] + [None], pa.decimal128(20, 2)),
+    "fixed": pa.array([b"aa", b"ab", None, b"ba", b"bb", b"bc", b"bd"], pa.binary(2)),
+    "list": pa.array([[], [1], [1, 2], [2, 1], None, [None], [1, None]], pa.list_(pa.int64())),
+    "map": pa.array(
+        [[], [("a", 1)], [("b", 1)], None, [("a", None)], [("a", 1), ("b", 2)], [("b", 2), ("a", 1)]],
+        pa.map_(pa.string(), pa.int64()),
+    ),
+    "record": pa.array(
+        [{"x": 1, "y": ["a"]}, {"x": 1, "y": ["b"]}, {"x": None}, None, {"x": 2, "y": []}, {"x": 2}, {"x": 3}],
+        pa.struct([("x", pa.int64()), ("y", pa.list_(pa.string()))]),
+    ),
+}
+
+
+def hashes_of(*columns: pa.Array) -> list[int]:
+    return [int(h) for h in row_hashes(columns, len(columns[0]))]
+
+
+def test_the_hash_never_changes() -> None:
+    """Ledgers of years ago are compared with it: these numbers are part of the format."""
+    assert hashes_of(pa.array(["", "key", "a key of 17 bytes", None])) == [
+        0x71CAC37448049CE4,
+        0x358DB91A6CE299E7,
+        0xCCC94279F4A86976,
+        0x952F14F1E8DDC491,
+    ]
+    assert hashes_of(pa.array([1, None], pa.int64()), pa.array(["x", "y"])) == [0xEF411FD5316BB12D, 0xE700FB0BA3982863]
+    assert len(set(hashes_of(pa.array(["", "\x03", "\x01\0"])))) == 3  # short ones that met once
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_different_values_differ(name: str) -> None:
+    """Null, empty and every value have hashes of their own."""
+    column = COLUMNS[name]
+    distinct = len({repr(v) for v in column.to_pylist()})
+    assert len(set(hashes_of(column))) == distinct
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_slice_hashes_like_its_values(name: str) -> None:
+    """Offsets into shared buffers play no part, nor do chunks."""
+    column = COLUMNS[name]
+    whole = hashes_of(column)
+    assert hashes_of(column.slice(2, 4)) == whole[2:6]
+    chunked = pa.chunked_array([column.slice(0, 3), column.slice(3)])
+    assert [int(h) for h in row_hashes([chunked], len(column))] == whole
+
+
+def test_how_text_is_held_plays_no_part() -> None:
+    """Large offsets, dictionaries."""
+    text = COLUMNS["text"]
+    assert hashes_of(text) == hashes_of(text.cast(pa.large_string())) == hashes_of(text.dictionary_encode())
+
+
+def test_the_place_of_a_value_counts() -> None:
+    """The same values in other columns are another row."""
+    a, b = pa.array(["a", "b"]), pa.array(["b", "a"])
+    first, second = hashes_of(a, b)
+    assert first != second
+
+
+@given(st.lists(st.text(max_size=20), unique=True, max_size=40))
+def test_texts_do_not_collide(texts: list[str]) -> None:
+    """64 bits: a collision among a few texts would be a fault of the function."""
+    assert len(set(hashes_of(pa.array(texts, pa.string())))) == len(texts)
+
+
+def test_one_bit_moves_half_of_all_bits() -> None:
+    """Sums of hashes only tell rows apart if hashes of like rows are unlike."""
+    numbers = pa.array(np.arange(4096), pa.int64())
+    hashes = np.array(hashes_of(numbers), np.uint64)
+    flipped = np.bitwise_count(hashes[1:] ^ hashes[:-1])
+    assert 31 < flipped.mean() < 33
+
+
+META = {"_hoodie_commit_time": "1", "_hoodie_commit_seqno": "1_0_1", "_hoodie_record_key": "k", "v": 1}
+
+
+def table_of(*rows: dict[str, Any]) -> pa.Table:
+    return pa.Table.from_pylist([{**META, **r} for r in rows])
+
+
+def test_a_row_is_known_by_key_time_and_number() -> None:
+    """Where a table has meta columns the others need not be read."""
+    assert identity_columns(table_of({}).schema) == [
+        "_hoodie_record_key",
+        "_hoodie_commit_time",
+        "_hoodie_commit_seqno",
+    ]
+    same, other = table_of({"v": 2}), table_of({"_hoodie_commit_seqno": "1_0_2"})
+    assert identity_sum([table_of({})]) == identity_sum([same]) != identity_sum([other])
+    assert identity_columns(pa.schema([("id", pa.int64())])) == ["id"]
+
+
+def test_a_row_under_another_key_shows() -> None:
+    """The key a row was looked up by counts, not the one it carries."""
+    rows = table_of({})
+    assert (
+        identity_hashes(rows)[0]
+        == identity_hashes(rows, pa.array(["k"]))[0]
+        != identity_hashes(rows, pa.array(["l"]))[0]
+    )
+
+
+def test_sums_travel_and_add_up() -> None:
+    """Mod 2^64, as hex in JSON."""
+    top = Identity(base=2**64 - 1, removed=1, added=2, out=0)
+    assert Identity.from_json(top.to_json()) == top
+    assert Identity.total([top, top]).base == 2**64 - 2
+    top.check("slice")
+    assert NO_CHANGES.apply(table_of({})) == table_of({})
+
+
+def test_long_values() -> None:
+    """Fixed for ever too; every byte and the order of words count, and neighbours of other lengths do not."""
+    value = bytes(i * 37 % 251 for i in range(1029))
+    (plain,) = hashes_of(pa.array([value]))
+    assert plain == LONG_HASH
+    changed = [value[:i] + bytes([value[i] ^ 1]) + value[i + 1 :] for i in range(len(value))]
+    swapped = value[8:16] + value[:8] + value[16:]
+    others = [*changed, swapped, value[:-1], value + b"\0"]
+    assert len({plain, *hashes_of(pa.array(others))}) == len(others) + 1
+    assert hashes_of(pa.array([b"", value, b"short", value * 3]))[1] == plain
+
+
+LONG_HASH = 7302228552018812408

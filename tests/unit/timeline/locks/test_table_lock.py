@@ -1,0 +1,134 @@
+"""Table locks in this process and in a file: who is kept out, and what is said when the lock cannot be had."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from phantombase.timeline.errors import LockError, UsageError
+from phantombase.timeline.locks.table_lock import FileLock, ProcessLock, TableLock, parse_lock, table_lock
+from phantombase.timeline.storage.open_storage import open_storage
+
+PROVIDERS = pytest.mark.parametrize("provider", [ProcessLock, FileLock])
+
+
+def is_free(lock: TableLock) -> bool:
+    """Whether another thread gets in at once."""
+
+    def try_it() -> bool:
+        try:
+            with lock.hold("try it"):
+                return True
+        except LockError:
+            return False
+
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(try_it).result()
+
+
+@PROVIDERS
+def test_one_section_at_a_time_under_one_name(provider: type[ProcessLock | FileLock], tmp_path: Path) -> None:
+    """Also under another value with the same name, as each run makes its own; another name is another lock."""
+    name = str(tmp_path / "lock")
+    with provider(name, 0.05).hold("hold it"):
+        assert not is_free(provider(name, 0.05))
+        assert is_free(provider(f"{name}-of-another-table", 0.05))
+    assert is_free(provider(name, 0.05))
+
+
+@PROVIDERS
+def test_a_section_that_failed_is_left(provider: type[ProcessLock | FileLock], tmp_path: Path) -> None:
+    lock = provider(str(tmp_path / "lock"), 0.05)
+    with pytest.raises(KeyError), lock.hold("fail"):
+        raise KeyError
+    assert is_free(lock)
+
+
+@PROVIDERS
+def test_not_free_in_time_is_an_error_with_the_purpose(provider: type[ProcessLock | FileLock], tmp_path: Path) -> None:
+    """The section is not entered."""
+    name = str(tmp_path / "lock")
+    entered: list[str] = []
+
+    def enter() -> None:
+        with provider(name, 0.05).hold("decide"):
+            entered.append("decide")
+
+    with provider(name).hold("hold it"), ThreadPoolExecutor(1) as other, pytest.raises(LockError, match="to decide"):
+        other.submit(enter).result(30)
+    assert entered == []
+
+
+def test_a_file_is_left_by_another_thread_than_the_one_that_entered(tmp_path: Path) -> None:
+    """As a claim is, which a daemon's worker takes and its loop may give back."""
+    lock, held = FileLock(str(tmp_path / "lock"), 0.05), ExitStack()
+    with ThreadPoolExecutor(1) as other:
+        other.submit(held.enter_context, lock.hold("work")).result()
+    assert not is_free(lock)
+    held.close()
+    assert is_free(lock)
+
+
+def test_a_file_keeps_another_process_out(tmp_path: Path) -> None:
+    """And lets it in when the holder is killed."""
+    lock = FileLock(str(tmp_path / "lock"), 0.05)
+    code = (
+        "import sys, time; from phantombase.timeline.locks.table_lock import FileLock\n"
+        "with FileLock(sys.argv[1]).hold('work'): print('in', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, lock.path], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"in\n"
+        assert not is_free(lock)
+        child.kill()
+        child.wait()
+        assert is_free(lock)
+
+
+def test_a_file_that_cannot_be_used_lets_nobody_in(tmp_path: Path) -> None:
+    """Its folder is a file, say: that is no free lock."""
+    (tmp_path / "file").touch()
+    with pytest.raises(LockError, match="cannot be used"), FileLock(str(tmp_path / "file" / "lock")).hold("try"):
+        pytest.fail("entered")
+
+
+def test_all_processes_of_a_table_have_the_same_lock(tmp_path: Path) -> None:
+    """The named one, else a file in the table that no process has to itself."""
+    path = str(tmp_path / "table")
+    storage = open_storage(path)
+    assert table_lock(storage, None) == table_lock(open_storage(f"file://{path}"), None)
+    assert str(os.getpid()) not in f"{table_lock(open_storage('/t'), None)}"
+    assert table_lock(storage, "file:/elsewhere") == FileLock("/elsewhere")
+    with table_lock(storage, None).hold("make the folder too"):
+        assert not is_free(FileLock(f"{path}/.hoodie/.phantombase/table.lock", 0.05))
+
+
+@pytest.mark.parametrize("text", ["", "file", "file:", "flie:/tmp/lock", ":/tmp/lock"])
+def test_a_provider_nobody_knows_is_refused(text: str) -> None:
+    """Taken for a file it would keep nobody out."""
+    with pytest.raises(UsageError, match="unknown lock provider"):
+        parse_lock(text)
+
+
+def test_threads_of_one_lock_are_never_inside_together() -> None:
+    inside, most = 0, 0
+    lock = ProcessLock("never together")
+
+    def work(_: int) -> None:
+        nonlocal inside, most
+        with lock.hold("count"):
+            inside += 1
+            most = max(most, inside)
+            threading.Event().wait(0.001)
+            inside -= 1
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(20)))
+    assert (inside, most) == (0, 1)

@@ -1,0 +1,184 @@
+"""HFiles: what is in them, and that damaged ones are refused by an error of ours."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phantombase.timeline.errors import MalformedError, PhantombaseError, UnsupportedError
+from phantombase.timeline.metadata_table.records.hfile import ENTRIES, open_hfile
+from tests.support.golden_tables import unzip_golden
+from tests.support.hfiles import CRC32, CRC32C, GZ, NO_CHECKSUM, NONE, Style, hblock, hfile, trailer
+from tests.support.seed import SEED
+
+ENTRY = st.tuples(st.binary(max_size=40), st.binary(max_size=80))
+STYLE = st.builds(
+    Style,
+    codec=st.sampled_from([GZ, NONE]),
+    checksum=st.sampled_from([NO_CHECKSUM, CRC32, CRC32C]),
+    block_entries=st.integers(1, 5),
+    leaves=st.booleans(),
+)
+
+
+def entries_of(data: bytes) -> list[tuple[bytes, bytes]]:
+    """All entries of a file."""
+    table = pa.Table.from_batches(open_hfile(pa.py_buffer(data), "file").batches(), ENTRIES)
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+@given(st.lists(ENTRY, max_size=30), STYLE)
+def test_what_is_written_is_read(entries: list[tuple[bytes, bytes]], style: Style) -> None:
+    """In the file's order, whatever the blocks are."""
+    assert entries_of(hfile(entries, style)) == entries
+
+
+def test_blocks_of_megabytes() -> None:
+    """Of many checksums, and many of them."""
+    entries = [(b"%06d" % i, bytes([i % 256]) * 3000) for i in range(2000)]
+    for checksum in (NO_CHECKSUM, CRC32):
+        for codec in (NONE, GZ):
+            assert entries_of(hfile(entries, Style(codec=codec, checksum=checksum, block_entries=700))) == entries
+
+
+def test_file_info() -> None:
+    """By name."""
+    info = {"schema": b'{"type": "record"}', "hfile.LASTKEY": b"\x00\x01k", "": b""}
+    file = open_hfile(pa.py_buffer(hfile([(b"k", b"v")], Style(info=info))), "file")
+    assert file.info == info
+    assert file.entry_count == 1
+
+
+def golden_hfiles(tmp_path: Path) -> Iterator[bytes]:
+    """Base files that real Hudi wrote: 0.15.0 through HBase, 1.2.0 with its own writer."""
+    for version in ("v6", "v8", "v9"):
+        table = unzip_golden(f"{version}_with_metadata_table", tmp_path / version)
+        (path,) = (table / ".hoodie/metadata/files").glob("*.hfile")
+        yield path.read_bytes()
+
+
+def test_files_of_hudi(tmp_path: Path) -> None:
+    """One entry each, of no partition yet."""
+    for data in golden_hfiles(tmp_path):
+        ((key, value),) = entries_of(data)
+        assert key == b"__all_partitions__"
+        assert value
+        assert b"HoodieMetadataRecord" in open_hfile(pa.py_buffer(data), "file").info["schema"]
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(("codec", "name"), [(0, "lzo"), (3, "snappy"), (6, "zstd"), (77, "77")])
+def test_other_compression(codec: int, name: str) -> None:
+    """By its name."""
+    with pytest.raises(UnsupportedError, match=rf"file; expected gz or none; found {name}"):
+        open_hfile(pa.py_buffer(trailer({12: codec})), "file")
+
+
+def test_no_hfile() -> None:
+    """Too short, another magic, another version."""
+    for data in (b"", bytes(100), bytes(5000), hfile([(b"k", b"v")], Style(version=2))):
+        with pytest.raises(MalformedError, match="HFile"):
+            open_hfile(pa.py_buffer(data), "file")
+
+
+def test_wrong_checksum() -> None:
+    """Without compression nothing else tells that a value is another one."""
+    sound = hfile([(b"k", b"value")], Style(codec=NONE, checksum=CRC32))
+    assert entries_of(sound) == [(b"k", b"value")]
+    with pytest.raises(MalformedError, match="wrong checksum"):
+        entries_of(sound.replace(b"value", b"volue"))
+    damaged = bytearray(hfile([(b"k", b"value" * 9)], Style(codec=GZ)))
+    damaged[struct.unpack_from(">i", damaged, 29)[0] - 8] ^= 1  # gzip's own CRC-32 of the first block
+    with pytest.raises(MalformedError, match="incorrect data check"):
+        entries_of(bytes(damaged))
+
+
+def test_blocks_that_are_missing() -> None:
+    """The trailer's count tells."""
+    style = Style(block_entries=1)
+    whole = hfile([(b"a", b"1"), (b"b", b"2")], style)
+    blocks = whole[: whole.index(b"IDXROOT2")]
+    second = blocks.index(b"DATABLK*", 1)
+    shorter = hfile([(b"a", b"1")], style)
+    info = shorter.index(b"FILEINF2")
+    with pytest.raises(MalformedError, match="another number of entries"):
+        entries_of(shorter[:-4096] + trailer({1: info, 7: 2, 9: 0, 10: 0, 12: GZ}))
+    assert second == len(shorter[: shorter.index(b"IDXROOT2")])
+
+
+def test_promises_that_do_not_fit() -> None:
+    """Sizes are looked at before there is room for them: gigabytes for a few bytes."""
+    style = Style(codec=GZ)
+    block = bytearray(hblock(b"FILEINF2", b"PBUF\x00", style))
+    block[12:16] = struct.pack(">i", (1 << 31) - 1)
+    with pytest.raises(MalformedError, match="promises more than fits"):
+        open_hfile(pa.py_buffer(bytes(block) + trailer({1: 0, 12: GZ})), "file")
+    for at in (8, 29):
+        block = bytearray(hblock(b"FILEINF2", b"PBUF\x00", style))
+        block[at : at + 4] = struct.pack(">i", (1 << 31) - 1)
+        with pytest.raises(MalformedError, match="impossible sizes"):
+            open_hfile(pa.py_buffer(bytes(block) + trailer({1: 0, 12: GZ})), "file")
+    block = bytearray(hblock(b"FILEINF2", b"PBUF\x00", Style(codec=NONE)))
+    block[12:16] = struct.pack(">i", 4)
+    with pytest.raises(MalformedError, match="another size"):
+        open_hfile(pa.py_buffer(bytes(block) + trailer({1: 0, 12: NONE})), "file")
+    content = bytes(1 << 20)  # a thousandth of it on disk, and the header says less than it holds
+    bomb = bytearray(hblock(b"FILEINF2", content, style))
+    bomb[12:16] = struct.pack(">i", 10)
+    with pytest.raises(MalformedError, match="cut off"):
+        open_hfile(pa.py_buffer(bytes(bomb) + trailer({1: 0, 12: GZ})), "file")
+
+
+@pytest.mark.parametrize(
+    ("at", "damage"),
+    [(0, b"\xff\xff\xff\xff"), (0, b"\x40\0\0\0"), (0, b"\0\0\0\0"), (4, b"\xff\xff\xff\xff"), (4, b"\x40\0\0\0"),
+     (8, b"\xff\xff"), (8, b"\x7f\xff")],
+)  # fmt: skip
+def test_impossible_entries(at: int, damage: bytes) -> None:
+    """Lengths of key, value and row that point elsewhere."""
+    data = bytearray(hfile([(b"key", b"value"), (b"more", b"values")], Style(codec=NONE)))
+    data[33 + at : 33 + at + len(damage)] = damage
+    with pytest.raises(MalformedError, match="HFile"):
+        entries_of(bytes(data))
+
+
+def test_offsets_outside_the_file() -> None:
+    """And blocks of another kind where data should be."""
+    sound = hfile([(b"k", b"v")], Style())
+    info = sound.index(b"FILEINF2")
+    for fields in (
+        {1: 1 << 62, 7: 1},
+        {1: info, 7: 1, 9: len(sound), 10: len(sound)},
+        {1: 0},
+        {1: info, 7: 1, 10: info},
+    ):
+        with pytest.raises(MalformedError):
+            entries_of(sound[:-4096] + trailer({**fields, 12: GZ}))
+
+
+def test_any_damage_is_an_error_of_ours(tmp_path: Path) -> None:
+    """Or no damage at all to what is read."""
+    dice = random.Random(SEED)
+    for data in [*golden_hfiles(tmp_path), hfile([(b"k%d" % i, b"v") for i in range(20)], Style(codec=NONE))]:
+        for _ in range(300):
+            damaged = bytearray(data)
+            for _ in range(dice.randint(1, 3)):
+                # The trailer's padding is most of the file.
+                at = dice.choice([dice.randrange(len(data) - 4096), len(data) - 4096 + dice.randrange(90)])
+                damaged[at] = dice.randrange(256)
+            cut = bytes(damaged[: dice.choice([len(data), len(data), dice.randrange(len(data))])])
+            try:
+                entries_of(cut)
+            except PhantombaseError as error:
+                assert error.path == "file", f"seed {SEED}"  # noqa: PT017
+            except Exception as error:
+                pytest.fail(f"seed {SEED}: {error!r}")

@@ -1,0 +1,242 @@
+"""`timeline validate` and `--listing`: the metadata table compared with storage, and files listed through it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from phantombase.timeline.cli.main import app
+from phantombase.timeline.errors import NotATableError, PhantombaseError, TableChangedError
+from phantombase.timeline.metadata_table import validate as validation
+from phantombase.timeline.metadata_table.validate import Difference, validate
+from phantombase.timeline.recovery.modification_times import all_files, repair_times
+from tests.support.metadata_tables import ADDED, VERSIONS, Indexed, entry
+
+MISSING, EXTRA, SIZE = "missing in the metadata table", "only in the metadata table", "other size"
+PENDING = "20261202000000000"
+
+
+@pytest.fixture(params=VERSIONS)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Indexed:
+    """A golden table of each version; unpacking it has changed the files' times, which count on version 6."""
+    found = Indexed.golden(request.param, tmp_path)
+    repair_times(found.open(), all_files(found.open()))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+def invoke(*args: str | Path) -> tuple[int, str]:
+    """Exit code and stdout."""
+    result = CliRunner().invoke(app, [str(arg) for arg in args])
+    if isinstance(result.exception, PhantombaseError):
+        raise result.exception
+    return result.exit_code, result.stdout
+
+
+def differences(table: Indexed) -> list[tuple[str, str | None, str]]:
+    """(partition, file, what), after the exit code."""
+    code, text = invoke("validate", table.path, "--json")
+    data = json.loads(text)
+    assert code == (0 if data["good"] else 1)
+    assert data["good"] is not bool(data["differences"] or data["mistimed"])
+    return [(d["partition"], d["file"], d["what"]) for d in data["differences"]]
+
+
+def base_of(table: Indexed, partition: str = "north") -> Path:
+    """A partition's base file."""
+    (path,) = (table.path / partition).glob("*.parquet")
+    return path
+
+
+def log_of(table: Indexed) -> Path:
+    """A log file."""
+    return min(p for p in (table.path / "north").glob(".*.log.*") if p.suffix != ".crc")
+
+
+# --- what differs, and what does not
+
+
+def test_good(table: Indexed) -> None:
+    """As Hudi left it."""
+    assert differences(table) == []
+    code, text = invoke("validate", table.path)
+    assert code == 0
+    assert re.fullmatch(
+        r"good: 2 partitions, 6 files; the metadata table has [46] delta commits since its last compaction\n", text
+    )
+
+
+def test_missing_in_the_metadata_table(table: Indexed) -> None:
+    """A file of a completed write."""
+    name = base_of(table).name
+    table.commit(table.avro([entry("north", {name: None})]))
+    assert differences(table) == [("north", name, MISSING)]
+
+
+def test_only_in_the_metadata_table(table: Indexed) -> None:
+    """A log file that is gone, and one that never was."""
+    gone = log_of(table)
+    gone.unlink()
+    never = f".{'f' * 36}_{ADDED}.log.1_0-0-0"
+    table.commit(table.avro([entry("north", {never: 9})]))
+    assert differences(table) == sorted([("north", gone.name, EXTRA), ("north", never, EXTRA)])
+
+
+def test_another_size(table: Indexed) -> None:
+    """Said in bytes."""
+    base = base_of(table)
+    size = base.stat().st_size
+    table.commit(table.avro([entry("north", {base.name: size + 1})]))
+    code, text = invoke("validate", table.path, "--json")
+    assert code == 1
+    assert json.loads(text)["differences"] == [
+        {"partition": "north", "file": base.name, "what": SIZE, "storage_bytes": size, "metadata_bytes": size + 1}
+    ]
+
+
+def test_partitions(table: Indexed) -> None:
+    """One that is not named although its files are; one that is named and not there."""
+    table.commit(table.avro([entry("__all_partitions__", {"north": None, "east": 0})]))
+    assert differences(table) == [("east", None, EXTRA), ("north", None, MISSING)]
+    shutil.rmtree(table.path / "south")
+    found = differences(table)
+    assert ("south", None, EXTRA) in found
+    assert len([d for d in found if d[0] == "south"]) == 4
+
+
+def test_a_whole_partition_that_it_does_not_know(table: Indexed) -> None:
+    """The partition and each of its files."""
+    files = {p.name: None for p in (table.path / "north").iterdir() if p.suffix != ".crc" and "metadata" not in p.name}
+    table.commit(table.avro([entry("__all_partitions__", {"north": None}), entry("north", files)]))
+    assert differences(table) == [("north", None, MISSING), *(("north", name, MISSING) for name in sorted(files))]
+
+
+def test_files_of_pending_writes(table: Indexed) -> None:
+    """A base file, a log file on a new file group, a new partition: nobody sees them yet."""
+    timeline = table.path / table.open().config.timeline_folder
+    (timeline / f"{PENDING}.deltacommit.requested").touch()
+    new = table.path / "east"
+    shutil.copytree(table.path / "north", new)
+    for path in new.iterdir():
+        if not path.name.startswith(".hoodie"):
+            path.unlink()
+    for folder in (new, table.path / "north"):
+        (folder / f"{'e' * 36}-0_0-0-0_{PENDING}.parquet").write_bytes(b"PAR1")
+        (folder / f".{'e' * 36}-0_{PENDING}.log.1_0-0-0").write_bytes(table.avro([], PENDING))
+    assert differences(table) == []
+
+
+def test_log_files_of_version_6(tmp_path: Path) -> None:
+    """Their names have the base file's instant: only blocks tell whose they are."""
+    table = Indexed.golden("v6", tmp_path)
+    log = log_of(table)
+    sound, block = log.read_bytes(), table.avro([], PENDING)
+    (table.path / f".hoodie/{PENDING}.deltacommit.requested").touch()
+    other = log.with_name(log.name.replace(".log.1_", ".log.7_"))
+    other.write_bytes(block)  # only the pending write's
+    log.write_bytes(sound + block)  # a committed file that it has appended to
+    assert differences(table) == []
+    log.write_bytes(sound[:-1])
+    assert differences(table) == [("north", log.name, SIZE)]
+    log.write_bytes(sound)
+    (table.path / f".hoodie/{PENDING}.deltacommit").touch()
+    assert differences(table) == [("north", other.name, MISSING)]
+
+
+def test_the_table_may_change_meanwhile(table: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A difference counts when the timeline is the same before and after; a table that never rests is an error."""
+    looks: list[int] = []
+    compare = validation._compare
+
+    def busy(*args: Any) -> Any:
+        looks.append(1)
+        if len(looks) < rests_after:
+            instant = str(int(ADDED) + 9 * len(looks))
+            table.commit(table.avro([entry("north", {f"{len(looks)}.parquet": 1})], instant), instant)
+        return compare(*args)
+
+    monkeypatch.setattr(validation, "_compare", busy)
+    rests_after = 4
+    found = validate(table.open())
+    assert (len(looks), len(found.differences)) == (4, 3)
+    assert found.differences[0] == Difference(partition="north", name="1.parquet", storage_bytes=None, metadata_bytes=1)
+    rests_after = 99
+    with pytest.raises(TableChangedError, match="every look"):
+        validate(table.open())
+
+
+# --- the commands
+
+
+def test_differences_on_a_terminal(table: Indexed) -> None:
+    """A table, a verdict, exit code 1."""
+    name = base_of(table).name
+    table.commit(table.avro([entry("north", {name: None}), entry("__all_partitions__", {"east": 0})]))
+    code, text = invoke("validate", table.path)
+    assert code == 1
+    assert re.search(rf"north +{re.escape(name)} +missing in the metadata table +\d+\.\d KiB +–", text)
+    assert re.search(r"east +– +only in the metadata table +– +–", text)
+    assert "WRONG: 3 partitions, 6 files" in text
+
+
+def test_validate_without_a_metadata_table(tmp_path: Path, table: Indexed) -> None:
+    """It is off; or said to be on and not there."""
+    shutil.rmtree(table.folder)
+    with pytest.raises(NotATableError, match="metadata"):
+        invoke("validate", table.path)
+
+
+@pytest.mark.parametrize("command", ["slices", "read"])
+def test_listing_option(table: Indexed, command: str, tmp_path: Path) -> None:
+    """Through the metadata table: what it does not name is not read."""
+    out = ["--output", str(tmp_path / "rows.parquet"), "--overwrite"] if command == "read" else []
+    args: list[str | Path] = [command, table.path, "--json", *out]
+
+    def slices(*more: str) -> int:
+        code, text = invoke(*args, *more)
+        assert code == 0
+        found = json.loads(text)["slices"]
+        return found if isinstance(found, int) else len(found)
+
+    whole = slices()
+    assert slices("--listing", "metadata") == slices("--listing", "storage") == whole
+    half = slices("--listing", "metadata", "--partition", "north")
+    assert half == slices("--partition", "north") == whole // 2
+    table.commit(table.avro([entry("__all_partitions__", {"south": None})]))
+    if table.open().layout.has_completion_times:  # on version 6 the added delta commit is no matter either
+        assert slices("--listing", "storage") == whole
+    plan = table.path / table.open().config.timeline_folder
+    for path in plan.glob("*.compaction.requested"):
+        path.unlink()  # it names files of south
+    assert slices("--listing", "metadata") == slices("--partition", "north")
+    with pytest.raises(PhantombaseError, match="no such partition"):
+        invoke(*args, "--listing", "metadata", "--partition", "south")
+
+
+def test_a_planned_partition_that_is_not_named(table: Indexed) -> None:
+    """Its rows would just not be there."""
+    table.commit(table.avro([entry("__all_partitions__", {"south": None})]))
+    with pytest.raises(PhantombaseError, match="plan names a partition that is not there"):
+        invoke("slices", table.path, "--listing", "metadata")
+
+
+def test_show(table: Indexed) -> None:
+    """How much there is to compact; an unreadable one does not hide the rest."""
+    count = 4 if table.open().config.version == 6 else 6
+    assert f"; {count} delta commits since its last compaction" in invoke("show", table.path)[1]
+    facts = json.loads(invoke("show", table.path, "--json")[1])["table"]
+    assert (facts["metadata_commits_since_compaction"], facts["metadata_problem"]) == (count, None)
+    shutil.rmtree(table.folder)
+    code, text = invoke("show", table.path)
+    assert code == 0
+    assert re.search(r"metadata table +on \(.*\); not a Hudi table", text)

@@ -1,0 +1,61 @@
+"""A storage is opened by URL in one place, and every command means the same table by the same URL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.timeline.errors import NotATableError, StorageError, UnsupportedError
+from phantombase.timeline.storage.folders import RECORDS
+from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.table.table import Table
+from tests.support.golden_tables import unzip_golden
+
+
+@pytest.mark.parametrize("url", ["{path}", "file://{path}", "{path}/", "{path}/../{name}"])
+def test_a_path_and_its_url_are_one_storage(url: str, tmp_path: Path) -> None:
+    found = open_storage(url.format(path=tmp_path, name=tmp_path.name))
+    assert found == open_storage(str(tmp_path))
+    assert found.base_path == str(tmp_path)
+
+
+def test_a_link_is_another_path_of_one_place(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "table")
+    one, other = open_storage(str(tmp_path / "table")), open_storage(str(tmp_path / "link"))
+    assert one.location == other.location
+    assert one.base_path != other.base_path
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "gs", "abfss", "hdfs", "http"])
+def test_another_scheme_is_refused_with_those_there_are(scheme: str) -> None:
+    with pytest.raises(UnsupportedError, match=rf"{scheme}://bucket/t.*expected file://.*found {scheme}://"):
+        Table.open(f"{scheme}://bucket/t")
+
+
+def test_what_is_no_folder_is_no_table(tmp_path: Path) -> None:
+    """What cannot be looked at is unknown, not absent: nobody may make a table there."""
+    (tmp_path / "file").touch()
+    for name in ("none", "file"):
+        with pytest.raises(NotATableError, match="no such folder"):
+            Table.open(str(tmp_path / name))
+    with pytest.raises(StorageError):
+        Table.open(str(tmp_path / "file" / "table"))
+
+
+@pytest.mark.parametrize("command", ["schedule", "unschedule", "release"])
+def test_commands_lock_the_table_that_a_url_names(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a folder of that name below the working directory, which would exclude nobody."""
+    path = unzip_golden("v9_pending", tmp_path)
+    instant = Table.open(str(path)).load_timeline().pending_merges[0].requested_time
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    more = {"schedule": [], "unschedule": [instant], "release": [instant, "--unreadable"]}[command]
+    CliRunner().invoke(app, [command, f"file://{path}", *more, "--sole-writer"])
+    assert list(elsewhere.iterdir()) == []
+    assert (path / RECORDS / "table.lock").exists()

@@ -1,0 +1,273 @@
+"""The table on storage: which commit's schema counts, which completed files are one instant's, and what is looked at
+again before it is believed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phantombase.timeline.errors import (
+    MalformedError,
+    MissingFileError,
+    PhantombaseError,
+    StorageError,
+    TableChangedError,
+    UnknownStateError,
+    UnsupportedError,
+)
+from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
+from phantombase.timeline.format.table_config import PROPERTIES
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.view.listing import StorageListing
+from tests.support.compaction_steps import open_table
+from tests.support.failing_storage import Call, HookedStorage
+from tests.support.golden_tables import unzip_golden
+
+VERSIONS = pytest.mark.parametrize("version", [6, 9])
+LATE = "2099010100000000"
+
+
+def commit(
+    table: Table, last: int, operation: str, action: str = "deltacommit", completion: int = 9, **extra: str
+) -> str:
+    """Completes an instant behind all others, LATE and a digit; its file."""
+    time = f"{LATE}{last}"
+    name = f"{time}_{LATE}{completion}.{action}" if table.layout.has_completion_times else f"{time}.{action}"
+    metadata = CommitMetadata(operation_type=operation, compacted=operation == "COMPACT", extra_metadata=extra)
+    path = f"{table.config.timeline_folder}/{name}"
+    assert table.storage.put_if_absent(path, encode(metadata, table.layout.encoding))
+    return path
+
+
+def a_schema(name: str) -> str:
+    """An Avro schema of that name."""
+    return f'{{"type":"record","name":"{name}","fields":[{{"name":"id","type":"string"}}]}}'
+
+
+def schema_name(table: Table) -> str:
+    """Of the table's schema now."""
+    text = table.schema_text(table.load_timeline())
+    return next((n for n in ("written", "repeated", "later") if f'"{n}"' in text), "another")
+
+
+@pytest.fixture
+def table(version: int, tmp_path: Path) -> Table:
+    """A table of that version."""
+    return open_table(unzip_golden(f"v{version}_plain", tmp_path))
+
+
+# --- schema ---------------------------------------------------------------------------------------------------------
+
+
+@VERSIONS
+def test_the_schema_is_that_of_the_newest_write(table: Table) -> None:
+    """A table service repeats an older one; a commit without a schema says nothing."""
+    commit(table, 1, "UPSERT", schema=a_schema("written"))
+    assert schema_name(table) == "written"
+    commit(table, 2, "COMPACT", "commit", schema=a_schema("repeated"))
+    commit(table, 3, "UPSERT", schema="")
+    assert schema_name(table) == "written"
+    commit(table, 4, "INSERT", schema=a_schema("later"))
+    assert schema_name(table) == "later"
+
+
+@VERSIONS
+def test_where_only_services_are_left_theirs_is_the_schema(table: Table) -> None:
+    """The newest of them; then that of CREATE TABLE; without any the table has none."""
+    folder = Path(table.storage.base_path) / table.config.timeline_folder
+    for file in folder.glob("*commit*"):
+        file.unlink()
+    with pytest.raises(MalformedError, match="no commit of the table records its schema"):
+        table.schema_text(table.load_timeline())
+    commit(table, 1, "CLUSTER", "commit", schema=a_schema("repeated"))
+    commit(table, 2, "COMPACT", "commit", schema=a_schema("later"))
+    assert schema_name(table) == "later"
+
+
+@VERSIONS
+def test_a_schema_that_was_evolved_on_read_is_refused(table: Table) -> None:
+    """Columns may have other names in older files: by name they would read as nulls."""
+    commit(table, 1, "UPSERT", schema=a_schema("written"), latest_schema="{}")
+    with pytest.raises(UnsupportedError, match="schema evolution"):
+        table.schema_text(table.load_timeline())
+
+
+# --- completed files ------------------------------------------------------------------------------------------------
+
+
+def test_an_instant_that_was_completed_twice_has_two_commits(tmp_path: Path) -> None:
+    """Each completed name has its own completion time: one of them would hide the other's files."""
+    table = open_table(unzip_golden("v9_plain", tmp_path))
+    before = len(table.files.completed_commits())
+    commit(table, 1, "COMPACT", "commit", completion=5)
+    commit(table, 1, "COMPACT", "commit", completion=6)
+    commit(table, 2, "LOG_COMPACT", completion=7)
+    commit(table, 3, "UPSERT")
+    storage = table.storage
+    assert storage.put_if_absent(f"{table.config.timeline_folder}/{LATE}4.deltacommit.requested", b"")
+    assert [i.completion_time for i in table.files.completed_commits(f"{LATE}1")] == [f"{LATE}5", f"{LATE}6"]
+    assert [i.action for i in table.files.completed_commits(f"{LATE}2")] == ["deltacommit"]
+    assert table.files.completed_commits(f"{LATE}4") == []
+    assert len(table.files.completed_commits()) == before + 2
+
+
+@VERSIONS
+def test_a_commit_that_is_just_being_written_is_read_again(
+    table: Table, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hudi writes in place: empty and half ones are not yet whole. One that stays so is an error, not an empty one."""
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    path, torn = commit(table, 1, "UPSERT", schema=a_schema("written")), [0, 40]
+
+    def being_written(call: Call) -> Any:
+        return call.do()[: torn.pop(0)] if call.path == path and torn else call.do()
+
+    hooked = open_table(Path(table.storage.base_path), HookedStorage(table.storage, being_written))
+    instant = hooked.load_timeline().completed_writes[f"{LATE}1"]
+    assert hooked.commit_metadata(instant).operation_type == "UPSERT"
+    torn.extend([40] * 100)
+    with pytest.raises(MalformedError):
+        hooked.commit_metadata(instant)
+
+
+@pytest.fixture
+def new_york() -> Iterator[None]:
+    """This process's zone, five hours behind UTC in winter."""
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = "America/New_York"
+    time.tzset()
+    yield
+    del os.environ["TZ"]
+    if before is not None:
+        os.environ["TZ"] = before
+    time.tzset()
+
+
+@pytest.mark.usefixtures("new_york")
+@pytest.mark.parametrize(("zone", "hour"), [("UTC", "08"), ("LOCAL", "03")])
+def test_a_completed_file_without_a_completion_time_completed_when_it_was_made(
+    zone: str, hour: str, tmp_path: Path
+) -> None:
+    """From before the upgrade to version 8; in the zone of the table's instants."""
+    path = unzip_golden("v9_plain", tmp_path)
+    properties = path / PROPERTIES
+    properties.write_bytes(properties.read_bytes() + f"\nhoodie.table.timeline.timezone={zone}\n".encode())
+    old = path / ".hoodie" / "timeline" / "20260101000000000.deltacommit"
+    old.write_bytes(b"{}")
+    os.utime(old, (1_800_000_000, 1_800_000_000))
+    timeline = open_table(path).load_timeline()
+    assert timeline.completion_time("20260101000000000") == f"20270115{hour}0000000"
+
+
+# --- views ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_only_the_archive_can_tell_is_never_guessed(tmp_path: Path) -> None:
+    """A log of an archived write belongs to a slice by its completion time; an unreadable archive is no "no"."""
+    path = unzip_golden("v9_archived", tmp_path)
+    table = open_table(path)
+    partition = table.partitions()[0]
+    timeline = table.load_timeline()
+    facts = table.load_facts(timeline)
+    whole = table.load_view().groups
+    assert table.views.partition_groups(partition, timeline, facts) == tuple(
+        g for g in whole if g.partition == partition
+    )
+    file_id = next(path.glob(f"{partition}/*.parquet")).name.partition("_")[0]
+    (path / partition / f".{file_id}_20200101000000000.log.1_1-2-3").touch()
+    (path / table.config.history_folder / "_version_").write_text("77")
+    for look in (table.load_view, lambda: table.views.partition_groups(partition, timeline, facts)):
+        with pytest.raises(UnknownStateError):
+            look()
+
+
+@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+def test_settings_that_change_during_a_look_end_it(name: str, tmp_path: Path) -> None:
+    """An upgrade renames the timeline: what was listed may be half of it."""
+    path = unzip_golden(name, tmp_path)
+    properties = path / PROPERTIES
+
+    def upgraded(call: Call) -> Any:
+        if call.name == "list" and call.path == "north":
+            properties.write_bytes(properties.read_bytes() + b"\nhoodie.some.setting=other\n")
+        return call.do()
+
+    with pytest.raises(TableChangedError, match="settings changed"):
+        open_table(path, HookedStorage(LocalStorage(str(path)), upgraded)).load_view()
+
+
+@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+def test_a_file_group_in_two_plans_is_an_error(name: str, tmp_path: Path) -> None:
+    """Its logs would be on two slices to be; none of the two is right."""
+    path = unzip_golden(name, tmp_path)
+    table = open_table(path)
+    folder = path / table.config.timeline_folder
+    (plan,) = folder.glob("*.compaction.requested")
+    shutil.copy(plan, folder / f"{LATE}1.compaction.requested")
+    with pytest.raises(MalformedError, match="two pending compaction plans"):
+        table.load_view()
+
+
+@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+def test_a_partition_of_a_plan_that_was_not_listed_is_an_error(name: str, tmp_path: Path) -> None:
+    """A folder whose metadata file is gone is no partition to a listing; its rows are there all the same."""
+    path = unzip_golden(name, tmp_path)
+    for file in (path / "north").glob(".hoodie_partition_metadata*"):
+        file.unlink()
+    with pytest.raises(MissingFileError, match="names a partition that is not there"):
+        open_table(path).load_view()
+
+
+def test_a_reloaded_table_lists_as_before(tmp_path: Path) -> None:
+    """Where views come from is the caller's choice, and not a setting of the table."""
+
+    class OwnListing(StorageListing):
+        pass
+
+    own = OwnListing()
+    table = replace(open_table(unzip_golden("v9_plain", tmp_path)), listing=own)
+    assert table.reload().listing is own
+
+
+# --- reading again --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [MissingFileError("gone"), TableChangedError("upgraded")])
+def test_what_was_gone_is_read_again_a_few_times(error: PhantombaseError) -> None:
+    tries: list[int] = []
+
+    def load(failures: int) -> Callable[[], str]:
+        def once() -> str:
+            tries.append(1)
+            if len(tries) <= failures:
+                raise error
+            return "read"
+
+        tries.clear()
+        return once
+
+    assert consistent(load(4)) == "read"
+    with pytest.raises(type(error)):
+        consistent(load(5))
+    assert len(tries) == 5
+
+
+def test_other_errors_are_not_tried_again() -> None:
+    """A disk that fails says so once."""
+    tries: list[int] = []
+
+    def load() -> None:
+        tries.append(1)
+        raise StorageError("failed")
+
+    with pytest.raises(StorageError):
+        consistent(load)
+    assert len(tries) == 1

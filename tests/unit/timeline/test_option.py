@@ -1,0 +1,129 @@
+"""Options that never end, or cannot be meant, are refused by name before anything is done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from phantombase.compactor_daemon.cli.option_flags import Only, offers
+from phantombase.compactor_daemon.cli.parameters import ATTEMPT, EXECUTE, OUTPUT
+from phantombase.compactor_daemon.daemon.dispatch import Rules
+from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, print_bytes
+from phantombase.compactor_daemon.state.failures import Failure, RetryOptions, Waits, readiness
+from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.locks.heartbeat import EXPIRY_S
+from phantombase.timeline.parquet.output_options import Codec, OutputOptions, parse_bytes
+from phantombase.writer_hooks.options import CompactionOptions, WriteOptions
+
+NEVER = (math.inf, math.nan)
+
+
+def _zookeeper(**given: Any) -> ZooKeeperOptions:
+    return ZooKeeperOptions(hosts="a:1", **given)
+
+
+REFUSED: list[tuple[Callable[..., Any], str, tuple[float, ...]]] = [
+    (WriteOptions, "retries", (-1, math.nan)),
+    (WriteOptions, "buckets", (0, -1)),
+    (WriteOptions, "slots", (0, -1)),
+    (WriteOptions, "file_bytes", (0, -1)),
+    (WriteOptions, "small_file_bytes", (-1,)),
+    (WriteOptions, "batch_bytes", (0,)),
+    (WriteOptions, "heartbeat_s", (0, -1, 120, *NEVER)),
+    (WriteOptions, "heartbeat_expiry_s", (0, 30, 29, *NEVER)),
+    (CompactionOptions, "limit_s", (-1, *NEVER)),
+    (RetryOptions, "retries", (-1,)),
+    (RetryOptions, "backoff_s", (0, -1, 3601, *NEVER)),
+    (RetryOptions, "backoff_max_s", (0, 9, *NEVER)),
+    (AttemptOptions, "foreign_grace_s", (-1, *NEVER)),
+    (AttemptOptions, "foreign_look_s", (-1, *NEVER)),
+    (AttemptOptions, "heartbeat_s", (0, 120, *NEVER)),
+    (AttemptOptions, "heartbeat_expiry_s", (0, 30, *NEVER)),
+    (AttemptOptions, "barrier_s", (-1, *NEVER)),
+    (AttemptOptions, "barrier_poll_s", (-1, *NEVER)),
+    (AttemptOptions, "claim_wait_s", (-1, *NEVER)),
+    (AttemptOptions, "redo_max", (0,)),
+    (OutputOptions, "row_group_rows", (0,)),
+    (OutputOptions, "batch_rows", (0,)),
+    (OutputOptions, "memory_limit", (0,)),
+    (ExecuteOptions, "threads", (0, -1)),
+    (Rules, "max_concurrent", (0,)),
+    (Rules, "poll_s", (0, *NEVER)),
+    (Rules, "sweep_s", (0, *NEVER)),
+    (_zookeeper, "session_timeout_s", (0, *NEVER)),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "value"), [(make, name, value) for make, name, values in REFUSED for value in values]
+)
+def test_what_never_ends_or_cannot_be_meant_is_refused(make: Callable[..., Any], name: str, value: float) -> None:
+    """The error names the option, and what was found."""
+    with pytest.raises(UsageError) as error:
+        make(**{name: value})
+    assert name.replace("_", "-") in error.value.what
+    assert f"{value:g}" in (error.value.found or "")
+
+
+def test_a_heartbeat_slower_than_hudi_waits_is_refused_whatever_we_wait() -> None:
+    """Hudi's writers do not know our expiry: they would roll the write back."""
+    with pytest.raises(UsageError, match="heartbeat-s"):
+        WriteOptions(heartbeat_s=EXPIRY_S, heartbeat_expiry_s=10 * EXPIRY_S)
+
+
+def test_the_wait_after_a_thousand_failures_is_the_longest_one() -> None:
+    """Doubling ends before a float does."""
+    failed = [Failure(at_ms=0, error="X", what="x", who="")] * 2000
+    assert readiness(failed, 0, RetryOptions(retries=3000)) == Waits(3_600_000)
+
+
+@offers
+def _command(
+    output: OutputOptions = OUTPUT,
+    attempt: Annotated[AttemptOptions, Only("claim_wait_s")] = ATTEMPT,
+    execute: Annotated[ExecuteOptions, Only("threads", "spark_conf")] = EXECUTE,
+) -> None:
+    _received.append((output, attempt, execute))
+
+
+_received: list[tuple[OutputOptions, AttemptOptions, ExecuteOptions]] = []
+
+
+def _invoke(*arguments: str) -> tuple[OutputOptions, AttemptOptions, ExecuteOptions]:
+    app = typer.Typer()
+    app.command()(_command)
+    result = CliRunner().invoke(app, arguments)
+    if result.exception is not None:
+        raise result.exception
+    return _received[-1]
+
+
+def test_a_command_gets_the_options_of_several_dataclasses() -> None:
+    """Each as a dataclass, what is not given by default; Hudi's names stand for the same options."""
+    assert _invoke() == (OUTPUT, ATTEMPT, EXECUTE)
+    typed = _invoke(
+        *["--memory-limit", "64m", "--codec", "gzip", "--wait", "3", "--threads", "2", "--spark-conf", "spark.a=b=c"]
+    )
+    output = OutputOptions(codec=Codec.GZIP, memory_limit=64 << 20)
+    execute = ExecuteOptions(threads=2, spark_conf=(("spark.a", "b=c"),))
+    assert typed == (output, AttemptOptions(claim_wait_s=3.0), execute)
+    assert _invoke("--conf", "hoodie.parquet.compression.codec=gzip", "--memory-limit", "64m")[0] == output
+
+
+def test_an_option_given_twice_with_different_values_is_refused() -> None:
+    """Under its own name and under Hudi's."""
+    with pytest.raises(UsageError, match="given twice"):
+        _invoke("--codec", "zstd", "--conf", "hoodie.parquet.compression.codec=gzip")
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 1 << 10, 1536, 64 << 20, 1 << 30, 3 << 40])
+def test_a_size_is_shown_as_it_may_be_typed(size: int) -> None:
+    """In the largest unit that gives a whole number."""
+    assert parse_bytes(print_bytes(size)) == size
+    assert print_bytes(64 << 20) == "64m"

@@ -1,0 +1,379 @@
+"""Writes through the public API, in this process, against a model in plain Python."""
+
+from __future__ import annotations
+
+import io
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from phantombase import Writer, writer
+from phantombase.timeline.avro.container import write_record
+from phantombase.timeline.errors import ConflictError, LockError, UnsupportedError, UsageError
+from phantombase.timeline.log.encode import LogFormat
+from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.merge.spill import LogSpill
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.commit.place_files import place_all
+from phantombase.writer_hooks.commit.stream_batches import StreamBatch
+from phantombase.writer_hooks.options import Operation
+from phantombase.writer_hooks.write import write as write_module
+from tests.support.golden_tables import golden_metadata, unzip_golden
+
+SCHEMA = pa.schema(
+    [("id", pa.string()), ("day", pa.string()), ("ts", pa.int64()), ("fare", pa.float64()), ("gone", pa.bool_())]
+).set(4, pa.field("_hoodie_is_deleted", pa.bool_()))
+DAYS = ("mon", "tue", "wed")
+
+
+def rows(*given: tuple[int, int, float], deleted: bool | None = None) -> pa.Table:
+    """(number, ts, fare) as rows; a number's day never changes."""
+    made = [(f"k{n:04d}", DAYS[n % 3], ts, fare, deleted) for n, ts, fare in given]
+    return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in made], SCHEMA)
+
+
+def read(path: Path) -> dict[str, float]:
+    """Key to fare; a key twice is an error."""
+    table = read_table(Table.open(str(path)))
+    keys = table.column("id").to_pylist()
+    assert len(set(keys)) == len(keys), "doubled rows"
+    assert table.column("_hoodie_record_key").to_pylist() == keys
+    return dict(zip(keys, table.column("fare").to_pylist(), strict=True))
+
+
+def trips(table: pa.Table, version: int, buckets: int | None = None) -> Writer:
+    """A write of a table with event time."""
+    described = writer(table).table("trips", version=version).key("id").partition("day").ordering("ts")
+    return described.buckets(buckets) if buckets else described
+
+
+@dataclass
+class Model:
+    """What the table must read: number -> (ts, fare); a delete by key forgets its time, one by mark keeps it."""
+
+    live: dict[str, tuple[int, float]] = field(default_factory=dict)
+
+    def upsert(self, table: pa.Table) -> None:
+        best: dict[str, dict[str, Any]] = {}
+        for row in table.to_pylist():
+            if row["id"] not in best or row["ts"] >= best[row["id"]]["ts"]:
+                best[row["id"]] = row
+        for key, row in best.items():
+            if key in self.live and row["ts"] < self.live[key][0]:
+                continue
+            if row["_hoodie_is_deleted"]:
+                self.live.pop(key, None)
+            else:
+                self.live[key] = (row["ts"], row["fare"])
+
+    def delete(self, table: pa.Table) -> None:
+        for key in table.column("id").to_pylist():
+            self.live.pop(key, None)
+
+    def fares(self) -> dict[str, float]:
+        return {key: fare for key, (_, fare) in self.live.items()}
+
+
+@pytest.mark.parametrize("log_format", list(LogFormat), ids=lambda f: f.value)
+@pytest.mark.parametrize("buckets", [None, 4], ids=["key index", "buckets"])
+@pytest.mark.parametrize("version", [6, 8, 9])
+def test_a_table_is_made_and_written(version: int, buckets: int | None, log_format: LogFormat, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+
+    def write(table: pa.Table) -> Writer:
+        return trips(table, version, buckets).option(log_format=log_format)
+
+    first = write(rows(*((n, 10, 1.0) for n in range(60)))).upsert(str(path))
+    assert (first.inserts, first.deletes) == (60, 0)
+    assert len(read(path)) == 60
+    write(rows((1, 11, 2.0), (2, 9, 2.0), (100, 10, 2.0), (1, 10, 3.0))).upsert(str(path))
+    after = read(path)
+    assert (after["k0001"], after["k0002"], after["k0100"], len(after)) == (2.0, 1.0, 2.0, 61)
+    write(rows((1, 0, 0.0), (999, 0, 0.0)).select(["id", "day"])).delete(str(path))
+    assert "k0001" not in read(path)
+    write(rows((2, 12, 0.0), (998, 12, 0.0), deleted=True)).upsert(str(path))
+    assert set(read(path)) == {f"k{n:04d}" for n in (*range(60), 100)} - {"k0001", "k0002"}
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("buckets", [None, 3], ids=["key index", "buckets"])
+@pytest.mark.parametrize("version", [6, 9])
+def test_random_batches_read_as_the_model_says(version: int, buckets: int | None, seed: int, tmp_path: Path) -> None:
+    """Times only rise from batch to batch, where merging before and after a compaction is the same thing."""
+    pick, path, model = random.Random(seed), tmp_path / "trips", Model()
+    for step in range(12):
+        numbers = [pick.randrange(80) for _ in range(pick.randint(1, 40))]
+        batch = rows(
+            *((n, step * 10 + pick.randrange(10), pick.random()) for n in numbers), deleted=pick.random() < 0.2
+        )
+        small = trips(batch, version, buckets).option(small_file_bytes=pick.choice((0, 100 << 20)))
+        if step and pick.random() < 0.2:
+            small.delete(str(path))
+            model.delete(batch)
+        else:
+            small.upsert(str(path))
+            model.upsert(batch)
+        assert read(path) == model.fares(), f"seed {seed}, step {step}"
+
+
+def test_an_existing_table_needs_nothing_said(tmp_path: Path) -> None:
+    path = str(tmp_path / "trips")
+    trips(rows((1, 1, 1.0)), 9).upsert(path)
+    writer(rows((1, 2, 2.0))).upsert(path)
+    assert read(tmp_path / "trips") == {"k0001": 2.0}
+    with pytest.raises(UsageError, match=r"another table is at this path.*record key fields"):
+        writer(rows((1, 2, 2.0))).key("fare").upsert(path)
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_partitions_may_begin_with_a_dot(version: int, tmp_path: Path) -> None:
+    """Hudi looks into every folder but its own."""
+    path = tmp_path / "trips"
+    days = pa.array([".x", ".hoodie_x", ".y/z"])
+    for ts in (1, 2):
+        batch = rows(*((n, ts, float(ts)) for n in range(3))).set_column(1, "day", days)
+        done = trips(batch, version).option(small_file_bytes=0).compact_inline(max_delta_commits=1).upsert(str(path))
+    assert done.updates == 3
+    assert done.after.compacted
+    assert read(path) == {f"k000{n}": 2.0 for n in range(3)}
+
+
+def test_duplicates_of_an_insert_stay(tmp_path: Path) -> None:
+    path = str(tmp_path / "trips")
+    trips(rows((1, 1, 1.0), (1, 2, 2.0)), 9).insert(path)
+    trips(rows((1, 1, 3.0)), 9).insert(path)
+    trips(rows((1, 1, 4.0)), 9).bulk_insert(path)
+    assert sorted(read_table(Table.open(path)).column("fare").to_pylist()) == [1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_inserted_rows_that_ask_for_their_deletion_are_left_out(version: int, tmp_path: Path) -> None:
+    """In new files and in small ones alike, as in Hudi."""
+    path = str(tmp_path / "trips")
+    for numbers in ((1, 4), (7, 10)):
+        kept, gone = ((n, 1, 1.0) for n in numbers)
+        marked = pa.concat_tables([rows(kept), rows(gone, deleted=True)])
+        assert trips(marked, version).insert(path).inserts == 1
+    assert set(read(tmp_path / "trips")) == {"k0001", "k0007"}
+
+
+@pytest.mark.parametrize("version", [6, 8, 9])
+def test_every_write_says_what_the_table_does_not_store_of_its_partition_times(version: int, tmp_path: Path) -> None:
+    path = str(tmp_path / "trips")
+    table = pa.table({"id": ["a", "b"], "at": [0, 40 * 86_400]})
+    times = {"timestamp_type": "UNIX_TIMESTAMP", "output_dateformat": "yyyy-MM", "timezone": "UTC"}
+    described = writer(table).table("trips", version=version).key("id").partition("at")
+    for _ in range(2):
+        described.key_generator("TIMESTAMP", **times).upsert(path)
+    assert sorted(read_table(Table.open(path)).column("_hoodie_partition_path").to_pylist()) == ["1970-01", "1970-02"]
+    if version == 6:
+        with pytest.raises(UsageError, match=r"timestamp\.type"):
+            writer(table).upsert(path)
+    else:
+        writer(table).upsert(path)
+
+
+@pytest.mark.parametrize("name", ["v6_virtual_keys", "v9_virtual_keys"])
+def test_virtual_keys_are_refused(name: str, tmp_path: Path) -> None:
+    path = unzip_golden(name, tmp_path)
+    held = read_table(Table.open(str(path)))
+    with pytest.raises(UnsupportedError, match="virtual keys"):
+        writer(held).upsert(str(path))
+
+
+@pytest.mark.parametrize("small_file_bytes", [0, 100 << 20], ids=["new files", "small files"])
+def test_an_insert_that_combines_keeps_one_row_a_key_of_its_batch(small_file_bytes: int, tmp_path: Path) -> None:
+    """And does not look at the table's rows, as in Hudi."""
+    path = str(tmp_path / "trips")
+    trips(rows((1, 1, 1.0)), 9).insert(path)
+    doubled = trips(rows((1, 3, 3.0), (1, 2, 2.0), (4, 2, 2.0), (4, 2, 4.0)), 9)
+    doubled = doubled.option(combine=True, small_file_bytes=small_file_bytes, batch_bytes=1)
+    doubled.insert(path)
+    assert sorted(read_table(Table.open(path)).column("fare").to_pylist()) == [1.0, 3.0, 4.0]
+    doubled.bulk_insert(path)
+    assert sorted(read_table(Table.open(path)).column("fare").to_pylist()) == [1.0, 3.0, 3.0, 4.0, 4.0]
+
+
+def test_an_upsert_without_combining_still_updates_small_files(tmp_path: Path) -> None:
+    """A file that is written anew has one row a key, as in Hudi."""
+    path = str(tmp_path / "trips")
+    trips(rows((1, 1, 1.0), (4, 1, 1.0)), 9).insert(path)
+    marked = rows((10, 3, 3.0), deleted=True)
+    batch = pa.concat_tables([rows((1, 2, 2.0), (7, 2, 2.0)), marked, rows((10, 2, 2.0))])
+    trips(batch, 9).option(combine=False).upsert(path)
+    assert read(tmp_path / "trips") == {"k0001": 2.0, "k0004": 1.0, "k0007": 2.0}
+
+
+def test_small_files_take_inserts(tmp_path: Path) -> None:
+    path = str(tmp_path / "trips")
+    trips(rows(*((3 * n, 1, 1.0) for n in range(10))), 9).upsert(path)
+    second = trips(rows(*((3 * n, 1, 2.0) for n in range(5, 20))), 9).upsert(path)
+    assert (second.files, second.inserts, second.updates) == (1, 10, 5)
+    groups = Table.open(path).load_view().groups
+    assert [len(g.slices) for g in groups] == [2]
+    assert len(read(tmp_path / "trips")) == 20
+
+
+def test_modes_of_compaction(tmp_path: Path) -> None:
+    """Write-only does nothing, schedule requests when due, inline executes too and leaves what the limit forbids."""
+    path = str(tmp_path / "trips")
+    described = trips(rows((1, 1, 1.0)), 6, 2)
+    assert described.upsert(path).after.why == ""
+    done = [trips(rows((1, 2 + n, 1.0)), 6, 2).schedule(max_delta_commits=3).upsert(path).after for n in range(3)]
+    assert [d.scheduled is not None for d in done] == [False, True, False]
+    assert done[0].why.startswith("not due: 2 of 3 delta commits")
+    left = trips(rows((1, 9, 9.0)), 6, 2).compact_inline(limit_s=0, max_delta_commits=3).upsert(path).after
+    assert left.left == (done[1].scheduled,)
+    ran = trips(rows((1, 10, 10.0)), 6, 2).compact_inline(max_delta_commits=99).upsert(path).after
+    assert [c.instant for c in ran.compacted] == [done[1].scheduled]
+    assert read(tmp_path / "trips") == {"k0001": 10.0}
+
+
+def test_what_fails_after_the_commit_does_not_undo_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise LockError("could not take the table lock to schedule a compaction")
+
+    monkeypatch.setattr("phantombase.writer_hooks.commit.after_commit.schedule_compaction", failing)
+    done = trips(rows((1, 1, 1.0)), 9).schedule().upsert(str(tmp_path / "trips"))
+    assert done.after.error is not None
+    assert read(tmp_path / "trips") == {"k0001": 1.0}
+
+
+def test_a_batch_of_a_stream_is_written_once(tmp_path: Path) -> None:
+    path = str(tmp_path / "trips")
+    sink = trips(rows(), 9).foreach_batch(path, stream="s")
+    sink(rows((1, 1, 1.0)), 0)
+    sink(rows((1, 2, 2.0)), 1)
+    sink(rows((1, 9, 9.0)), 1)
+    assert read(tmp_path / "trips") == {"k0001": 2.0}
+    with pytest.raises(UsageError, match="a later batch of this stream is written already"):
+        sink(rows((1, 9, 9.0)), 0)
+    trips(rows(), 9).foreach_batch(path, stream="another")(rows((2, 1, 1.0)), 0)
+    assert len(read(tmp_path / "trips")) == 2
+
+
+def test_a_batch_that_another_sink_has_written_is_known_by_its_commit(tmp_path: Path) -> None:
+    """Hudi's sink leaves no record of ours: the last one may be older than what the table holds."""
+    path = tmp_path / "trips"
+    sink = trips(rows(), 9).foreach_batch(str(path), stream="s", operation=Operation.INSERT)
+    for number in range(3):
+        before = Table.open(str(path)).storage.read(StreamBatch(name="s", number=0).path) if number else b""
+        sink(rows((number, 1, 1.0)), number)
+    Table.open(str(path)).storage.overwrite(StreamBatch(name="s", number=0).path, before)
+    sink(rows((2, 1, 1.0)), 2)
+    assert len(read(path)) == 3
+
+
+@pytest.mark.parametrize("where", ["wait_while_wanted", "place_all"])
+def test_of_two_tries_of_a_batch_one_is_written(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one wakes up when the second and a later batch are done: once before it has begun, once after."""
+    path, real = tmp_path / "trips", getattr(write_module, where)
+    sink = trips(rows(), 9).option(small_file_bytes=0).foreach_batch(str(path), stream="s", operation=Operation.INSERT)
+    sink(rows((0, 1, 1.0)), 0)
+
+    def behind_another(*given: Any) -> Any:
+        monkeypatch.setattr(write_module, where, real)
+        sink(rows((1, 1, 1.0)), 1)
+        sink(rows((2, 1, 1.0)), 2)
+        return real(*given)
+
+    monkeypatch.setattr(write_module, where, behind_another)
+    with pytest.raises((ConflictError, UsageError)):
+        sink(rows((1, 1, 1.0)), 1)
+    assert read(path) == {"k0000": 1.0, "k0001": 1.0, "k0002": 1.0}
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_key_deleted_under_a_plan_comes_back_once(version: int, tmp_path: Path) -> None:
+    """The compaction takes it out of its base file: were it in the log on top, no later look-up would find it."""
+    path = tmp_path / "trips"
+
+    def write(*given: tuple[int, int, float]) -> Writer:
+        return trips(rows(*given), version).option(small_file_bytes=0)
+
+    write(*((n, 1, 1.0) for n in range(9))).upsert(str(path))
+    write((3, 2, 0.0)).delete(str(path))
+    done = write((4, 2, 2.0)).schedule(max_delta_commits=1).upsert(str(path))
+    assert done.after.scheduled is not None
+    write((3, 3, 3.0)).upsert(str(path))
+    assert read(path)["k0003"] == 3.0
+    assert write((5, 4, 4.0)).compact_inline(max_delta_commits=99).upsert(str(path)).after.compacted
+    write((3, 5, 5.0)).upsert(str(path))
+    assert read(path)["k0003"] == 5.0
+    assert len(read(path)) == 9
+
+
+def test_two_writes_that_change_the_schema_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On file groups of their own: the one that completes later would take the other's column back."""
+    path = str(tmp_path / "trips")
+    trips(rows((0, 1, 1.0), (1, 1, 1.0)), 9, 1).upsert(path)
+
+    def with_column(name: str, number: int) -> Writer:
+        return trips(rows((number, 2, 2.0)).append_column(name, pa.array([7], pa.int32())), 9, 1)
+
+    def placed_behind_another(*given: Any) -> Any:
+        monkeypatch.setattr("phantombase.writer_hooks.write.write.place_all", place_all)
+        with_column("b", 1).upsert(path)
+        return place_all(*given)
+
+    monkeypatch.setattr("phantombase.writer_hooks.write.write.place_all", placed_behind_another)
+    with pytest.raises(ConflictError, match="the table's schema"):
+        with_column("a", 0).upsert(path)
+    with_column("a", 0).upsert(path)
+    assert {"a", "b"} <= set(read_table(Table.open(path)).column_names)
+
+
+@pytest.mark.parametrize(("version", "action"), [(6, "replacecommit"), (9, "clustering")])
+def test_a_clustering_requested_meanwhile_conflicts(
+    version: int, action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not have the log that is about to come, and replaces the file group it lies on."""
+    path = tmp_path / "trips"
+    trips(rows((0, 1, 1.0)), version, 1).upsert(str(path))
+    (group,) = Table.open(str(path)).load_view().groups
+    golden = golden_metadata(f"v{version}_clustered").items()
+    data = next(d for p, d in golden if p.endswith(f".{action}.requested"))
+    reader: Any = fastavro.reader(io.BytesIO(data))
+    record = next(reader)
+    record["clusteringPlan"]["inputGroups"][0]["slices"][0] |= {"partitionPath": "mon", "fileId": group.file_id}
+
+    def placed_under_a_clustering(table: Table, instant: str, files: Any) -> Any:
+        requested = table.next_time(table.load_timeline(), ())
+        plan = write_record(record, reader.writer_schema)
+        table.storage.put_if_absent(f"{table.config.timeline_folder}/{requested}.{action}.requested", plan)
+        return place_all(table, instant, files)
+
+    monkeypatch.setattr("phantombase.writer_hooks.write.write.place_all", placed_under_a_clustering)
+    with pytest.raises(ConflictError, match="clustering of file group"):
+        trips(rows((0, 2, 2.0)), version, 1).upsert(str(path))
+    assert read(path) == {"k0000": 1.0}
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_batch_beyond_the_memory_limit_reads_the_same(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is folded in parts, by key, from disk."""
+    monkeypatch.setattr(SliceRules, "fold_bytes", property(lambda _: 2000.0))
+    spilled: list[int] = []
+    inner = LogSpill.__init__
+
+    def counted(self: LogSpill, *given: Any) -> None:
+        spilled.append(1)
+        inner(self, *given)
+
+    monkeypatch.setattr(LogSpill, "__init__", counted)
+    pick, path, model = random.Random(version), tmp_path / "trips", Model()
+    for step in range(4):
+        given = [(pick.randrange(80), step * 10 + pick.randrange(10), pick.random()) for _ in range(300)]
+        batch = pa.concat_tables([rows(*given[:200]), rows(*given[200:], deleted=True)])
+        trips(batch, version, 2).upsert(str(path))
+        model.upsert(batch)
+        assert read(path) == model.fares()
+    assert len(spilled) > 4

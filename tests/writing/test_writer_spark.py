@@ -1,0 +1,106 @@
+"""Writes of Spark DataFrames: the same rows as in-process, errors as they are, and nothing left on the way."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.writer_hooks.engine.row_blobs import Piece, pack
+from phantombase.writer_hooks.engine.spark import default_slots
+from phantombase.writer_hooks.engine.spool import ROWS, Spool, remove_old
+from tests.writing.test_writer import read, rows, trips
+from tests.writing.test_writer_refusals import contents
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.log.level", "ERROR").config("spark.driver.host", "127.0.0.1").getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("buckets", [None, 2], ids=["key index", "buckets"])
+def test_spark_writes_what_is_written_in_process(spark: Any, buckets: int | None, tmp_path: Path) -> None:
+    """Every operation, on both, step by step; pieces small enough to travel and large ones in files."""
+    many = [(n, 1, n / 7) for n in range(5000)]
+    steps = [
+        ("upsert", rows(*many)),
+        ("upsert", rows(*((n, 2, 2.0) for n in range(0, 6000, 3)))),
+        ("upsert", rows((3, 3, 0.0), (9999, 3, 0.0), deleted=True)),
+        ("delete", rows((6, 0, 0.0), (9998, 0, 0.0)).select(["id", "day"])),
+        ("insert", rows(*((n, 1, 3.0) for n in range(7000, 7100)))),
+        ("bulk_insert", rows(*((n, 1, 4.0) for n in range(8000, 8100)))),
+    ]
+    for operation, batch in steps:
+        for source, name in ((batch, "here"), (spark.createDataFrame(batch), "spark")):
+            getattr(trips(source, 9, buckets), operation)(str(tmp_path / name))
+        assert read(tmp_path / "here") == read(tmp_path / "spark"), operation
+    assert len(read(tmp_path / "spark")) == 5000 + 333 + 200 - 2
+    assert list((tmp_path / "spark" / ROWS).iterdir()) == []
+
+
+@pytest.mark.spark
+def test_what_is_wrong_with_rows_is_told_as_it_is(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    trips(rows((1, 1, 1.0)), 9).upsert(str(path))
+    before = contents(path)
+    bad = rows((1, 2, 2.0), (2, 2, 2.0)).set_column(0, "id", pa.array(["k", None], pa.string()))
+    with pytest.raises(UsageError, match="rows without a record key") as caught:
+        trips(spark.createDataFrame(bad), 9).upsert(str(path))
+    assert "\n" not in str(caught.value)
+    assert contents(path) == before
+
+
+@pytest.mark.spark
+def test_keys_of_other_partitions_are_found_by_tasks(spark: Any, tmp_path: Path) -> None:
+    """Every task gets every key; one of the file slices is in each."""
+    path = tmp_path / "trips"
+    trips(rows(*((n, 1, 1.0) for n in range(30))), 9).upsert(str(path))
+    (path / GLOBAL_KEYS_MARK).touch()
+    before = contents(path)
+    moved = rows((0, 2, 2.0), (1, 2, 2.0), (2, 2, 2.0), (99, 2, 2.0))
+    moved = moved.set_column(1, moved.schema.field(1), pa.array(["mon"] * 4))
+    with pytest.raises(UnsupportedError, match="2 of them, such as 'k0001' in partition 'mon': it lies in 'tue'"):
+        trips(spark.createDataFrame(moved), 9).upsert(str(path))
+    assert contents(path) == before
+    assert trips(spark.createDataFrame(moved.slice(3)), 9).upsert(str(path)).inserts == 1
+
+
+@pytest.mark.spark
+def test_slots_follow_the_size_of_the_input(spark: Any) -> None:
+    assert default_slots(spark.range(10)) == 4
+    assert default_slots(spark.range(10**9)) > 100
+
+
+def test_pieces_in_files(tmp_path: Path) -> None:
+    """Large payloads lie in files and come back; what a killed write left goes after a day."""
+    storage = LocalStorage(str(tmp_path))
+    spool = Spool.new(storage)
+    large, small = pa.table({"a": list(range(10_000))}), pa.table({"a": [1]})
+    pieces = [
+        Piece(partition="", target="0", source=0, number=n, rows=t.num_rows, payload=pack(t))
+        for n, t in enumerate((large, small, large.slice(5000)))
+    ]
+    sent = list(spool.put(iter(pieces)))
+    assert [bytes(s.payload) == bytes(p.payload) for s, p in zip(sent, pieces, strict=True)] == [False, True, False]
+    assert [p.table() for p in spool.get(iter(sent))] == [large, small, large.slice(5000)]
+    since = int(spool.folder.rpartition("/")[2].partition("-")[0])
+    remove_old(storage, since + 1000)
+    assert len(list((tmp_path / ROWS).iterdir())) == 1
+    remove_old(storage, since + 25 * 3600 * 1000)
+    assert list((tmp_path / ROWS).iterdir()) == []

@@ -1,0 +1,104 @@
+"""Arrow tables on local disk, for what does not fit in memory: appended, then read once from front to back."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import StorageError
+
+POSITION = "__position"
+"""Column by which a sorted spill file is read: ascending int64."""
+
+
+@contextmanager
+def spill_folder(parent: str | None) -> Iterator[str]:
+    """A folder for spill files that is gone afterwards. `parent` None: the system's for temporary files."""
+    with _disk(parent or tempfile.gettempdir()):
+        folder = tempfile.TemporaryDirectory(prefix="phantombase-", dir=parent)
+    with folder as path:
+        yield path
+
+
+class SpillFile:
+    """One file of record batches under one schema. StorageError: the disk is full or the file unreadable."""
+
+    def __init__(self, path: str, schema: pa.Schema) -> None:
+        self._path = path
+        # Nulls stand where there is no row, also in columns the table requires.
+        self._schema = pa.schema([f.with_nullable(True) for f in schema])
+        self._rows = 0
+        with _disk(self._path):
+            self._sink = pa.OSFile(path, "wb")
+            self._writer = pa.ipc.new_stream(
+                self._sink, self._schema, options=pa.ipc.IpcWriteOptions(compression="lz4")
+            )
+
+    def append(self, table: pa.Table) -> None:
+        """Writes rows behind those there are."""
+        if table.num_rows:
+            self._rows += table.num_rows
+            with _disk(self._path):
+                self._writer.write_table(table.cast(self._schema))
+
+    def read(self) -> Iterator[pa.Table]:
+        """Every table appended, in order, in batches as written. Nothing can be appended any more."""
+        with _disk(self._path):
+            self._writer.close()
+            self._sink.close()
+        if not self._rows:
+            return
+        with _disk(self._path), pa.memory_map(self._path) as source:
+            for batch in pa.ipc.open_stream(source):
+                yield pa.Table.from_batches([batch])
+
+    def read_all(self) -> pa.Table:
+        """All rows at once."""
+        return pa.concat_tables([self._schema.empty_table(), *self.read()])
+
+
+@contextmanager
+def _disk(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(
+            "cannot spill log data",
+            path=path,
+            found=str(error),
+            todo="Give --spill-dir a directory on a disk with room, or raise --memory-limit.",
+        ) from error
+
+
+class SortedRun:
+    """A spill file whose column POSITION ascends, read window by window; holds one batch in memory."""
+
+    def __init__(self, file: SpillFile) -> None:
+        self._tables = file.read()
+        self._held: pa.Table | None = None
+
+    def upto(self, bound: int) -> list[pa.Table]:
+        """The rows not yet given with a position below `bound`."""
+        found: list[pa.Table] = []
+        while (table := self._next()) is not None:
+            cut = int(np.searchsorted(np.asarray(table.column(POSITION)), bound))
+            found.append(table.slice(0, cut))
+            if cut < table.num_rows:
+                self._held = table.slice(cut)
+                break
+        return [t for t in found if t.num_rows]
+
+    def _next(self) -> pa.Table | None:
+        held, self._held = self._held, None
+        return held if held is not None else next(self._tables, None)
+
+
+def by_position(tables: list[pa.Table]) -> pa.Table:
+    """Rows of several runs in the order of their positions."""
+    table = pa.concat_tables(tables).combine_chunks()
+    return table.take(pc.sort_indices(table.column(POSITION)))

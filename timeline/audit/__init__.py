@@ -1,0 +1,6 @@
+"""Proves a compaction again from the files that still exist, against its ledger and the audit log.
+
+The way in is `audit`.
+
+May import: avro, format, ground, instants, log, merge, parquet, read, storage, table, view.
+"""

@@ -1,0 +1,103 @@
+"""The books a compaction leaves: the ledger of every file group, with the names of the files it speaks of.
+
+They are stored twice: in the commit's extraMetadata under `LEDGER`, and in the audit log,
+`.hoodie/.phantombase/audit/<instant>.json`, which stays when Hudi archives the commit and nobody ever deletes
+(`audit_log`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import MalformedError
+from ..merge.ledger import Ledger, total
+from ..storage.contract import Storage
+from ..storage.folders import RECORDS
+from ..view.view import GroupKey
+
+LEDGER = "phantombase.ledger"
+"""Key of the books in a commit's extraMetadata: {"total": counts, "file_groups": {partition/file id: counts}}."""
+AUDIT_LOG = f"{RECORDS}/audit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupBooks:
+    """One compacted file group. `inputs`: names of the files merged, base first; `output`: name of the base file
+    written, None where there was nothing to write; `size` in bytes; `skipped`: log blocks left out, by cause."""
+
+    partition: str
+    file_id: str
+    inputs: tuple[str, ...]
+    output: str | None
+    size: int
+    ledger: Ledger
+    skipped: Mapping[str, int]
+
+    @property
+    def key(self) -> GroupKey:
+        """Partition and file id."""
+        return (self.partition, self.file_id)
+
+    @property
+    def base(self) -> str | None:
+        """The base file among the inputs."""
+        return next((name for name in self.inputs if not name.startswith(".")), None)
+
+    def path(self, name: str) -> str:
+        """Of one of the files, relative to the table base."""
+        return f"{self.partition}/{name}" if self.partition else name
+
+
+def encode_books(groups: list[GroupBooks]) -> str:
+    """As stored."""
+    body = {
+        "total": total(g.ledger for g in groups).to_json(),
+        "file_groups": {
+            g.path(g.file_id): {
+                **g.ledger.to_json(),
+                "skipped": dict(g.skipped),
+                "inputs": g.inputs,
+                "output": g.output,
+                "size": g.size,
+            }
+            for g in groups
+        },
+    }
+    return json.dumps(body, separators=(",", ":"))
+
+
+def decode_books(text: str, where: str) -> list[GroupBooks]:
+    """Inverse of `encode_books`; MalformedError names the file."""
+    try:
+        return [_group(key, values) for key, values in json.loads(text)["file_groups"].items()]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MalformedError("unreadable ledger", path=where, found=f"{type(error).__name__}: {error}") from error
+
+
+def _group(key: str, values: Mapping[str, Any]) -> GroupBooks:
+    partition, _, file_id = key.rpartition("/")
+    return GroupBooks(
+        partition=partition,
+        file_id=file_id,
+        inputs=tuple(values["inputs"]),
+        output=values["output"],
+        size=int(values["size"]),
+        ledger=Ledger.from_json(values),
+        skipped=dict(values["skipped"]),
+    )
+
+
+def audit_path(instant: str, execution: int = 1) -> str:
+    """Where the audit log keeps an instant. `execution`: its first one that completed, its second one, ..."""
+    return f"{AUDIT_LOG}/{instant}{'' if execution == 1 else f'-{execution}'}.json"
+
+
+def logged_instants(storage: Storage) -> tuple[str, ...]:
+    """Instants of the audit log, ascending."""
+    if storage.find(AUDIT_LOG) is None:
+        return ()
+    names = (e.name for e in storage.list(AUDIT_LOG))
+    return tuple(sorted({n.removesuffix(".json").partition("-")[0] for n in names if n.endswith(".json")}))

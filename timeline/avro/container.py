@@ -1,0 +1,123 @@
+"""Avro object container files holding exactly one record: how Hudi writes plans and (v8+) commit metadata.
+
+    Obj\\x01 | header map {avro.schema, avro.codec} | marker | one block: count 1, size, record | marker
+
+Records are resolved by name against the schema asked for, as Hudi's readers do: fields that only the writer
+knew are skipped, fields it did not know get their default.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+import fastavro
+
+from ..errors import MalformedError, PhantombaseError, UnsupportedError
+from ..lazy_sequence import OnDemand
+from .schema import parse_avro
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+MAGIC = b"Obj\x01"
+
+Schema = dict[str, Any]
+"""An Avro schema as parsed JSON."""
+
+NAMESPACE = "org.apache.hudi.avro.model"
+STRING: Schema = {"type": "string", "avro.java.string": "String"}
+
+# Any marker will do in a file of one block; a fixed one makes equal records equal bytes.
+_SYNC_MARKER = b"phantombase-sync"
+
+
+def array_of(items: Schema | list[Any]) -> Schema:
+    """The schema of an array."""
+    return {"type": "array", "items": items}
+
+
+def map_of(values: Schema | str) -> Schema:
+    """The schema of a map, as Hudi's generated classes declare them."""
+    return {"type": "map", "values": values, "avro.java.string": "String"}
+
+
+def required(name: str, kind: Schema | str) -> Schema:
+    """A record field that may be null but not be missing."""
+    return {"name": name, "type": ["null", kind]}
+
+
+def optional(name: str, kind: Schema | str, **extra: str) -> Schema:
+    """A record field that is null when missing."""
+    return {"name": name, "type": ["null", kind], **extra, "default": None}
+
+
+def defaulted(name: str, kind: str, default: int | bool) -> Schema:
+    """A record field of Hudi's other union order, with a default that is not null."""
+    return {"name": name, "type": [kind, "null"], "default": default}
+
+
+def record_of(name: str, *fields: Schema) -> Schema:
+    """The schema of a record nested in another of Hudi's."""
+    return {"type": "record", "name": name, "fields": list(fields)}
+
+
+def root_record(name: str, *fields: Schema) -> Schema:
+    """The schema of a whole file's record, in Hudi's namespace."""
+    return {"type": "record", "name": name, "namespace": NAMESPACE, "fields": list(fields)}
+
+
+def read_record(data: bytes, where: str, *schemas: Schema) -> tuple[str, dict[str, Any]]:
+    """The one record of a container file, resolved against the schema of its name, and that name.
+
+    MalformedError: empty, truncated or broken bytes, another record, none or several. UnsupportedError: a
+    compressed file (Hudi writes none: a few bytes could hold anything), a writer's schema that `parse_avro` refuses.
+    """
+    by_name = {schema["name"]: schema for schema in schemas}
+    try:
+        name = _record_name(data)
+        records: list[Any] | None = None
+        if name in by_name:
+            records = list(islice(fastavro.reader(io.BytesIO(data), reader_schema=by_name[name]), 2))
+    except PhantombaseError as error:
+        raise type(error)(error.what, path=where, expected=error.expected, found=error.found) from error
+    except Exception as error:  # a decoder fed with arbitrary bytes raises arbitrary errors
+        raise MalformedError(
+            "unreadable Avro container file",
+            path=where,
+            found=f"{len(data)} bytes, {type(error).__name__}: {error}",
+        ) from error
+    if records is None or len(records) != 1:
+        raise MalformedError(
+            "not the expected Avro record",
+            path=where,
+            expected=f"one {' or '.join(by_name)}",
+            found=name if records is None else f"{len(records)} records{' or more' if records else ''} of {name}",
+        )
+    return name, records[0]
+
+
+def _record_name(data: bytes) -> str:
+    header = fastavro.reader(io.BytesIO(data))
+    if header.codec != "null":
+        raise UnsupportedError("compressed Avro container files are not supported", found=str(header.codec))
+    parse_avro(header.metadata["avro.schema"])
+    schema: Any = header.writer_schema
+    return str(schema["name"]).rpartition(".")[2]
+
+
+def optional_array(items: Sequence[T], make: Callable[[T], U]) -> tuple[str, Sequence[U]]:
+    """A value of an optional array whose elements are made as they are written.
+
+    Named by its branch: fastavro else tries every element on every branch of the union first.
+    """
+    return "array", OnDemand(items, make)
+
+
+def write_record(record: Mapping[str, Any], schema: Schema) -> bytes:
+    """A container file (codec null) of one record; equal records give equal bytes."""
+    out = io.BytesIO()
+    fastavro.writer(out, schema, [record], codec="null", sync_marker=_SYNC_MARKER)
+    return out.getvalue()

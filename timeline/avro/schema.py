@@ -1,0 +1,276 @@
+"""Avro schemas as Hudi writes them, and the Arrow schemas they stand for (pure).
+
+    Avro                                  Arrow
+    string, enum                          string
+    bytes                                 binary
+    boolean int long float double         bool int32 int64 float32 float64
+    int + date                            date32
+    long + timestamp-millis / -micros     timestamp[ms|us, UTC]
+    long + local-timestamp-millis / -micros   timestamp[ms|us]
+    int + time-millis, long + time-micros time32[ms], time64[us]
+    fixed or bytes + decimal(p, s)        decimal128(p, s)
+    fixed                                 fixed-size binary
+    array, map, record                    list<element>, map<string, value>, struct
+    ["null", T] or [T, "null"]            T, nullable
+
+A union of two or more non-null branches and a record that contains itself are refused by name, and so is what
+lets few bytes stand for much: see `_Expander`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import MalformedError, UnsupportedError
+
+META_COLUMNS = (
+    "_hoodie_commit_time",
+    "_hoodie_commit_seqno",
+    "_hoodie_record_key",
+    "_hoodie_partition_path",
+    "_hoodie_file_name",
+)
+"""Hudi's five meta columns, always first, all nullable strings."""
+
+COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, PARTITION_PATH, FILE_NAME = META_COLUMNS
+
+OPERATION = "_hoodie_operation"
+"""Hudi's sixth meta column, of changelog tables only: `D` and `-U` mark rows that delete. Commits do not tell of it."""
+
+_PRIMITIVE = {
+    "string": pa.string(),
+    "bytes": pa.binary(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+}
+_LOGICAL = {
+    ("int", "date"): pa.date32(),
+    ("int", "time-millis"): pa.time32("ms"),
+    ("long", "time-micros"): pa.time64("us"),
+    ("long", "timestamp-millis"): pa.timestamp("ms", tz="UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", tz="UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+}
+
+
+@lru_cache(maxsize=64)
+def changelog(path: str | None = None, instant: str | None = None) -> UnsupportedError:
+    """The error of a table whose rows carry an operation."""
+    return UnsupportedError(
+        f"changelog tables (rows with {OPERATION}, which may delete) are not supported",
+        path=path,
+        instant=instant,
+        todo="Use Hudi for this table.",
+    )
+
+
+def parse_avro(text: str) -> dict[str, Any]:
+    """A record schema with every reference to a named type replaced by its definition (fresh names).
+
+    The result must not be changed: it is shared.
+    """
+    with _reading(text):
+        expanded = _Expander().expand(json.loads(text), "", ())
+    if not isinstance(expanded, dict) or expanded.get("type") != "record":
+        raise MalformedError("not an Avro record schema", found=text[:60])
+    return expanded
+
+
+@contextmanager
+def _reading(text: str) -> Iterator[None]:
+    """What a schema that is none makes Python and Arrow raise, as MalformedError."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, pa.ArrowException) as error:
+        raise MalformedError(
+            "not an Avro schema", found=f"{type(error).__name__}: {str(error)[:200]}: {text[:60]!r}"
+        ) from error
+
+
+_NODES_MAX = 30_000
+_DEPTH_MAX = 64
+FIXED_BYTES_MAX = 4096
+"""Of one value of a fixed type."""
+
+
+class _Expander:
+    """Resolves named references; names are made unique because the definition may then stand in many places.
+
+    Refused, because a few bytes of schema or data would stand for any amount of memory or time: definitions that
+    expand to more than 30 000 nodes, nesting deeper than 64, arrays of values that have no bytes, fixed types of
+    more than 4096 bytes (each null takes as much in Arrow).
+    """
+
+    def __init__(self) -> None:
+        self._named: dict[str, Any] = {}
+        self._count = 0
+        self._depth = 0
+
+    def expand(self, node: Any, namespace: str, above: tuple[str, ...]) -> Any:
+        """The type with everything it refers to in its place."""
+        self._count += 1
+        self._depth += 1
+        if self._depth > _DEPTH_MAX or self._count > _NODES_MAX:
+            raise UnsupportedError(
+                "Avro schema too deep or too large",
+                expected=f"at most {_DEPTH_MAX} levels, {_NODES_MAX} nodes",
+                found=f"level {self._depth}, node {self._count}",
+            )
+        try:
+            return self._expand(node, namespace, above)
+        finally:
+            self._depth -= 1
+
+    def _expand(self, node: Any, namespace: str, above: tuple[str, ...]) -> Any:
+        if isinstance(node, str):
+            return self._reference(node, namespace, above)
+        if isinstance(node, list):
+            return [self.expand(branch, namespace, above) for branch in node]
+        if not isinstance(node, dict) or "type" not in node:
+            raise MalformedError("not an Avro type", found=repr(node)[:80])
+        kind = node["type"]
+        if kind in ("record", "error", "fixed", "enum"):
+            return self._definition(node, namespace, above)
+        if kind == "array":
+            items = self.expand(_part(node, "items"), namespace, above)
+            if smallest_bytes(items) == 0:
+                raise UnsupportedError("Avro arrays of values without bytes are not supported", found=str(items)[:80])
+            return {"type": "array", "items": items}
+        if kind == "map":
+            return {"type": "map", "values": self.expand(_part(node, "values"), namespace, above)}
+        inner = self.expand(kind, namespace, above)
+        logical = {k: v for k, v in node.items() if k in ("logicalType", "precision", "scale")}
+        if not logical or isinstance(inner, list):
+            return inner
+        return {**inner, **logical} if isinstance(inner, dict) else {"type": inner, **logical}
+
+    def _reference(self, name: str, namespace: str, above: tuple[str, ...]) -> Any:
+        if name == "null" or name in _PRIMITIVE:
+            return name
+        full = name if "." in name else f"{namespace}.{name}" if namespace else name
+        if full in above:
+            raise UnsupportedError("recursive Avro record types are not supported", found=full)
+        if full not in self._named:
+            raise MalformedError("Avro schema refers to a type it does not define", found=name)
+        node, home = self._named[full]
+        return self._definition(node, home, above)
+
+    def _definition(self, node: dict[str, Any], namespace: str, above: tuple[str, ...]) -> dict[str, Any]:
+        name = str(_part(node, "name"))
+        full = name if "." in name else ".".join(p for p in (node.get("namespace", namespace), name) if p)
+        if full in above:
+            raise UnsupportedError("recursive Avro record types are not supported", found=full)
+        home = full.rpartition(".")[0]
+        self._named[full] = (node, home)
+        fresh: dict[str, Any] = {"type": node["type"], "name": f"t{self._count}"}
+        if node["type"] == "fixed":
+            kept: dict[str, Any] = {k: node[k] for k in ("logicalType", "precision", "scale") if k in node}
+            size = _part(node, "size")
+            if not isinstance(size, int) or not 0 <= size <= FIXED_BYTES_MAX:
+                raise UnsupportedError(
+                    "size of an Avro fixed type", expected=f"0 to {FIXED_BYTES_MAX} bytes", found=repr(size)[:80]
+                )
+            return {**fresh, "size": size, **kept}
+        if node["type"] == "enum":
+            return {**fresh, "symbols": _part(node, "symbols")}
+        fields = [
+            {"name": _part(f, "name"), "type": self.expand(_part(f, "type"), home, (*above, full))}
+            for f in _part(node, "fields")
+        ]
+        return {**fresh, "type": "record", "fields": fields}
+
+
+def _part(node: Any, key: str) -> Any:
+    if not isinstance(node, dict) or key not in node:
+        raise MalformedError(f"Avro schema node without {key!r}", found=repr(node)[:80])
+    return node[key]
+
+
+def smallest_bytes(node: Any) -> int:
+    """Bytes of the shortest value of a type in Avro's binary encoding; `node` as `parse_avro` gives it."""
+    if isinstance(node, list):
+        return 1 + min((smallest_bytes(branch) for branch in node), default=0)
+    kind = node if isinstance(node, str) else node["type"]
+    if kind == "record":
+        return sum(smallest_bytes(f["type"]) for f in node["fields"])
+    if kind == "fixed":
+        return int(node["size"])
+    return {"null": 0, "float": 4, "double": 8}.get(kind, 1)
+
+
+def without_null(node: Any) -> tuple[Any, bool]:
+    """(the type itself, whether null is allowed); UnsupportedError for unions of several types."""
+    if not isinstance(node, list):
+        return node, False
+    branches = [b for b in node if b != "null"]
+    if len(branches) != 1:
+        raise UnsupportedError("Avro unions of several types are not supported", found=json.dumps(node)[:120])
+    return branches[0], len(branches) < len(node)
+
+
+def arrow_schema(text: str) -> pa.Schema:
+    """The Arrow schema an Avro record schema stands for."""
+    record = parse_avro(text)
+    with _reading(text):
+        return pa.schema([_field(f["name"], f["type"]) for f in record["fields"]])
+
+
+def _field(name: str, node: Any) -> pa.Field:
+    inner, nullable = without_null(node)
+    return pa.field(name, arrow_type(inner), nullable=nullable)
+
+
+def arrow_type(node: Any) -> pa.DataType:
+    """The Arrow type of one Avro type (not a union)."""
+    if isinstance(node, str):
+        if node not in _PRIMITIVE:
+            raise UnsupportedError("Avro type not supported as a column", found=node)
+        return _PRIMITIVE[node]
+    kind, logical = node["type"], node.get("logicalType")
+    if logical == "decimal":
+        precision, scale = int(_part(node, "precision")), int(node.get("scale", 0))
+        return (pa.decimal128 if precision <= 38 else pa.decimal256)(precision, scale)
+    if kind == "record":
+        return pa.struct([_field(f["name"], f["type"]) for f in node["fields"]])
+    if kind == "array":
+        return pa.list_(_field("element", node["items"]))
+    if kind == "map":
+        value = _field("value", node["values"])
+        return pa.map_(pa.string(), value)
+    if kind == "fixed":
+        return pa.binary(int(node["size"]))
+    if kind == "enum":
+        return pa.string()
+    return _LOGICAL.get((kind, logical)) or arrow_type(kind)
+
+
+def with_meta_columns(text: str) -> str:
+    """A schema without meta columns, with Hudi's five in front."""
+    with _reading(text):
+        schema = json.loads(text)
+        meta = [{"name": name, "type": ["null", "string"], "doc": "", "default": None} for name in META_COLUMNS]
+        return json.dumps({**schema, "fields": [*meta, *schema["fields"]]}, separators=(",", ":"))
+
+
+def without_meta_columns(text: str) -> str:
+    """The schema as commits record it: without the meta columns."""
+    with _reading(text):
+        schema = json.loads(text)
+        fields = [f for f in schema["fields"] if f["name"] not in META_COLUMNS]
+        return json.dumps({**schema, "fields": fields}, separators=(",", ":"))
+
+
+def project(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
+    """The named fields, in the schema's own order."""
+    wanted = set(columns)
+    return pa.schema([f for f in schema if f.name in wanted])

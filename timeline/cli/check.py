@@ -1,0 +1,116 @@
+"""`timeline audit`, `validate` and `repair-times`: is what lies on storage what it should be?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..audit.audit import audit as audit_instant
+from ..audit.audit import audited_instants
+from ..clock.options import ClockOptions
+from ..metadata_table.read import commits_to_compact
+from ..metadata_table.validate import Validation
+from ..metadata_table.validate import validate as validate_table
+from ..recovery.modification_times import Retimed, all_files, find_mistimed
+from ..recovery.modification_times import repair_times as set_times
+from ..table.table import Table, consistent
+from ..terminal.console import EXIT_FAILED, configure_logging, emit, progress
+from . import render
+from .parameters import CLOCK, Json, TablePath, Timezone
+from .report import audit_report, repair_report, validation_report
+
+
+def audit(
+    path: TablePath,
+    instant: Annotated[
+        str | None, typer.Argument(metavar="INSTANT", help="Only this compaction; default: all by phantombase.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Prove compactions again from the files that still exist. Exit code 1 when something is wrong.
+
+    Every compaction by phantombase leaves a [b]ledger[/b]: what went into each file group and what came out, as
+    counts and as sums of row hashes. The audit checks the ledger itself, counts and hashes the rows of the base file
+    it speaks of, and, while the inputs are still there, runs the merge again. It looks for log files that were left
+    out and for second base files.
+
+    [b]proved[/b]: all of that holds. [b]output proved[/b]: a cleaner has taken inputs. [b]cleaned[/b]: the base file is
+    gone too, a newer one took its place. [b]undone[/b]: the compaction was rolled back or restored away, with its
+    base file. [b]wrong[/b]: something disagrees, and it is said what.
+
+    [b]Examples[/b]
+      timeline audit /data/trips
+      timeline audit /data/trips 20261121091052663
+      timeline audit /data/trips --json | jq '.instants[] | select(.good | not)'
+    """
+    configure_logging(json=json, verbose=False)
+    table = Table.open(path)
+    instants = audited_instants(table, instant)
+    with progress(len(instants), "auditing") as bar:
+        found = []
+        for one in instants:
+            found.append(audit_instant(table, one))
+            bar.advance(1)
+    emit(audit_report(found, table.storage.base_path), json, render.audit)
+    if not all(f.good for f in found):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def validate(path: TablePath, timezone: Timezone = CLOCK.timezone, json: Json = False) -> None:
+    """Compare the metadata table, and the times of version 6, with what lies on storage. Exit code 1 when they differ.
+
+    Hudi's [b]metadata table[/b] (.hoodie/metadata) is an index of a table's files: readers which use it see no file
+    that it does not name. Compared are partitions, and names and sizes of the files of completed writes; what a
+    pending write has left so far does not count. While a clean or rollback pends, files may be gone that are still
+    named: run it again when that is done.
+
+    On version 6 Hudi 1.x reads [b]modification times[/b]: that of a completed file decides on which slice logs lie.
+    Listed are instants with which that goes wrong, as in a table copied without its times; `timeline repair-times`
+    sets them back.
+
+    [b]Examples[/b]
+      timeline validate /data/trips
+      timeline validate /data/trips --json | jq '.differences[]'
+    """
+    table = Table.open(path).with_clock(ClockOptions(timezone=timezone))
+    wrong = consistent(lambda: find_mistimed(table.reload()))
+    # Version 6 has something to validate without a metadata table too.
+    if table.config.metadata_partitions or table.layout.has_completion_times:
+        found = consistent(lambda: validate_table(table.reload()))
+        commits = commits_to_compact(table)
+    else:
+        found, commits = Validation(partitions=0, files=0, differences=()), None
+    emit(validation_report(found, commits, wrong, table.storage.base_path), json, render.validate)
+    if found.differences or wrong:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def repair_times(
+    path: TablePath,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: show what would be set.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every file of the timeline, not only those `validate` lists: of a copy.")
+    ] = False,
+    timezone: Timezone = CLOCK.timezone,
+    json: Json = False,
+) -> None:
+    """Set the modification times of timeline files back to the times in their names.
+
+    For tables copied without their files' times (cp -r, a restore, a download): on version 6 Hudi 1.x slices logs by
+    them, and on all versions they tell a process that it is in another time zone than the writers. Instants are in the
+    writers' time zone: give that as --timezone where it is not this machine's.
+
+    [b]Examples[/b]
+      timeline repair-times /data/trips --dry-run
+      timeline repair-times /data/trips --all --timezone America/New_York
+    """
+    table = Table.open(path).with_clock(ClockOptions(timezone=timezone))
+    if every:
+        chosen = all_files(table)
+    else:
+        wrong = consistent(lambda: find_mistimed(table.reload()))
+        chosen = tuple(Retimed(path=m.path, time=m.instant) for m in wrong)
+    if not dry_run:
+        set_times(table, chosen)
+    emit(repair_report(chosen, table.storage.base_path, dry_run=dry_run), json, render.repaired)

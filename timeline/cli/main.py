@@ -1,0 +1,247 @@
+"""The `timeline` command: looks at a table and reads it; never changes it, but for times of files (`repair-times`).
+
+Each command computes plain data (`timeline.cli.report`), then renders it (`timeline.cli.render`). When a writer moves a
+file away between two looks, the whole look is taken again, table settings included.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import MissingFileError, PhantombaseError, UsageError
+from ..format.compaction_plan import CompactionPlan, decode_plan, planned_paths
+from ..format.instant import MERGES, Instant, State, parse_as_of
+from ..instants.timeline import Timeline
+from ..metadata_table.read import commits_to_compact
+from ..read.export import check_output, export_parquet
+from ..read.table_read import Query, ReadOptions
+from ..storage.folders import HOODIE
+from ..table.table import Table, consistent
+from ..terminal.console import configure_logging, emit, reporting, run
+from ..terminal.plain import Row
+from . import render
+from .check import audit, repair_times, validate
+from .parameters import CLOCK, Json, ListedBy, Listing, Partition, TablePath, Timezone
+from .report import instant_rows, pending_rows, plan_report, slices_report, table_facts
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    help="""Look at an Apache Hudi MERGE_ON_READ table and read it. Nothing but `repair-times` changes it.
+
+A table's [b]timeline[/b] is the list of what happened to it. Each entry is an [b]instant[/b]: when it was
+requested (digits, yyyyMMddHHmmssSSS), which action it is, and its state: requested, inflight or completed.
+
+Data lies in [b]file groups[/b], each with a file id. A [b]file slice[/b] is one generation of a group: a base file
+(Parquet) and the log files with later changes. A [b]compaction[/b] merges a slice's logs into a new base file;
+until it is done, the slice it is going to make is a [b]phantom[/b]: it may have logs already, but no base file.""",
+)
+
+
+@app.command()
+def show(
+    path: TablePath,
+    archived: Annotated[bool, typer.Option("--archived", help="Also instants that left the active timeline.")] = False,
+    pending: Annotated[bool, typer.Option("--pending", help="Only what is not completed.")] = False,
+    timezone: Timezone = CLOCK.timezone,
+    json: Json = False,
+) -> None:
+    """What happened to a table, and what is pending since when.
+
+    A pending compaction shows the size of its plan. A pending write shows its writer's [b]heartbeat[/b]: fresh
+    (the writer lives), stale (silent for over two minutes), or none (many writers make none).
+    Version 6 tables do not record when an instant completed.
+
+    [b]Examples[/b]
+      timeline show /data/trips
+      timeline show /data/trips --pending
+      timeline show /data/trips --archived --json
+    """
+    emit(consistent(lambda: _overview(ListedBy.STORAGE.open(path, timezone), archived, pending)), json, render.show)
+
+
+def _overview(table: Table, archived: bool, pending_only: bool) -> Row:
+    timeline = table.load_timeline(archived=archived)
+    open_instants = [i for i in timeline.instants if not i.completed]
+    now_ms = time.time_ns() // 1_000_000
+    beats = {i.requested_time: table.storage.find(f"{HOODIE}/.heartbeat/{i.requested_time}") for i in open_instants}
+    ages = {t: max(0, now_ms - beat.modified_ms) / 1000 for t, beat in beats.items() if beat is not None}
+    return {
+        "table": table_facts(table.config, table.storage.base_path, _metadata_commits(table)),
+        "pending_only": pending_only,
+        "instants": instant_rows(timeline, pending_only=pending_only),
+        "pending": pending_rows(timeline, table.now(), dict(_plans(table, open_instants)), ages),
+    }
+
+
+def _metadata_commits(table: Table) -> int | PhantombaseError | None:
+    """What the metadata table has to compact, or why that cannot be told: an overview shows the rest all the same."""
+    try:
+        return commits_to_compact(table) if table.config.metadata_partitions else None
+    except PhantombaseError as error:
+        return error
+
+
+def _plans(table: Table, instants: list[Instant]) -> Iterator[tuple[str, CompactionPlan | PhantombaseError]]:
+    """The plan of each pending compaction, or why it cannot be read: an overview shows the rest all the same."""
+    for instant in instants:
+        if instant.action not in MERGES:
+            continue
+        path = table.instant_path(replace(instant, state=State.REQUESTED, file_name=""))
+        try:
+            yield instant.requested_time, decode_plan(table.storage.read(path), path)
+        except PhantombaseError as error:
+            yield instant.requested_time, error
+
+
+@app.command()
+def slices(
+    path: TablePath,
+    partition: Partition = None,
+    listing: Listing = ListedBy.STORAGE,
+    timezone: Timezone = CLOCK.timezone,
+    json: Json = False,
+) -> None:
+    """The table's file slices: base file, log files, and which pending plan they are in.
+
+    base: the base file's size; [b]phantom[/b]: a pending compaction will make it; a dash: log files only.
+    fate: [b]in plan I[/b]: the pending compaction I will merge this slice; [b]replaced I[/b]: since instant I (an
+    insert overwrite or a clustering) readers ignore the slice, and a cleaner removes it later.
+
+    [b]Examples[/b]
+      timeline slices /data/trips
+      timeline slices /data/trips --partition year=2026/month=11
+      timeline slices /data/trips --json | jq '.slices | map(select(.log_bytes > 1e9))'
+    """
+    data = consistent(lambda: _slices(listing.open(path, timezone), partition))
+    emit(data, json, render.slices)
+
+
+def _slices(table: Table, partition: str | None) -> Row:
+    return slices_report(table.load_view(partition), table.storage.base_path)
+
+
+@app.command()
+def plan(
+    path: TablePath,
+    instant: Annotated[
+        str, typer.Argument(metavar="INSTANT", help="Requested time of the compaction, as `timeline show` prints it.")
+    ],
+    json: Json = False,
+) -> None:
+    """What one compaction is to merge, and how many executors are worth having.
+
+    An [b]operation[/b] is one file slice: its base file and the log files the plan names. Sizes are those of the
+    files as they are now; a planned file that is missing is an error. One slice is one task, so nothing finishes
+    before the largest slice does: executors beyond total / largest only wait.
+
+    [b]Examples[/b]
+      timeline show /data/trips --pending
+      timeline plan /data/trips 20261121091052663
+      timeline plan /data/trips 20261121091052663 --json | jq .recommended_executors
+    """
+    emit(consistent(lambda: _plan(Table.open(path), instant)), json, render.plan)
+
+
+def _plan(table: Table, time: str) -> Row:
+    timeline = table.load_timeline()
+    instant = timeline.find(time, "commit") or timeline.find(time, "deltacommit")
+    if instant is None:
+        raise _no_compaction(timeline, time, "no such instant in the active timeline")
+    try:
+        compaction = table.compaction_plan(time)
+    except MissingFileError:
+        if instant.action in MERGES and not instant.completed:
+            raise
+        raise _no_compaction(timeline, time, f"a {instant.action} without a plan") from None
+    found = {path: table.storage.find(path) for path in planned_paths(compaction)}
+    sizes = {path: None if entry is None else entry.size for path, entry in found.items()}
+    return plan_report(compaction, instant, sizes, table.storage.base_path)
+
+
+def _no_compaction(timeline: Timeline, time: str, found: str) -> UsageError:
+    pending = ", ".join(i.requested_time for i in timeline.pending_merges)
+    return UsageError(
+        "not a compaction", instant=time, expected=f"one of the pending: {pending}" if pending else None, found=found
+    )
+
+
+@app.command()
+def read(
+    path: TablePath,
+    output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The Parquet file to write.")],
+    query: Annotated[Query, typer.Option(help="What to see, see above.")] = Query.SNAPSHOT,
+    as_of: Annotated[
+        str | None,
+        typer.Option(metavar="I", help="The table as it was: an instant, 'yyyy-MM-dd HH:mm:ss.SSS' or 'yyyy-MM-dd'."),
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Only these columns, in the table's order.")
+    ] = None,
+    partition: Partition = None,
+    listing: Listing = ListedBy.STORAGE,
+    timezone: Timezone = CLOCK.timezone,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it is there.")] = False,
+    json: Json = False,
+) -> None:
+    """Read a table into one Parquet file.
+
+    [b]snapshot[/b]: everything committed so far; base files merged with their logs, also while compactions are
+    pending. [b]read-optimized[/b]: base files alone; faster, without what is only in logs.
+    `--as-of` is a time in the zone of the table's instants.
+    FILE appears when all is read: a failed read leaves nothing behind. Should a writer remove a file
+    that is still to be read, reading starts over.
+
+    [b]Examples[/b]
+      timeline read /data/trips --output trips.parquet
+      timeline read /data/trips --query read-optimized --columns id,fare --output fares.parquet
+      timeline read /data/trips --as-of '2026-11-21 09:00:00' --partition north --output north.parquet
+    """
+    configure_logging(json=json, verbose=False)
+    names = None if columns is None else tuple(name.strip() for name in columns.split(","))
+    options = ReadOptions(
+        query=query, as_of=None if as_of is None else parse_as_of(as_of), columns=names, partition=partition
+    )
+    table = listing.open(path, timezone)
+    check_output(table, output, overwrite)
+    started = time.monotonic()
+    with reporting() as report:
+
+        def show(slices: int, total: int, rows: int) -> None:
+            report("reading slices", slices, total, rows=rows)
+
+        done = consistent(lambda: export_parquet(listing.open(path, timezone), options, output, show))
+    data = {
+        "table": table.storage.base_path,
+        "query": query.value,
+        "as_of": options.as_of,
+        "partition": partition,
+        "output": str(output),
+        "columns": list(done.columns),
+        "slices": done.slices,
+        "rows": done.rows,
+        "bytes": done.bytes,
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    emit(data, json, render.read)
+
+
+app.command()(audit)
+app.command()(validate)
+app.command("repair-times")(repair_times)
+
+
+def main() -> None:
+    """The console script."""
+    run(app)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Arguments and options that commands about one table share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from ..clock.options import ClockOptions
+from ..metadata_table.listing import MetadataListing
+from ..option import help_of
+from ..table.table import Table
+
+CLOCK = ClockOptions()
+
+
+class ListedBy(Enum):
+    """What names a table's partitions and files."""
+
+    STORAGE = "storage"
+    METADATA = "metadata"
+
+    def open(self, path: str, timezone: str = CLOCK.timezone) -> Table:
+        """The table, listed that way, its instants in that zone."""
+        table = Table.open(path).with_clock(ClockOptions(timezone=timezone))
+        return table if self is ListedBy.STORAGE else replace(table, listing=MetadataListing())
+
+
+TablePath = Annotated[str, typer.Argument(metavar="TABLE", help="Base path: the folder that holds .hoodie.")]
+Partition = Annotated[
+    str | None,
+    typer.Option("--partition", metavar="P", help="Only partitions at or under this path, e.g. year=2026."),
+]
+Listing = Annotated[
+    ListedBy,
+    typer.Option(
+        "--listing", help="What names partitions and files: folders, or Hudi's metadata table where it is on."
+    ),
+]
+Timezone = Annotated[str, typer.Option(metavar="ZONE", help=help_of(ClockOptions, "timezone"))]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document: sizes in bytes, times in seconds.")]

@@ -1,0 +1,273 @@
+"""What `timeline.cli.report` computed, for a terminal (pure: plain dicts in, rich renderables out)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from ..terminal.plain import Row, human_bytes, human_duration, moment, plural
+from ..terminal.text_table import Column, RowsTable, facts_grid
+
+_STATE_STYLES = {"requested": "yellow", "inflight": "cyan", "completed": "green"}
+_HEARTBEAT_STYLES = {"fresh": "green", "stale": "red", "none": "dim"}
+
+
+def _plain(key: str) -> Callable[[Mapping[str, Any]], str | None]:
+    return lambda row: None if row[key] is None else str(row[key])
+
+
+def _bytes(key: str) -> Callable[[Mapping[str, Any]], str | None]:
+    return lambda row: human_bytes(row[key])
+
+
+def _partition(row: Mapping[str, Any]) -> str | None:
+    return row["partition"] or None
+
+
+# --- show --------------------------------------------------------------------------------------------------------
+
+
+def show(data: Row) -> Iterator[RenderableType]:
+    """Header, instants unless only pending ones are asked for, and what pends."""
+    yield _header(data["table"])
+    yield ""
+    if not data["pending_only"]:
+        yield RowsTable(title=plural(len(data["instants"]), "instant"), columns=_INSTANT_COLUMNS, rows=data["instants"])
+        yield ""
+    if data["pending"]:
+        yield RowsTable(title=f"{len(data['pending']):,} pending", columns=_PENDING_COLUMNS, rows=data["pending"])
+    else:
+        yield Text("Nothing is pending.")
+    for row in data["pending"]:
+        if row["problem"]:
+            yield Text.assemble(("problem:", "bold red"), f" {row['requested_time']}: {row['problem']}")
+
+
+def _header(facts: Row) -> RenderableType:
+    database = f"{facts['database']}." if facts["database"] else ""
+    return facts_grid(
+        {
+            "table": f"{database}{facts['name']}",
+            "path": facts["path"],
+            "type": f"{facts['type']}, version {facts['version']}",
+            "merge mode": facts["merge_mode"],
+            "ordering": ", ".join(facts["ordering_fields"]) or "none: the later write wins",
+            "record key": ", ".join(facts["record_key_fields"]) or "made up by Hudi",
+            "partitioned by": ", ".join(facts["partition_fields"]) or "nothing",
+            "metadata table": _metadata_table(facts),
+            "instants in": "UTC" if facts["timezone"] == "UTC" else "the writers' local time",
+        }
+    )
+
+
+def _metadata_table(facts: Row) -> str:
+    if not facts["metadata_table"]:
+        return "off"
+    commits = facts["metadata_commits_since_compaction"]
+    since = facts["metadata_problem"] if commits is None else _to_compact(commits)
+    return f"on ({', '.join(facts['metadata_partitions'])}); {since}"
+
+
+def _to_compact(commits: int) -> str:
+    return f"{plural(commits, 'delta commit')} since its last compaction"
+
+
+def _readable(time: str) -> str:
+    when = moment(time)
+    return time if when is None else when.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _state(row: Mapping[str, Any]) -> Text:
+    return Text("archived", "dim") if row["archived"] else Text(row["state"], _STATE_STYLES[row["state"]])
+
+
+def _completed(row: Mapping[str, Any]) -> str | Text | None:
+    if row["state"] != "completed":
+        return None
+    if row["completion_time"] is None:
+        return Text("not recorded", "dim")
+    text = _readable(row["completion_time"])
+    same_day = text.startswith(_readable(row["requested_time"])[:10]) and " " in text
+    return text.partition(" ")[2] if same_day else text
+
+
+def _pending_for(row: Mapping[str, Any]) -> str | None:
+    if row["age_s"] is None:
+        return None
+    # Less than nothing: another clock or another time zone than the writer's.
+    return "not yet begun" if row["age_s"] < 0 else human_duration(row["age_s"])
+
+
+def _plan(row: Mapping[str, Any]) -> str | Text | None:
+    if row["problem"]:
+        return Text("unreadable", "red")
+    plan = row["plan"]
+    if plan is None:
+        return None
+    size = "unknown bytes" if plan["log_bytes"] is None else human_bytes(plan["log_bytes"])
+    return f"{plural(plan['file_groups'], 'file group')}, {size} of logs"
+
+
+def _heartbeat(row: Mapping[str, Any]) -> Text:
+    age = row["heartbeat_age_s"]
+    text = row["heartbeat"] if age is None else f"{row['heartbeat']}, {human_duration(age)}"
+    return Text(text, _HEARTBEAT_STYLES[row["heartbeat"]])
+
+
+_INSTANT_COLUMNS = (
+    Column(title="instant", cell=_plain("requested_time")),
+    Column(title="requested", cell=lambda row: _readable(row["requested_time"])),
+    Column(title="action", cell=_plain("action")),
+    Column(title="state", cell=_state),
+    Column(title="completed", cell=_completed),
+)
+_PENDING_COLUMNS = (
+    Column(title="instant", cell=_plain("requested_time")),
+    Column(title="pending", cell=lambda row: f"{row['action']} {row['state']}"),
+    Column(title="for", cell=_pending_for),
+    Column(title="plan", cell=_plan),
+    Column(title="heartbeat", cell=_heartbeat),
+)
+
+
+# --- slices ------------------------------------------------------------------------------------------------------
+
+
+def slices(data: Row) -> Iterator[RenderableType]:
+    """One line a file slice, then totals."""
+    totals = data["totals"]
+    yield RowsTable(title=plural(totals["slices"], "file slice"), columns=_SLICE_COLUMNS, rows=data["slices"])
+    yield ""
+    yield Text(
+        f"{plural(totals['file_groups'], 'file group')}: {human_bytes(totals['base_bytes'])} in base files, "
+        f"{human_bytes(totals['log_bytes'])} in {plural(totals['log_files'], 'log file')}, "
+        f"{plural(totals['phantom_slices'], 'phantom slice')}"
+    )
+
+
+def _base(row: Mapping[str, Any]) -> str | Text | None:
+    if row["base"] == "phantom":
+        return Text("phantom", "magenta")
+    return human_bytes(row["base_bytes"])
+
+
+def _fate(row: Mapping[str, Any]) -> Text | None:
+    if row["replaced_by"]:
+        return Text(f"replaced {row['replaced_by']}", "dim")
+    return Text(f"in plan {row['pending_plan']}", "yellow") if row["pending_plan"] else None
+
+
+_SLICE_COLUMNS = (
+    Column(title="partition", cell=_partition),
+    Column(title="file id", cell=_plain("file_id"), shorten=True),
+    Column(title="base instant", cell=_plain("base_instant")),
+    Column(title="base", cell=_base, right=True),
+    Column(title="logs", cell=_plain("log_files"), right=True),
+    Column(title="log size", cell=_bytes("log_bytes"), right=True),
+    Column(title="fate", cell=_fate),
+)
+
+
+# --- plan --------------------------------------------------------------------------------------------------------
+
+
+def plan(data: Row) -> Iterator[RenderableType]:
+    """One line an operation, then totals and the advice."""
+    totals, executors = data["totals"], data["recommended_executors"]
+    title = f"compaction {data['instant']}, {data['state']}: {plural(totals['operations'], 'operation')}"
+    yield RowsTable(title=title, columns=_OPERATION_COLUMNS, rows=data["operations"])
+    yield ""
+    yield facts_grid(
+        {
+            "total": f"{human_bytes(totals['bytes'])}: {human_bytes(totals['base_bytes'])} in base files, "
+            f"{human_bytes(totals['log_bytes'])} in {plural(totals['log_files'], 'log file')}",
+            "executors": f"{executors} recommended: more cannot finish sooner, the largest slice decides",
+        }
+    )
+
+
+_OPERATION_COLUMNS = (
+    Column(title="partition", cell=_partition),
+    Column(title="file id", cell=_plain("file_id"), shorten=True),
+    Column(title="base instant", cell=_plain("base_instant")),
+    Column(title="base", cell=_bytes("base_bytes"), right=True),
+    Column(title="logs", cell=lambda row: str(len(row["logs"])), right=True),
+    Column(title="log size", cell=_bytes("log_bytes"), right=True),
+    Column(title="total", cell=_bytes("bytes"), right=True),
+)
+
+
+# --- read --------------------------------------------------------------------------------------------------------
+
+
+def read(data: Row) -> Iterator[RenderableType]:
+    """What was written, in one line."""
+    yield Text(
+        f"{plural(data['rows'], 'row')} of {plural(data['slices'], 'file slice')} in {data['seconds']:.2f} s "
+        f"-> {data['output']} ({human_bytes(data['bytes'])})"
+    )
+
+
+# --- audit -------------------------------------------------------------------------------------------------------
+
+
+def audit(data: Row) -> Iterator[RenderableType]:
+    """One line an instant, then every problem in full."""
+    if not data["instants"]:
+        yield Text("No compaction by phantombase has left a ledger here.")
+        return
+    yield RowsTable(title=plural(len(data["instants"]), "compaction"), columns=_AUDIT_COLUMNS, rows=data["instants"])
+    for row in data["instants"]:
+        for problem in row["problems"]:
+            yield Text.assemble(("wrong:", "bold red"), f" {row['instant']}: {problem}")
+        for leftover in row["leftovers"]:
+            yield Text.assemble(("left over:", "yellow"), f" {leftover}: the next compactor run removes it")
+
+
+_AUDIT_COLUMNS = (
+    Column(title="instant", cell=_plain("instant")),
+    Column(title="file groups", cell=lambda r: f"{r['file_groups']:,}", right=True),
+    Column(title="rows", cell=lambda r: f"{r['rows']:,}", right=True),
+    Column(title="found", cell=lambda r: ", ".join(f"{n:,} {verdict}" for verdict, n in r["verdicts"].items())),
+    Column(title="", cell=lambda r: Text("good", "green") if r["good"] else Text("WRONG", "bold red")),
+)
+
+
+# --- validate ----------------------------------------------------------------------------------------------------
+
+
+def validate(data: Row) -> Iterator[RenderableType]:
+    """Every difference, then what was compared."""
+    rows = data["differences"]
+    if rows:
+        yield RowsTable(title=plural(len(rows), "difference"), columns=_DIFFERENCE_COLUMNS, rows=rows)
+        yield ""
+    for row in data["mistimed"]:
+        when = f"{row['file']} was modified at {row['modified']}, {row['why']}"
+        yield Text.assemble(("mistimed:", "bold red"), f" {row['instant']}: {when}")
+    verdict = Text("good", "green") if data["good"] else Text("WRONG", "bold red")
+    compared = f"{plural(data['partitions'], 'partition')}, {plural(data['files'], 'file')}"
+    commits = data["metadata_commits_since_compaction"]
+    compared = "no metadata table" if commits is None else f"{compared}; the metadata table has {_to_compact(commits)}"
+    yield Text.assemble(verdict, f": {compared}")
+    if data["mistimed"]:
+        yield Text("Hudi 1.x reads other rows than 0.15 then: timeline repair-times (see its help) sets the times back")
+
+
+def repaired(data: Row) -> Iterator[RenderableType]:
+    """Each file, and how many."""
+    for row in data["files"]:
+        yield Text(f"{row['file']}: {row['time']}")
+    yield Text(f"{plural(len(data['files']), 'time')} {'to set' if data['dry_run'] else 'set'}")
+
+
+_DIFFERENCE_COLUMNS = (
+    Column(title="partition", cell=_partition),
+    Column(title="file", cell=_plain("file")),
+    Column(title="found", cell=_plain("what")),
+    Column(title="on storage", cell=_bytes("storage_bytes"), right=True),
+    Column(title="in the metadata table", cell=_bytes("metadata_bytes"), right=True),
+)

@@ -1,0 +1,126 @@
+"""Refuses to choose an instant by a clock, or in a zone, that is not that of the table's writers.
+
+A compaction requested at C hides what completes "before" C afterwards (see `view`): a process whose clock is ahead of
+the writers' would hide all they write until their clock passes C. One whose clock is behind chooses max + 1 ms, which
+hides nothing; but on version 6 Hudi 1.x compares C with modification times in the writers' zone, which C must exceed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from ..errors import ClockError, StorageError
+from ..format.layout import Layout
+from ..storage.contract import Storage
+from ..storage.folders import TEMPORARY
+from .evidence import ClockEvidence, Stamp, Zone, ZoneVerdict, judge
+from .options import ClockOptions
+
+REPAIR = "A table copied without its files' times: `timeline repair-times` sets them back."
+
+
+def check_zone(
+    base_path: str, layout: Layout, seen: ClockEvidence, local: Callable[[int], datetime], options: ClockOptions
+) -> ZoneVerdict:
+    """ClockError where the writers are in another zone, in a way that harms."""
+    verdict = judge(seen.stamps, local, options.clock_skew_s)
+    if verdict.zone is Zone.BEHIND or (verdict.zone is Zone.AHEAD and not layout.has_completion_times):
+        assert verdict.witness is not None
+        raise ClockError(
+            "another time zone than that of the table's writers: instants chosen here could hide what they write next",
+            path=base_path,
+            expected="instants that differ by little from the times their files were written at",
+            found=described(verdict, local),
+            todo="Give the writers' zone: --timezone ZONE (writers: .timezone(ZONE)), or TZ in the environment. "
+            + REPAIR,
+        )
+    return verdict
+
+
+def described(verdict: ZoneVerdict, local: Callable[[int], datetime]) -> str:
+    """Which file shows which offset, and what zone that would be now."""
+    assert verdict.witness is not None
+    hours = human_offset(abs(verdict.offset))
+    side = "behind" if verdict.zone is Zone.BEHIND else "ahead of"
+    zone = zone_at(verdict.witness, local) - verdict.offset
+    return (
+        f"instants {hours} {side} this process's clock, which seem to be of {_utc(zone)}: {verdict.witness.file_name} "
+        f"was written at {local(verdict.witness.written_ms):%Y-%m-%d %H:%M:%S} of this process's time"
+    )
+
+
+def zone_at(stamp: Stamp, local: Callable[[int], datetime]) -> timedelta:
+    """How far this process's zone was ahead of UTC when a file was written."""
+    moment = datetime(1970, 1, 1) + timedelta(milliseconds=stamp.written_ms)
+    return local(stamp.written_ms) - moment
+
+
+def human_offset(offset: timedelta) -> str:
+    """Hours and minutes."""
+    minutes = round(offset.total_seconds() / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _utc(offset: timedelta) -> str:
+    minutes = round(offset.total_seconds() / 60)
+    return f"UTC{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
+
+
+def check_clock(storage: Storage, seen: ClockEvidence, now_ms: Callable[[], int], options: ClockOptions) -> None:
+    """ClockError where this process's clock is ahead of the storage's.
+
+    The newest file of the timeline tells, where it is new; else one is put, looked at and removed.
+    """
+    skew_ms = options.clock_skew_s * 1000
+    if seen.newest_ms and now_ms() - seen.newest_ms <= skew_ms:
+        return
+    path = f"{TEMPORARY}/clock-{uuid.uuid4().hex}"
+    before_ms = now_ms()
+    try:
+        storage.put_if_absent(path, b"")
+        entry = storage.find(path)
+    finally:
+        storage.delete(path)
+    if entry is None:
+        raise StorageError("an object just put is not there", path=path)
+    ahead_ms = before_ms - entry.modified_ms
+    if ahead_ms > skew_ms:
+        raise ClockError(
+            "this process's clock is ahead of the storage's: instants chosen by it could hide what others write next",
+            path=storage.base_path,
+            expected=f"at most {options.clock_skew_s:g} s (--clock-skew)",
+            found=f"{ahead_ms / 1000:,.0f} s",
+            todo="Set the clock of this machine, or of the one the files lie on.",
+        )
+
+
+def check_future(base_path: str, stamp: Stamp, now_ms: int, options: ClockOptions) -> None:
+    """ClockError where a completed file without a completion time was written in the future, for this clock."""
+    ahead_ms = stamp.written_ms - now_ms
+    if ahead_ms > options.clock_skew_s * 1000:
+        raise ClockError(
+            "a completed instant was modified in the future; Hudi 1.x takes that for its completion time, which a new "
+            "instant must exceed",
+            path=f"{base_path}: {stamp.file_name}",
+            expected=f"at most {options.clock_skew_s:g} s ahead of this process's clock (--clock-skew)",
+            found=f"{ahead_ms / 1000:,.0f} s",
+            todo="Set the clock of this machine; or, where the file's time is wrong, `timeline repair-times --all`.",
+        )
+
+
+def check_newest(base_path: str, newest: str, ahead: timedelta, verdict: ZoneVerdict, options: ClockOptions) -> None:
+    """ClockError where a plan would get a time that the writers' clock has not reached.
+
+    Only where the writers are known to agree with this process: times far ahead are made up.
+    """
+    zones = timedelta(seconds=options.clock_skew_s) < ahead <= timedelta(hours=26)
+    if verdict.zone is Zone.AGREES and zones:
+        raise ClockError(
+            "an instant of the table is ahead of its writers' clock: a plan behind it could hide what they write next",
+            path=base_path,
+            instant=newest,
+            found=f"{human_offset(ahead)} ahead; the last writes agree with this process's clock",
+            todo="Find the process that chose it (another time zone?), and plan when that time is reached.",
+        )

@@ -1,0 +1,256 @@
+"""Commit metadata: what a completed (or inflight) write says it wrote (pure).
+
+Version 6 writes JSON, versions 8 and 9 an Avro container file of one `HoodieCommitMetadata`, or
+`HoodieReplaceCommitMetadata` for a `replacecommit`. Names on disk are the camel case of the names here.
+Counts are records, sizes bytes, times milliseconds, all of one write.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from fastavro.validation import ValidationError, validate
+
+from ..avro.container import (
+    MAGIC,
+    STRING,
+    Schema,
+    array_of,
+    map_of,
+    optional,
+    read_record,
+    record_of,
+    root_record,
+    write_record,
+)
+from ..errors import MalformedError
+from .layout import MetadataEncoding
+
+LOG_COMPACT = "LOG_COMPACT"
+"""Operation type of a completed log compaction, which is a delta commit otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeStats:
+    """Milliseconds a writer spent on one file."""
+
+    total_scan_time: int = 0
+    total_create_time: int = 0
+    total_upsert_time: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteStat:
+    """One file a write made (a base file or a log file), with its counts.
+
+    `path` is relative to the table base, None while inflight. `file_id` is "" for planned inserts.
+    `prev_commit` is the base instant of the slice written on, the text "null" for a new file group; v8+ delta
+    commits hold their own instant there. `log_version` up to `log_files` are set for log files only, and not
+    even for all of them (Hudi's upgrade from version 6 drops them): tell log files by their path. `num_writes`
+    of a log file with nothing but deletes is 0.
+    """
+
+    file_id: str = ""
+    path: str | None = None
+    prev_commit: str | None = None
+    num_writes: int = 0
+    num_deletes: int = 0
+    num_update_writes: int = 0
+    total_write_bytes: int = 0
+    total_write_errors: int = 0
+    partition_path: str | None = None
+    total_log_records: int = 0
+    total_log_files: int | None = None
+    total_updated_records_compacted: int = 0
+    num_inserts: int = 0
+    total_log_blocks: int = 0
+    total_corrupt_log_block: int = 0
+    total_rollback_blocks: int = 0
+    file_size_in_bytes: int = 0
+    log_version: int | None = None
+    log_offset: int | None = None
+    base_file: str | None = None
+    log_files: tuple[str, ...] | None = None
+    cdc_stats: Mapping[str, int] | None = None
+    prev_base_file: str | None = None
+    min_event_time: int | None = None
+    max_event_time: int | None = None
+    runtime_stats: RuntimeStats | None = None
+    total_log_files_compacted: int = 0
+    total_log_read_time_ms: int = 0
+    total_log_size_compacted: int = 0
+    temp_path: str | None = None
+    num_updates: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitMetadata:
+    """The content of a commit, delta commit or replace commit file.
+
+    `compacted` is true for compactions and log compactions. `extra_metadata["schema"]`, where present and not
+    empty, is the table's Avro schema. `partition_to_replace_file_ids` is None except for replace commits.
+    """
+
+    partition_to_write_stats: Mapping[str, tuple[WriteStat, ...]] = field(default_factory=dict)
+    compacted: bool = False
+    extra_metadata: Mapping[str, str] = field(default_factory=dict)
+    operation_type: str | None = None
+    partition_to_replace_file_ids: Mapping[str, tuple[str, ...]] | None = None
+
+    @property
+    def named_files(self) -> frozenset[str]:
+        """Paths of the files it names."""
+        return frozenset(s.path for stats in self.partition_to_write_stats.values() for s in stats if s.path)
+
+
+def decode(data: bytes, where: str) -> CommitMetadata:
+    """The metadata in a commit file of any version; unknown fields are ignored.
+
+    MalformedError: empty, truncated or broken; on a store without atomic writes it may just not be whole yet.
+    """
+    if data.startswith(MAGIC):
+        name, record = read_record(data, where, COMMIT_SCHEMA, REPLACE_SCHEMA)
+        return _from_record(record, is_replace=name == REPLACE_SCHEMA["name"])
+    record = _parse_json(data, where)
+    return _from_record(record, is_replace=record.get("partitionToReplaceFileIds") is not None)
+
+
+def encode(metadata: CommitMetadata, encoding: MetadataEncoding) -> bytes:
+    """The bytes of a commit file, for commits, delta commits and replace commits alike."""
+    record = _to_record(metadata)
+    if encoding is MetadataEncoding.AVRO:
+        is_replace = metadata.partition_to_replace_file_ids is not None
+        return write_record(record, REPLACE_SCHEMA if is_replace else COMMIT_SCHEMA)
+    stats = record["partitionToWriteStats"]
+    text = {
+        "partitionToWriteStats": {p: [_json_stat(stat) for stat in group] for p, group in stats.items()},
+        **{name: record[name] for name in ("compacted", "extraMetadata", "operationType")},
+    }
+    if metadata.partition_to_replace_file_ids is not None:
+        text["partitionToReplaceFileIds"] = record["partitionToReplaceFileIds"]
+    return json.dumps(text, indent=2, separators=(",", " : ")).encode()
+
+
+def _parse_json(data: bytes, where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(data)
+        if not isinstance(record, dict):
+            raise ValueError(f"a JSON {type(record).__name__}")
+        # Jackson lets values of a string map be null; such an entry says nothing.
+        extra = record.get("extraMetadata")
+        if extra is not None:
+            record["extraMetadata"] = {key: value for key, value in extra.items() if value is not None}
+        validate(record, REPLACE_SCHEMA)
+    except (ValueError, AttributeError, RecursionError, ValidationError) as error:
+        raise MalformedError(
+            "unreadable commit metadata",
+            path=where,
+            expected="a JSON object or an Avro container file of commit metadata",
+            found=f"{len(data)} bytes, {type(error).__name__}: {error}",
+            todo="If its writer is still running, read again; otherwise the file is damaged.",
+        ) from error
+    return record
+
+
+def _from_record(record: Mapping[str, Any], *, is_replace: bool) -> CommitMetadata:
+    stats: dict[str, Any] = record.get("partitionToWriteStats") or {}
+    replaced: dict[str, Any] = record.get("partitionToReplaceFileIds") or {}
+    return CommitMetadata(
+        partition_to_write_stats={p: tuple(_stat(stat) for stat in group) for p, group in stats.items()},
+        compacted=bool(record.get("compacted")),
+        extra_metadata=record.get("extraMetadata") or {},
+        operation_type=record.get("operationType"),
+        partition_to_replace_file_ids={p: tuple(ids) for p, ids in replaced.items()} if is_replace else None,
+    )
+
+
+def _stat(record: Mapping[str, Any]) -> WriteStat:
+    """Null and missing both mean the field's default: Java's primitives are never null in memory."""
+    values = {name: record.get(hudi) for name, hudi in _STAT_NAMES.items()}
+    if values["runtime_stats"] is not None:
+        times = {name: values["runtime_stats"].get(hudi) for name, hudi in _RUNTIME_NAMES.items()}
+        values["runtime_stats"] = RuntimeStats(**{k: v for k, v in times.items() if v is not None})
+    if values["log_files"] is not None:
+        values["log_files"] = tuple(values["log_files"])
+    return WriteStat(**{name: value for name, value in values.items() if value is not None})
+
+
+def _to_record(metadata: CommitMetadata) -> dict[str, Any]:
+    return {
+        "partitionToWriteStats": {
+            partition: [_stat_record(stat) for stat in group]
+            for partition, group in metadata.partition_to_write_stats.items()
+        },
+        "compacted": metadata.compacted,
+        "extraMetadata": dict(metadata.extra_metadata),
+        "version": None,  # Hudi's schema has it with default 1; Hudi writes null
+        "operationType": metadata.operation_type,
+        "partitionToReplaceFileIds": {
+            p: list(ids) for p, ids in (metadata.partition_to_replace_file_ids or {}).items()
+        },
+    }
+
+
+def _stat_record(stat: WriteStat) -> dict[str, Any]:
+    record = {hudi: getattr(stat, name) for name, hudi in _STAT_NAMES.items()}
+    if stat.runtime_stats is not None:
+        record["runtimeStats"] = {h: getattr(stat.runtime_stats, name) for name, h in _RUNTIME_NAMES.items()}
+    if stat.log_files is not None:
+        record["logFiles"] = list(stat.log_files)
+    return record
+
+
+def _json_stat(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A write stat as Hudi 0.15 prints it: log-only fields only for log files."""
+    if record["logVersion"] is None:
+        return {name: record[name] for name in _JSON_NAMES}
+    return {name: record[name] for name in (*_JSON_NAMES, *_JSON_LOG_NAMES)} | {"recordsStats": {"val": None}}
+
+
+def _hudi_name(name: str) -> str:
+    return re.sub(r"_(\w)", lambda match: match.group(1).upper(), name)
+
+
+_STAT_NAMES = {f.name: _hudi_name(f.name) for f in fields(WriteStat)}
+_RUNTIME_NAMES = {f.name: _hudi_name(f.name) for f in fields(RuntimeStats)}
+
+_JSON_LOG_NAMES = ("logVersion", "logOffset", "baseFile", "logFiles")
+_NOT_IN_JSON = frozenset({*_JSON_LOG_NAMES, "totalLogFiles", "prevBaseFile", "totalLogReadTimeMs", "numUpdates"})
+_JSON_NAMES = tuple(name for name in _STAT_NAMES.values() if name not in _NOT_IN_JSON)
+
+_KINDS: Mapping[str, Schema | str] = {
+    **dict.fromkeys(("fileId", "path", "prevCommit", "partitionPath", "baseFile", "prevBaseFile"), STRING),
+    "tempPath": STRING,
+    "logVersion": "int",
+    "logFiles": {**array_of(STRING), "default": None},
+    "cdcStats": {**map_of("long"), "default": None},
+    "runtimeStats": record_of("HoodieRuntimeStats", *(optional(n, "long") for n in _RUNTIME_NAMES.values())),
+}
+_STAT_SCHEMA = record_of(
+    "HoodieWriteStat", *(optional(name, _KINDS.get(name, "long")) for name in _STAT_NAMES.values())
+)
+
+
+def _schema(name: str, extra_metadata: Schema, *more: Schema) -> Schema:
+    return root_record(
+        name,
+        optional("partitionToWriteStats", map_of(array_of(_STAT_SCHEMA))),
+        optional("compacted", "boolean"),
+        optional("extraMetadata", extra_metadata),
+        {"name": "version", "type": ["int", "null"], "default": 1},
+        optional("operationType", STRING),
+        *more,
+    )
+
+
+# The stray "default" inside types is in Hudi's own schema files.
+COMMIT_SCHEMA = _schema("HoodieCommitMetadata", {**map_of(STRING), "default": None})
+REPLACE_SCHEMA = _schema(
+    "HoodieReplaceCommitMetadata",
+    map_of(STRING),
+    optional("partitionToReplaceFileIds", map_of(array_of(STRING))),
+)

@@ -1,0 +1,287 @@
+"""Compaction plans (`<t>.compaction.requested`, `<t>.logcompaction.requested`) and pending clustering plans (pure).
+
+A plan is an Avro container file of one `HoodieCompactionPlan`; Hudi 1.x knows one more field than 0.15,
+`missingSchedulePartitions`. Plan version 2 holds bare file names; version 1 (Hudi before 0.6) held absolute
+paths, which are reduced to their names on reading, as Hudi does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..avro.container import (
+    STRING,
+    array_of,
+    defaulted,
+    map_of,
+    optional,
+    optional_array,
+    read_record,
+    record_of,
+    required,
+    root_record,
+    write_record,
+)
+from ..errors import MalformedError, UnsupportedError
+from ..storage.folders import inside_table
+
+
+def planned_paths(plan: CompactionPlan) -> list[str]:
+    """Every file a plan reads, relative to the table's base path."""
+    return [_path(o, name) for o in plan.operations for name in _names(o)]
+
+
+def _names(operation: CompactionOperation) -> Iterable[str]:
+    return filter(None, (operation.data_file_path, *operation.delta_file_paths))
+
+
+def _path(operation: CompactionOperation, name: str) -> str:
+    return f"{operation.partition_path}/{name}" if operation.partition_path else name
+
+
+PLAN_VERSION = 2
+
+TOTAL_LOG_FILES = "TOTAL_LOG_FILES"
+TOTAL_LOG_FILES_SIZE = "TOTAL_LOG_FILES_SIZE"
+"""Bytes; the one metric that must be there: without it Hudi 0.15 dies while executing the plan."""
+TOTAL_IO_MB = "TOTAL_IO_MB"
+TOTAL_IO_READ_MB = "TOTAL_IO_READ_MB"
+TOTAL_IO_WRITE_MB = "TOTAL_IO_WRITE_MB"
+
+
+_MB = 1 << 20
+
+
+def operation_metrics(log_files: int, log_bytes: int, read_bytes: int, write_bytes: int) -> dict[str, float]:
+    """What Hudi 0.15 and 1.2 write of an operation (FileSliceMetricUtils): whole megabytes, floored on each side."""
+    read_mb, write_mb = read_bytes // _MB, write_bytes // _MB
+    return {
+        TOTAL_LOG_FILES: float(log_files),
+        TOTAL_LOG_FILES_SIZE: float(log_bytes),
+        TOTAL_IO_READ_MB: float(read_mb),
+        TOTAL_IO_WRITE_MB: float(write_mb),
+        TOTAL_IO_MB: float(read_mb + write_mb),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionOperation:
+    """One file group to compact: the slice's base file, if any, and its log files in log order.
+
+    File names are relative to the partition. `metrics` are in the units their names say.
+    """
+
+    base_instant_time: str | None
+    delta_file_paths: tuple[str, ...]
+    data_file_path: str | None
+    file_id: str
+    partition_path: str
+    metrics: Mapping[str, float] | None = None
+    bootstrap_file_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionStrategy:
+    """How Hudi is to execute the plan; set for log compactions."""
+
+    compactor_class_name: str | None = None
+    strategy_params: Mapping[str, str] | None = None
+    version: int | None = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPlan:
+    """What a compaction is to do. `missing_schedule_partitions` is None in plans of Hudi 0.15.
+
+    `preserve_hoodie_metadata` says nothing: the meta columns of rows are preserved in any case. `action`: of the
+    instant, compaction or logcompaction; its name says it, the plan's file does not.
+    """
+
+    operations: Sequence[CompactionOperation]
+    extra_metadata: Mapping[str, str] | None = None
+    version: int = PLAN_VERSION
+    strategy: CompactionStrategy | None = None
+    preserve_hoodie_metadata: bool | None = False
+    missing_schedule_partitions: tuple[str, ...] | None = None
+    action: str = "compaction"
+
+    @property
+    def merges_logs(self) -> bool:
+        """Whether it merges log files into log files, not into base files."""
+        return self.action == "logcompaction"
+
+    @property
+    def groups(self) -> frozenset[tuple[str, str]]:
+        """The file groups it merges: (partition path, file id)."""
+        return frozenset((o.partition_path, o.file_id) for o in self.operations)
+
+
+def decode_plan(data: bytes, where: str) -> CompactionPlan:
+    """The plan in a requested file; always of `PLAN_VERSION`.
+
+    MalformedError: empty, truncated or broken, an operation without file id, a path where a name belongs.
+    UnsupportedError: a plan version of the future.
+    """
+    _, record = read_record(data, where, PLAN_SCHEMA)
+    version = 1 if record["version"] is None else record["version"]
+    if version not in (1, PLAN_VERSION):
+        raise UnsupportedError(
+            "unsupported compaction plan version",
+            path=where,
+            expected="1 or 2",
+            found=str(version),
+            todo="Let the Hudi version that made the plan execute it, or use a newer phantombase.",
+        )
+    strategy = record["strategy"]
+    missing = record["missingSchedulePartitions"]
+    return CompactionPlan(
+        operations=tuple(_operation(o, version, where) for o in record["operations"] or ()),
+        extra_metadata=record["extraMetadata"],
+        strategy=None
+        if strategy is None
+        else CompactionStrategy(
+            compactor_class_name=strategy["compactorClassName"],
+            strategy_params=strategy["strategyParams"],
+            version=strategy["version"],
+        ),
+        preserve_hoodie_metadata=record["preserveHoodieMetadata"],
+        missing_schedule_partitions=None if missing is None else tuple(missing),
+    )
+
+
+def encode_plan(plan: CompactionPlan) -> bytes:
+    """The bytes of a requested file, in Hudi 0.15's schema unless the plan has the field that one lacks."""
+    missing = plan.missing_schedule_partitions
+    record = {
+        "operations": optional_array(plan.operations, _operation_record),
+        "extraMetadata": plan.extra_metadata,
+        "version": plan.version,
+        "strategy": None if plan.strategy is None else _strategy_record(plan.strategy),
+        "preserveHoodieMetadata": plan.preserve_hoodie_metadata,
+        "missingSchedulePartitions": None if missing is None else list(missing),
+    }
+    return write_record(record, PLAN_SCHEMA_0X if missing is None else PLAN_SCHEMA)
+
+
+def pending_clustering_file_groups(data: bytes, where: str) -> set[tuple[str, str]]:
+    """(partition, file id) of every file group a pending replacecommit or clustering is going to replace.
+
+    `data` is the requested file, a `HoodieRequestedReplaceMetadata`. Only clustering names its file groups
+    ahead; insert_overwrite and the like leave the file empty or without a clustering plan: an empty set.
+    """
+    if not data:
+        return set()
+    _, record = read_record(data, where, _REPLACE_REQUEST_SCHEMA)
+    groups = (record["clusteringPlan"] or {}).get("inputGroups") or ()
+    slices = [file_slice for group in groups for file_slice in group["slices"] or ()]
+    return {(s["partitionPath"] or "", _file_id(s, "clustering plan", where)) for s in slices}
+
+
+def _operation(record: Mapping[str, Any], version: int, where: str) -> CompactionOperation:
+    base = record["dataFilePath"]
+    return CompactionOperation(
+        base_instant_time=record["baseInstantTime"],
+        delta_file_paths=tuple(_file_name(path, version, where) for path in record["deltaFilePaths"] or ()),
+        data_file_path=_file_name(base, version, where) if base else None,
+        file_id=_file_id(record, "compaction plan", where),
+        partition_path=_partition(record["partitionPath"] or "", where),
+        metrics=record["metrics"],
+        bootstrap_file_path=record["bootstrapFilePath"],
+    )
+
+
+def _file_name(path: str, version: int, where: str) -> str:
+    name = path.rpartition("/")[2]
+    if not name or (version == PLAN_VERSION and name != path):
+        raise MalformedError(
+            "a compaction plan of version 2 names files without their folders",
+            path=where,
+            expected=repr(name) if name else "a file name",
+            found=repr(path),
+        )
+    return name
+
+
+def _partition(path: str, where: str) -> str:
+    if not inside_table(path):
+        raise MalformedError("compaction plan with a partition outside the table", path=where, found=repr(path))
+    return path
+
+
+def _file_id(record: Mapping[str, Any], what: str, where: str) -> str:
+    file_id = record["fileId"]
+    if not file_id:
+        raise MalformedError(f"{what} without a file id", path=where, found=repr(record))
+    return str(file_id)
+
+
+def _operation_record(operation: CompactionOperation) -> dict[str, Any]:
+    return {
+        "baseInstantTime": operation.base_instant_time,
+        "deltaFilePaths": list(operation.delta_file_paths),
+        "dataFilePath": operation.data_file_path,
+        "fileId": operation.file_id,
+        "partitionPath": operation.partition_path,
+        "metrics": operation.metrics,
+        "bootstrapFilePath": operation.bootstrap_file_path,
+    }
+
+
+def _strategy_record(strategy: CompactionStrategy) -> dict[str, Any]:
+    return {
+        "compactorClassName": strategy.compactor_class_name,
+        "strategyParams": strategy.strategy_params,
+        "version": strategy.version,
+    }
+
+
+_VERSION = defaulted("version", "int", 1)
+
+_OPERATION_SCHEMA = record_of(
+    "HoodieCompactionOperation",
+    required("baseInstantTime", STRING),
+    optional("deltaFilePaths", array_of(STRING)),
+    optional("dataFilePath", STRING),
+    required("fileId", STRING),
+    optional("partitionPath", STRING),
+    optional("metrics", map_of("double")),
+    optional("bootstrapFilePath", STRING),
+)
+_STRATEGY_SCHEMA = record_of(
+    "HoodieCompactionStrategy",
+    optional(
+        "compactorClassName",
+        STRING,
+        doc="The class name that is provided here should extend CompactionExecutionStrategy abstract class, "
+        "idea is that the plan generator will also provide the execution strategy to use.",
+    ),
+    optional(
+        "strategyParams",
+        map_of(STRING),
+        doc="These parameters play a key role in determining which action type it is i.e. compaction or "
+        "logcompaction and it will also include configs that determine how compaction needs to be executed.",
+    ),
+    _VERSION,
+)
+_FIELDS_0X = (
+    optional("operations", array_of(_OPERATION_SCHEMA)),
+    optional("extraMetadata", map_of(STRING)),
+    _VERSION,
+    optional("strategy", _STRATEGY_SCHEMA),
+    defaulted("preserveHoodieMetadata", "boolean", False),
+)
+PLAN_SCHEMA_0X = root_record("HoodieCompactionPlan", *_FIELDS_0X)
+PLAN_SCHEMA = root_record("HoodieCompactionPlan", *_FIELDS_0X, optional("missingSchedulePartitions", array_of(STRING)))
+
+# Only what is read of it; resolution by name skips the rest.
+_SLICE_SCHEMA = record_of("HoodieSliceInfo", required("fileId", STRING), optional("partitionPath", STRING))
+_GROUP_SCHEMA = record_of("HoodieClusteringGroup", optional("slices", array_of(_SLICE_SCHEMA)))
+_REPLACE_REQUEST_SCHEMA = root_record(
+    "HoodieRequestedReplaceMetadata",
+    optional(
+        "clusteringPlan",
+        record_of("HoodieClusteringPlan", optional("inputGroups", array_of(_GROUP_SCHEMA))),
+    ),
+)

@@ -1,0 +1,105 @@
+"""Names of base files and log files: parse and print (pure).
+
+    base file   <fileId>_<writeToken>_<instant>.parquet
+    log file    .<fileId>_<instant>.log.<version>[_<writeToken>][-cdc]
+
+A file id contains no `_`. In a log name the instant is the base instant of the slice (v6) or the delta
+commit's own instant (v8+): same grammar, different meaning, see `layout.Slicing`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from sys import intern
+
+from ..errors import MalformedError
+
+# Names are interned: a group's files, and those of a commit, have one file id and one instant between them, and tables
+# may have millions of files.
+_BASE = re.compile(r"(?P<file_id>[^_/.][^_/]*)_(?P<token>[^_/]*)_(?P<instant>\d+)(?P<extension>\.[A-Za-z0-9]+)")
+_LOG = re.compile(
+    r"\.(?P<file_id>[^_/]+)_(?P<instant>\d+)\.log\.(?P<version>0|[1-9]\d*)(?:_(?P<token>\d+-\d+-\d+))?"
+    r"(?P<suffix>-cdc)?",
+    re.ASCII,
+)
+
+_BASE_EXTENSIONS = (".parquet", ".hfile")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseFileName:
+    """`<fileId>_<writeToken>_<instant>.parquet`; `instant` is the one that wrote the file."""
+
+    file_id: str
+    token: str
+    instant: str
+    extension: str = ".parquet"
+
+    def __str__(self) -> str:
+        return f"{self.file_id}_{self.token}_{self.instant}{self.extension}"
+
+    @staticmethod
+    def parse(name: str) -> BaseFileName:
+        """Strict inverse of `str`; MalformedError names the text."""
+        match = _BASE.fullmatch(name)
+        if match is None:
+            raise MalformedError(
+                "not a base file name", expected="<fileId>_<token>_<instant>.parquet", found=repr(name)
+            )
+        file_id, token, instant, extension = match.groups()
+        return BaseFileName(file_id=intern(file_id), token=token, instant=intern(instant), extension=intern(extension))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFileName:
+    """`.<fileId>_<instant>.log.<version>_<token>`; `sort_key` is Hudi's order inside a slice."""
+
+    file_id: str
+    instant: str
+    version: int
+    token: str | None = None
+    suffix: str = ""
+
+    def __str__(self) -> str:
+        token = "" if self.token is None else f"_{self.token}"
+        return f".{self.file_id}_{self.instant}.log.{self.version}{token}{self.suffix}"
+
+    @property
+    def is_cdc(self) -> bool:
+        """Change-data files sit beside log files and are never merged."""
+        return self.suffix == "-cdc"
+
+    @property
+    def sort_key(self) -> tuple[str, int, str, str]:
+        """(instant, version, token as text, suffix): the token comparison is textual, as in Hudi."""
+        return self.instant, self.version, self.token or "", self.suffix
+
+    @staticmethod
+    def parse(name: str) -> LogFileName:
+        """Strict inverse of `str`; MalformedError names the text."""
+        match = _LOG.fullmatch(name)
+        if match is None:
+            raise MalformedError(
+                "not a log file name",
+                expected=".<fileId>_<instant>.log.<version>[_<token>]",
+                found=repr(name),
+            )
+        file_id, instant, version, token, suffix = match.groups()
+        return LogFileName(
+            file_id=intern(file_id), instant=intern(instant), version=int(version), token=token, suffix=suffix or ""
+        )
+
+
+def parse_data_file(name: str) -> BaseFileName | LogFileName | None:
+    """A data file's parsed name, or None for what lies beside data files and is not data.
+
+    Skipped by rule: `.crc` side files of Hadoop's local file system, partition metadata, hidden names that are
+    not log files, `_`-prefixed marker files (`_SUCCESS`), and what ends neither in `.parquet` nor, as base files of
+    metadata tables do, in `.hfile`. The rest must parse.
+    """
+    if name.endswith(".crc") or name.startswith((".hoodie_partition_metadata", "_")):
+        return None
+    if name.startswith("."):
+        return LogFileName.parse(name) if ".log." in name else None
+    return BaseFileName.parse(name) if name.endswith(_BASE_EXTENSIONS) else None

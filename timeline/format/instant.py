@@ -1,0 +1,160 @@
+"""Instants: what happened to a table, when, and how far it got (pure).
+
+An instant is (requested time, action, state). Times are digit strings, `yyyyMMddHHmmssSSS` in the table's time
+zone (older tables: 14 digits, without the milliseconds), and are compared as plain strings. An action that is
+pending under one name may complete under another: `compaction` completes as `commit`, `logcompaction` as
+`deltacommit`, `clustering` (v8+) as `replacecommit`; `family` is the name both share.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import IntEnum
+from functools import lru_cache
+
+from ..errors import UsageError
+
+
+class State(IntEnum):
+    """How far an action got; a higher state hides the lower ones of the same instant."""
+
+    REQUESTED = 0
+    INFLIGHT = 1
+    COMPLETED = 2
+
+
+ACTIONS = frozenset(
+    {
+        "commit",
+        "deltacommit",
+        "compaction",
+        "logcompaction",
+        "clean",
+        "rollback",
+        "replacecommit",
+        "clustering",
+        "savepoint",
+        "restore",
+        "indexing",
+        "schemacommit",
+    }
+)
+
+_FAMILY = {"compaction": "commit", "logcompaction": "deltacommit", "clustering": "replacecommit"}
+
+MERGES = frozenset({"compaction", "logcompaction"})
+"""Actions that merge the files of file slices: log files into base files, log files into one."""
+
+SERVICES = MERGES | {"clustering"}
+"""Actions that rearrange what writers wrote. Clustering of version 6 is named `replacecommit`; its plan tells."""
+
+WRITE_FAMILIES = frozenset({"commit", "deltacommit", "replacecommit"})
+"""Actions whose completed instants make base files and log blocks visible."""
+
+_TIME = re.compile(r"\d{14}(\d{3})?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Instant:
+    """One action of a table at its highest known state.
+
+    `completion_time` is None while pending, and for completed instants of layout 1, whose names carry none.
+    """
+
+    requested_time: str
+    action: str
+    state: State
+    completion_time: str | None = None
+    file_name: str = ""
+
+    @property
+    def family(self) -> str:
+        """The action's name once completed."""
+        return _FAMILY.get(self.action, self.action)
+
+    @property
+    def completed(self) -> bool:
+        """Whether the action is finished and its effects are visible."""
+        return self.state is State.COMPLETED
+
+    @property
+    def is_write(self) -> bool:
+        """Whether this action, once completed, makes data visible."""
+        return self.family in WRITE_FAMILIES
+
+    def at(self, state: State) -> Instant:
+        """The same action in another state, as far as its name alone tells."""
+        return Instant(requested_time=self.requested_time, action=self.action, state=state)
+
+
+def highest_states(instants: Iterable[Instant]) -> tuple[Instant, ...]:
+    """One instant per (time, family), at its highest state, ordered by time.
+
+    A pending delta commit hides a pending log compaction of its time: the write is what others must wait for.
+    """
+    best: dict[tuple[str, str], Instant] = {}
+    for instant in instants:
+        key = (instant.requested_time, instant.family)
+        if key not in best or _height(best[key]) < _height(instant):
+            best[key] = instant
+    return tuple(sorted(best.values(), key=lambda i: (i.requested_time, i.family)))
+
+
+def _height(instant: Instant) -> tuple[bool, bool, State]:
+    return instant.completed, instant.action not in SERVICES, instant.state
+
+
+def format_time(moment: datetime) -> str:
+    """`moment` as an instant time of 17 digits."""
+    return moment.strftime("%Y%m%d%H%M%S") + f"{moment.microsecond // 1000:03d}"
+
+
+@lru_cache(maxsize=4096)
+def parse_time(text: str) -> datetime:
+    """The moment an instant time names (no zone: the table's own)."""
+    if not _TIME.fullmatch(text):
+        raise UsageError("not an instant time", expected="14 or 17 digits, yyyyMMddHHmmss[SSS]", found=repr(text))
+    try:
+        base = datetime.strptime(text[:14], "%Y%m%d%H%M%S")
+    except ValueError as error:
+        raise UsageError("not an instant time", expected="a date and time of day", found=repr(text)) from error
+    return base + timedelta(milliseconds=int(text[14:] or "999"))
+
+
+def next_time(now: datetime, used: Iterable[str]) -> str:
+    """An instant time greater than the clock's last millisecond and than every time in `used`.
+
+    The clock may run behind or step back (daylight saving in a LOCAL zone): then it is max(used) + 1 ms.
+    """
+    # At 17 digits: a 14-digit instant stands for its last millisecond.
+    floor = max((u.ljust(17, "9") for u in used if _TIME.fullmatch(u)), default="")
+    candidate = format_time(now)
+    return candidate if candidate > floor else format_time(parse_time(floor) + timedelta(milliseconds=1))
+
+
+def later(time: str, milliseconds: int) -> str:
+    """An instant time so much later."""
+    return format_time(parse_time(time) + timedelta(milliseconds=milliseconds)) if milliseconds else time
+
+
+_AS_OF_FORMATS = ("%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d")
+
+
+def parse_as_of(text: str) -> str:
+    """A user's point in time as an instant time: instant digits, or a date with an optional time of day."""
+    if _TIME.fullmatch(text):
+        parse_time(text)
+        return text
+    for pattern in _AS_OF_FORMATS:
+        try:
+            return format_time(datetime.strptime(text, pattern))
+        except ValueError:
+            continue
+    raise UsageError(
+        "not a point in time",
+        expected="an instant (17 digits), 'yyyy-MM-dd HH:mm:ss.SSS' or 'yyyy-MM-dd'",
+        found=repr(text),
+    )

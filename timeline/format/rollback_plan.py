@@ -1,0 +1,233 @@
+"""What a rollback is to do (`<R>.rollback.requested`) and what it did (`<R>.rollback`): Hudi's records (pure).
+
+Avro container files of one `HoodieRollbackPlan` or `HoodieRollbackMetadata`, in the same schemas in all table versions.
+Hudi names files by absolute paths, with or without a scheme, or by name alone: each lies in its request's partition,
+and only its name is taken, so that a table may have been moved meanwhile. Ours are absolute paths without a scheme.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+from ..avro.container import (
+    STRING,
+    array_of,
+    defaulted,
+    map_of,
+    optional,
+    read_record,
+    record_of,
+    root_record,
+    write_record,
+)
+from ..errors import MalformedError
+from ..storage.folders import inside_table
+from .instant import Instant, State
+
+_PLAN_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevokedSlice:
+    """A file slice that gets a command block (version 6). `logs`: names and sizes (bytes) of the revoked log files."""
+
+    partition: str
+    file_id: str
+    base_instant: str
+    logs: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Which slice."""
+        return self.partition, self.file_id, self.base_instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackPlan:
+    """How the pending instant `target` of an action is undone.
+
+    `doomed`: files to delete, (partition, name). `revoked`: slices that get a command block.
+    """
+
+    target: str
+    action: str
+    doomed: tuple[tuple[str, str], ...] = ()
+    revoked: tuple[RevokedSlice, ...] = ()
+
+    @property
+    def instant(self) -> Instant:
+        """The instant that is undone, as it pends."""
+        return Instant(requested_time=self.target, action=self.action, state=State.INFLIGHT)
+
+    def with_all_of(self, other: RollbackPlan) -> RollbackPlan:
+        """This plan and another of the same target in one.
+
+        Hudi 0.15 has a request for each log file, with 1 for its size: what one knows of a slice adds to the other's.
+        """
+        slices: dict[tuple[str, str, str], RevokedSlice] = {}
+        for slice_ in (*other.revoked, *self.revoked):
+            known = slices[slice_.key].logs if slice_.key in slices else {}
+            logs = {name: max(size, known.get(name, 0)) for name, size in slice_.logs.items()}
+            slices[slice_.key] = replace(slice_, logs={**known, **logs})
+        return RollbackPlan(
+            target=self.target,
+            action=self.action,
+            doomed=tuple(sorted({*self.doomed, *other.doomed})),
+            revoked=tuple(slices[key] for key in sorted(slices)),
+        )
+
+
+def decode_rollback_plan(data: bytes, where: str) -> RollbackPlan:
+    """The plan in a requested file. MalformedError: unreadable, without an instant, a file outside the table."""
+    _, record = read_record(data, where, _PLAN_SCHEMA)
+    target = record["instantToRollback"]
+    if target is None:
+        raise MalformedError("rollback plan without an instant", path=where)
+    doomed, revoked = [], []
+    for request in record["RollbackRequests"] or ():
+        partition = request["partitionPath"]
+        if not inside_table(partition):
+            raise MalformedError("rollback plan with a partition outside the table", path=where, found=repr(partition))
+        doomed += [(partition, path.rpartition("/")[2]) for path in request["filesToBeDeleted"]]
+        logs = {path.rpartition("/")[2]: size for path, size in (request["logBlocksToBeDeleted"] or {}).items()}
+        if logs:
+            if not request["fileId"] or not request["latestBaseInstant"]:
+                raise MalformedError("rollback plan with log blocks of no slice", path=where, found=repr(request))
+            base = request["latestBaseInstant"]
+            revoked.append(RevokedSlice(partition=partition, file_id=request["fileId"], base_instant=base, logs=logs))
+    return RollbackPlan(
+        target=target["commitTime"], action=target["action"], doomed=tuple(doomed), revoked=tuple(revoked)
+    )
+
+
+def encode_rollback_plan(plan: RollbackPlan, base_path: str) -> bytes:
+    """The bytes of a requested file: one request a deleted file, and one a revoked slice."""
+    deletes = [
+        {"partitionPath": partition, "filesToBeDeleted": [_absolute(base_path, partition, name)],
+         "fileId": "", "latestBaseInstant": "", "logBlocksToBeDeleted": {}}
+        for partition, name in plan.doomed
+    ]  # fmt: skip
+    revokes = [
+        {"partitionPath": s.partition, "filesToBeDeleted": [],
+         "fileId": s.file_id, "latestBaseInstant": s.base_instant, "logBlocksToBeDeleted": dict(s.logs)}
+        for s in plan.revoked
+    ]  # fmt: skip
+    record = {
+        "instantToRollback": {"commitTime": plan.target, "action": plan.action},
+        "RollbackRequests": [*deletes, *revokes],
+        "version": _PLAN_VERSION,
+    }
+    return write_record(record, _PLAN_SCHEMA)
+
+
+def encode_rollback_metadata(
+    plan: RollbackPlan, rollback: str, milliseconds: int, command_logs: Mapping[tuple[str, str], int], base_path: str
+) -> bytes:
+    """The bytes of a completed file. `command_logs`: (partition, name) of command blocks' log files, with sizes."""
+    deleted = _by_partition((p, (_absolute(base_path, p, name), 0)) for p, name in plan.doomed)
+    commands = _by_partition((p, (_absolute(base_path, p, name), size)) for (p, name), size in command_logs.items())
+    revoked = _by_partition(
+        (s.partition, (_absolute(base_path, s.partition, name), size))
+        for s in plan.revoked
+        for name, size in s.logs.items()
+    )
+    partitions = sorted({*deleted, *commands, *revoked})
+    record = {
+        "startRollbackTime": rollback,
+        "timeTakenInMillis": milliseconds,
+        "totalFilesDeleted": len(plan.doomed),
+        "commitsRollback": [plan.target],
+        "partitionMetadata": {
+            partition: {
+                "partitionPath": partition,
+                "successDeleteFiles": list(deleted.get(partition, ())),
+                "failedDeleteFiles": [],
+                "rollbackLogFiles": commands.get(partition, {}),
+                "logFilesFromFailedCommit": revoked.get(partition, {}),
+            }
+            for partition in partitions
+        },
+        "version": _PLAN_VERSION,
+        "instantsRollback": [{"commitTime": plan.target, "action": plan.action}],
+    }
+    return write_record(record, _METADATA_SCHEMA)
+
+
+def rolled_back_instants(data: bytes, where: str) -> tuple[str, ...]:
+    """The instants that a completed rollback has undone."""
+    _, record = read_record(data, where, _METADATA_SCHEMA)
+    return tuple(record["commitsRollback"])
+
+
+def restored_instants(data: bytes, where: str) -> tuple[str, ...]:
+    """The instants that a completed restore has undone, which is made of rollbacks."""
+    _, record = read_record(data, where, _RESTORE_SCHEMA)
+    rollbacks = (r for listed in record["hoodieRestoreMetadata"].values() for r in listed if r is not None)
+    return tuple(instant for rollback in rollbacks for instant in rollback["commitsRollback"])
+
+
+def _absolute(base_path: str, partition: str, name: str) -> str:
+    return "/".join(part for part in (base_path.rstrip("/"), partition, name) if part)
+
+
+def _by_partition(items: Iterable[tuple[str, tuple[str, int]]]) -> dict[str, dict[str, int]]:
+    grouped = groupby(sorted(items), key=lambda item: item[0])
+    return {partition: dict(pair for _, pair in group) for partition, group in grouped}
+
+
+def _plain(name: str, kind: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind}
+
+
+_INSTANT_SCHEMA = record_of("HoodieInstantInfo", _plain("commitTime", STRING), _plain("action", STRING))
+_PLAN_SCHEMA = root_record(
+    "HoodieRollbackPlan",
+    optional("instantToRollback", _INSTANT_SCHEMA, doc="Hoodie instant that needs to be rolled back"),
+    optional(
+        "RollbackRequests",
+        array_of(
+            record_of(
+                "HoodieRollbackRequest",
+                _plain("partitionPath", STRING),
+                optional("fileId", STRING),
+                optional("latestBaseInstant", STRING),
+                {"name": "filesToBeDeleted", "type": {**array_of(STRING), "default": []}, "default": []},
+                optional("logBlocksToBeDeleted", map_of("long")),
+            )
+        ),
+    ),
+    defaulted("version", "int", 1),
+)
+_METADATA_SCHEMA = root_record(
+    "HoodieRollbackMetadata",
+    _plain("startRollbackTime", STRING),
+    _plain("timeTakenInMillis", "long"),
+    _plain("totalFilesDeleted", "int"),
+    _plain("commitsRollback", array_of(STRING)),
+    _plain(
+        "partitionMetadata",
+        map_of(
+            record_of(
+                "HoodieRollbackPartitionMetadata",
+                _plain("partitionPath", STRING),
+                _plain("successDeleteFiles", array_of(STRING)),
+                _plain("failedDeleteFiles", array_of(STRING)),
+                optional("rollbackLogFiles", map_of("long")),
+                optional("logFilesFromFailedCommit", map_of("long")),
+            )
+        ),
+    ),
+    defaulted("version", "int", 1),
+    {"name": "instantsRollback", "type": {**array_of(_INSTANT_SCHEMA), "default": []}, "default": []},
+)
+_RESTORE_SCHEMA = root_record(
+    "HoodieRestoreMetadata",
+    _plain(
+        "hoodieRestoreMetadata",
+        map_of(array_of(["null", record_of("HoodieRollbackMetadata", _plain("commitsRollback", array_of(STRING)))])),
+    ),
+)
+"""Only what is read of it."""

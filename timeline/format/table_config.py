@@ -1,0 +1,265 @@
+"""hoodie.properties: what a table says about itself, and the thin I/O that loads and saves it.
+
+Java `Properties` text (ISO-8859-1, backslash escapes) in `.hoodie/hoodie.properties`; while that is being
+replaced, `hoodie.properties.backup` lies beside it. `hoodie.table.checksum` is the unsigned CRC-32 of
+"<database>.<name>".
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+import javaproperties
+
+from ..errors import MalformedError, MissingFileError, NotATableError, StorageError
+from ..storage.contract import Storage
+from ..storage.folders import HOODIE, inside_table
+from .layout import Layout
+from .table_support import PROPERTIES as PROPERTIES
+from .table_support import MergeMode as MergeMode
+from .table_support import check_supported, key_generator_of, merge_mode_of
+
+BACKUP = f"{HOODIE}/hoodie.properties.backup"
+
+_VERSION = "hoodie.table.version"
+_NAME = "hoodie.table.name"
+_DATABASE = "hoodie.database.name"
+_CHECKSUM = "hoodie.table.checksum"
+_REQUIRED = (_VERSION, _NAME, "hoodie.table.type", _CHECKSUM)
+_METADATA_BUILT = "hoodie.table.metadata.partitions"
+_METADATA_BUILDING = "hoodie.table.metadata.partitions.inflight"
+_METADATA_PARTITIONS = (_METADATA_BUILT, _METADATA_BUILDING)
+
+# A writer that replaces the file may finish between our look at the file and our look at its backup.
+_LOAD_ROUNDS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableConfig:
+    """The settings of a table; `properties` are all of them, as text.
+
+    Absent settings have Hudi's default. Malformed ones are a MalformedError, which `parse` finds.
+    """
+
+    properties: Mapping[str, str]
+
+    @staticmethod
+    def parse(data: bytes, where: str) -> TableConfig:
+        """Inverse of `dump`. MalformedError: not Properties text, cut off, wrong checksum, bad value."""
+        try:
+            config = TableConfig(properties=javaproperties.loads(data))
+        except ValueError as error:
+            raise MalformedError("unreadable table properties", path=where, found=str(error)) from error
+        missing = [key for key in _REQUIRED if not config.properties.get(key)]
+        if missing:
+            raise MalformedError("incomplete table properties", path=where, expected=", ".join(missing))
+        expected = str(checksum(config.database, config.name))
+        if config.properties[_CHECKSUM] != expected:
+            raise MalformedError(
+                "wrong checksum of the table properties",
+                path=where,
+                expected=expected,
+                found=config.properties[_CHECKSUM],
+                todo=f"It covers {_DATABASE} and {_NAME}: restore the one that was changed.",
+            )
+        _ = (
+            config.version,
+            config.utc_timezone,
+            config.populate_meta_fields,
+            config.hive_style,
+            config.url_encode,
+        )
+        return config
+
+    def dump(self) -> bytes:
+        """The text of hoodie.properties, keys sorted. It carries no time: equal settings give equal bytes."""
+        head = "#Updated by phantombase\n#Equal settings give equal bytes, so no time stands here\n"
+        return (head + javaproperties.dumps(dict(self.properties), timestamp=False, sort_keys=True)).encode()
+
+    def check_supported(self) -> None:
+        """UnsupportedError, by name, for anything that would make reading or compacting this table go wrong.
+
+        A live metadata table is not refused here: readers may ignore it, writers must look at
+        `metadata_partitions`.
+        """
+        check_supported(self.properties, self.version)
+
+    def without_metadata_table(self) -> TableConfig:
+        """The same settings with the metadata table switched off: readers then do not look at its folder."""
+        kept = {key: value for key, value in self.properties.items() if key not in _METADATA_PARTITIONS}
+        return TableConfig(properties=kept)
+
+    def without_metadata_partitions(self, dropped: Collection[str]) -> TableConfig:
+        """The same settings with some partitions of the metadata table switched off, as Hudi drops an index."""
+        kept = ",".join(name for name in self._list(_METADATA_BUILT) if name not in dropped)
+        return TableConfig(properties={**self.properties, _METADATA_BUILT: kept})
+
+    @property
+    def version(self) -> int:
+        """Table version."""
+        text = self.properties[_VERSION]
+        return int(text) if text.isdecimal() else self._malformed(_VERSION, "a number")
+
+    @property
+    def layout(self) -> Layout:
+        """What differs by table version; UnsupportedError for versions that are not known."""
+        return Layout.of(self.version)
+
+    @property
+    def name(self) -> str:
+        """Table name."""
+        return self.properties[_NAME]
+
+    @property
+    def database(self) -> str:
+        """Database name, "" for none."""
+        return self.properties.get(_DATABASE, "")
+
+    @property
+    def record_key_fields(self) -> tuple[str, ...]:
+        """Columns of the record key, in declared order; empty for tables whose keys Hudi makes up."""
+        return self._list("hoodie.table.recordkey.fields")
+
+    @property
+    def partition_fields(self) -> tuple[str, ...]:
+        """Partition columns, in declared order; the `:TYPE` that custom key generators append is cut off."""
+        return tuple(field.partition(":")[0] for field in self._list("hoodie.table.partition.fields"))
+
+    @property
+    def ordering_fields(self) -> tuple[str, ...]:
+        """Columns whose values decide between two records of one key; empty: the later write wins."""
+        return self._list("hoodie.table.ordering.fields") or self._list("hoodie.table.precombine.field")
+
+    @property
+    def merge_mode(self) -> MergeMode:
+        """Which of two records of one key wins; UnsupportedError for custom ones."""
+        return merge_mode_of(self.properties, self.version)
+
+    @property
+    def utc_timezone(self) -> bool:
+        """Whether instants are in UTC; otherwise they are in the local zone of whoever writes."""
+        return self._one_of("hoodie.table.timeline.timezone", "LOCAL", "UTC") == "UTC"
+
+    @property
+    def timeline_folder(self) -> str:
+        """Folder of the active timeline, relative to the table base."""
+        if not self.layout.has_completion_times:
+            return HOODIE
+        return f"{HOODIE}/{self._folder('hoodie.timeline.path', self.layout.default_timeline_folder)}"
+
+    @property
+    def history_folder(self) -> str:
+        """Folder of the archived timeline, relative to the table base."""
+        layout = self.layout
+        key = "hoodie.timeline.history.path" if layout.has_completion_times else "hoodie.archivelog.folder"
+        return f"{self.timeline_folder}/{self._folder(key, layout.default_history_folder)}"
+
+    @property
+    def populate_meta_fields(self) -> bool:
+        """False: virtual keys, the five meta columns of base files are null."""
+        return self._one_of("hoodie.populate.meta.fields", "true", "false") == "true"
+
+    @property
+    def metadata_partitions(self) -> tuple[str, ...]:
+        """Partitions of the metadata table, built or being built; empty means it is off."""
+        return tuple(sorted({name for key in _METADATA_PARTITIONS for name in self._list(key)}))
+
+    @property
+    def built_metadata_partitions(self) -> tuple[str, ...]:
+        """Partitions of the metadata table that are built: those that readers may use."""
+        return tuple(sorted(self._list(_METADATA_BUILT)))
+
+    @property
+    def building_metadata_partitions(self) -> tuple[str, ...]:
+        """Those that Hudi's indexer is building."""
+        return tuple(sorted(self._list(_METADATA_BUILDING)))
+
+    @property
+    def create_schema(self) -> str | None:
+        """The Avro schema the table was created with, where SQL did that."""
+        return self.properties.get("hoodie.table.create.schema")
+
+    @property
+    def key_generator(self) -> str | None:
+        """SIMPLE, COMPLEX, NON_PARTITION, TIMESTAMP, ...; USER_PROVIDED for foreign classes; or None."""
+        return key_generator_of(self.properties)
+
+    @property
+    def hive_style(self) -> bool:
+        """Whether partition folders are named `<column>=<value>`."""
+        return self._one_of("hoodie.datasource.write.hive_style_partitioning", "false", "true") == "true"
+
+    @property
+    def url_encode(self) -> bool:
+        """Whether special characters of partition values are escaped in folder names."""
+        return self._one_of("hoodie.datasource.write.partitionpath.urlencode", "false", "true") == "true"
+
+    def _folder(self, key: str, default: str) -> str:
+        name = self.properties.get(key) or default
+        return name if inside_table(name) else self._malformed(key, "a folder inside the table")
+
+    def _list(self, key: str) -> tuple[str, ...]:
+        return tuple(part.strip() for part in self.properties.get(key, "").split(",") if part.strip())
+
+    def _one_of(self, key: str, default: str, other: str) -> str:
+        text = self.properties.get(key, default)
+        match = [value for value in (default, other) if value.upper() == text.upper()]
+        return match[0] if match else self._malformed(key, f"{default} or {other}")
+
+    def _malformed(self, key: str, expected: str) -> NoReturn:
+        found = f"{key}={self.properties[key]}"
+        raise MalformedError("impossible table property", path=PROPERTIES, expected=expected, found=found)
+
+
+def checksum(database: str, name: str) -> int:
+    """CRC-32 of "<database>.<name>", which guards hoodie.properties against being cut off."""
+    return zlib.crc32(f"{database}.{name}".encode(errors="replace"))
+
+
+def load_table_config(storage: Storage) -> TableConfig:
+    """The table's settings, from hoodie.properties or, while that is missing or damaged, its backup.
+
+    NotATableError: neither is there. MalformedError: none of those that are there can be used. What the
+    storage raises otherwise goes through: it says nothing about the table.
+    """
+    damage: MalformedError | None = None
+    for path in (PROPERTIES, BACKUP) * _LOAD_ROUNDS:
+        try:
+            return TableConfig.parse(storage.read(path), path)
+        except MissingFileError:
+            continue
+        except MalformedError as error:
+            damage = damage or error
+    if damage is not None:
+        raise damage
+    raise NotATableError(
+        "not a Hudi table",
+        path=storage.base_path,
+        expected=PROPERTIES,
+        found=f"no {HOODIE} folder" if storage.find(HOODIE) is None else "neither it nor its backup",
+        todo="Check the path; it must be the table's base folder.",
+    )
+
+
+def save_table_config(storage: Storage, config: TableConfig) -> None:
+    """Replaces hoodie.properties so that a crash at any line leaves a table that loads, old or new.
+
+    The caller holds the table lock. MalformedError: `config` would not load, or there is no table to update.
+    StorageError: what was read back is not what was written.
+    """
+    data = config.dump()
+    TableConfig.parse(data, PROPERTIES)
+    try:
+        current = storage.read(PROPERTIES)
+        TableConfig.parse(current, PROPERTIES)
+    except (MissingFileError, MalformedError):
+        load_table_config(storage)  # so the backup is the only good copy: it must stay as it is
+    else:
+        storage.overwrite(BACKUP, current)
+    storage.overwrite(PROPERTIES, data)
+    if storage.read(PROPERTIES) != data:
+        raise StorageError("hoodie.properties does not read back as written; its backup is good", path=PROPERTIES)
+    storage.delete(BACKUP)

@@ -1,0 +1,156 @@
+"""The archived timeline: completed instants that Hudi moved out of the active one. Reading only.
+
+Version 6, folder `.hoodie/archived`: log files `.commits_.archive.<n>_<token>` of Avro blocks, one
+`HoodieArchivedMetaEntry` for each state file an instant had. While Hudi merges small ones into a larger one,
+the file `mergeArchivePlan` names the larger one, which may be unfinished; the small ones stay until it is not.
+
+Versions 8 and 9, folder `.hoodie/timeline/history`, a log-structured merge tree: `_version_` (text, current n)
+-> `manifest_<n>` (JSON, `{"files": [{"fileName", "fileLen"}]}`) -> Parquet files, one row per completed
+instant. Hudi replaces `_version_` by deleting and writing it; meanwhile the greatest manifest is the current one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+
+from ..avro.container import STRING, optional, read_record, root_record
+from ..errors import MalformedError, MissingFileError, PhantombaseError, UnknownStateError
+from ..format.instant import Instant, State, highest_states
+from ..format.table_config import TableConfig
+from ..log.block import BlockKind, scan_blocks
+from ..log.decode import decode_rows
+from ..parquet.read import read_parquet, readable
+from ..storage.contract import Storage
+from .timeline import Timeline
+
+_VERSION_FILE = "_version_"
+_MANIFEST = re.compile(r"manifest_(\d+)")
+_LSM_COLUMNS = ("instantTime", "completionTime", "action")
+
+_ARCHIVE = re.compile(r"\.commits_\.archive\.\d+.*")
+_MERGE_PLAN = "mergeArchivePlan"
+_MERGE_PLAN_SCHEMA = root_record("HoodieMergeArchiveFilePlan", optional("mergedArchiveFileName", STRING))
+_ARCHIVE_SCHEMA = pa.schema([(name, pa.string()) for name in ("commitTime", "actionType", "actionState")])
+
+
+def with_archive(storage: Storage, config: TableConfig, timeline: Timeline) -> Timeline:
+    """The timeline with its archived instants loaded. UnknownStateError: see `load_history`."""
+    return replace(timeline, archived=load_history(storage, config))
+
+
+def load_history(storage: Storage, config: TableConfig) -> tuple[Instant, ...]:
+    """Every completed archived instant, ordered by time; only v8+ ones have completion times.
+
+    Without a history folder, or with an empty one, nothing was archived: an empty tuple.
+
+    UnknownStateError: something in the folder is missing or unreadable. An instant that is not found may then
+    be in there, so the answer must not be taken for "no".
+    """
+    try:
+        try:
+            return highest_states(_instants(storage, config))
+        except MissingFileError:
+            # Files go while Hudi compacts the history: a second look sees those that replaced them.
+            return highest_states(_instants(storage, config))
+    except (PhantombaseError, OSError) as error:
+        raise UnknownStateError(
+            "the archived timeline cannot be read, so what it holds is unknown",
+            path=config.history_folder,
+            found=str(error),
+            todo="Try again; if it stays, repair or restore the file, or let Hudi rewrite its archive.",
+        ) from error
+
+
+def _instants(storage: Storage, config: TableConfig) -> Iterator[Instant]:
+    folder = config.history_folder
+    try:
+        names = [entry.name for entry in storage.list(folder)]
+    except MissingFileError:
+        return
+    if config.layout.has_completion_times:
+        for name in _current_files(storage, folder, names):
+            yield from _parquet_instants(storage, f"{folder}/{name}")
+    else:
+        for name in names:
+            if _ARCHIVE.fullmatch(name):
+                yield from _archive_instants(storage, folder, name)
+
+
+def _current_files(storage: Storage, folder: str, names: list[str]) -> list[str]:
+    """The Parquet files of the current snapshot."""
+    version = _current_version(storage, folder, names)
+    if version is None:
+        return []
+    path = f"{folder}/manifest_{version}"
+    try:
+        files = [entry["fileName"] for entry in json.loads(storage.read(path))["files"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise MalformedError("unreadable history manifest", path=path, found=repr(error)) from error
+    if not all(isinstance(name, str) and "/" not in name for name in files):
+        raise MalformedError("history manifest with something else than file names", path=path, found=repr(files))
+    return files
+
+
+def _current_version(storage: Storage, folder: str, names: list[str]) -> int | None:
+    path = f"{folder}/{_VERSION_FILE}"
+    try:
+        text = storage.read(path).decode(errors="replace").strip()
+    except MissingFileError:
+        text = ""
+    if not text:  # being replaced; with no manifest either, nothing was archived yet
+        matches = [_MANIFEST.fullmatch(name) for name in names]
+        return max((int(match[1]) for match in matches if match), default=None)
+    if not text.isdecimal():
+        raise MalformedError("unreadable history version", path=path, expected="a number", found=repr(text))
+    return int(text)
+
+
+def _parquet_instants(storage: Storage, path: str) -> Iterator[Instant]:
+    with readable("history file", path):
+        table = read_parquet(storage.open_input(path), _LSM_COLUMNS)
+        rows = table.select(_LSM_COLUMNS).cast(pa.schema([(name, pa.string()) for name in _LSM_COLUMNS]))
+    for row in rows.to_pylist():
+        if None in row.values():
+            raise MalformedError("history row with a null", path=path, found=repr(row))
+        yield Instant(
+            requested_time=row["instantTime"],
+            action=row["action"],
+            state=State.COMPLETED,
+            completion_time=row["completionTime"],
+        )
+
+
+def _archive_instants(storage: Storage, folder: str, name: str) -> Iterator[Instant]:
+    try:
+        yield from _block_instants(storage, f"{folder}/{name}")
+    except MalformedError:
+        if _file_being_merged(storage, folder) != name:
+            raise
+
+
+def _block_instants(storage: Storage, path: str) -> Iterator[Instant]:
+    source = storage.open_input(path)
+    for block in scan_blocks(source, path):
+        if block.kind is not BlockKind.AVRO_DATA:
+            raise MalformedError("unexpected block in an archive", path=path, found=block.kind.name)
+        for row in next(decode_rows(block, source, _ARCHIVE_SCHEMA)).to_pylist():
+            if row["actionState"] not in (None, State.COMPLETED.name):  # very old archives name no state
+                continue
+            if row["commitTime"] is None or row["actionType"] is None:
+                raise MalformedError("archive entry without time or action", path=path, found=repr(row))
+            yield Instant(requested_time=row["commitTime"], action=row["actionType"], state=State.COMPLETED)
+
+
+def _file_being_merged(storage: Storage, folder: str) -> str | None:
+    path = f"{folder}/{_MERGE_PLAN}"
+    try:
+        data = storage.read(path)
+    except MissingFileError:
+        return None
+    _, plan = read_record(data, path, _MERGE_PLAN_SCHEMA)
+    return str(plan["mergedArchiveFileName"] or "").rpartition("/")[2]

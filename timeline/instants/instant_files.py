@@ -1,0 +1,86 @@
+"""The instants' own files: their names, and what is in those of commits and compaction plans."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from ..errors import MalformedError
+from ..format.commit_metadata import CommitMetadata
+from ..format.commit_metadata import decode as decode_commit
+from ..format.compaction_plan import CompactionPlan, decode_plan
+from ..format.instant import Instant, State
+from ..format.table_config import TableConfig
+from ..storage.contract import Storage
+
+_TORN_PAUSES_S = (0.02, 0.1, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class InstantFiles:
+    """See the module."""
+
+    storage: Storage
+    config: TableConfig
+
+    def path(self, instant: Instant) -> str:
+        """The instant's file, relative to the base path."""
+        return f"{self.config.timeline_folder}/{instant.file_name or self.config.layout.file_name(instant)}"
+
+    def completed_commits(self, only: str | None = None) -> list[Instant]:
+        """Every completed commit on storage; of one instant also a delta commit, as which log compactions complete.
+
+        On versions 8 and 9 one instant can have two: each completed name has its own completion time.
+        """
+        names = [e.name for e in self.storage.list(self.config.timeline_folder) if not e.is_folder]
+        found = [i for n in names if (i := self.config.layout.parse(n)) and i.completed]
+        if only is None:
+            return [i for i in found if i.action == "commit"]
+        return [i for i in found if i.requested_time == only and i.action in ("commit", "deltacommit")]
+
+    def commit_metadata(self, instant: Instant) -> CommitMetadata:
+        """The metadata of a completed write.
+
+        Hudi writes it in place on local storage: a reader may see it empty or half for a moment, so what cannot
+        be decoded is read again before it is an error.
+        """
+        path = self.path(instant)
+        for pause_s in _TORN_PAUSES_S:
+            try:
+                return decode_commit(self.storage.read(path), path)
+            except MalformedError:
+                time.sleep(pause_s)
+        return decode_commit(self.storage.read(path), path)
+
+    def requested_merge(self, instant: str) -> Instant:
+        """The requested instant of a log compaction, where its plan is there, else of a compaction."""
+        log = Instant(requested_time=instant, action="logcompaction", state=State.REQUESTED)
+        return log if self.storage.find(self.path(log)) is not None else replace(log, action="compaction")
+
+    def compaction_plan(self, instant: str) -> CompactionPlan:
+        """The plan of a compaction or log compaction, pending or done.
+
+        MissingFileError: there is none. MalformedError: it cannot be read; what ends that is named.
+        """
+        requested = self.requested_merge(instant)
+        path = self.path(requested)
+        data = self.storage.read(path)
+        try:
+            return replace(decode_plan(data, path), action=requested.action)
+        except MalformedError as error:
+            raise MalformedError(
+                error.what,
+                path=path,
+                instant=instant,
+                expected=error.expected,
+                found=error.found,
+                todo=_unreadable_todo(instant, may_go=not data or requested.action == "logcompaction"),
+            ) from error
+
+
+def _unreadable_todo(instant: str, *, may_go: bool) -> str:
+    """`may_go`: nobody ever worked under it: its writer was killed before the first byte, or it is a log compaction."""
+    restore = "restore the file, or restore the table with Hudi to an instant before it."
+    if not may_go:
+        return f"Where a copy is at hand {restore}"
+    return f"Take it back: compactor-daemon unschedule TABLE {instant}. Where that is refused, {restore}"

@@ -1,0 +1,80 @@
+"""Times that are taken though no timeline file shows them.
+
+    .hoodie/.phantombase/<C>                        a recorded instant: in use, or a tombstone
+    .hoodie/.phantombase/<C>/reserved-<e>-<time>    put before attempt e decides `go`: the completion time it decides
+
+The name says it all, and nothing is read. Of a compaction that is completed, or archived, the timeline shows the time.
+A `go` of an earlier release has no such object: it is read while its compaction is neither.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from ..errors import MalformedError, MissingFileError
+from ..record_fields import Fields
+from ..storage.contract import Storage
+from .attempt_names import DEAD, GO, VOID, fate_path, instant_folder, recorded_instants
+from .timeline import Timeline
+
+_NAME = re.compile(r"reserved-(\d+)-(\d+)")
+
+
+def reserved_path(instant: str, attempt: int, time: str) -> str:
+    """The object that makes a completion time taken."""
+    return f"{instant_folder(instant)}/reserved-{attempt}-{time}"
+
+
+def reserved_times(storage: Storage, timeline: Timeline, moment: Callable[[int], str]) -> Iterator[str]:
+    """Recorded instants, and completion times decided but perhaps not visible. `timeline`: loaded under the lock.
+
+    `moment`: milliseconds since the epoch as an instant time of the table.
+    """
+    pending = {i.requested_time for i in timeline.pending_merges}
+    active = {i.requested_time for i in timeline.instants}
+    for instant in recorded_instants(storage):
+        yield instant
+        is_archived = instant not in active and instant < timeline.start
+        is_shown = instant in timeline.completed_writes and instant not in pending
+        if timeline.layout.has_completion_times and not is_archived and not is_shown:
+            try:
+                yield from tuple(_decided(storage, instant, moment))
+            except MissingFileError:
+                if storage.find(instant_folder(instant)) is not None:
+                    raise
+                # Forgotten this moment: it was archived, and is older than all that is active.
+
+
+def _decided(storage: Storage, instant: str, moment: Callable[[int], str]) -> Iterator[str]:
+    entries = storage.list(instant_folder(instant))
+    reserved = [(int(m[1]), m[2]) for e in entries if (m := _NAME.fullmatch(e.name)) is not None]
+    yield from (time for _, time in reserved)
+    known = {attempt for attempt, _ in reserved}
+    for entry in entries:
+        if entry.is_folder and entry.name.isdigit() and int(entry.name) not in known:
+            yield from _by_fate(storage, fate_path(instant, int(entry.name)), moment)
+
+
+def _by_fate(storage: Storage, path: str, moment: Callable[[int], str]) -> Iterator[str]:
+    """The completion time an attempt decided, if any, by its fate; of one that cannot be read a time not before it.
+
+    That is when the storage took the record in: a completion time is chosen by the clock, above all times in use.
+    """
+    entry = storage.find(path)
+    if entry is None:
+        return
+    try:
+        time = _completion_time(storage.read(path), path)
+    except MalformedError:
+        time = moment(entry.modified_ms)
+    if time is not None:
+        yield time
+
+
+def _completion_time(record: bytes, path: str) -> str | None:
+    fields = Fields.parse(record, path, "unreadable fate of an attempt")
+    kind = fields.text("fate")
+    if kind not in (DEAD, VOID, GO):
+        raise fields.malformed(f"fate: {DEAD}, {VOID} or {GO}", repr(kind))
+    return fields.text_or_none("completion_time") if kind == GO else None

@@ -1,0 +1,77 @@
+"""Delta commits since the last compaction, as Hudi counts them (pure).
+
+Counting follows ScheduleCompactionActionExecutor and CompactionUtils of Hudi 0.15.0 (version 6) and 1.2.0 (8, 9):
+
+    since the last completed compaction   version 6: delta commits requested after it, pending ones too
+                                          8 and 9: completed ones, by completion time after its requested time
+    since the last request                delta commits requested after the last pending compaction, or where none
+                                          pends after the last completed one; pending ones too
+    seconds                               from the requested time of the last completed compaction, in whole seconds
+
+Where no compaction is completed yet (nor requested), all delta commits count, and time runs from the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from ..format.instant import Instant, parse_time
+from .timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Since:
+    """Delta commits since an instant, and that instant's requested time."""
+
+    commits: int
+    instant: str
+
+    def seconds(self, now: datetime) -> int:
+        """Whole seconds on both sides, as Hudi counts. A LOCAL zone's change of the clock counts as time."""
+        past = parse_time(self.instant).replace(microsecond=0)
+        return round((now.replace(microsecond=0) - past).total_seconds())
+
+
+def commits_since_compaction(timeline: Timeline) -> int:
+    """Delta commits since the last completed compaction; all, where there is none."""
+    since = since_completed(timeline)
+    return 0 if since is None else since.commits
+
+
+def since_request(timeline: Timeline) -> Since | None:
+    """Delta commits since the last request of a compaction; None: no delta commit yet."""
+    last = timeline.pending_compactions[-1:] or _completed_compactions(timeline)[-1:]
+    deltas = delta_commits(timeline)
+    if not last:
+        return _since_first(deltas, deltas)
+    time = last[0].requested_time
+    return Since(commits=sum(d.requested_time > time for d in deltas), instant=time)
+
+
+def since_completed(timeline: Timeline) -> Since | None:
+    """Delta commits since the last completed compaction; None: no delta commit yet."""
+    last = _completed_compactions(timeline)[-1:]
+    deltas = delta_commits(timeline)
+    by_completion = timeline.layout.has_completion_times
+    counted = [d for d in deltas if d.completed] if by_completion else deltas
+    if not last:
+        return _since_first(deltas, counted)
+    time = last[0].requested_time
+    when = [timeline.completion_time(d.requested_time) if by_completion else d.requested_time for d in counted]
+    return Since(commits=sum(w is not None and w > time for w in when), instant=time)
+
+
+def _since_first(deltas: Sequence[Instant], counted: Sequence[Instant]) -> Since | None:
+    return Since(commits=len(counted), instant=deltas[0].requested_time) if deltas else None
+
+
+def delta_commits(timeline: Timeline) -> tuple[Instant, ...]:
+    """By requested time; a completed log compaction is one too."""
+    return tuple(i for i in timeline.instants if i.action == "deltacommit")
+
+
+def _completed_compactions(timeline: Timeline) -> tuple[Instant, ...]:
+    """By requested time: in a MERGE_ON_READ table nothing else completes as `commit`."""
+    return tuple(i for i in timeline.instants if i.action == "commit" and i.completed)

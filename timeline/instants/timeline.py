@@ -1,0 +1,177 @@
+"""The timeline as a value: the active instants, and of the archived ones what was loaded (pure)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from ..clock.evidence import ClockEvidence
+from ..format.instant import MERGES, SERVICES, Instant, State
+from ..format.layout import Layout
+
+UNKNOWN_COMPLETION = "9" * 17
+"""Greater than every instant time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """One instant per (time, family) at its highest state, ordered by time.
+
+    `archived`: completed instants that left the active timeline, as far as they were loaded.
+    `legacy_completions`: for completed files without a completion time in their name (tables upgraded from
+    version 6) the files' modification times, as instant times. `written`: what modification times tell of the writers'
+    clocks; two timelines of the same instants are equal whatever it says.
+    """
+
+    layout: Layout
+    instants: tuple[Instant, ...]
+    archived: tuple[Instant, ...] = ()
+    legacy_completions: dict[str, str] = field(default_factory=dict)
+    written: ClockEvidence = field(default_factory=ClockEvidence, compare=False)
+
+    @cached_property
+    def completed(self) -> tuple[Instant, ...]:
+        """Completed commits, delta commits and replace commits of the active timeline, earliest first."""
+        return tuple(i for i in self.instants if i.is_write and i.completed)
+
+    @cached_property
+    def shared_times(self) -> tuple[str, ...]:
+        """Times that several writes have, table services included."""
+        count = Counter(i.requested_time for i in self.instants if i.is_write)
+        return tuple(time for time, writes in count.items() if writes > 1)
+
+    @cached_property
+    def _writes(self) -> dict[str, Instant]:
+        """By requested time; of a writer's instant and a table service's at the same time the writer's.
+
+        A writer that takes no lock may begin in the millisecond of a plan. Files and blocks carry the time alone: what
+        a compaction wrote is known by its plan and its commit (`ViewFacts`), all else of that time is the writer's.
+        """
+        found: dict[str, Instant] = {}
+        for instant in self.instants:
+            other = found.get(instant.requested_time)
+            if instant.is_write and (other is None or _rank(other) < _rank(instant)):
+                found[instant.requested_time] = instant
+        return found
+
+    @cached_property
+    def completed_writes(self) -> dict[str, Instant]:
+        """Completed commits, delta commits and replace commits of the active timeline, by requested time.
+
+        Of two at the same time see `_writes`; `completed` has both.
+        """
+        return {t: i for t, i in self._writes.items() if i.completed}
+
+    @cached_property
+    def pending_writes(self) -> dict[str, Instant]:
+        """Requested and inflight writes, pending compactions and clusterings included, by requested time."""
+        return {t: i for t, i in self._writes.items() if not i.completed}
+
+    def pending_writes_at(self, time: str) -> tuple[Instant, ...]:
+        """Pending writes of one time, table services included."""
+        return tuple(i for i in self.instants if i.requested_time == time and i.is_write and not i.completed)
+
+    def pending(self, action: str) -> tuple[Instant, ...]:
+        """Pending instants of one action, earliest first."""
+        return tuple(i for i in self.instants if i.action == action and not i.completed)
+
+    @cached_property
+    def pending_compactions(self) -> tuple[Instant, ...]:
+        """Pending compactions, earliest first.
+
+        On layout 1 a compaction that went inflight is named `<t>.compaction.inflight`; its requested file with
+        the plan is still there.
+        """
+        return self.pending("compaction")
+
+    @cached_property
+    def pending_merges(self) -> tuple[Instant, ...]:
+        """Pending compactions and log compactions, earliest first: what an executor may work on."""
+        return tuple(i for i in self.instants if i.action in MERGES and not i.completed)
+
+    @cached_property
+    def start(self) -> str:
+        """The first write of the active timeline, whatever its state; "" when there is none.
+
+        Everything older that is not here was archived: archival takes the oldest completed instants and never
+        passes a pending one.
+        """
+        return min((i.requested_time for i in self.instants if i.is_write), default="")
+
+    @cached_property
+    def _archived_writes(self) -> dict[str, Instant]:
+        return {i.requested_time: i for i in self.archived if i.is_write}
+
+    def is_committed(self, time: str) -> bool:
+        """Whether a write is visible: completed, or archived (older than the start, or known to the archive)."""
+        if time in self.completed_writes:
+            return True
+        return time not in self.pending_writes and (time < self.start or time in self._archived_writes)
+
+    def completion_time(self, time: str) -> str | None:
+        """When a write completed; None while it is pending and for instants nobody knows.
+
+        An instant older than the active timeline that the archive does not know either counts as completed
+        after everything else: Hudi puts its logs on the newest slice.
+        """
+        instant = self.completed_writes.get(time) or self._archived_writes.get(time)
+        if instant is not None:
+            return instant.completion_time or self.legacy_completions.get(time) or time
+        return UNKNOWN_COMPLETION if self.is_committed(time) else None
+
+    def needs_archive(self, time: str) -> bool:
+        """Whether only the archived timeline can tell when, or whether, a write completed.
+
+        Archived instants lie before the start. Behind it only where archival passed a savepoint, which keeps
+        its own instant in the active timeline.
+        """
+        if time in self.completed_writes or time in self.pending_writes:
+            return False
+        if time < self.start:
+            return self.layout.has_completion_times
+        return any(i.action == "savepoint" for i in self.instants)
+
+    def may_be_cleaned_since(self, before: Timeline) -> bool:
+        """Whether a clean began since an earlier look at the timeline, or was archived since, for all one can tell."""
+        cleans = ({i.requested_time for i in t.instants if i.action == "clean"} for t in (self, before))
+        return self.start != before.start or not next(cleans) <= next(cleans)
+
+    def used_times(self) -> Iterator[str]:
+        """Every requested and completion time; a new one must exceed them all."""
+        for instant in (*self.instants, *self.archived):
+            yield instant.requested_time
+            if instant.completion_time is not None:
+                yield instant.completion_time
+
+    def with_pending_merge(self, requested: Instant) -> Timeline:
+        """This timeline as it was before a compaction or log compaction completed."""
+        same = (requested.requested_time, requested.family)
+        return replace(
+            self, instants=tuple(requested if (i.requested_time, i.family) == same else i for i in self.instants)
+        )
+
+    def find(self, time: str, family: str) -> Instant | None:
+        """The active instant of a time and family."""
+        return next((i for i in self.instants if i.requested_time == time and i.family == family), None)
+
+    @property
+    def latest_completed(self) -> str:
+        """The greatest requested time of a completed write; "" on an empty timeline."""
+        return max(self.completed_writes, default="")
+
+    @property
+    def pending_delta_commits(self) -> tuple[Instant, ...]:
+        """Pending delta commits of writers: the only ones that add log files to existing file groups."""
+        return self.pending("deltacommit")
+
+    @property
+    def inflight_writers(self) -> tuple[Instant, ...]:
+        """Pending delta commits, commits and replace commits of writers (no table services)."""
+        return tuple(i for i in self.instants if i.is_write and i.state < State.COMPLETED and i.action not in SERVICES)
+
+
+def _rank(instant: Instant) -> int:
+    """Log files and blocks are those of delta commits; base files of a shared time are known by name."""
+    return 0 if instant.action in SERVICES else 1 if instant.family != "deltacommit" else 2

@@ -1,0 +1,43 @@
+"""Loads a table's timeline from its folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..clock.evidence import written
+from ..format.instant import highest_states
+from ..format.table_config import TableConfig
+from ..storage.contract import Storage
+from .archived_timeline import with_archive
+from .table_clock import TableClock
+from .timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineLoader:
+    """`clock`: what the modification time of a file is as an instant time."""
+
+    storage: Storage
+    config: TableConfig
+    clock: TableClock
+
+    def load(self, *, archived: bool = False) -> Timeline:
+        """The active timeline; with `archived` the archived one too.
+
+        UnknownStateError: the archived timeline is there and cannot be read.
+        """
+        entries = self.storage.list(self.config.timeline_folder)
+        parsed = {e.name: self.config.layout.parse(e.name) for e in entries if not e.is_folder}
+        files = [(i, e.modified_ms) for e in entries if (i := parsed.get(e.name)) is not None]
+        legacy = {
+            instant.requested_time: self.clock.moment(modified_ms)
+            for instant, modified_ms in files
+            if instant.completed and instant.completion_time is None and self.config.layout.has_completion_times
+        }
+        timeline = Timeline(
+            layout=self.config.layout,
+            instants=highest_states(i for i, _ in files),
+            legacy_completions=legacy,
+            written=written(files),
+        )
+        return with_archive(self.storage, self.config, timeline) if archived else timeline

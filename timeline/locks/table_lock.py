@@ -1,0 +1,109 @@
+"""Table lock providers: who may be inside a short section (begin, schedule, decide and complete, roll back).
+
+The lock shortens races and keeps honest writers apart; no safety of a compaction rests on it alone (closure,
+barrier and the fate record do that work). Long work is never done under it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..errors import LockError, UsageError
+from ..storage.contract import Storage
+from ..storage.file_lock import hold_file
+from ..storage.folders import RECORDS
+from .zookeeper_lock import parse_zookeeper_lock
+
+
+class TableLock(Protocol):
+    """A lock that excludes every process that uses the same provider with the same settings."""
+
+    def hold(self, purpose: str) -> AbstractContextManager[None]:
+        """LockError when the lock was not free in time."""
+        ...
+
+
+_process_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLock:
+    """For a sole writer: excludes threads of this process only."""
+
+    name: str
+    timeout_s: float = 60.0
+
+    @contextmanager
+    def hold(self, purpose: str) -> Iterator[None]:
+        """See `TableLock.hold`."""
+        lock = _process_locks[self.name]
+        if not lock.acquire(timeout=self.timeout_s):
+            raise _busy(self.name, self.timeout_s, purpose)
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+@dataclass(frozen=True, slots=True)
+class FileLock:
+    """Excludes every process on machines that share the file's (POSIX-locking) file system."""
+
+    path: str
+    timeout_s: float = 60.0
+
+    @contextmanager
+    def hold(self, purpose: str) -> Iterator[None]:
+        """See `TableLock.hold`."""
+        with hold_file(self.path, self.timeout_s, _busy(self.path, self.timeout_s, purpose)):
+            yield
+
+
+@dataclass(frozen=True, slots=True)
+class StorageLock:
+    """Excludes every process that uses the same storage: an object of the table says who holds it."""
+
+    storage: Storage
+    path: str
+    timeout_s: float = 60.0
+
+    @contextmanager
+    def hold(self, purpose: str) -> Iterator[None]:
+        """See `TableLock.hold`."""
+        busy = _busy(f"{self.storage.base_path}/{self.path}", self.timeout_s, purpose)
+        with self.storage.hold(self.path, self.timeout_s, busy):
+            yield
+
+
+def _busy(name: str, timeout_s: float, purpose: str) -> LockError:
+    return LockError(
+        f"could not take the table lock to {purpose}",
+        path=name,
+        expected=f"free within {timeout_s:g} s",
+        found="held by somebody else",
+        todo="Try again, or find the holder.",
+    )
+
+
+def table_lock(storage: Storage, given: str | None) -> TableLock:
+    """The lock all processes of a table share: the one that is named (see `parse_lock`), else one of its storage."""
+    return parse_lock(given) if given is not None else StorageLock(storage, f"{RECORDS}/table.lock")
+
+
+def parse_lock(text: str) -> TableLock:
+    """`file:PATH` or `zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY` as a lock; UsageError for anything else."""
+    provider, separator, rest = text.partition(":")
+    if separator and rest and provider == "file":
+        return FileLock(rest)
+    if separator and rest and provider == "zookeeper":
+        return parse_zookeeper_lock(rest)
+    raise UsageError(
+        "unknown lock provider",
+        expected="file:PATH or zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY",
+        found=text,
+    )

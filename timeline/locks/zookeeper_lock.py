@@ -1,0 +1,219 @@
+"""The table lock in ZooKeeper that Hudi's writers use too (`ZookeeperBasedLockProvider`, Curator's lock recipe).
+
+    <base_path>/<key>/_c_<uuid>-lock-<sequence>    one ephemeral node for each who holds or waits; lowest: holds
+
+Names are compared by their sequence only: it says who came first, the uuid says nothing. With the same servers, base
+path and key a section of ours and one of a live Hudi writer exclude each other (hudi-format.md 14).
+
+Each section has a connection of its own. Sections are few and short, so the handshake (a few ms) costs nothing; in
+return the lock is a plain value that travels to other processes, no session can be lost unseen between two sections,
+and leaving is closing the session, which removes every node it made, also one whose creation we never heard of.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from ..errors import LockError, UsageError
+
+_log = structlog.get_logger()
+
+_CONTENDER = re.compile(r"(?:.*-)?lock-(?P<sequence>-?\d+)")
+_HOSTS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s/,:\[\]]+):\d+(?:,(?:\[[0-9A-Fa-f:.%]+\]|[^\s/,:\[\]]+):\d+)*")
+_LAST_WORD_S = 2.0
+"""After the time is up: how long the question who holds the lock may take."""
+_RECONNECT = {"max_tries": -1, "delay": 0.1, "max_delay": 1.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZooKeeperLock:
+    """Excludes everyone, Hudi's writers included, who names the same servers, base path and key.
+
+    `hosts`: `host:port[,host:port][/chroot]`. `timeout_s`: for connecting and waiting together. `session_timeout_s`:
+    after so long without a sign of life ZooKeeper frees the lock of a dead holder. `digest`: `user:password`.
+    UsageError: impossible settings.
+    """
+
+    hosts: str
+    base_path: str
+    key: str
+    timeout_s: float = 60.0
+    session_timeout_s: float = 30.0
+    digest: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        names = self.folder.split("/")[1:]
+        good = _HOSTS.fullmatch(self.hosts.partition("/")[0]) and self.key and "/" not in self.key
+        if not good or "" in names or not set(names).isdisjoint((".", "..")):
+            raise UsageError(
+                "impossible settings of a ZooKeeper lock",
+                expected="hosts host:port[,host:port][/chroot], an absolute base path, a key without /",
+                found=f"hosts {self.hosts!r}, base path {self.base_path!r}, key {self.key!r}",
+            )
+
+    @property
+    def folder(self) -> str:
+        """The node whose children are the contenders, chroot included."""
+        chroot = self.hosts.partition("/")[2].strip("/")
+        return "/" + "/".join(part for part in (chroot, self.base_path.strip("/"), self.key) if part)
+
+    @contextmanager
+    def hold(self, purpose: str) -> Iterator[None]:
+        """See `TableLock.hold`. LockError also when the session ends while waiting.
+
+        A session that ends inside the section is only logged at its end: no safety rests on the lock.
+        """
+        contender = _Contender(self, purpose)
+        try:
+            contender.enter()
+        except BaseException:
+            contender.leave()
+            raise
+        try:
+            yield
+        finally:
+            contender.warn_if_lost()
+            contender.leave()
+
+
+def parse_zookeeper_lock(text: str) -> ZooKeeperLock:
+    """`HOST:PORT[,HOST:PORT]/BASE/PATH/KEY` as a lock; UsageError for anything else."""
+    hosts, _, path = text.partition("/")
+    base, separator, key = path.rpartition("/")
+    if not separator or not base:
+        raise UsageError(
+            "not a ZooKeeper lock", expected="zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY", found=f"zookeeper:{text}"
+        )
+    return ZooKeeperLock(hosts=hosts, base_path=f"/{base}", key=key)
+
+
+class _Contender:
+    """One wait for the lock, and one section under it. Every call has what is left of the time as its limit."""
+
+    def __init__(self, lock: ZooKeeperLock, purpose: str) -> None:
+        from kazoo.client import KazooClient, KazooState  # late: it costs time, and few processes need it
+
+        self._lock, self._purpose = lock, purpose
+        self._deadline = time.monotonic() + lock.timeout_s
+        self._prefix = f"_c_{uuid.uuid4()}-lock-"
+        self._wake = threading.Event()
+        self._created = self._lost = False
+        self._states = KazooState
+        self._client: Any = KazooClient(
+            hosts=lock.hosts.partition("/")[0],
+            timeout=lock.session_timeout_s,
+            auth_data=[("digest", lock.digest)] if lock.digest else None,
+            connection_retry=dict(_RECONNECT),
+        )
+        self._client.add_listener(self._heard)
+
+    def enter(self) -> None:
+        """Waits until our node is the lowest; LockError."""
+        from kazoo.exceptions import (
+            ConnectionClosedError,
+            ConnectionLoss,
+            KazooException,
+            OperationTimeoutError,
+            SessionExpiredError,
+        )
+
+        try:
+            self._client.start(self._left_s())
+            entered = False
+            while not entered:
+                try:
+                    entered = self._is_first()
+                except (ConnectionLoss, OperationTimeoutError):
+                    continue  # what was asked may have been done: the next look at the nodes tells
+        except self._client.handler.timeout_exception as error:
+            raise self._error(f"not free within {self._lock.timeout_s:g} s: {self._holder()}") from error
+        except (SessionExpiredError, ConnectionClosedError) as error:
+            raise self._error("the session was lost while waiting") from error
+        except KazooException as error:
+            raise self._error(f"ZooKeeper says {type(error).__name__} {error}".rstrip()) from error
+
+    def _is_first(self) -> bool:
+        """One look at the nodes; makes ours when it is not there, waits for a change when it is not the lowest."""
+        self._wake.clear()
+        nodes = self._nodes()
+        mine = next((n for n in nodes if n.startswith(self._prefix)), None)
+        if self._lost or (mine is None and self._created):
+            raise self._error("the session was lost while waiting")
+        if mine is None:
+            who = f"phantombase {socket.gethostname()} pid {os.getpid()}: {self._purpose}"
+            path = f"{self._lock.folder}/{self._prefix}"
+            self._call(self._client.create_async, path, who.encode(), ephemeral=True, sequence=True, makepath=True)
+            self._created = True
+            return False
+        if mine == nodes[0]:
+            return True
+        before = f"{self._lock.folder}/{nodes[nodes.index(mine) - 1]}"
+        if self._call(self._client.exists_async, before, watch=lambda event: self._wake.set()) is not None:
+            self._wake.wait(self._left_s())
+        return False
+
+    def _nodes(self) -> list[str]:
+        """Names of all contenders, first come first."""
+        from kazoo.exceptions import NoNodeError
+
+        try:
+            names = self._call(self._client.get_children_async, self._lock.folder)
+        except NoNodeError:  # nobody has used this lock yet
+            return []
+        found = [(int(match["sequence"]), name) for name in names if (match := _CONTENDER.fullmatch(name))]
+        return [name for _, name in sorted(found)]
+
+    def _holder(self) -> str:
+        """Who holds the lock, by what Curator or we put into the node; for the message only."""
+        self._deadline = time.monotonic() + _LAST_WORD_S
+        try:
+            if not self._client.connected:
+                return f"no connection to {self._lock.hosts}"
+            first = self._nodes()[0]
+            data, _ = self._call(self._client.get_async, f"{self._lock.folder}/{first}")
+        except Exception as error:
+            return f"who holds it cannot be told ({type(error).__name__})"
+        return f"held by {data.decode(errors='replace') or 'somebody without a name'} ({first})"
+
+    def _call(self, ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        return ask(*args, **options).get(timeout=self._left_s())
+
+    def _left_s(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+    def _heard(self, state: str) -> None:
+        self._lost = self._lost or state == self._states.LOST
+        self._wake.set()
+
+    def warn_if_lost(self) -> None:
+        """Logs that others may have been in the section with us."""
+        if self._lost or not self._client.connected:
+            _log.warning("zookeeper_lock_lost", node=self._lock.folder, purpose=self._purpose)
+
+    def leave(self) -> None:
+        """Ends the session, which removes our node; what fails is logged: the session's end removes it too."""
+        try:
+            self._client.stop()
+            self._client.close()
+        except Exception as error:
+            _log.warning("zookeeper_close_failed", node=self._lock.folder, error=f"{type(error).__name__}: {error}")
+
+    def _error(self, found: str) -> LockError:
+        return LockError(
+            f"could not take the table lock to {self._purpose}",
+            path=f"zookeeper:{self._lock.hosts.partition('/')[0]}{self._lock.folder}",
+            expected=f"ours within {self._lock.timeout_s:g} s",
+            found=found,
+            todo="Try again, or find the holder.",
+        )

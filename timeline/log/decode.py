@@ -1,0 +1,217 @@
+"""The rows of data blocks as Arrow, and how many entries any block says it holds.
+
+Avro data       int32 3, int32 n, n x {int32 length, Avro record in the block's SCHEMA}
+Parquet data    a complete Parquet file
+delete          see `delete_block`
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..arrow.conform import conform
+from ..avro.decode import decode_long, decode_records
+from ..avro.schema import OPERATION, changelog, parse_avro
+from ..errors import MalformedError, PhantombaseError, UnsupportedError
+from ..parquet.read import open_parquet, parquet_batches
+from .block import BlockKind, HeaderKey, LogBlock
+
+CONTENT_VERSION = 3
+_LENGTH = "__length"
+_LENGTH_FIELD = {"name": _LENGTH, "type": {"type": "fixed", "name": "length4", "size": 4}}
+
+
+def decode_rows(
+    block: LogBlock,
+    source: pa.NativeFile,
+    schema: pa.Schema,
+    *,
+    float_as_text: bool = True,
+    part_bytes: int | None = None,
+) -> Iterator[pa.Table]:
+    """The rows of a data block under `schema` (only its columns are decoded or read); see `conform` for
+    `float_as_text`. A block of more than `part_bytes` encoded bytes comes in several tables.
+
+    UnsupportedError: HFile blocks, partial updates, changelogs. MalformedError: anything the framing promised and the
+    content does not hold.
+    """
+    check_block(block, source)
+    parquet = block.kind is BlockKind.PARQUET_DATA
+    with decoding(block):
+        parts = (
+            _parquet_rows(block, source, schema, part_bytes)
+            if parquet
+            else _avro_rows(block, source, schema, float_as_text, part_bytes)
+        )
+        yield from parts
+
+
+def check_block(block: LogBlock, source: pa.NativeFile) -> None:
+    """UnsupportedError where decoding the block would be refused; reads its first bytes only."""
+    if block.headers.get(HeaderKey.IS_PARTIAL, "").lower() == "true":
+        raise UnsupportedError(
+            "partial-update log blocks are not supported",
+            path=block.path,
+            instant=block.instant,
+            todo="Compact the table with Hudi.",
+        )
+    if f'"{OPERATION}"' in block.headers.get(HeaderKey.SCHEMA, ""):
+        raise changelog(block.path, block.instant)
+    if block.kind not in (BlockKind.AVRO_DATA, BlockKind.PARQUET_DATA, BlockKind.DELETE):
+        raise UnsupportedError(f"{block.kind.name} log blocks are not supported in data tables", path=block.path)
+    with decoding(block):
+        if block.kind is not BlockKind.PARQUET_DATA:
+            content_version(bytes(source.read_at(min(block.content_bytes, 8), block.content_offset)), block)
+
+
+def count_entries(block: LogBlock, source: pa.NativeFile) -> int:
+    """Entries a block says it holds, from its own header or Parquet footer, without decoding the entries."""
+    with decoding(block):
+        if block.kind is BlockKind.PARQUET_DATA:
+            return int(open_parquet(pa.BufferReader(content_of(block, source))).metadata.num_rows)
+        head = bytes(source.read_at(min(block.content_bytes, 18), block.content_offset))
+        if block.kind is BlockKind.AVRO_DATA:
+            return content_version(head, block)
+        content_version(head, block)
+        return abs(decode_long(head, 8)[0])
+
+
+def _parquet_rows(
+    block: LogBlock, source: pa.NativeFile, schema: pa.Schema, part_bytes: int | None
+) -> Iterator[pa.Table]:
+    content = pa.BufferReader(content_of(block, source))
+    file = open_parquet(content)
+    wanted = [name for name in schema.names if name in file.schema_arrow.names]
+    metadata = file.metadata
+    rows = max(1, metadata.num_rows)
+    decoded = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    if part_bytes is not None and decoded > part_bytes:
+        rows = max(1, rows * part_bytes // decoded)
+    if not metadata.num_rows:
+        yield conform(file.schema_arrow.empty_table(), schema, block.path)
+    for batch in parquet_batches(content, file, wanted, rows):
+        yield conform(_with_rows(pa.Table.from_batches([batch]), batch.num_rows), schema, block.path)
+
+
+def _avro_rows(
+    block: LogBlock, source: pa.NativeFile, schema: pa.Schema, text: bool, part_bytes: int | None
+) -> Iterator[pa.Table]:
+    content = content_of(block, source)
+    count = content_version(content[:8].to_pybytes(), block)
+    record = parse_avro(block.header(HeaderKey.SCHEMA))
+    framed = {**record, "fields": [_LENGTH_FIELD, *record["fields"]]}
+    present = {f["name"] for f in record["fields"]}
+    columns = [_LENGTH, *(name for name in schema.names if name in present)]
+    for data, rows in _avro_parts(block, content[8:], count, framed, part_bytes):
+        table = decode_records(data, rows, framed, block.path, columns=columns)
+        if rows:
+            _check_lengths(_lengths(table), data.size - 4 * rows, block)
+            table = table.remove_column(0)
+        yield conform(_with_rows(table, rows), schema, block.path, float_as_text=text)
+
+
+def _avro_parts(
+    block: LogBlock, data: pa.Buffer, count: int, framed: dict[str, Any], part_bytes: int | None
+) -> Iterator[tuple[pa.Buffer, int]]:
+    """Runs of whole records, each with their number. Where to cut is known from the length prefixes alone."""
+    if part_bytes is None or data.size <= part_bytes or not count:
+        yield data, count
+        return
+    lengths = _lengths(decode_records(data, count, framed, block.path, columns=[_LENGTH]))
+    _check_lengths(lengths, data.size - 4 * count, block)
+    ends = np.cumsum(lengths.astype(np.int64) + 4)
+    start = first = 0
+    while first < count:
+        last = max(first + 1, int(np.searchsorted(ends, start + part_bytes, side="right")))
+        end = int(ends[last - 1])
+        yield data.slice(start, end - start), last - first
+        start, first = end, last
+
+
+def _lengths(table: pa.Table) -> npt.NDArray[np.int32]:
+    """The length prefixes of records, in bytes."""
+    fixed = table.column(0).combine_chunks().cast(pa.binary(4))
+    return np.frombuffer(fixed.buffers()[1], ">i4", len(fixed), 4 * fixed.offset)
+
+
+def _check_lengths(lengths: npt.NDArray[np.int32], expected: int, block: LogBlock) -> None:
+    """The length prefixes must add up to the content: a torn or misread one shows here."""
+    total = int(lengths.sum(dtype=np.int64))
+    if total != expected or lengths.min(initial=0) < 0:
+        raise MalformedError(
+            "record lengths of an Avro block do not add up",
+            path=block.path,
+            expected=f"{expected} bytes",
+            found=str(total),
+        )
+
+
+def _with_rows(table: pa.Table, count: int) -> pa.Table:
+    """Arrow tables without columns have no rows: one null column keeps the count."""
+    return table if table.num_columns else pa.table({"__none": pa.nulls(count)})
+
+
+def content_version(head: bytes, block: LogBlock) -> int:
+    """The second int32 of a block's content, after the content version, which must be 3."""
+    version, value = struct.unpack_from(">ii", head)
+    if version != CONTENT_VERSION:
+        raise UnsupportedError(
+            f"{block.kind.name} log block of an old content version (Kryo or schema inside)",
+            path=block.path,
+            expected="content version 3",
+            found=str(version),
+            todo="Compact the table once with the Hudi version that wrote it.",
+        )
+    if value < 0:
+        raise MalformedError("negative count in a log block", path=block.path, found=str(value))
+    return int(value)
+
+
+def content_of(block: LogBlock, source: pa.NativeFile) -> pa.Buffer:
+    """The block's content, without a copy where the file is memory-mapped."""
+    source.seek(block.content_offset)
+    content = source.read_buffer(block.content_bytes)
+    if content.size != block.content_bytes:
+        raise MalformedError(
+            "log block content is shorter than its header says",
+            path=block.path,
+            found=f"{content.size} bytes",
+        )
+    return content
+
+
+@contextmanager
+def decoding(block: LogBlock) -> Iterator[None]:
+    """What decoders raise on broken bytes, as an error of ours that names the file."""
+    try:
+        yield
+    except PhantombaseError as error:
+        if error.path is not None:
+            raise
+        raise type(error)(
+            error.what, path=block.path, expected=error.expected, found=error.found, todo=error.todo
+        ) from error
+    except (
+        pa.ArrowException,
+        ValueError,
+        IndexError,
+        KeyError,
+        TypeError,
+        struct.error,
+        EOFError,
+        OverflowError,
+        OSError,
+        RecursionError,
+    ) as error:
+        raise MalformedError(
+            f"cannot decode the {block.kind.name} block at byte {block.offset}",
+            path=block.path,
+            found=f"{type(error).__name__}: {error}",
+        ) from error

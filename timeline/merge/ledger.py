@@ -1,0 +1,121 @@
+"""The books of one file group's compaction: what went in, what came out, and that both agree (pure).
+
+    base    base_rows = untouched + kept + replaced + deleted
+    out     rows_out  = base_rows - deleted + inserts
+    log     log_entries >= log_keys; log_keys = update_keys + deletes
+            update_keys = update_keys_in_base + inserts; deletes = delete_keys_in_base + deletes_of_absent
+    link    kept + replaced + deleted = update_keys_in_base + delete_keys_in_base + duplicate_hits
+
+A sum proves something only if its ends come from independent sources: `base_rows` is compared with the base
+file's footer, `log_entries` with block headers and Parquet footers, `rows_out` with the footer of the written
+file read back. Numbers can agree by chance where rows do not: `identity` compares the rows themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ..errors import LedgerError
+from .identity import Identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """Counts of one file group: rows, except `log_entries` (entries of blocks) and names with `keys` (keys)."""
+
+    base_rows: int
+    untouched: int
+    kept: int
+    replaced: int
+    deleted: int
+    duplicate_hits: int
+    log_entries: int
+    log_keys: int
+    update_keys: int
+    update_keys_in_base: int
+    delete_keys_in_base: int
+    inserts: int
+    deletes_of_absent: int
+    rows_out: int
+    identity: Identity | None = None
+
+    @property
+    def superseded(self) -> int:
+        """Log entries that lost against another entry of their key."""
+        return self.log_entries - self.log_keys
+
+    def check(self, *, footer_rows_in: int, header_entries: int, footer_rows_out: int, where: str) -> None:
+        """LedgerError naming both sides of the first equation that does not hold."""
+        delete_keys = self.log_keys - self.update_keys
+        touched = self.kept + self.replaced + self.deleted
+        equations = (
+            ("base rows = footer of the base file", self.base_rows, footer_rows_in),
+            ("log entries = block headers", self.log_entries, header_entries),
+            ("rows out = footer of the written file", self.rows_out, footer_rows_out),
+            ("base rows = untouched + kept + replaced + deleted", self.base_rows, self.untouched + touched),
+            (
+                "rows out = base rows - deleted + inserts",
+                self.rows_out,
+                self.base_rows - self.deleted + self.inserts,
+            ),
+            ("update keys = in base + inserts", self.update_keys, self.update_keys_in_base + self.inserts),
+            (
+                "delete keys = in base + absent",
+                delete_keys,
+                self.delete_keys_in_base + self.deletes_of_absent,
+            ),
+            (
+                "touched base rows = keys found in base + duplicate hits",
+                touched,
+                self.update_keys_in_base + self.delete_keys_in_base + self.duplicate_hits,
+            ),
+        )
+        for name, left, right in equations:
+            if left != right:
+                raise LedgerError(
+                    f"the ledger does not balance: {name}",
+                    path=where,
+                    expected=str(right),
+                    found=str(left),
+                    todo="Nothing was published. Keep the files and report this.",
+                )
+        if self.identity is not None:
+            self.identity.check(where)
+        if self.superseded < 0:
+            raise LedgerError("the ledger does not balance: more keys than entries", path=where, found=str(self))
+
+    def check_itself(self, where: str) -> None:
+        """LedgerError when the books do not agree with themselves; nothing outside is looked at."""
+        self.check(
+            footer_rows_in=self.base_rows,
+            header_entries=self.log_entries,
+            footer_rows_out=self.rows_out,
+            where=where,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain counts, and the sums of `identity` in hex."""
+        identity = {"identity": self.identity.to_json()} if self.identity is not None else {}
+        return {**{name: getattr(self, name) for name in _COUNTS}, **identity}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> Ledger:
+        """Inverse of `to_json`; unknown names are ignored. KeyError, TypeError or ValueError on anything else."""
+        sums = values.get("identity")
+        counts = {name: int(values[name]) for name in _COUNTS}
+        return Ledger(**counts, identity=Identity.from_json(sums) if sums is not None else None)
+
+
+_COUNTS = tuple(f.name for f in fields(Ledger) if f.name != "identity")
+
+
+def total(ledgers: Iterable[Ledger]) -> Ledger:
+    """The sum of several file groups' books; `identity` where all of them keep it."""
+    books = list(ledgers)
+    sums = [b.identity for b in books if b.identity is not None]
+    return Ledger(
+        **{name: sum(getattr(b, name) for b in books) for name in _COUNTS},
+        identity=Identity.total(sums) if len(sums) == len(books) else None,
+    )

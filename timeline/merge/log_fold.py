@@ -1,0 +1,201 @@
+"""The log side of a merge: entries of all blocks, and which of them wins each key (pure, vectorised)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..arrow import ordering
+from ..arrow.arrays import Flags, Indices
+from ..arrow.ordering import Ordering, ranks, same_class
+from ..errors import MalformedError
+from ..format.table_config import MergeMode
+from ..log.delete_block import Deletes
+from .rule import HUDI_0X, Keyed, MergeRule
+from .winner import EntryKind, winners
+
+T = TypeVar("T", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entries:
+    """Log entries in order. `rows`: the rows of those of kind ROW, in the same order."""
+
+    keys: pa.Array
+    kinds: npt.NDArray[np.uint8]
+    natural: Flags
+    ordering: Ordering
+    rows: pa.Table
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        arrays = self.keys.nbytes + sum(a.nbytes for a in self.ordering)
+        return int(arrays + self.kinds.nbytes + self.natural.nbytes + self.rows.nbytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """Per key, in order of first appearance (`first`, an index into the entries), the entry that wins (`best`)."""
+
+    keys: pa.Array
+    kinds: npt.NDArray[np.uint8]
+    natural: Flags
+    ordering: Ordering
+    first: Indices
+    best: Indices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Winners:
+    """The winning log entry of each of K distinct keys, in order of the keys' first appearance.
+
+    `row`: index into `rows`, -1 for deletes. `entries`: R, all entries folded.
+    """
+
+    keys: pa.Array
+    kinds: npt.NDArray[np.uint8]
+    natural: Flags
+    ordering: Ordering
+    row: Indices
+    rows: pa.Table
+    entries: int
+
+    @property
+    def is_update(self) -> Flags:
+        """Keys whose winner is a row that lives."""
+        return np.asarray(self.kinds == EntryKind.ROW)
+
+
+class LogFold:
+    """Collects a slice's log entries, oldest first; holds them in memory until `drain` or `finish`."""
+
+    def __init__(self, rule: MergeRule, schema: pa.Schema) -> None:
+        self._rule = rule
+        self._schema = schema
+        self._parts: list[Entries] = []
+        self.nbytes = 0
+
+    def add_rows(self, batch: Keyed) -> None:
+        """Rows of a data block."""
+        self._add(entries_of_rows(self._rule, batch))
+
+    def add_deletes(self, deletes: Deletes) -> None:
+        """The entries of one delete block."""
+        self._add(entries_of_deletes(self._rule, deletes, self._schema))
+
+    def _add(self, entries: Entries) -> None:
+        if entries.keys.null_count:
+            found = f"{entries.keys.null_count} of {len(entries.keys)}"
+            raise MalformedError("log entries without a record key", found=found)
+        self._parts.append(entries)
+        self.nbytes += entries.nbytes
+
+    def drain(self) -> list[Entries]:
+        """What was collected since the last drain; it is no longer held here."""
+        parts, self._parts, self.nbytes = self._parts, [], 0
+        return parts
+
+    def finish(self) -> Winners:
+        """Settles every key."""
+        parts = self.drain()
+        settled = settle(self._rule, parts)
+        kinds = _concat([p.kinds for p in parts], np.uint8)
+        rows = pa.concat_tables([self._schema.empty_table(), *(p.rows for p in parts)])
+        wanted = row_numbers(kinds)[settled.best]
+        live = settled.kinds == EntryKind.ROW
+        row = np.where(live, np.cumsum(live) - 1, -1)
+        # Only winning rows stay in memory.
+        return won(settled, row, rows.take(pa.array(wanted[live])), len(kinds))
+
+
+def won(settled: Settled, row: Indices, rows: pa.Table, entries: int) -> Winners:
+    """The winners with their rows."""
+    return Winners(
+        keys=settled.keys,
+        kinds=settled.kinds,
+        natural=settled.natural,
+        ordering=settled.ordering,
+        row=row,
+        rows=rows,
+        entries=entries,
+    )
+
+
+def row_numbers(kinds: npt.NDArray[np.uint8]) -> Indices:
+    """For each entry of kind ROW its number among them."""
+    return np.asarray(np.cumsum(kinds == EntryKind.ROW) - 1, np.int64)
+
+
+def entries_of_rows(rule: MergeRule, batch: Keyed) -> Entries:
+    """The rows of a data block as log entries; of rows marked deleted only the fact is kept."""
+    count = batch.rows.num_rows
+    kinds = np.full(count, EntryKind.ROW, np.uint8)
+    natural = np.zeros(count, np.bool_)
+    rows = batch.rows
+    values = tuple(rule.comparable(a) for a in batch.ordering)
+    if batch.deleted is not None and batch.deleted.any():
+        kinds[batch.deleted] = EntryKind.DELETED_ROW
+        natural = batch.deleted & _is_integer_zero(rule, values, count)
+        rows = rows.filter(pa.array(~batch.deleted))
+    return Entries(keys=batch.keys, kinds=kinds, natural=natural, ordering=values, rows=rows)
+
+
+def entries_of_deletes(rule: MergeRule, deletes: Deletes, schema: pa.Schema) -> Entries:
+    """A delete block as log entries."""
+    count = len(deletes.keys)
+    natural = np.asarray(deletes.natural.to_numpy(zero_copy_only=False), np.bool_)
+    types = rule.ordering_types
+    if len(deletes.ordering) == len(types) and all(
+        same_class(a.type, t, hudi_0x=rule.mode in HUDI_0X) for a, t in zip(deletes.ordering, types, strict=True)
+    ):
+        values = tuple(a.cast(t) for a, t in zip(deletes.ordering, types, strict=True))
+    else:
+        # None given, or not comparable with the column: such a delete is taken whatever came before it.
+        natural = np.ones(count, np.bool_)
+        values = tuple(pa.nulls(count, t) for t in types)
+    kinds = np.full(count, EntryKind.DELETE, np.uint8)
+    return Entries(keys=deletes.keys, kinds=kinds, natural=natural, ordering=values, rows=schema.empty_table())
+
+
+def _is_integer_zero(rule: MergeRule, values: Ordering, count: int) -> Flags:
+    """Rows whose ordering value is Java's Integer 0: an int column's 0 or null, or no ordering at all."""
+    types = rule.ordering_types
+    if not types:
+        return np.ones(count, np.bool_)
+    if len(types) > 1:
+        return np.zeros(count, np.bool_)
+    zero = pc.equal(values[0], 0) if types[0] == pa.int32() else values[0].is_null()
+    return np.asarray(pc.fill_null(zero, False).to_numpy(zero_copy_only=False), np.bool_)
+
+
+def settle(rule: MergeRule, parts: Sequence[Entries]) -> Settled:
+    """Who wins each key among the entries of all parts, behind each other. Rows are not looked at."""
+    encoded = pa.chunked_array([p.keys for p in parts], pa.string()).dictionary_encode()
+    keys = encoded.chunk(0).dictionary if encoded.num_chunks else pa.array([], pa.string())
+    codes = _concat([np.asarray(c.indices).astype(np.int64) for c in encoded.chunks], np.int64)
+    kinds, natural = _concat([p.kinds for p in parts], np.uint8), _concat([p.natural for p in parts], np.bool_)
+    values = tuple(ordering.concat([p.ordering[i] for p in parts], kind) for i, kind in enumerate(rule.ordering_types))
+    mode = rule.mode
+    order = ranks(values, len(codes), hudi_0x=mode in HUDI_0X) if mode is not MergeMode.COMMIT_TIME else codes
+    best = winners(mode, codes, kinds, natural, order, len(keys))
+    first = np.zeros(len(keys), np.int64)
+    first[codes[::-1]] = np.arange(len(codes), dtype=np.int64)[::-1]
+    return Settled(
+        keys=keys,
+        kinds=kinds[best],
+        natural=natural[best],
+        ordering=tuple(v.take(pa.array(best)) for v in values),
+        first=first,
+        best=best,
+    )
+
+
+def _concat(parts: Sequence[npt.NDArray[T]], kind: type[T]) -> npt.NDArray[T]:
+    return np.concatenate(parts) if parts else np.zeros(0, kind)

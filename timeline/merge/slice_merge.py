@@ -1,0 +1,131 @@
+"""The merge of one file slice: a base file's rows and what its log files say about them (pure, vectorised).
+
+`LogFold` takes log entries in order and settles per key who wins among them; `SliceMerge` then streams the base
+through: rows keep their order, replaced ones get the log's values, deleted ones fall out, and winners whose key
+the base does not hold come last.
+
+    winner against base row        OVERWRITE_0X, COMMIT_TIME   always the log
+                                   EVENT_TIME (1.x)            natural delete, or ordering value >= the base row's
+                                   EVENT_TIME_0X               delete block, or ordering value >= the base row's
+                                   (a null ordering value in the base always loses)
+
+Rows with a duplicate key in one base file: Hudi 1.x and every 0.15 reader change the first only, a 0.15
+compaction changes them all (`every_duplicate`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..arrow.arrays import Flags, Hashes, Indices
+from ..arrow.key_lookup import KeyLookup
+from ..arrow.ordering import at_least
+from ..format.table_config import MergeMode
+from .identity import identity_hashes
+from .ledger import Ledger
+from .log_fold import Winners
+from .rule import NO_HASHES, Changes, Keyed, MergeRule
+from .winner import EntryKind
+
+
+class SliceMerge:
+    """Streams a base file through the winners and keeps the ledger's counts.
+
+    `hashed`: also keep the books of identity (compaction; readers do without).
+    """
+
+    def __init__(self, rule: MergeRule, won: Winners, *, hashed: bool = False) -> None:
+        self._rule = rule
+        self._won = won
+        self._lookup = KeyLookup(won.keys)
+        self._seen = np.zeros(len(won.keys), np.bool_)
+        self._hashes = _winner_hashes(won) if hashed else None
+        self._counts = dict.fromkeys(("base_rows", "untouched", "kept", "replaced", "deleted", "duplicate_hits"), 0)
+
+    def untouched(self, rows: int) -> None:
+        """Base rows that nothing was looked up for, because there are no log entries at all."""
+        self._count(rows, 0, 0, 0)
+
+    def changes(self, base: Keyed) -> Changes:
+        """What happens to one batch of the base file, of which only keys and ordering values are looked at."""
+        at = self._lookup.find(base.keys)
+        hit = np.flatnonzero(at >= 0)
+        hit = self._without_later_duplicates(hit, at)
+        key = at[hit]
+        self._seen[key] = True
+        applied = self._log_wins(base, hit, key)
+        hit, key = hit[applied], key[applied]
+        updates = self._won.is_update[key]
+        self._count(len(at), int(applied.size), int(updates.sum()), int((~updates).sum()))
+        row = self._won.row[key[updates]]
+        return Changes(
+            replaced=hit[updates], deleted=hit[~updates], values=self._won.rows, row=row, hashes=self._of(row)
+        )
+
+    def _of(self, row: Indices) -> Hashes:
+        return self._hashes[row] if self._hashes is not None else NO_HASHES
+
+    def _without_later_duplicates(self, hit: Indices, at: Indices) -> Indices:
+        """Hits on a key met before in this base file are dropped, unless every duplicate is to be changed."""
+        key = at[hit]
+        first = np.zeros(len(hit), np.bool_)
+        first[np.unique(key, return_index=True)[1]] = True
+        first &= ~self._seen[key]
+        if self._rule.every_duplicate:
+            self._counts["duplicate_hits"] += int((~first).sum())
+            return hit
+        return hit[first]
+
+    def _log_wins(self, base: Keyed, hit: Indices, key: Indices) -> Flags:
+        won, mode = self._won, self._rule.mode
+        if mode in (MergeMode.COMMIT_TIME, MergeMode.OVERWRITE_WITH_LATEST_0X) or not won.ordering:
+            return np.ones(len(hit), np.bool_)
+        is_delete = won.kinds[key] == EntryKind.DELETE
+        always = won.natural[key] if mode is MergeMode.EVENT_TIME else is_delete
+        rows = pa.array(hit)
+        right = tuple(self._rule.comparable(a.take(rows)) for a in base.ordering)
+        left = tuple(a.take(pa.array(key)) for a in won.ordering)
+        return always | at_least(left, right, len(hit))
+
+    def _count(self, rows: int, hits: int, replaced: int, deleted: int) -> None:
+        counts = self._counts
+        applied = replaced + deleted
+        counts["base_rows"] += rows
+        counts["replaced"] += replaced
+        counts["deleted"] += deleted
+        counts["kept"] += hits - applied
+        counts["untouched"] += rows - hits
+
+    def inserts(self) -> tuple[Indices, pa.Table, Hashes]:
+        """The winners whose key no base row had: number of the key, row, hash. Call after the last batch."""
+        missing = np.flatnonzero(self._won.is_update & ~self._seen)
+        row = self._won.row[missing]
+        return missing, self._won.rows.take(pa.array(row)), self._of(row)
+
+    def ledger(self, rows_out: int) -> Ledger:
+        """The books of this merge (protocol: counts are rows, unless they say keys or entries)."""
+        won, seen = self._won, self._seen
+        update = won.is_update
+        counts: dict[str, Any] = self._counts
+        return Ledger(
+            **counts,
+            log_entries=won.entries,
+            log_keys=len(won.keys),
+            update_keys=int(update.sum()),
+            update_keys_in_base=int((update & seen).sum()),
+            delete_keys_in_base=int((~update & seen).sum()),
+            inserts=int((update & ~seen).sum()),
+            deletes_of_absent=int((~update & ~seen).sum()),
+            rows_out=rows_out,
+        )
+
+
+def _winner_hashes(won: Winners) -> Hashes:
+    """The identity of every winning row, by the key it won."""
+    live = np.flatnonzero(won.row >= 0)
+    key = np.empty(won.rows.num_rows, np.int64)
+    key[won.row[live]] = live
+    return identity_hashes(won.rows, won.keys.take(pa.array(key)))

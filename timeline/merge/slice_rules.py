@@ -1,0 +1,48 @@
+"""Everything that merging a slice depends on, beside the slice itself (pure)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from ..format.record_key import KeySource
+from ..log.visibility import Visibility
+from .rule import Keyed, MergeRule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceRules:
+    """Everything about the table and the reader that merging a slice depends on. Picklable.
+
+    `schema`: the table's, meta columns included. `batch_rows`: rows of a base batch. `memory_bytes`: what merging one
+    slice may hold; None: everything stays in memory. `spill_folder`: where the rest goes, None: the system's
+    folder for temporary files. `identity`: keep the books of identity too.
+    """
+
+    schema: pa.Schema
+    keys: KeySource
+    ordering_fields: tuple[str, ...]
+    merge: MergeRule
+    visibility: Visibility
+    float_text_in_logs: bool
+    batch_rows: int = 65_536
+    memory_bytes: int | None = None
+    spill_folder: str | None = None
+    identity: bool = False
+
+    @property
+    def fold_bytes(self) -> float:
+        """Log entries held in memory: settling them takes as much again, their rows wait for the base file."""
+        return math.inf if self.memory_bytes is None else self.memory_bytes / 4
+
+    @property
+    def part_bytes(self) -> int | None:
+        """Encoded bytes of a log block decoded at a time."""
+        return None if self.memory_bytes is None else max(1, self.memory_bytes // 16)
+
+    def keyed(self, rows: pa.Table, names: Sequence[str], where: str) -> Keyed:
+        """A batch of rows, only those of its columns that are named, with what merging needs of all of them."""
+        return Keyed.of(rows, self.keys.keys(rows, where), self.ordering_fields, names)

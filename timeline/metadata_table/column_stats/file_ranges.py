@@ -1,0 +1,125 @@
+"""Ranges of the columns of a file that is there already: from a Parquet footer, or from a log file's rows.
+
+A footer's statistics are taken where they bound all values: not for floats, for Parquet writers leave NaN out of them
+(or leave the statistics out, as Hudi's does); not where the column has another type by now. Such a column is read. Long
+texts may be cut in a footer, the low bound to a lesser, the high one to a greater text (Parquet format, Statistics); a
+decimal of variable length so cut would be another number, so these are read too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...log.block import BlockKind, scan_blocks
+from ...log.decode import decode_rows
+from ...parquet.read import open_parquet, parquet_batches, readable
+from .column_range import ColumnRange, merged_ranges, no_values, range_between, ranges_of_rows
+from .indexed_columns import IndexedColumn
+from .value_type import Kind, Value, ValueType
+
+_BATCH_ROWS = 65_536
+_PART_BYTES = 32 << 20
+_LOG_DATA = (BlockKind.AVRO_DATA, BlockKind.PARQUET_DATA)
+
+
+def ranges_of_parquet(source: pa.NativeFile, path: str, columns: Sequence[IndexedColumn]) -> tuple[ColumnRange, ...]:
+    """The range of each column of a Parquet file. MalformedError, UnsupportedError: as of any read of the file.
+
+    A column that the file has not is one of nulls.
+    """
+    with readable("file", path):
+        file = open_parquet(source)
+        places = {file.metadata.schema.column(i).path: i for i in range(file.metadata.num_columns)}
+        known = {c.name: _of_footer(file, places[c.name], c) for c in columns if c.name in places}
+        unknown = [c for c in columns if known.get(c.name) is None]
+        read = {r.column: r for r in _of_columns(source, file, unknown)}
+        return tuple(_sized(known.get(c.name) or read[c.name], file.metadata, places.get(c.name)) for c in columns)
+
+
+def ranges_of_log(
+    source: pa.NativeFile, path: str, columns: Sequence[IndexedColumn], schema: pa.Schema, *, float_as_text: bool = True
+) -> tuple[ColumnRange, ...]:
+    """The range of each column over all rows of a log file, whatever becomes of its blocks.
+
+    `schema`: the table's; `float_as_text` as for `decode_rows`. Deletes have no values.
+    """
+    nothing = tuple(no_values(column, 0) for column in columns)
+    wanted = {c.name.partition(".")[0] for c in columns}
+    read = pa.schema([field for field in schema if field.name in wanted])
+    parts = [
+        ranges_of_rows(rows, columns)
+        for block in scan_blocks(source, path)
+        if block.kind in _LOG_DATA
+        for rows in decode_rows(block, source, read, float_as_text=float_as_text, part_bytes=_PART_BYTES)
+        if rows.num_rows
+    ]
+    return merged_ranges([nothing, *parts])
+
+
+def _of_footer(file: pq.ParquetFile, place: int, column: IndexedColumn) -> ColumnRange | None:
+    """What the footer says of a column, None where that does not bound all its values."""
+    if column.type.kind in (Kind.FLOAT, Kind.DOUBLE) or _type_at(file.schema_arrow, column.name) != column.type:
+        return None
+    metadata = file.metadata
+    parts = [_of_chunk(metadata.row_group(i).column(place), column) for i in range(metadata.num_row_groups)]
+    known = [part for part in parts if part is not None]
+    return merged_ranges([(no_values(column, 0),), known])[0] if len(known) == len(parts) else None
+
+
+def _of_chunk(chunk: pq.ColumnChunkMetaData, column: IndexedColumn) -> ColumnRange | None:
+    said = chunk.statistics
+    if said is None or not said.has_null_count:
+        return None
+    if said.null_count == chunk.num_values:
+        return no_values(column, chunk.num_values)
+    if not said.has_min_max or (column.type.kind is Kind.DECIMAL and chunk.physical_type == "BYTE_ARRAY"):
+        return None
+    try:
+        low, high = (_physical(raw, column.type) for raw in (said.min_raw, said.max_raw))
+    except UnicodeDecodeError:
+        return None  # cut in the middle of a character
+    return range_between(column, low, high, nulls=said.null_count, values=chunk.num_values)
+
+
+def _physical(raw: bool | int | bytes, kind: ValueType) -> Value:
+    """A bound as Parquet stores it, as `ColumnRange` has it."""
+    if not isinstance(raw, bytes):
+        return raw
+    if kind.kind is Kind.STRING:
+        return raw.decode()
+    return int.from_bytes(raw, "big", signed=True) if kind.kind is Kind.DECIMAL else raw
+
+
+def _of_columns(
+    source: pa.NativeFile, file: pq.ParquetFile, columns: Sequence[IndexedColumn]
+) -> tuple[ColumnRange, ...]:
+    """The ranges as the values say; of a column that is not there, nulls."""
+    rows = file.metadata.num_rows
+    names = sorted({c.name.partition(".")[0] for c in columns} & set(file.schema_arrow.names))
+    if not names or not rows:
+        return tuple(no_values(c, rows) for c in columns)
+    return merged_ranges(ranges_of_rows(batch, columns) for batch in parquet_batches(source, file, names, _BATCH_ROWS))
+
+
+def _type_at(schema: pa.Schema, path: str) -> ValueType | None:
+    name, *inner = path.split(".")
+    kind = schema.field(name).type
+    for step in inner:
+        kind = kind.field(step).type
+    return ValueType.of(kind)
+
+
+def _sized(found: ColumnRange, metadata: pq.FileMetaData, place: int | None) -> ColumnRange:
+    """With the bytes of the column's chunks."""
+    if place is None:
+        return found
+    chunks = [metadata.row_group(i).column(place) for i in range(metadata.num_row_groups)]
+    return replace(
+        found,
+        bytes_=sum(chunk.total_compressed_size for chunk in chunks),
+        uncompressed=sum(chunk.total_uncompressed_size for chunk in chunks),
+    )

@@ -1,0 +1,134 @@
+"""Which columns of a table have statistics in its metadata table (pure).
+
+Hudi 1.x writes the columns down in `.hoodie/.index_defs/index.json`. There is none at table version 6, and a schema may
+have grown since: so what is written down, and what Hudi would take of the schema by its defaults (Hudi
+HoodieTableMetadataUtil.getColumnsToIndex, isColumnTypeSupported):
+
+    0.15        every column
+    1.x         _hoodie_commit_time, _hoodie_partition_path, _hoodie_record_key, and the first 32 columns that can have
+                statistics; all where more than 32 are written down, since its writers are told to take more then
+
+A reader asks for the columns written down, or for all of its schema; statistics nobody asks for do no harm, those
+that lack beside others of the same file do: Hudi takes a column without them for one that has no value in the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ...avro.schema import (
+    COMMIT_TIME,
+    META_COLUMNS,
+    OPERATION,
+    PARTITION_PATH,
+    RECORD_KEY,
+    arrow_type,
+    parse_avro,
+    without_null,
+)
+from ...errors import MalformedError
+from .value_type import IndexVersion, ValueType
+
+INDEX_DEFINITIONS = ".hoodie/.index_defs/index.json"
+
+_FIRST_COLUMNS = 32
+_ALWAYS = (COMMIT_TIME, PARTITION_PATH, RECORD_KEY)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedColumn:
+    """A column with statistics: a path of names with dots between them, through structs."""
+
+    name: str
+    type: ValueType
+
+
+def columns_to_index(schema_text: str, index_defs: bytes | None, table_version: int) -> tuple[IndexedColumn, ...]:
+    """The columns of an Avro schema (with the meta columns, where the table has them) that get statistics.
+
+    `index_defs`: content of INDEX_DEFINITIONS, None where there is no such file. MalformedError: damaged definitions.
+    """
+    definitions = _definitions(index_defs)
+    version = _index_version(definitions, table_version)
+    record = parse_avro(schema_text)
+    written = _source_fields(definitions)
+    names = [*written, *_default_names(record, written, version, table_version)]
+    columns = {name: _value_type(record, name) for name in names}
+    return tuple(IndexedColumn(name, kind) for name, kind in columns.items() if kind is not None)
+
+
+def index_version(index_defs: bytes | None, table_version: int) -> IndexVersion:
+    """How values are stored in `column_stats` and `partition_stats`. MalformedError: damaged definitions."""
+    return _index_version(_definitions(index_defs), table_version)
+
+
+def record_index_is_partitioned(index_defs: bytes | None) -> bool:
+    """Whether the record index keeps keys apart by partition, since 1.1; without a definition it does not.
+
+    MalformedError: damaged definitions.
+    """
+    options = _definitions(index_defs).get("record_index", {}).get("indexOptions", {})
+    return isinstance(options, dict) and str(options.get("isPartitioned", "")).lower() == "true"
+
+
+def _index_version(definitions: dict[str, Any], table_version: int) -> IndexVersion:
+    for name in ("column_stats", "partition_stats"):
+        written = definitions.get(name, {}).get("version")
+        if written is not None:
+            if written not in IndexVersion.__members__:
+                raise MalformedError("unknown version of an index", path=INDEX_DEFINITIONS, found=f"{name}: {written}")
+            return IndexVersion[written]
+    return IndexVersion.V2 if table_version >= 9 else IndexVersion.V1
+
+
+def _definitions(content: bytes | None) -> dict[str, Any]:
+    if content is None:
+        return {}
+    try:
+        definitions = json.loads(content)["indexDefinitions"]
+        if not all(isinstance(d, dict) for d in definitions.values()):
+            raise TypeError("an index definition is not an object")
+        return dict(definitions)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MalformedError("damaged index definitions", path=INDEX_DEFINITIONS, found=str(error)) from error
+
+
+def _source_fields(definitions: dict[str, Any]) -> list[str]:
+    fields = definitions.get("column_stats", {}).get("sourceFields", [])
+    if not isinstance(fields, list) or not all(isinstance(name, str) for name in fields):
+        raise MalformedError("damaged index definitions", path=INDEX_DEFINITIONS, found=f"sourceFields {fields!r}")
+    return fields
+
+
+def _default_names(
+    record: dict[str, Any], written: Collection[str], version: IndexVersion, table_version: int
+) -> Iterator[str]:
+    names = [f["name"] for f in record["fields"]]
+    if table_version < 8:
+        yield from names
+        return
+    yield from (name for name in _ALWAYS if name in names)
+    own = [name for name in names if name not in (*META_COLUMNS, OPERATION)]
+    taken = [name for name in own if _is_taken(_value_type(record, name), version)]
+    yield from taken if len(set(written).intersection(own)) > _FIRST_COLUMNS else taken[:_FIRST_COLUMNS]
+
+
+def _is_taken(kind: ValueType | None, version: IndexVersion) -> bool:
+    return kind is not None and (version is IndexVersion.V2 or kind.fits_version_1)
+
+
+def _value_type(record: dict[str, Any], path: str) -> ValueType | None:
+    """The type at a path; None where there is nothing, or nothing that has statistics."""
+    node: Any = record
+    for name in path.split("."):
+        fields = node.get("fields", []) if isinstance(node, dict) else []
+        found = next((f["type"] for f in fields if f["name"] == name), None)
+        if found is None:
+            return None
+        node, _ = without_null(found)
+    if isinstance(node, dict) and node["type"] == "enum":
+        return None
+    return ValueType.of(arrow_type(node))

@@ -1,0 +1,182 @@
+"""Types of values that column statistics have, and how the metadata table stores a value of each (pure).
+
+A value is stored in a record of one field `value`, whose name says its type. Index version 1 (table versions 6 and 8)
+has the type in that name alone; version 2 (table version 9) names the type besides, and stores a simpler value:
+
+    type                             value here      version 1           version 2
+    boolean, int, long               bool, int       Boolean, Int, Long  the same
+    float, double                    float           Float, Double       the same
+    string; bytes, fixed             str; bytes      String; Bytes       the same
+    date                             days, int       Date                Int
+    time-millis; -micros             int             Int; Long           the same
+    (local-)timestamp-millis, -micros   int          Long (see below)    the same
+    decimal(p, s)                    unscaled, int   Decimal             Bytes
+
+DecimalWrapper is decimal(30, 15): in version 1 Hudi 1.x gives up columns of other decimals, 0.15 fails where a value
+does not fit. Bounds of milliseconds in version 1 are wide, see `_readings`. Source: Hudi ValueType, ValueMetadata,
+HoodieAvroWrapperUtils.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from fractions import Fraction
+from typing import Any
+
+import pyarrow as pa
+
+from ...errors import MalformedError
+
+Value = bool | int | float | str | bytes
+
+Wrapped = tuple[str, dict[str, Value]]
+"""(full name of the wrapper's record type, the record), as fastavro has a value of a union."""
+
+_NAMESPACE = "org.apache.hudi.avro.model"
+_LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
+_DECIMAL_PRECISION, _DECIMAL_SCALE = 30, 15
+
+
+class IndexVersion(IntEnum):
+    """How values are stored; of `column_stats` and `partition_stats` together."""
+
+    V1 = 1
+    V2 = 2
+
+
+class Kind(IntEnum):
+    """The number is what version 2 stores as `typeOrdinal`."""
+
+    NULL = 1
+    BOOLEAN = 2
+    INT = 3
+    LONG = 4
+    FLOAT = 5
+    DOUBLE = 6
+    STRING = 7
+    BYTES = 8
+    FIXED = 9
+    DECIMAL = 10
+    DATE = 12
+    TIME_MILLIS = 13
+    TIME_MICROS = 14
+    TIMESTAMP_MILLIS = 15
+    TIMESTAMP_MICROS = 16
+    LOCAL_TIMESTAMP_MILLIS = 18
+    LOCAL_TIMESTAMP_MICROS = 19
+
+
+_KINDS = {
+    pa.bool_(): Kind.BOOLEAN,
+    pa.int32(): Kind.INT,
+    pa.int64(): Kind.LONG,
+    pa.float32(): Kind.FLOAT,
+    pa.float64(): Kind.DOUBLE,
+    pa.string(): Kind.STRING,
+    pa.binary(): Kind.BYTES,
+    pa.date32(): Kind.DATE,
+    pa.time32("ms"): Kind.TIME_MILLIS,
+    pa.time64("us"): Kind.TIME_MICROS,
+    pa.timestamp("ms", tz="UTC"): Kind.TIMESTAMP_MILLIS,
+    pa.timestamp("us", tz="UTC"): Kind.TIMESTAMP_MICROS,
+    pa.timestamp("ms"): Kind.LOCAL_TIMESTAMP_MILLIS,
+    pa.timestamp("us"): Kind.LOCAL_TIMESTAMP_MICROS,
+}
+_ARROW = {kind: arrow for arrow, kind in _KINDS.items()} | {Kind.FIXED: pa.binary()}
+_INTS = (Kind.INT, Kind.DATE, Kind.TIME_MILLIS)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """A kind, with precision and scale of decimals (else 0)."""
+
+    kind: Kind
+    precision: int = 0
+    scale: int = 0
+
+    @staticmethod
+    def of(arrow: pa.DataType) -> ValueType | None:
+        """The type of a column's values, None where there is none (lists, maps, structs)."""
+        if pa.types.is_decimal(arrow):
+            return ValueType(Kind.DECIMAL, arrow.precision, arrow.scale)
+        if pa.types.is_fixed_size_binary(arrow):
+            return ValueType(Kind.FIXED)
+        kind = _KINDS.get(arrow)
+        return None if kind is None else ValueType(kind)
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """The Arrow type the values are compared in."""
+        if self.kind is Kind.DECIMAL:
+            return (pa.decimal128 if self.precision <= 38 else pa.decimal256)(self.precision, self.scale)
+        return _ARROW[self.kind]
+
+    @property
+    def fits_version_1(self) -> bool:
+        """Whether version 1 stores every value as it is: not so for decimals beyond decimal(30, 15)."""
+        return self.scale <= _DECIMAL_SCALE and self.precision - self.scale <= _DECIMAL_PRECISION - _DECIMAL_SCALE
+
+    def low_bound(self, value: Value, version: IndexVersion) -> Wrapped | None:
+        """A lower bound as it is stored: the value or a lesser one, None where neither can be."""
+        return self._wrapped(min(self._readings(value, version)), version, towards=math.floor)
+
+    def high_bound(self, value: Value, version: IndexVersion) -> Wrapped | None:
+        """An upper bound as it is stored: the value or a greater one, None where neither can be."""
+        return self._wrapped(max(self._readings(value, version)), version, towards=math.ceil)
+
+    def _readings(self, value: Value, version: IndexVersion) -> tuple[Any, ...]:
+        """The value, and what a reader may take it for: Hudi 0.15's compares every long of a timestamp as microseconds.
+
+        With the least and the greatest of both in its bounds, a file is found under either reading.
+        """
+        if version is IndexVersion.V2 or self.kind not in (
+            Kind.TIMESTAMP_MILLIS,
+            Kind.LOCAL_TIMESTAMP_MILLIS,
+        ):
+            return (value,)
+        return value, max(_LONG_MIN, min(int(value) * 1000, _LONG_MAX))
+
+    def _wrapped(self, value: Value, version: IndexVersion, towards: Callable[[Fraction], int]) -> Wrapped | None:
+        if self.kind is not Kind.DECIMAL:
+            return f"{_NAMESPACE}.{self._wrapper(version)}", {"value": value}
+        if version is IndexVersion.V2:
+            return f"{_NAMESPACE}.BytesWrapper", {"value": _java_bytes(int(value))}
+        unscaled = towards(int(value) * Fraction(10) ** (_DECIMAL_SCALE - self.scale))
+        if abs(unscaled) >= 10**_DECIMAL_PRECISION:
+            return None  # Hudi 0.15 fails where it reads such a record, the compaction of the metadata table too.
+        return f"{_NAMESPACE}.DecimalWrapper", {"value": _java_bytes(unscaled)}
+
+    def _wrapper(self, version: IndexVersion) -> str:
+        if self.kind is Kind.DATE and version is IndexVersion.V1:
+            return "DateWrapper"
+        if self.kind in (Kind.BYTES, Kind.FIXED):
+            return "BytesWrapper"
+        if self.kind <= Kind.STRING:
+            return f"{self.kind.name.title()}Wrapper"
+        return "IntWrapper" if self.kind in _INTS else "LongWrapper"
+
+    def type_info(self) -> dict[str, int | str | None]:
+        """Field `valueType` of version 2."""
+        info = f"{self.precision},{self.scale}" if self.kind is Kind.DECIMAL else None
+        return {"typeOrdinal": int(self.kind), "additionalInfo": info}
+
+    def __str__(self) -> str:
+        return f"{self.kind.name}({self.precision},{self.scale})" if self.kind is Kind.DECIMAL else self.kind.name
+
+    @staticmethod
+    def parse(text: str) -> ValueType:
+        """Inverse of `str`. MalformedError: no such type."""
+        found = re.fullmatch(r"(\w+)(?:\((\d+),(-?\d+)\))?", text)
+        if found is None or found[1] not in Kind.__members__:
+            raise MalformedError("not a type of column statistics", found=text)
+        return ValueType(Kind[found[1]], int(found[2] or 0), int(found[3] or 0))
+
+
+def _java_bytes(number: int) -> bytes:
+    """Two's complement, big-endian, as short as the sign allows (Java BigInteger.toByteArray)."""
+    bits = (number if number >= 0 else ~number).bit_length()
+    return number.to_bytes(bits // 8 + 1, "big", signed=True)

@@ -1,0 +1,127 @@
+"""How two entries of one key become one in the metadata table (pure).
+
+Hudi combines in two steps: first the entries of a slice's log blocks among each other, then the base file's entry with
+the result. The order of the steps shows: a file that is only deleted in the logs stays there as deleted until the base
+file's entry has been taken in. Source: HoodieMetadataPayload and HoodieTableMetadataUtil of Hudi 0.15.0 and 1.2.0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ...errors import MalformedError
+from .decode import MetadataEntry
+from .keys import MetadataRecord
+
+PARTITIONS, FILES, COLUMN_STATS, PARTITION_STATS = 1, 2, 3, 6
+"""Values of `type` whose entries are combined; of all others the later entry counts."""
+
+_FILES_FIELD, _STATS_FIELD = "filesystemMetadata", "ColumnStatsMetadata"
+_SUMS = ("valueCount", "nullCount", "totalSize", "totalUncompressedSize")
+
+
+def fold(entries: Iterable[MetadataEntry]) -> dict[str, MetadataRecord | None]:
+    """The entries of log blocks in order, one a key; None where the last word is that the key is deleted."""
+    folded: dict[str, MetadataRecord | None] = {}
+    for key, newer in entries:
+        older = folded.get(key)
+        folded[key] = newer if newer is None or older is None else combine(older, newer)
+    return folded
+
+
+def merge(
+    base: Iterable[tuple[str, MetadataRecord]], logs: dict[str, MetadataRecord | None]
+) -> Iterator[tuple[str, MetadataRecord]]:
+    """A slice's entries: those of its base file with what `fold` made of its logs, then those only in logs."""
+    rest = dict(logs)
+    for key, older in base:
+        newer = rest.pop(key, older)
+        if newer is not None:
+            yield key, older if newer is older else combine(older, newer)
+    yield from ((key, record) for key, record in rest.items() if record is not None)
+
+
+def combine(older: MetadataRecord, newer: MetadataRecord) -> MetadataRecord:
+    """What Hudi makes of two entries of one key. MalformedError: of different types, an impossible size."""
+    kind = newer["type"]
+    if older["type"] != kind:
+        raise MalformedError(
+            "two entries of one key in the metadata table are of different types",
+            path=str(newer.get("key")),
+            expected=str(older["type"]),
+            found=str(kind),
+        )
+    with _shaped(newer):
+        if kind in (PARTITIONS, FILES):
+            return {**newer, _FILES_FIELD: _files(older, newer)}
+        if kind in (COLUMN_STATS, PARTITION_STATS) and older.get(_STATS_FIELD) and newer.get(_STATS_FIELD):
+            return {**newer, _STATS_FIELD: _stats(older[_STATS_FIELD], newer[_STATS_FIELD])}
+    return newer
+
+
+def present_files(record: MetadataRecord) -> dict[str, int]:
+    """Names and sizes of the files (of `__all_partitions__`: partitions) that an entry does not say are deleted."""
+    with _shaped(record):
+        listed = record.get(_FILES_FIELD) or {}
+        return {name: int(file["size"]) for name, file in listed.items() if not file["isDeleted"]}
+
+
+@contextmanager
+def _shaped(record: MetadataRecord) -> Iterator[None]:
+    """Each block brings its own schema: one that names or types fields otherwise shows here."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        raise MalformedError(
+            "entry of the metadata table of another shape",
+            path=str(record.get("key")),
+            found=f"{type(error).__name__}: {error}",
+        ) from error
+
+
+def _files(older: MetadataRecord, newer: MetadataRecord) -> dict[str, dict[str, Any]]:
+    """Sizes only grow; who deletes a file that is there takes both entries away, else the deletion stays."""
+    files = dict(older.get(_FILES_FIELD) or {})
+    for name, file in (newer.get(_FILES_FIELD) or {}).items():
+        before = files.get(name)
+        if newer["type"] == FILES and not file["isDeleted"] and file["size"] <= 0:
+            raise MalformedError("file without bytes in the metadata table", path=f"{newer['key']}/{name}")
+        if before is None:
+            files[name] = file
+        elif not file["isDeleted"]:
+            files[name] = {"size": max(before["size"], file["size"]), "isDeleted": False}
+        elif before["isDeleted"]:
+            files[name] = file
+        else:
+            del files[name]
+    return files
+
+
+def _stats(older: MetadataRecord, newer: MetadataRecord) -> MetadataRecord:
+    """A tight or deleted entry, or one behind a deleted one, replaces; all others widen what there was."""
+    if newer["isDeleted"] or older["isDeleted"] or newer.get("isTightBound"):
+        return newer
+    lows = [v for v in (older["minValue"], newer["minValue"]) if v is not None]
+    highs = [v for v in (older["maxValue"], newer["maxValue"]) if v is not None]
+    return {
+        **newer,
+        "minValue": min(lows, key=_java_order, default=None),
+        "maxValue": max(highs, key=_java_order, default=None),
+        **{name: (older[name] or 0) + (newer[name] or 0) for name in _SUMS},
+    }
+
+
+def _java_order(bound: tuple[str, MetadataRecord]) -> Any:
+    """A bound's place in Java's natural order: text by UTF-16 units, bytes as signed, NaN last, -0.0 before 0.0."""
+    value = bound[1].get("value")
+    match value:
+        case str():
+            return value.encode("utf-16-be", "surrogatepass")
+        case bytes():
+            return bytes(b ^ 0x80 for b in value)
+        case float():
+            return math.isnan(value), value, math.copysign(1.0, value)
+    return value

@@ -1,0 +1,60 @@
+"""Records of the `files` partition: which files a data table's partitions have gained (pure).
+
+A record per partition, merged into the older ones per file name, and one that lists the partitions. A partition's name
+is its path, `.` in a table without partitions. (hudi-format.md 17.)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from ...format.commit_metadata import CommitMetadata
+from .keys import ALL_PARTITIONS, MetadataRecord, partition_name
+
+Sizes: TypeAlias = Mapping[str, Mapping[str, int]]
+"""Files by partition path: name to size in bytes."""
+
+
+_LIST_TYPE, _FILES_TYPE = 1, 2
+
+
+def files_of(metadata: CommitMetadata) -> dict[str, dict[str, int]]:
+    """Every file a write names, by partition; a partition it names without files is there too."""
+    found: dict[str, dict[str, int]] = {}
+    for partition, stats in metadata.partition_to_write_stats.items():
+        names = found.setdefault(partition, {})
+        for stat in stats:
+            if stat.path is not None:
+                name = stat.path.rpartition("/")[2]
+                names[name] = max(names.get(name, 0), stat.file_size_in_bytes)
+                for cdc_path, size in (stat.cdc_stats or {}).items():
+                    names[cdc_path.rpartition("/")[2]] = size
+    return found
+
+
+def files_of_rollback(commands: Mapping[tuple[str, str], int], revoked: Sizes) -> dict[str, dict[str, int]]:
+    """The log files a rollback leaves behind where it made command blocks (version 6): those, and what they revoke.
+
+    A writer that died early leaves empty ones. Hudi's readers fail on a size of 0 (HoodieMetadataPayload), and Hudi's
+    own rollbacks say 1.
+    """
+    found: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for (partition, name), size in commands.items():
+        sizes = {**revoked.get(partition, {}), name: size}
+        found[partition] |= {log: max(bytes_, 1) for log, bytes_ in sizes.items()}
+    return dict(found)
+
+
+def files_records(added: Sizes) -> list[tuple[str, MetadataRecord]]:
+    """Keys and records of files that are there from now on."""
+    partitions = {partition_name(p): {"size": 0, "isDeleted": False} for p in added}
+    listed = {"key": ALL_PARTITIONS, "type": _LIST_TYPE, "filesystemMetadata": partitions}
+    records = [(ALL_PARTITIONS, listed)]
+    for partition, names in added.items():
+        if names:
+            key = partition_name(partition)
+            sizes = {name: {"size": size, "isDeleted": False} for name, size in names.items()}
+            records.append((key, {"key": key, "type": _FILES_TYPE, "filesystemMetadata": sizes}))
+    return records

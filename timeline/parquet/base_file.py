@@ -1,0 +1,144 @@
+"""Writes a base file as Hudi's readers and writers want it: columns, footer, key filter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..avro.schema import FILE_NAME
+from .bloom import ALWAYS_TRUE, BloomBuilder
+from .output_options import Bloom, OutputOptions
+from .write import open_parquet_writer
+
+
+def write_base_file(
+    file: IO[bytes],
+    batches: Iterable[pa.RecordBatch],
+    *,
+    name: str,
+    schema: pa.Schema,
+    schema_text: str,
+    key_column: str | None,
+    output: OutputOptions,
+) -> int:
+    """Writes merged rows and Hudi's footer; returns the number of rows. Memory: one row group.
+
+    `name`: the file's final name, which every row carries where the table has meta columns. `schema_text`: the Avro
+    schema for the footer. `key_column`: the record key's meta column, None for virtual keys.
+    """
+    footer = _Footer(schema_text, output.bloom, has_keys=key_column is not None)
+    schema = _written_schema(schema)
+    writer: pq.ParquetWriter | None = None
+    rows = 0
+    for table in _in_row_groups(batches, schema, name, output):
+        rows += table.num_rows
+        if key_column is not None:
+            footer.add(table.column(key_column))
+        writer = writer or _open_writer(file, schema, output, table)
+        writer.write(table, row_group_size=output.row_group_rows)
+    writer = writer or _open_writer(file, schema, output, schema.empty_table())
+    writer.add_key_value_metadata(footer.key_values())
+    writer.close()
+    return rows
+
+
+def _open_writer(file: IO[bytes], schema: pa.Schema, output: OutputOptions, sample: pa.Table) -> pq.ParquetWriter:
+    return open_parquet_writer(file, schema, output.codec.value, sample)
+
+
+def _written_schema(schema: pa.Schema) -> pa.Schema:
+    """The file name column repeats one value: as a dictionary it costs nothing, and Parquet stores plain text."""
+    index = schema.get_field_index(FILE_NAME)
+    if index < 0:
+        return schema
+    return schema.set(index, pa.field(FILE_NAME, pa.dictionary(pa.int32(), pa.string())))
+
+
+def _in_row_groups(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, name: str, output: OutputOptions
+) -> Iterator[pa.Table]:
+    """Small batches gathered into tables of one row group each, under the name of the new file."""
+    rows, bytes_ = output.row_group_rows, output.memory_limit // 4
+    held: list[pa.RecordBatch] = []
+    count = size = 0
+    for batch in batches:
+        while count + batch.num_rows >= rows or (held and size + batch.nbytes > bytes_):
+            head = batch.slice(0, rows - count if count + batch.num_rows >= rows else 0)
+            yield _renamed(pa.Table.from_batches([*held, head]), schema, name)
+            batch, held, count, size = batch.slice(head.num_rows), [], 0, 0
+        if batch.num_rows:
+            held.append(batch)
+            count += batch.num_rows
+            size += batch.nbytes
+    if held:
+        yield _renamed(pa.Table.from_batches(held), schema, name)
+
+
+def _renamed(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
+    index = schema.get_field_index(FILE_NAME)
+    if index < 0:
+        return table
+    names = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), table.num_rows), pa.array([name]))
+    return table.set_column(index, schema.field(index), names)
+
+
+_LAST = "\U0010ffff"
+_HIGH = r"([\x{E000}-\x{FFFF}])"
+
+
+def java_ends(keys: pa.ChunkedArray) -> tuple[str | None, str | None]:
+    """The least and the greatest key in the order of Java strings, by UTF-16 code units.
+
+    Hudi's BLOOM index looks keys up by that order: with another one it would take keys for absent and insert them
+    again. It differs from the order of UTF-8 bytes only where characters above U+FFFF, which UTF-16 writes as
+    surrogates, meet those from U+E000 on: these get the last character of all put in front.
+    """
+    has_high = any(_greatest_byte(chunk) >= 0xEE for chunk in keys.chunks)
+    compared = pc.replace_substring_regex(keys, _HIGH, rf"{_LAST}\1") if has_high else keys
+    ends = pc.min_max(compared).as_py()
+    least, greatest = (None if e is None else e.replace(_LAST, "") for e in (ends["min"], ends["max"]))
+    return least, greatest
+
+
+def _greatest_byte(chunk: pa.StringArray) -> int:
+    data = chunk.buffers()[2]
+    return int(np.frombuffer(data, np.uint8).max(initial=0)) if data is not None else 0
+
+
+def _utf16(key: str) -> bytes:
+    return key.encode("utf-16-be")
+
+
+class _Footer:
+    """The key/values Hudi writes into a base file's footer."""
+
+    def __init__(self, schema_text: str, bloom: Bloom, *, has_keys: bool) -> None:
+        self._schema_text = schema_text
+        self._has_keys = has_keys
+        self._builder = BloomBuilder() if bloom is Bloom.ON else None
+        self._least: str | None = None
+        self._greatest: str | None = None
+
+    def add(self, keys: pa.ChunkedArray) -> None:
+        if self._builder is not None:
+            self._builder.add(keys)
+        known = [k for k in (self._least, self._greatest, *java_ends(keys)) if k is not None]
+        if known:
+            self._least, self._greatest = min(known, key=_utf16), max(known, key=_utf16)
+
+    def key_values(self) -> dict[str, str]:
+        pairs = {"parquet.avro.schema": self._schema_text, "writer.model.name": "avro"}
+        if not self._has_keys:
+            return pairs  # virtual keys: Hudi writes neither filter nor key range
+        filter_ = self._builder.finish() if self._builder is not None else ALWAYS_TRUE
+        pairs["org.apache.hudi.bloomfilter"] = filter_.text
+        pairs["hoodie_bloom_filter_type_code"] = filter_.type_code
+        if self._least is not None and self._greatest is not None:
+            pairs["hoodie_min_record_key"] = self._least
+            pairs["hoodie_max_record_key"] = self._greatest
+        return pairs

@@ -1,0 +1,64 @@
+"""How base files are written: codec, key filter, sizes. Writers and compactors share these options."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from ..errors import UsageError
+from ..option import check_least, least_of, option
+
+
+class Codec(Enum):
+    """Compression of written base files; every Hudi reader reads all of them."""
+
+    ZSTD = "zstd"
+    SNAPPY = "snappy"
+    GZIP = "gzip"
+    LZ4 = "lz4"
+    NONE = "none"
+
+
+class Bloom(Enum):
+    """The key filter in a base file's footer: Hudi's own (its BLOOM index skips files with it), or none.
+
+    OFF writes the smallest valid filter, which answers "maybe" to every key: a writer with a BLOOM index fails on
+    a file without one.
+    """
+
+    ON = "on"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputOptions:
+    """How slices are merged and base files written (stages: merge, write)."""
+
+    codec: Codec = option(Codec.ZSTD, "compression of written base files")
+    row_group_rows: int = option(500_000, "rows of a Parquet row group", least=1)
+    bloom: Bloom = option(Bloom.ON, "key filter in the footer, for Hudi's BLOOM index")
+    batch_rows: int = option(65_536, "rows of a base file merged at a time", least=1)
+    memory_limit: int = option(
+        1 << 30, "memory of one slice's merge, like 512m; log data beyond it is spilled", size=True, least=32 << 20
+    )
+    spill_dir: str | None = option(
+        None, "folder for log data beyond the memory limit; default: the system's for temporary files", metavar="FOLDER"
+    )
+
+    def __post_init__(self) -> None:
+        check_least(self, least_of(OutputOptions))
+        if self.spill_dir is not None and not os.path.isdir(self.spill_dir):
+            raise UsageError("spill-dir is not a directory", path=self.spill_dir)
+
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def parse_bytes(text: str) -> int:
+    """A size as people write it: `512m`, `2g`, `1.5G`, `800mb`, plain bytes; UsageError on anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    if match is None:
+        raise UsageError("not a size", expected="like 512m or 2g", found=text)
+    return int(float(match[1]) * _UNITS[match[2]])

@@ -1,0 +1,159 @@
+"""Parquet files to Arrow batches of bounded size, whatever the footer promises.
+
+A few bytes of Parquet can stand for any number of long values: a dictionary holds one of them, run lengths the
+rest. So text columns whose dictionaries could make a batch too large are read as dictionaries, and decoded in pieces
+of about `_BATCH_BYTES`. What is streamed is then bounded; what is decoded as a whole (`read_parquet`) is refused
+when it is a thousand times its size, which no writer's constant columns explain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..avro.schema import FIXED_BYTES_MAX
+from ..errors import MalformedError, UnsupportedError
+
+_BATCH_BYTES = 32 << 20
+_EXPANSION_MAX = 1000
+_EXPANSION_FREE_BYTES = 64 << 20
+_CODE_BYTES_MAX, _LONG_BYTES_MIN, _SMALL_CHUNK_BYTES = 8, 4096, 4 << 20
+
+_THRIFT_STRING_BYTES_MAX = 100_000_000
+_THRIFT_ITEMS_MAX = 100_000
+"""pyarrow's own limit is 1 M items: a schema of so many nested groups exhausts the stack."""
+
+
+def open_parquet(source: pa.NativeFile, *, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
+    """The file, its footer read. `dictionaries`: columns that come as dictionaries."""
+    file = pq.ParquetFile(
+        source,
+        read_dictionary=list(dictionaries),
+        # Old timestamps of 96 bits; in nanoseconds, pyarrow's default, 9999-12-31 overflows into another day.
+        coerce_int96_timestamp_unit="us",
+        thrift_string_size_limit=_THRIFT_STRING_BYTES_MAX,
+        thrift_container_size_limit=_THRIFT_ITEMS_MAX,
+    )
+    groups = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
+    if min(groups, default=0) < 0 or sum(groups) != file.metadata.num_rows:
+        raise MalformedError(
+            "the row groups of a Parquet file do not add up",
+            expected=f"{file.metadata.num_rows} rows",
+            found=str(groups[:20]),
+        )
+    columns = file.metadata.schema
+    width = max((columns.column(i).length or 0 for i in range(file.metadata.num_columns)), default=0)
+    if width > FIXED_BYTES_MAX:
+        raise UnsupportedError(
+            "Parquet column of wide fixed values", expected=f"at most {FIXED_BYTES_MAX} bytes", found=f"{width} bytes"
+        )
+    return file
+
+
+def parquet_batches(
+    source: pa.NativeFile, file: pq.ParquetFile, names: Sequence[str], batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """The named columns of a file opened from `source`: at most `batch_rows` rows a batch, and about 32 MiB."""
+    metadata, schema = file.metadata, file.schema_arrow
+    coded = [n for n in names if _is_text(schema.field(n).type) and _is_coded(metadata, n, batch_rows)]
+    if coded:
+        file = open_parquet(source, dictionaries=coded)
+    rows = max(1, min([batch_rows, *_fitting_rows(metadata)]))
+    for batch in file.iter_batches(batch_size=rows, columns=list(names)):
+        yield from _pieces(batch)
+
+
+def read_parquet(source: pa.NativeFile, names: Sequence[str], batch_rows: int = 65_536) -> pa.Table:
+    """All rows of the named columns, as far as the file has them.
+
+    UnsupportedError: the file decodes to far more than its bytes.
+    """
+    file = open_parquet(source)
+    wanted = [name for name in names if name in file.schema_arrow.names]
+    limit = _EXPANSION_FREE_BYTES + _EXPANSION_MAX * source.size()
+    batches, decoded = [], 0
+    for batch in parquet_batches(source, file, wanted, batch_rows):
+        decoded += batch.nbytes
+        if decoded > limit:
+            raise UnsupportedError(
+                "Parquet data that decodes to far more than its bytes",
+                expected=f"at most {_EXPANSION_MAX} times its {source.size()} bytes, and {_EXPANSION_FREE_BYTES} more",
+                found=f"{decoded} bytes and more to come",
+            )
+        batches.append(batch)
+    kept = pa.schema([file.schema_arrow.field(name) for name in wanted])
+    return pa.Table.from_batches(batches) if batches else kept.empty_table()
+
+
+@contextmanager
+def readable(what: str, path: str) -> Iterator[None]:
+    """What pyarrow raises on damaged bytes, as an error of ours that names the file."""
+    try:
+        yield
+    except (MalformedError, UnsupportedError) as error:
+        if error.path is not None:
+            raise
+        raise type(error)(error.what, path=path, expected=error.expected, found=error.found, todo=error.todo) from error
+    except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError) as error:
+        raise MalformedError(f"not a readable Parquet {what}", path=path, found=str(error)) from error
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _chunks(metadata: pq.FileMetaData, name: str) -> Iterator[pq.ColumnChunkMetaData]:
+    at = next((i for i in range(metadata.num_columns) if metadata.schema.column(i).path == name), None)
+    for group in range(metadata.num_row_groups if at is not None else 0):
+        yield metadata.row_group(group).column(at)
+
+
+def _is_coded(metadata: pq.FileMetaData, name: str, batch_rows: int) -> bool:
+    """Whether a text column has a dictionary that could make a batch too large.
+
+    Not a column whose dictionary overflowed: it holds its values, and as a dictionary it is five times slower to
+    read. The footer does not tell the two apart, the bytes a value takes do.
+    """
+    rows = metadata.num_rows
+    for chunk in _chunks(metadata, name):
+        count, size = chunk.num_values, chunk.total_uncompressed_size
+        overflowed = size > _SMALL_CHUNK_BYTES and _CODE_BYTES_MAX * count <= size < _LONG_BYTES_MIN * count
+        # A batch may span row groups: each adds a few long values.
+        if chunk.has_dictionary_page and not overflowed and min(rows, batch_rows) * size > _BATCH_BYTES:
+            return True
+    return False
+
+
+def _fitting_rows(metadata: pq.FileMetaData) -> Iterator[int]:
+    """For each row group, how many rows have the size of a batch."""
+    for i in range(metadata.num_row_groups):
+        group = metadata.row_group(i)
+        if group.num_rows and group.total_byte_size > 0:
+            yield _BATCH_BYTES * group.num_rows // group.total_byte_size
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch with dictionaries decoded, cut where that would become too large."""
+    coded = [i for i, column in enumerate(batch.columns) if pa.types.is_dictionary(column.type)]
+    if not coded:
+        yield batch
+        return
+    sizes = sum((_decoded_bytes(batch.column(i)) for i in coded), np.zeros(batch.num_rows, np.int64))
+    piece = np.cumsum(sizes) // _BATCH_BYTES
+    starts = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), batch.num_rows]
+    for start, end in pairwise(starts):
+        part = batch.slice(start, end - start)
+        columns = [column.dictionary_decode() if i in coded else column for i, column in enumerate(part.columns)]
+        yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _decoded_bytes(column: pa.DictionaryArray) -> npt.NDArray[np.int64]:
+    lengths = pc.binary_length(column.dictionary).cast(pa.int64())
+    return np.asarray(pc.fill_null(lengths.take(column.indices), 0))

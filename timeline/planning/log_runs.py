@@ -1,0 +1,138 @@
+"""What the log files of a file slice hold, piece by piece, and which neighbours may be merged into one file (pure).
+
+    log files     i1   i2   i3 = log compaction of i1, i2   i4   i5
+    pieces        [i3: file i3, replaced i1, i2]   [i4]   [i5]
+
+A piece is all that one instant left in the slice and readers still merge. Readers put a log compaction in the place of
+the newest of its originals, so merging neighbours keeps the order of everything else. It would not where a pending
+write may still come between them: from table version 8 on a log file sorts by the instant its writer chose when it
+began, whenever it completes. There one run ends and another begins. (Version 6 is planned only while no write pends.)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ..format.instant import Instant
+from ..format.table_config import MergeMode
+from ..log.block import BlockKind, LogBlock
+from ..log.visibility import Skipped, Visibility, select_blocks
+from ..merge.rule import HUDI_0X, IS_DELETED
+from ..merge.slice_rules import SliceRules
+from ..read.slice_log import slice_blocks
+from ..storage.contract import Storage
+from ..view.view import FileSlice, LogFile
+
+
+def runs_of(storage: Storage, slice_: FileSlice, rules: SliceRules, pending: Iterable[Instant]) -> tuple[LogRun, ...]:
+    """See `log_runs`; reads the headers of the slice's log blocks. `pending`: delta commits of writers."""
+    times = [i.requested_time for i in pending]
+    return log_runs(slice_, slice_blocks(storage, slice_), rules.visibility, times)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPiece:
+    """What one instant left in a slice. `files`: those with its blocks; `replaced`: those it stands for, if it is a log
+    compaction. `deletes`: it has a delete block. `place`: the newest instant of a writer in it. `whole`: its files hold
+    nothing else, and no part of it was rolled back.
+    """
+
+    instant: str
+    files: tuple[LogFile, ...]
+    replaced: tuple[LogFile, ...]
+    deletes: bool
+    place: str
+    whole: bool
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes that readers merge."""
+        return sum(file.size for file in self.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRun:
+    """Pieces of which any neighbours may be merged, oldest first.
+
+    `bottom`: nothing lies under the first one in the slice's logs, and nothing can come to.
+    """
+
+    pieces: tuple[LogPiece, ...]
+    bottom: bool
+
+
+def log_runs(
+    slice_: FileSlice, blocks: Sequence[LogBlock], visibility: Visibility, pending: Iterable[str] = ()
+) -> tuple[LogRun, ...]:
+    """The pieces of a slice in merge order, cut where they must not be merged with each other.
+
+    `blocks`: of all its log files, in log order (`slice_log.slice_blocks`). `pending`: instants of pending delta
+    commits. Left out, with a cut in their place, are pieces that are not whole.
+    """
+    selection = select_blocks(blocks, visibility)
+    files = {log.path: log for log in slice_.logs}
+    paths: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    owners: defaultdict[str, set[str]] = defaultdict(set)
+    stands_for: dict[str, tuple[str, ...]] = {}
+    for block in blocks:
+        if block.kind not in (BlockKind.CORRUPT, BlockKind.COMMAND, BlockKind.CDC_DATA):
+            paths[block.instant][block.path] = None
+            owners[block.path].add(block.instant)
+            stands_for[block.instant] = block.compacted_instants
+    broken = {b.instant for b, cause in selection.skipped if cause is Skipped.ROLLED_BACK}
+    broken |= {instant for of in owners.values() if len(of) > 1 for instant in of}
+    deletes = {b.instant for b in selection.blocks if b.kind is BlockKind.DELETE}
+
+    def piece(instant: str) -> LogPiece:
+        below = [i for i in _originals(instant, stands_for) if i in paths]
+        return LogPiece(
+            whole=broken.isdisjoint({instant, *below}),
+            instant=instant,
+            files=tuple(files[p] for p in paths[instant]),
+            replaced=tuple(files[p] for i in below for p in paths[i]),
+            deletes=instant in deletes,
+            place=max((i for i in below if not stands_for[i]), default=instant),
+        )
+
+    pieces = [piece(instant) for instant in dict.fromkeys(b.instant for b in selection.blocks)]
+    return tuple(_runs(pieces, list(pending)))
+
+
+def _originals(instant: str, stands_for: dict[str, tuple[str, ...]]) -> list[str]:
+    """All instants a log compaction stands for, those of log compactions in it too."""
+    found: dict[str, None] = {}
+    below = list(stands_for.get(instant, ()))
+    while below:
+        if (one := below.pop()) not in found and one != instant:
+            found[one] = None
+            below += stands_for.get(one, ())
+    return sorted(found)
+
+
+def _runs(pieces: list[LogPiece], pending: list[str]) -> Iterator[LogRun]:
+    cuts = [0]
+    for number, (before, after) in enumerate(pairwise(pieces), 1):
+        if not (before.whole and after.whole) or any(before.place < p < after.place for p in pending):
+            cuts.append(number)
+    for start, end in pairwise([*cuts, len(pieces)] if pieces else ()):
+        if all(p.whole for p in pieces[start:end]):
+            bottom = start == 0 and not any(p < pieces[0].place for p in pending)
+            yield LogRun(pieces=tuple(pieces[start:end]), bottom=bottom)
+
+
+def folds_exactly(rules: SliceRules, pieces: Sequence[LogPiece], *, bottom: bool) -> bool:
+    """Whether readers cannot tell the winners of some pieces from all their entries, whatever lies around them.
+
+    By commit time the last entry wins, so they cannot. By event time the greatest wins, but a delete without an
+    ordering value is forgotten once a row has beaten it, and that row would then lose against an older one under the
+    pieces: there must be nothing. Rows marked deleted are not delete-block entries. On version 6 readers of 0.15 and
+    1.x merge by different rules. In these cases the entries are taken over as they are.
+    """
+    if rules.merge.mode is MergeMode.COMMIT_TIME:
+        return True
+    if rules.merge.mode in HUDI_0X or IS_DELETED in rules.schema.names:
+        return False
+    return bottom or not any(p.deletes for p in pieces)

@@ -1,0 +1,74 @@
+"""All options of a request for a compaction, and what contradicts what among them: the one home for every entrance
+(pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from ..errors import UsageError
+from ..instants.timeline import Timeline
+from ..option import option
+from .limits import BoundOptions
+from .strategies import StrategyOptions
+from .triggers import TriggerOptions, TriggerStrategy, triggered, unplanned
+from .universal import PickOptions
+from .urgency import UrgencyOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleOptions(TriggerOptions, UrgencyOptions, StrategyOptions, PickOptions, BoundOptions):
+    """When a compaction is requested (trigger, urgency), of what (strategy, picking), and how much of it (bounds).
+
+    `incremental`: partitions that nobody wrote to since the last plan, and that it did not leave out, are not looked
+    at again; without it all are.
+    """
+
+    incremental: bool = option(True, "look only at partitions written since the last plan, and at what it left out")
+
+    def __post_init__(self) -> None:
+        for options in (TriggerOptions, UrgencyOptions, StrategyOptions, PickOptions, BoundOptions):
+            options.__post_init__(self)
+        waits = [n for n in _WAITS if getattr(self, n) != getattr(ScheduleOptions, n)]
+        if self.strategy is TriggerStrategy.ALWAYS and waits:
+            raise UsageError(
+                "with the trigger always everything is due at once",
+                expected="another trigger",
+                found=", ".join(waits).replace("_", "-"),
+            )
+        if self.target_io_bytes is not None and self.strategy_io_mb != StrategyOptions.strategy_io_mb:
+            raise UsageError(
+                "two limits of what a plan reads and writes",
+                expected="target-io, or hoodie.compaction.target.io",
+                found=f"{self.target_io_bytes} bytes and {self.strategy_io_mb} MB",
+            )
+
+
+_WAITS = ("max_delta_commits", "max_delta_seconds", "urgency", "max_interval_s", "partition_urgency")
+"""What says how long to wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """Whether to plan now: everything, or only what is urgent; and why or why not."""
+
+    everything: bool
+    urgent: bool
+    why: str
+
+    def __bool__(self) -> bool:
+        return self.everything or self.urgent
+
+
+def due(timeline: Timeline, now: datetime, options: ScheduleOptions, *, left_out: bool = False) -> Due:
+    """Whether the timeline alone says that something may be due (pure). `now`: the table's clock; `left_out`: whether
+    the last request left something out."""
+    trigger = triggered(timeline, now, options)
+    urgent = not trigger.fired and not trigger.held and options.fires(*unplanned(timeline, now), left_out=left_out)
+    return Due(
+        everything=trigger.fired, urgent=urgent, why=f"{trigger.why}, but some is urgent" if urgent else trigger.why
+    )
+
+
+PLAN_NOW = ScheduleOptions(strategy=TriggerStrategy.ALWAYS)
+"""Every file group with logs, now."""

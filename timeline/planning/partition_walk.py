@@ -1,0 +1,76 @@
+"""Lists a table's partitions lazily, in order, a few ahead: nothing behind where the planner stops is ever listed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from ..storage.contract import Entry, Storage
+from ..storage.prefetch import AHEAD
+from ..view.partition_folders import is_partition, listed_if_there, subfolders
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A folder, a partition or above some, in which file groups wait for a plan: those whose newest slice is older than
+    `since`, an instant time; None: all of them."""
+
+    folder: str
+    since: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalkedPartition:
+    """A partition that was come upon, and the entries of its folder."""
+
+    waiting: Waiting
+    entries: list[Entry]
+
+
+class PartitionWalk:
+    """Partitions at or under some folders, depth first, folders in the order given and names in theirs.
+
+    A folder that is gone is a partition without entries. `rest`: what was not looked into, in order.
+    """
+
+    def __init__(self, storage: Storage, folders: Iterable[Waiting], ahead: int = AHEAD) -> None:
+        self._storage = storage
+        self._ahead = ahead
+        self._todo = deque(folders)
+
+    @property
+    def rest(self) -> tuple[Waiting, ...]:
+        """Folders still to be looked into."""
+        return tuple(self._todo)
+
+    def __iter__(self) -> Iterator[WalkedPartition]:
+        listings: dict[Waiting, Future[list[Entry] | None]] = {}
+        with ThreadPoolExecutor(self._ahead) as pool:
+            try:
+                while self._todo:
+                    for number in range(min(self._ahead, len(self._todo))):
+                        if (ahead := self._todo[number]) not in listings:
+                            listings[ahead] = pool.submit(listed_if_there, self._storage, ahead.folder)
+                    here = self._todo.popleft()
+                    entries = listings.pop(here).result()
+                    if entries is None or is_partition(entries):
+                        yield WalkedPartition(waiting=here, entries=entries or [])
+                    else:
+                        below = [Waiting(folder=f, since=here.since) for f in subfolders(here.folder, entries)]
+                        self._todo.extendleft(reversed(below))
+            finally:
+                for listing in listings.values():
+                    listing.cancel()
+
+
+def first_and_last(waiting: Iterable[Waiting]) -> list[Waiting]:
+    """Of each folder the entry that waits longest, and the one for what was written last; those between are in both."""
+    first: dict[str, Waiting] = {}
+    last: dict[str, Waiting] = {}
+    for one in waiting:
+        first.setdefault(one.folder, one)
+        last.pop(one.folder, None)
+        last[one.folder] = one
+    return list(dict.fromkeys([*first.values(), *last.values()]))

@@ -1,0 +1,283 @@
+"""What to compact, how and how much: a pure function of what is seen, of the options, the clock and the work under way
+(pure).
+
+Partitions come one by one, listed as they are asked for, so that a limited plan costs what is in it:
+
+    group     is anything in the way? (no log files, replaced, in a pending table service)
+    due       by the trigger, or by its partition's urgency
+    pick      minor, major or not yet, by the runs of its slice
+    check     would a compactor refuse it? Asked of what is picked only, as the plans are filled
+    order     Hudi's strategies; without one: least recently compacted first under limits, largest logs first else
+    bounds    plans are filled until their limits close them
+
+Least recently compacted first means that no file group starves: once compacted, it is the last in its partition.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from ..format.instant import Instant
+from ..instants.timeline import Timeline
+from ..view.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced, latest_slice
+from .candidate import Candidate, SliceStats, candidate_of
+from .io_cost import read_bytes, write_bytes
+from .limits import Cost, fill
+from .notes import LeftOut, PlanNotes, Rule
+from .options import ScheduleOptions
+from .partition_walk import Waiting
+from .strategies import keep_partitions, keep_slices
+from .universal import MergeKind
+
+SliceMeasure = Callable[[Iterable[FileSlice]], Iterator[tuple[FileSlice, SliceStats]]]
+"""Looks sizes and row counts up, in order, as they are asked for."""
+
+Check = Callable[[Iterable[Candidate]], Iterator[tuple[Candidate, str | None]]]
+"""Why a compactor would refuse each candidate, None where it would not; in order, as they are asked for."""
+
+_ROUNDS_MAX = 5
+"""How often a strategy of Hudi chooses again after something it chose was refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionGroups:
+    """The file groups of one partition; of those, `waiting.since` tells which count."""
+
+    waiting: Waiting
+    groups: tuple[FileGroup, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What is known beside the partitions. `now`: the table's clock. `busy`: file groups in pending table services that
+    are no compaction, with what they are in. `all_due`: the trigger has fired; else only what is urgent is due.
+    `no_minor`: why no log compaction may be planned, None where one may."""
+
+    timeline: Timeline
+    facts: ViewFacts
+    now: datetime
+    busy: Mapping[GroupKey, str] = field(default_factory=dict)
+    all_due: bool = True
+    no_minor: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What each plan holds, in order; none, with the reason in `why`.
+
+    `waits_for`: the pending write without which there would be plans. `again`: partitions with something left out.
+    `closed_in`: where the last plan closed; what lies behind was not looked at.
+    """
+
+    plans: tuple[tuple[Candidate, ...], ...]
+    why: str
+    notes: PlanNotes
+    waits_for: Instant | None = None
+    again: tuple[str, ...] = ()
+    closed_in: Waiting | None = None
+
+
+def pending_writer(timeline: Timeline) -> Instant | None:
+    """The earliest pending delta commit that could still add logs under a plan made now; None when there is none.
+
+    On version 6 a delta commit names its log files by the base instant it saw when it began: a plan made while
+    it runs would not hold them, and nobody would ever merge them. From version 8 on a log belongs to the slice
+    its completion time says, so a pending delta commit is no obstacle.
+    """
+    if timeline.layout.has_completion_times:
+        return None
+    return min(timeline.pending_delta_commits, key=lambda i: i.requested_time, default=None)
+
+
+def plan_compaction(
+    looks: Iterable[PartitionGroups],
+    situation: Situation,
+    options: ScheduleOptions,
+    measure: SliceMeasure,
+    check: Check,
+) -> Planned:
+    """The plans to request now. Only as many of the looks are taken as the plans have room for."""
+    planner = _Planner(situation, options, measure, check)
+    filled = fill(planner.ordered(looks), _cost, options)
+    count = filled.total.slices
+    for candidate, why in filled.left:
+        planner.leave(candidate.slice, Rule.LIMIT, why)
+    for candidate in planner.behind:
+        planner.leave(candidate.slice, Rule.LIMIT, f"behind the end of the plan: {filled.closed}")
+    for slice_, why in planner.outside:
+        planner.leave(slice_, Rule.STRATEGY, why)
+    notes = planner.notes(filled.plans, filled.total)
+    again = tuple(dict.fromkeys(o.partition for o in planner.left if o.rule.comes_back))
+    if not count:
+        return Planned(plans=(), why=_nothing(planner.left), notes=notes)
+    writer = pending_writer(situation.timeline)
+    if writer is not None:
+        return Planned(
+            plans=(),
+            why=f"{writer.action} {writer.requested_time} is pending: version 6 is planned only while no write pends",
+            notes=notes,
+            waits_for=writer,
+        )
+    closed = f", then {filled.closed} was reached" if filled.closed else ""
+    return Planned(
+        plans=filled.plans,
+        why=f"{count} file group{'s' if count > 1 else ''} with log files{closed}{_refused(notes)}",
+        notes=notes,
+        again=again,
+        closed_in=planner.here if filled.closed and not options.strategies else None,
+    )
+
+
+def _nothing(left: Iterable[LeftOut]) -> str:
+    """Why a plan is empty: the first thing that is not simply a file group without log files."""
+    told = [o for o in left if o.rule is not Rule.NO_LOGS]
+    if not told:
+        return "no file group has log files that are not already in a plan"
+    first = told[0]
+    more = f" ({len(told)} file groups are left out)" if len(told) > 1 else ""
+    return f"nothing to plan: {first.path}: {first.why}{more}"
+
+
+def _refused(notes: PlanNotes) -> str:
+    """What was left out since a compactor would refuse it, if anything."""
+    left = notes.unmergeable
+    return f"; {len(left)} left out that cannot be merged: {left[0].path}: {left[0].why}" if left else ""
+
+
+def _cost(candidate: Candidate) -> Cost:
+    if candidate.kind is MergeKind.MINOR:
+        merged = sum(piece.log_bytes for piece in candidate.pieces)
+        return Cost(slices=1, source_bytes=merged, io_bytes=2 * merged, rows=candidate.stats.log_rows or 0)
+    slice_ = candidate.slice
+    read = read_bytes(slice_)
+    return Cost(slices=1, source_bytes=read, io_bytes=read + write_bytes(slice_), rows=candidate.stats.rows)
+
+
+def _runs(candidate: Candidate) -> int:
+    """Files that become one."""
+    if candidate.kind is MergeKind.MINOR:
+        return sum(len(piece.files) for piece in candidate.pieces)
+    return len(candidate.slice.logs) + (candidate.slice.base is not None)
+
+
+class _Planner:
+    """One planning: what was seen and left out, as the partitions come by."""
+
+    def __init__(self, situation: Situation, options: ScheduleOptions, measure: SliceMeasure, check: Check) -> None:
+        self._in, self._options, self._measure, self._check = situation, options, measure, check
+        self.left: list[LeftOut] = []
+        self.here: Waiting | None = None
+        self.behind: deque[Candidate] = deque()  # what a strategy of Hudi chose and nobody has asked for
+        self.outside: tuple[tuple[FileSlice, str], ...] = ()  # what it did not choose
+        self._seen: set[GroupKey] = set()
+        self._partitions = 0
+        self._runs = self._groups = 0
+
+    def leave(self, of: FileSlice | FileGroup, rule: Rule, why: str) -> None:
+        self.left.append(LeftOut(partition=of.partition, file_id=of.file_id, rule=rule, why=why))
+
+    def ordered(self, looks: Iterable[PartitionGroups]) -> Iterator[Candidate]:
+        if self._options.strategies:
+            yield from self._by_strategy(looks)
+        elif self._options.limited:
+            for look in looks:
+                yield from self._candidates(look)
+        else:
+            found = [c for look in looks for c in self._candidates(look)]
+            yield from sorted(found, key=lambda c: -c.slice.log_bytes)
+
+    def _by_strategy(self, looks: Iterable[PartitionGroups]) -> Iterator[Candidate]:
+        """Hudi's choice among all there is: its strategies need to see everything."""
+        today = self._in.now.date()
+        seen: dict[str, list[Candidate]] = {}
+        for look in looks:
+            seen.setdefault(look.waiting.folder, []).extend(self._picked(look))
+        partitions = keep_partitions(tuple(seen), self._options, today)
+        for partition, why in partitions.left:
+            for candidate in seen[partition]:
+                self.leave(candidate.slice, Rule.STRATEGY, why)
+        found = {c.slice.key: c for partition in partitions.kept for c in seen[partition]}
+        given = set[GroupKey]()
+        for _ in range(_ROUNDS_MAX):
+            chosen = keep_slices([c.slice for c in found.values()], self._options, today)
+            self.outside = chosen.left
+            self.behind = deque(found[s.key] for s in chosen.kept if s.key not in given)
+            if not self.behind:
+                return
+            for candidate, refusal in self._check(tuple(self.behind)):
+                self.behind.popleft()
+                if refusal is None:
+                    given.add(candidate.slice.key)
+                    yield candidate
+                else:
+                    del found[candidate.slice.key]  # what it chooses instead comes in the next round
+                    self.leave(candidate.slice, Rule.UNMERGEABLE, refusal)
+
+    def _candidates(self, look: PartitionGroups) -> Iterator[Candidate]:
+        """What is picked in one partition and would not be refused."""
+        for candidate, why in self._check(self._picked(look)):
+            if why is None:
+                yield candidate
+            else:
+                self.leave(candidate.slice, Rule.UNMERGEABLE, why)
+
+    def _picked(self, look: PartitionGroups) -> Iterator[Candidate]:
+        """Of one partition, least recently compacted first, then by log bytes."""
+        self.here = look.waiting
+        self._partitions += 1
+        slices = [s for g in look.groups if (s := self._slice(g, look.waiting)) is not None]
+        slices.sort(key=lambda s: (s.base_instant, -s.log_bytes, s.file_id))
+        for slice_, stats in self._measure(slices):
+            if look.waiting.since is not None and stats.merged_at >= look.waiting.since:
+                self._seen.discard(slice_.key)  # by a minor compaction: its turn comes later too
+                continue
+            if stats.unreadable is not None:
+                self.leave(slice_, Rule.UNMERGEABLE, stats.unreadable)
+                continue
+            found = candidate_of(slice_, stats, self._in.timeline, self._in.now, self._options)
+            if not self._in.all_due and not self._options.is_due(slice_.partition, found.waited_s):
+                self.leave(slice_, Rule.NOT_DUE, "the trigger has not fired, and it is not urgent")
+            elif found.kind is MergeKind.NONE:
+                self.leave(slice_, Rule.NOT_PICKED, found.why)
+            elif found.kind is MergeKind.MINOR and self._in.no_minor is not None:
+                self.leave(slice_, Rule.BUSY, self._in.no_minor)
+            else:
+                yield found
+
+    def _slice(self, group: FileGroup, waiting: Waiting) -> FileSlice | None:
+        """What of a group may be planned; None: it is left out."""
+        last = latest_slice(group)
+        if last is None or is_replaced(group, self._in.facts) or group.key in self._seen:
+            return None
+        if waiting.since is not None:  # the partition may come again, for what was written since
+            if group.pending_compaction is None and last.base_instant >= waiting.since:
+                return None
+            self._seen.add(group.key)
+        self._groups += 1
+        self._runs += len(last.logs) + (last.base is not None)
+        busy = self._in.busy.get(group.key)
+        if group.pending_compaction is not None:
+            self.leave(group, Rule.BUSY, f"in the pending compaction {group.pending_compaction}")
+        elif busy is not None:
+            self.leave(group, Rule.BUSY, busy)
+        elif not last.logs:
+            self.leave(group, Rule.NO_LOGS, "it has no log files")
+        else:
+            return last
+        return None
+
+    def notes(self, plans: Iterable[tuple[Candidate, ...]], cost: Cost) -> PlanNotes:
+        """The books of this planning."""
+        merged = sum(_runs(c) - 1 for plan in plans for c in plan)
+        return PlanNotes(
+            partitions=self._partitions,
+            file_groups=self._groups,
+            read_bytes=cost.source_bytes,
+            write_bytes=cost.io_bytes - cost.source_bytes,
+            runs_before=self._runs,
+            runs_after=self._runs - merged,
+            left=tuple(self.left),
+        )

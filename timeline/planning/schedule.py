@@ -1,0 +1,201 @@
+"""Requests a compaction: one section under the table lock, nothing in it is split.
+
+Inside: read hoodie.properties again, refuse what no compaction may touch, ask the trigger, load timeline and view,
+leave out what a compactor would refuse to merge, check that nothing pends that could write under the plan, choose an
+instant greater than every time on storage, and make the plan visible by put-if-absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from ..clock.now import clock_ms
+from ..errors import ConflictError, MalformedError
+from ..format.compaction_plan import CompactionPlan, encode_plan, pending_clustering_file_groups
+from ..format.instant import Instant, State, later
+from ..instants.timeline import Timeline
+from ..locks.table_lock import TableLock
+from ..locks.writer_gate import put_wanted, remove_wanted
+from ..metadata_table.update import check_keepable
+from ..table.table import Table
+from ..view.view import GroupKey
+from .build_plan import drafts
+from .notes import PlanNotes
+from .options import PLAN_NOW, ScheduleOptions
+from .planner import Planned, Situation, plan_compaction
+from .survey import Survey, is_due
+from .triggers import TriggerStrategy
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requested:
+    """A plan that was made visible."""
+
+    instant: str
+    plan: CompactionPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduled:
+    """What was requested, or would be in a dry run (with the instants it would take); none, with the reason in `why`.
+
+    `notes` None: the trigger has not fired, nothing was looked at.
+    """
+
+    requested: tuple[Requested, ...]
+    why: str
+    notes: PlanNotes | None = None
+
+    @property
+    def instant(self) -> str | None:
+        """The first instant requested."""
+        return self.requested[0].instant if self.requested else None
+
+    @property
+    def plan(self) -> CompactionPlan | None:
+        """The first plan requested."""
+        return self.requested[0].plan if self.requested else None
+
+
+def schedule_compaction(
+    table: Table,
+    lock: TableLock,
+    options: ScheduleOptions = PLAN_NOW,
+    *,
+    dry_run: bool = False,
+) -> Scheduled:
+    """Plans what is due, and makes the plans visible, each of them whole.
+
+    Where only a pending write is in the way of a due plan, writers are asked to wait (see `gate`).
+    `dry_run`: nothing is changed.
+
+    LockError, UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: neither, and no
+    compaction of this table would be executed. File groups of which that is true are left out; others are requested.
+    """
+    with lock.hold("schedule a compaction"):
+        table = table.reload()
+        check_keepable(table, moves_rows=False)
+        timeline = table.load_timeline()
+        asked = is_due(table, timeline, options)
+        if not asked:
+            return Scheduled(requested=(), why=f"not due: {asked.why}")
+        facts = table.load_facts(timeline)
+        survey = Survey(table, timeline, facts, options)
+        busy = busy_file_groups(table, timeline)
+        situation = Situation(
+            timeline=timeline,
+            facts=facts,
+            now=table.now(),
+            busy=busy.groups,
+            no_minor=busy.no_minor,
+            all_due=asked.everything,
+        )
+        planned = plan_compaction(survey.looks(), situation, options, survey.measure, survey.refused)
+        _warn(table, planned.notes)
+        table.check_unchanged()
+        if not planned.plans:
+            if not dry_run:
+                _tell_writers(table, planned, options)
+            return Scheduled(requested=(), why=planned.why, notes=planned.notes)
+        time = table.times.next_plan_time(timeline, dry_run=dry_run)
+        waiting = survey.waiting(planned)
+        plans = drafts(planned, waiting, survey.left_out(waiting))
+        requested = [Requested(instant=later(time, number), plan=plan) for number, plan in enumerate(plans)]
+        if not dry_run:
+            for one in requested:
+                _make_visible(table, one)
+            remove_wanted(table.storage)  # last: the record or a plan shows writers that somebody compacts the table
+        return Scheduled(requested=tuple(requested), why=f"{planned.why}; {asked.why}", notes=planned.notes)
+
+
+def _warn(table: Table, notes: PlanNotes) -> None:
+    """Logs that file groups cannot be merged: they are not compacted until that changes."""
+    if left := notes.unmergeable:
+        _log.warning(
+            "left_out",
+            table=table.storage.base_path,
+            file_groups=len(left),
+            first=left[0].path,
+            why=left[0].why,
+            todo="`compactor-daemon schedule --dry-run` lists them.",
+        )
+
+
+def _tell_writers(table: Table, planned: Planned, options: ScheduleOptions) -> None:
+    """Whether to wait though nothing was planned, see `gate`."""
+    if planned.waits_for is None:
+        remove_wanted(table.storage)
+    elif options.strategy is not TriggerStrategy.ALWAYS:
+        put_wanted(table.storage, options.gate_s, clock_ms())
+
+
+def _make_visible(table: Table, one: Requested) -> None:
+    instant = Instant(requested_time=one.instant, action=one.plan.action, state=State.REQUESTED)
+    path = table.instant_path(instant)
+    if not table.storage.put_if_absent(path, encode_plan(one.plan)):
+        raise ConflictError(
+            "somebody else requested a compaction at the same instant",
+            path=path,
+            instant=one.instant,
+            todo="All writers and schedulers of a table must share one lock. Run again.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Busy:
+    """File groups in pending log compactions and clusterings, with which: not planned before those are done.
+
+    `unreadable`: pending log compactions whose plans cannot be read: which file groups they name is unknown.
+    """
+
+    groups: Mapping[GroupKey, str]
+    unreadable: tuple[str, ...] = ()
+
+    @property
+    def no_minor(self) -> str | None:
+        """Why no log compaction may be planned. Compactions may: nobody merges logs that are in a base file by now."""
+        return f"the pending log compaction {self.unreadable[0]} cannot be read" if self.unreadable else None
+
+
+def busy_file_groups(table: Table, timeline: Timeline) -> Busy:
+    """What table services that are no compaction are about to do. MalformedError: a clustering plan is unreadable."""
+    groups = dict.fromkeys(clustered_file_groups(table, timeline), "in a pending clustering")
+    unreadable = []
+    for instant in timeline.pending("logcompaction"):
+        try:
+            plan = table.compaction_plan(instant.requested_time)
+        except MalformedError as error:
+            unreadable.append(instant.requested_time)
+            _log.warning("log_compaction_unreadable", table=table.storage.base_path, error=str(error))
+            continue
+        why = f"in the pending log compaction {instant.requested_time}"
+        groups |= dict.fromkeys(plan.groups, why)
+    return Busy(groups=groups, unreadable=tuple(unreadable))
+
+
+def clustered_file_groups(table: Table, timeline: Timeline) -> Iterable[GroupKey]:
+    """File groups in pending clusterings: nobody may write to them."""
+    for instant in timeline.instants:
+        if instant.family == "replacecommit" and not instant.completed:
+            yield from _clustered(table, instant)
+
+
+def pending_replacing_writes(table: Table, timeline: Timeline) -> tuple[Instant, ...]:
+    """Pending writes that will replace file groups: insert overwrites, say. Which, their completed commits tell."""
+    return tuple(i for i in timeline.pending("replacecommit") if not any(_clustered(table, i)))
+
+
+def _clustered(table: Table, instant: Instant) -> Iterable[GroupKey]:
+    requested = _requested_path(table, instant)
+    if table.storage.find(requested) is None:
+        return ()
+    return pending_clustering_file_groups(table.storage.read(requested), requested)
+
+
+def _requested_path(table: Table, instant: Instant) -> str:
+    return f"{table.config.timeline_folder}/{instant.requested_time}.{instant.action}.requested"

@@ -1,0 +1,236 @@
+"""Shows the planner a table: its partitions one by one, in the order they are to be looked at, and what slices hold.
+
+Where to look: at what the last plan left out, in its order, then at partitions written since, by their first write;
+where the last plan does not tell (it is Hudi's, or there is none), at all partitions by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+
+import structlog
+
+from ..errors import MalformedError, MissingFileError, PhantombaseError, StorageError
+from ..format.instant import Instant
+from ..instants.timeline import Timeline
+from ..log.block import BlockKind
+from ..merge.slice_rules import SliceRules
+from ..parquet.read import open_parquet
+from ..read.slice_log import check_slice, log_entries
+from ..read.table_read import slice_rules
+from ..storage.contract import Storage
+from ..storage.prefetch import prefetched
+from ..table.table import Table
+from ..view.partition_folders import is_partition, listed_if_there, subfolders
+from ..view.view import DataFile, FileSlice, Name, ViewFacts, check_partitions, file_groups, log_instants
+from .candidate import NO_STATS, Candidate, SliceStats
+from .limits import MissingSize
+from .log_runs import runs_of
+from .notes import NOTES, decode_waiting
+from .options import Due, ScheduleOptions, due
+from .partition_walk import PartitionWalk, Waiting, first_and_last
+from .planner import PartitionGroups, Planned
+from .universal import MergeKind, Picking
+
+_log = structlog.get_logger()
+
+
+class Survey:
+    """One look at a table for the planner, under a timeline and facts loaded before."""
+
+    def __init__(self, table: Table, timeline: Timeline, facts: ViewFacts, options: ScheduleOptions) -> None:
+        self._table, self._timeline, self._facts, self._options = table, timeline, facts, options
+        known = _where_to_look(table, timeline) if options.incremental else None
+        self._everywhere = known is None
+        self._walk = PartitionWalk(table.storage, [Waiting(folder="")] if known is None else known)
+        self._listed: set[str] = set()
+        self._rules: SliceRules | None = None
+
+    def looks(self) -> Iterator[PartitionGroups]:
+        """The partitions, as they are asked for.
+
+        MissingFileError, MalformedError: see `file_groups`; also where a whole look does not find what it must.
+        """
+        for listed in self._walk:
+            if any(self._timeline.needs_archive(t) for t in log_instants(listed.entries)):
+                self._timeline = self._table.with_archive(self._timeline)
+            partition = listed.waiting.folder
+            self._listed.add(partition)
+            groups = file_groups(partition, listed.entries, self._timeline, self._facts)
+            yield PartitionGroups(waiting=listed.waiting, groups=groups)
+        if self._everywhere:
+            check_partitions(self._facts, self._listed)
+
+    def waiting(self, planned: Planned) -> list[Waiting]:
+        """Where the next planning must look besides what is written until then, in order.
+
+        Also where plans pend, and all of these plans but the last: when one of them is taken back its file groups wait,
+        and only the last plan is asked. And where log files are merged with each other, since they are still log files.
+        """
+        unseen = [planned.closed_in, *self._walk.rest] if planned.closed_in is not None else []
+        last = len(planned.plans) - 1
+        others = [c for n, plan in enumerate(planned.plans) for c in plan if n != last or c.kind is MergeKind.MINOR]
+        again = [*planned.again, *(p for p, _ in self._facts.pending_plans), *(c.slice.partition for c in others)]
+        return first_and_last([*(w for w in unseen if w is not None), *(Waiting(folder=p) for p in again)])
+
+    def left_out(self, waiting: Iterable[Waiting]) -> list[str]:
+        """The partitions where file groups wait, for Hudi, which takes a folder above partitions for one of them.
+
+        Only the levels above partitions are listed, which are as deep as the partitions come upon.
+        """
+        depth = max(map(_depth, self._listed), default=0)
+        found, above = dict[str, None](), [w.folder for w in waiting]
+        while above:
+            found |= dict.fromkeys(f for f in above if _depth(f) >= depth or f in self._listed)
+            upper = [f for f in above if f not in found]
+            above = []
+            listings = prefetched(upper, lambda folder: listed_if_there(self._table.storage, folder) or [])
+            for folder, entries in zip(upper, listings, strict=True):
+                if is_partition(entries):
+                    found[folder] = None
+                else:
+                    above += subfolders(folder, entries)
+        return list(found)
+
+    def measure(self, slices: Iterable[FileSlice]) -> Iterator[tuple[FileSlice, SliceStats]]:
+        """Sizes that the listing did not tell, and rows where an option asks for them; a few slices ahead."""
+        options = self._options
+        counted = options.max_source_rows is not None or options.delete_ratio_threshold is not None
+        if not (counted or options.picking is Picking.UNIVERSAL):
+            yield from ((self._sized(s), NO_STATS) for s in slices)
+            return
+        rules = self._slice_rules()
+        yield from prefetched(slices, lambda s: self._measured(self._sized(s), rules, counted))
+
+    def refused(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, str | None]]:
+        """Why a compactor would refuse to merge each candidate: what `check_slice` says; a few ahead.
+
+        What cannot be read is such a reason, for its own candidate only. UnsupportedError, MalformedError: nothing of
+        this table can be merged.
+        """
+        source = iter(candidates)
+        first = next(source, None)
+        if first is None:
+            return  # a table without anything to merge may have no schema yet
+        storage, rules = self._table.storage, self._slice_rules()
+        yield from prefetched(chain([first], source), lambda c: (c, _refusal(storage, c, rules)))
+
+    def _slice_rules(self) -> SliceRules:
+        if self._rules is None:
+            schema = self._table.schema(self._table.schema_text(self._timeline))
+            self._rules = slice_rules(self._table, self._timeline, schema)
+        return self._rules
+
+    def _measured(self, slice_: FileSlice, rules: SliceRules, counted: bool) -> tuple[FileSlice, SliceStats]:
+        """Of the logs only headers are read. What cannot be read concerns this slice only."""
+        try:
+            return slice_, self._stats(slice_, rules, counted)
+        except PhantombaseError as error:
+            return slice_, SliceStats(unreadable=str(error))
+
+    def _stats(self, slice_: FileSlice, rules: SliceRules, counted: bool) -> SliceStats:
+        storage, runs = self._table.storage, None
+        if self._options.picking is Picking.UNIVERSAL:
+            runs = runs_of(storage, slice_, rules, self._timeline.pending_delta_commits)
+        if not counted:
+            return SliceStats(runs=runs)
+        base_rows = 0
+        if slice_.base is not None:
+            with storage.open_input(slice_.base.path) as source:
+                base_rows = open_parquet(source).metadata.num_rows
+        entries = log_entries(storage, slice_, rules.visibility)
+        deletes = entries[BlockKind.DELETE]
+        return SliceStats(base_rows=base_rows, log_rows=entries.total(), deletes=deletes, runs=runs)
+
+    def _sized(self, slice_: FileSlice) -> FileSlice:
+        """The slice with every size known: a base file always has bytes, and so has a log file that was written to."""
+        if (slice_.base is None or slice_.base.size > 0) and all(log.size > 0 for log in slice_.logs):
+            return slice_
+        base = self._looked_up(slice_.base) if slice_.base is not None else None
+        if base is not None and base.size <= 0:
+            raise MalformedError("an empty base file", path=base.path, expected="a Parquet file", found="0 bytes")
+        return replace(slice_, base=base, logs=tuple(self._looked_up(log) for log in slice_.logs))
+
+    def _looked_up(self, file: DataFile[Name]) -> DataFile[Name]:
+        if file.size > 0:
+            return file
+        if self._options.missing_size is MissingSize.ERROR:
+            raise StorageError(
+                "the listing does not tell the size of a file",
+                path=file.path,
+                todo="Look sizes up (missing-size=stat), or find out why the file is empty.",
+            )
+        _log.warning("size_looked_up", file=file.path)
+        entry = self._table.storage.find(file.path)
+        if entry is None:
+            raise MissingFileError("a listed file is gone", path=file.path)
+        return replace(file, size=entry.size)
+
+
+def _refusal(storage: Storage, candidate: Candidate, rules: SliceRules) -> str | None:
+    try:
+        check_slice(storage, candidate.merged, rules)
+    except PhantombaseError as error:
+        return str(error)
+    return None
+
+
+def _depth(folder: str) -> int:
+    """Folders below the table's own."""
+    return folder.count("/") + 1 if folder else 0
+
+
+def is_due(table: Table, timeline: Timeline, options: ScheduleOptions) -> Due:
+    """See `due`; what the last request left out is looked up where it matters."""
+    told = _last_told(table, timeline) if options.any_radical else None
+    return due(timeline, table.now(), options, left_out=told is not None and bool(told[1]))
+
+
+def _where_to_look(table: Table, timeline: Timeline) -> list[Waiting] | None:
+    """What the last plan left out, then what was written since; None: no plan tells."""
+    told = _last_told(table, timeline)
+    if told is None:
+        return None
+    time, left = told
+    return left + [Waiting(folder=p) for p in _written_since(table, timeline, time)]
+
+
+def _last_told(table: Table, timeline: Timeline) -> tuple[str, list[Waiting]] | None:
+    """The last plan and what it left out; None: it does not tell. Of log compactions Hudi's are passed over."""
+    compactions = [i.requested_time for i in timeline.instants if i.family == "commit"]
+    last = max(compactions, default=None)
+    entries = table.storage.list(table.config.timeline_folder)
+    merges = (i for e in entries if (i := table.layout.parse(e.name)) is not None and i.action == "logcompaction")
+    times = {i.requested_time for i in merges if last is None or i.requested_time > last}
+    for time in [*sorted(times, reverse=True), *([last] if last is not None else [])]:
+        try:
+            plan = table.compaction_plan(time)
+        except MissingFileError:
+            continue  # a commit of something else
+        except MalformedError:
+            continue  # what it left out was left out before, or written since the one before: that tells
+        notes = (plan.extra_metadata or {}).get(NOTES)
+        left = decode_waiting(notes, time) if notes is not None else None
+        if left is not None:
+            return time, left
+    return None
+
+
+def _written_since(table: Table, timeline: Timeline, time: str) -> list[str]:
+    """Partitions with completed delta commits since a plan, by the first of them.
+
+    On version 6 by requested times: none pended when the plan was made.
+    """
+    by_completion = timeline.layout.has_completion_times
+    since: list[tuple[str, Instant]] = []
+    for requested, instant in timeline.completed_writes.items():
+        when = timeline.completion_time(requested) if by_completion else requested
+        if instant.family == "deltacommit" and when is not None and when > time:
+            since.append((when, instant))
+    since.sort(key=lambda pair: pair[0])
+    found: dict[str, None] = {}
+    for metadata in prefetched((i for _, i in since), table.commit_metadata):
+        found.update(dict.fromkeys(sorted(metadata.partition_to_write_stats)))
+    return list(found)

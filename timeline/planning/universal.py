@@ -1,0 +1,183 @@
+"""Minor or major, or not yet: universal picking over the runs of one file slice (pure).
+
+A file slice is a stack of sorted runs: its base file is the oldest, its log files are younger. The rules and their
+options are those of Paimon's universal compaction (`num-sorted-run.compaction-trigger`, `compaction.size-ratio`,
+`compaction.max-size-amplification-percent`, ...), with log files in the place of level-0 files:
+
+    major   a new base file of the whole slice
+    minor   the youngest log files become one log file: few bytes written, and fewer files for readers to open
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from ..errors import UsageError
+from ..option import check_least, option
+
+
+class Picking(Enum):
+    """Which file slices with log files are compacted: all of them, or those the universal rules pick."""
+
+    ALL = "all"
+    UNIVERSAL = "universal"
+
+
+class MergeKind(Enum):
+    """What is done with a file slice."""
+
+    NONE = "none"
+    MINOR = "minor"
+    MAJOR = "major"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PickOptions:
+    """The universal rules; all but `picking` need it to be UNIVERSAL. Sizes in bytes."""
+
+    picking: Picking = option(Picking.ALL, "every file group with log files, or those the universal rules pick")
+    compaction_trigger: int = option(5, "log files of a file group that make it a candidate")
+    size_ratio: int = option(1, "percent by which the next older log may be larger to be merged with younger ones")
+    max_size_amplification: int = option(200, "percent of the base file that logs may have before it is written anew")
+    optimization_interval_s: float | None = option(None, "seconds after which a file group gets a new base file anyway")
+    total_size_threshold: int | None = option(
+        None, "slices of fewer bytes in all get a new base file, like 64m", size=True
+    )
+    incremental_size_threshold: int | None = option(
+        None, "slices with more log bytes get a new base file, like 1g", size=True
+    )
+    full_compaction_delta_commits: int | None = option(None, "delta commits on a slice that make a new base file due")
+    delete_ratio_threshold: float | None = option(None, "share of deleted rows (0 to 1) that makes a new base file due")
+    off_peak_hours: str | None = option(None, "hours of the table's clock like 22-6, with a size ratio of their own")
+    off_peak_ratio: int = option(0, "percent added to the size ratio in off-peak hours")
+    readers_1x_only: bool = option(
+        False, "version 6: all readers are Hudi 1.x or ours, so that minor compactions are read right"
+    )
+
+    def __post_init__(self) -> None:
+        check_least(self, _LEAST)
+        ratio = self.delete_ratio_threshold
+        if ratio is not None and not 0 < ratio <= 1:
+            raise UsageError("delete-ratio-threshold is out of range", expected="above 0, at most 1", found=str(ratio))
+        if self.off_peak_hours is not None:
+            _hours(self.off_peak_hours)
+        elif self.off_peak_ratio:
+            raise UsageError("off-peak-ratio says nothing without off-peak-hours", expected="hours like 22-6")
+        if self.picking is Picking.ALL and (said := self._said()):
+            raise UsageError(
+                "options of universal picking, which is off",
+                expected="picking=universal",
+                found=", ".join(said),
+                todo="Add it, or leave them out: every file group with log files is compacted.",
+            )
+
+    def _said(self) -> list[str]:
+        # Not the trigger: writers' back-pressure goes by it whatever is picked.
+        rules = (n for n in PickOptions.__dataclass_fields__ if n not in ("picking", "compaction_trigger"))
+        return [n for n in rules if getattr(self, n) != PickOptions.__dataclass_fields__[n].default]
+
+    def ratio_at(self, now: datetime) -> int:
+        """The size ratio at that hour."""
+        if self.off_peak_hours is None:
+            return self.size_ratio
+        begin, end = _hours(self.off_peak_hours)
+        inside = begin <= now.hour < end if begin < end else now.hour >= begin or now.hour < end
+        return self.size_ratio + (self.off_peak_ratio if inside else 0)
+
+
+_LEAST = {
+    "compaction_trigger": 2,
+    "size_ratio": 0,
+    "max_size_amplification": 1,
+    "optimization_interval_s": 1,
+    "total_size_threshold": 1,
+    "incremental_size_threshold": 1,
+    "full_compaction_delta_commits": 1,
+    "off_peak_ratio": 0,
+}
+
+
+def _hours(text: str) -> tuple[int, int]:
+    begin, _, end = text.partition("-")
+    if not (begin.isdecimal() and end.isdecimal() and int(begin) < 24 and int(end) <= 24 and begin != end):
+        raise UsageError("not a span of hours", expected="two different hours of the day like 22-6", found=text)
+    return int(begin), int(end)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """A file slice as the rules see it. `logs`: bytes of its log files, oldest first; `base` 0: no base file.
+
+    `age_s`: since its base file was made, None where unknown. `deleted_share`: delete entries to rows of the base file.
+    """
+
+    base: int
+    logs: tuple[int, ...]
+    delta_commits: int
+    age_s: float | None = None
+    deleted_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picked:
+    """`logs`: how many of the youngest log files are merged (minor: two at least)."""
+
+    kind: MergeKind
+    logs: int
+    why: str
+
+
+def pick(stack: Stack, options: PickOptions, now: datetime) -> Picked:
+    """What the universal rules do with one file slice that has log files. `now`: the table's clock."""
+    count = len(stack.logs)
+    full = _why_full(stack, options)
+    if full is not None:
+        return Picked(kind=MergeKind.MAJOR, logs=count, why=full)
+    if count < options.compaction_trigger:
+        return Picked(kind=MergeKind.NONE, logs=0, why=f"{count} of {options.compaction_trigger} log files")
+    log_bytes = sum(stack.logs)
+    if log_bytes * 100 > options.max_size_amplification * stack.base:
+        said = f"{log_bytes} log bytes on {stack.base} base bytes, above {options.max_size_amplification} %"
+        return Picked(kind=MergeKind.MAJOR, logs=count, why=said)
+    ratio = options.ratio_at(now)
+    runs = (stack.base, *stack.logs)
+    taken = _by_ratio(runs, 1, ratio)
+    why = f"{taken} runs of about equal size (ratio {ratio} %)"
+    if taken < 2 and count > options.compaction_trigger:
+        taken = _by_ratio(runs, count - options.compaction_trigger + 1, ratio)
+        why = f"{count} log files, above {options.compaction_trigger}"
+    if taken > count:
+        return Picked(kind=MergeKind.MAJOR, logs=count, why=f"{why}, the base file among them")
+    if taken >= 2:
+        return Picked(kind=MergeKind.MINOR, logs=taken, why=why)
+    return Picked(kind=MergeKind.NONE, logs=0, why=f"{count} log files, each older one much larger")
+
+
+def _why_full(stack: Stack, options: PickOptions) -> str | None:
+    """The rule that wants a new base file whatever the number of log files."""
+    log_bytes = sum(stack.logs)
+    total = stack.base + log_bytes
+    age, deleted, commits = stack.age_s, stack.deleted_share, stack.delta_commits
+    if (limit := options.optimization_interval_s) is not None and age is not None and age >= limit:
+        return f"{age:.0f} s since its base file, the interval is {limit:g} s"
+    if (limit := options.total_size_threshold) is not None and total < limit:
+        return f"{total} bytes in all, below {limit}"
+    if (limit := options.incremental_size_threshold) is not None and log_bytes > limit:
+        return f"{log_bytes} log bytes, above {limit}"
+    if (limit := options.full_compaction_delta_commits) is not None and commits >= limit:
+        return f"{commits} delta commits, the limit is {limit}"
+    if (limit := options.delete_ratio_threshold) is not None and deleted is not None and deleted >= limit:
+        return f"{deleted:.0%} of its rows deleted, the limit is {limit:.0%}"
+    return None
+
+
+def _by_ratio(runs: Sequence[int], begin: int, ratio: int) -> int:
+    """How many of the youngest runs to merge: `begin`, and each older one that is not much larger than those."""
+    taken, size = begin, sum(runs[len(runs) - begin :])
+    while taken < len(runs) and size * (100 + ratio) >= runs[-taken - 1] * 100:
+        size += runs[-taken - 1]
+        taken += 1
+    return taken

@@ -1,0 +1,169 @@
+"""The log side of one slice: its blocks, decoded and folded in memory or, beyond the limit, spilled."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from ..arrow.spill_file import spill_folder
+from ..avro.schema import project
+from ..errors import MalformedError
+from ..log.block import BlockKind, HeaderKey, LogBlock, scan_blocks
+from ..log.decode import check_block, count_entries, decode_rows
+from ..log.delete_block import Deletes, decode_deletes
+from ..log.visibility import Selection, Skipped, Visibility, select_blocks
+from ..merge.log_fold import LogFold, Winners
+from ..merge.rule import IS_DELETED, Keyed
+from ..merge.slice_rules import SliceRules
+from ..merge.spill import LogSpill
+from ..storage.contract import Storage
+from ..view.view import FileSlice
+
+_PARTITIONS_MAX = 256
+"""Each has two open files while log blocks are read."""
+
+
+def may_delete(storage: Storage, path: str) -> bool:
+    """Whether a log file has entries that delete, by the headers of its blocks."""
+    with storage.open_input(path) as source:
+        return any(
+            block.kind is BlockKind.DELETE or IS_DELETED in block.headers.get(HeaderKey.SCHEMA, "")
+            for block in scan_blocks(source, path)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogCounts:
+    """What a slice's logs held: entries by block headers, blocks that count, blocks skipped by cause.
+
+    `merged`: the instants of the blocks that count. `uncommitted`: those of blocks skipped for that cause, which may
+    count later in the same files.
+    """
+
+    entries: int = 0
+    blocks: int = 0
+    skipped: tuple[tuple[Skipped, int], ...] = ()
+    merged: tuple[str, ...] = ()
+    uncommitted: tuple[str, ...] = ()
+
+    def skipped_blocks(self, cause: Skipped) -> int:
+        """Blocks skipped for one cause."""
+        return dict(self.skipped).get(cause, 0)
+
+
+def read_logs(
+    storage: Storage, slice_: FileSlice, rules: SliceRules, out: pa.Schema, stack: ExitStack
+) -> tuple[Winners | LogSpill, LogCounts]:
+    """Decodes all blocks that count: who wins, or the spill that took the entries when they became too many.
+
+    `out`: the columns wanted of rows. `stack` keeps what is open, and the spill's files.
+    """
+    fold, spill = LogFold(rules.merge, out), None
+    sources = _opened(storage, slice_, stack)
+    selection = _select(sources, rules.visibility)
+    total_bytes = sum(b.content_bytes for b in selection.blocks)
+    entries, read_bytes = 0, 0.0
+    for block in selection.blocks:
+        count, found = count_entries(block, sources[block.path]), 0
+        for part in _parts(block, sources[block.path], rules, out):
+            found += len(part.keys)
+            if isinstance(part, Keyed):
+                fold.add_rows(part)
+            else:
+                fold.add_deletes(part)
+            if fold.nbytes > rules.fold_bytes:
+                share = (read_bytes + block.content_bytes * found / max(count, found, 1)) / total_bytes
+                spill = spill or _open_spill(fold.nbytes / share, rules, out, stack)
+                spill.add(fold.drain())
+        _check_count(block, found, count)
+        entries += count
+        read_bytes += block.content_bytes
+    if spill is None:
+        return fold.finish(), count_blocks(selection, entries)
+    spill.add(fold.drain())
+    return spill, count_blocks(selection, entries)
+
+
+def _parts(block: LogBlock, source: pa.NativeFile, rules: SliceRules, out: pa.Schema) -> Iterator[Keyed | Deletes]:
+    if block.kind is BlockKind.DELETE:
+        yield from decode_deletes(block, source)
+        return
+    # Rows marked deleted count only where the table has the column.
+    marks = [IS_DELETED] if IS_DELETED in rules.schema.names else []
+    schema = project(rules.schema, [*out.names, *rules.keys.fields, *rules.ordering_fields, *marks])
+    for rows in decode_rows(block, source, schema, float_as_text=rules.float_text_in_logs, part_bytes=rules.part_bytes):
+        yield rules.keyed(rows, out.names, block.path)
+
+
+def _open_spill(expected_bytes: float, rules: SliceRules, out: pa.Schema, stack: ExitStack) -> LogSpill:
+    """Partitions so small that one of them is at most half of what may be held, if keys spread."""
+    partitions = min(_PARTITIONS_MAX, max(2, math.ceil(2 * expected_bytes / rules.fold_bytes)))
+    return LogSpill(stack.enter_context(spill_folder(rules.spill_folder)), rules.merge, out, partitions)
+
+
+def _check_count(block: LogBlock, found: int, said: int) -> None:
+    if found != said:
+        raise MalformedError(
+            "log block holds another number of entries than it says",
+            path=block.path,
+            expected=str(said),
+            found=str(found),
+        )
+
+
+def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules) -> None:
+    """UnsupportedError or MalformedError where the slice's log files could not be merged; reads headers only."""
+    with ExitStack() as stack:
+        sources = _opened(storage, slice_, stack)
+        for block in _select(sources, rules.visibility).blocks:
+            check_block(block, sources[block.path])
+
+
+def slice_blocks(storage: Storage, slice_: FileSlice) -> list[LogBlock]:
+    """The blocks of a slice's log files in log order; reads headers only."""
+    blocks: list[LogBlock] = []
+    for log in slice_.logs:
+        with storage.open_input(log.path) as source:
+            blocks += scan_blocks(source, log.path)
+    return blocks
+
+
+def _opened(storage: Storage, slice_: FileSlice, stack: ExitStack) -> dict[str, pa.NativeFile]:
+    return {log.path: stack.enter_context(storage.open_input(log.path)) for log in slice_.logs}
+
+
+def _select(sources: Mapping[str, pa.NativeFile], visibility: Visibility) -> Selection:
+    return select_blocks((b for path, source in sources.items() for b in scan_blocks(source, path)), visibility)
+
+
+def count_blocks(selection: Selection, entries: int) -> LogCounts:
+    """What a selection held; `entries` by block headers."""
+    causes = Counter(cause for _, cause in selection.skipped)
+    uncommitted = {block.instant for block, cause in selection.skipped if cause is Skipped.UNCOMMITTED}
+    return LogCounts(
+        entries=entries,
+        blocks=len(selection.blocks),
+        skipped=tuple(causes.items()),
+        merged=tuple(sorted({block.instant for block in selection.blocks})),
+        uncommitted=tuple(sorted(uncommitted)),
+    )
+
+
+def log_entries(storage: Storage, slice_: FileSlice, visibility: Visibility) -> Counter[BlockKind]:
+    """Entries of the blocks that count, by kind, as their headers and footers tell."""
+    counts: Counter[BlockKind] = Counter()
+    with ExitStack() as stack:
+        sources = _opened(storage, slice_, stack)
+        for block in _select(sources, visibility).blocks:
+            counts[block.kind] += count_entries(block, sources[block.path])
+    return counts
+
+
+def merged_files(storage: Storage, slice_: FileSlice, rules: SliceRules) -> set[str]:
+    """Paths of the log files with blocks that count: not those that a log compaction stands for."""
+    return {block.path for block in select_blocks(slice_blocks(storage, slice_), rules.visibility).blocks}

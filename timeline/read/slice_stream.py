@@ -1,0 +1,143 @@
+"""One file slice as a stream of merged batches: reads its files and runs the merge over them.
+
+The log side is decoded and folded first; the base file is then streamed by batches, so memory is the winning log
+rows plus a batch. Log entries beyond a memory limit are spilled to disk. Only the columns asked for, and those that
+merging needs, are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pyarrow as pa
+
+from ..arrow.arrays import Hashes
+from ..arrow.conform import conform
+from ..arrow.spill_file import spill_folder
+from ..avro.schema import OPERATION, changelog, project
+from ..merge.identity import IdentityTally
+from ..merge.ledger import Ledger
+from ..merge.log_fold import Winners
+from ..merge.rule import NO_CHANGES, Changes, Keyed
+from ..merge.slice_merge import SliceMerge
+from ..merge.slice_rules import SliceRules
+from ..merge.spill import LogSpill
+from ..merge.spilled_merge import SpilledMerge
+from ..parquet.read import open_parquet, parquet_batches, readable
+from ..storage.contract import Storage
+from ..view.view import FileSlice
+from .slice_log import LogCounts, read_logs
+
+
+class SliceStream:
+    """Iterate `batches()` once; afterwards `ledger()`, `log_counts` and `base_rows` tell what happened."""
+
+    def __init__(
+        self, storage: Storage, slice_: FileSlice, rules: SliceRules, columns: Sequence[str] | None = None
+    ) -> None:
+        self._storage = storage
+        self._slice = slice_
+        self._rules = rules
+        self._out = rules.schema if columns is None else project(rules.schema, columns)
+        self._base_schema = project(rules.schema, [*self._out.names, *rules.keys.fields, *rules.ordering_fields])
+        self._merge: SliceMerge | SpilledMerge | None = None
+        self._tally = IdentityTally() if rules.identity else None
+        self.log_counts = LogCounts()
+        self.base_rows = 0
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of every batch."""
+        return self._out
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Merged rows: the base file's order, then inserts."""
+        with ExitStack() as stack:
+            logs, self.log_counts = read_logs(self._storage, self._slice, self._rules, self._out, stack)
+            for table in self._spilled(logs, stack) if isinstance(logs, LogSpill) else self._in_memory(logs):
+                yield from table.combine_chunks().to_batches(max_chunksize=self._rules.batch_rows)
+
+    def _in_memory(self, won: Winners) -> Iterator[pa.Table]:
+        merge = self._merge = SliceMerge(self._rules.merge, won, hashed=self._rules.identity)
+        if not won.entries:  # nothing to merge: keys and ordering values need not be read
+            for table in self._base_tables(self._out):
+                merge.untouched(table.num_rows)
+                yield self._changed(table, NO_CHANGES)
+            return
+        for table in self._base_tables(self._base_schema):
+            keyed = self._rules.keyed(table, self._out.names, self._slice.file_id)
+            yield self._changed(keyed.rows, merge.changes(keyed))
+        _, rows, hashes = merge.inserts()
+        yield self._inserted(rows, hashes)
+
+    def _spilled(self, spill: LogSpill, stack: ExitStack) -> Iterator[pa.Table]:
+        rules = self._rules
+        folder = stack.enter_context(spill_folder(rules.spill_folder))
+        merge = self._merge = SpilledMerge(rules.merge, spill, self._out, folder, hashed=rules.identity)
+        needed = project(rules.schema, [*rules.keys.fields, *rules.ordering_fields])
+
+        def keys() -> Iterator[Keyed]:
+            for table in self._base_tables(needed):
+                yield self._rules.keyed(table, self._out.names, self._slice.file_id)
+
+        merge.decide(keys, max(1, rules.batch_rows // len(spill)))
+        for table in self._base_tables(self._out):
+            yield self._changed(table, merge.changes(table.num_rows))
+        for rows, hashes in merge.inserts(rules.batch_rows):
+            yield self._inserted(rows, hashes)
+
+    def _changed(self, rows: pa.Table, changes: Changes) -> pa.Table:
+        if self._tally is not None:
+            self._tally.merged(rows, changes)
+        return changes.apply(rows)
+
+    def _inserted(self, rows: pa.Table, hashes: Hashes) -> pa.Table:
+        if self._tally is not None:
+            self._tally.inserted(hashes)
+        return rows
+
+    def base_batches(self) -> Iterator[pa.RecordBatch]:
+        """The base file alone (read-optimized): no logs, no merge."""
+        for table in self._base_tables(self._out):
+            yield from table.to_batches()
+
+    def ledger(self, rows_out: int, hash_out: int | None = None) -> Ledger:
+        """The books, once `batches()` is exhausted. `hash_out`: see `Identity`, of the rows read back."""
+        assert self._merge is not None, "ledger() comes after batches()"
+        books = self._merge.ledger(rows_out)
+        return (
+            books if self._tally is None or hash_out is None else replace(books, identity=self._tally.finish(hash_out))
+        )
+
+    def _base_tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
+        """The base file's rows under a schema; only its columns are read. Nothing without a base file."""
+        base = self._slice.base
+        if base is not None:
+            self.base_rows = 0
+            for table, rows in base_tables(self._storage, base.path, schema, self._rules.batch_rows):
+                self.base_rows = rows
+                yield table
+
+
+def base_tables(storage: Storage, path: str, schema: pa.Schema, batch_rows: int) -> Iterator[tuple[pa.Table, int]]:
+    """A Parquet base file's rows under a schema, by batches, each beside the number of rows in the footer.
+
+    MalformedError: not a readable file. UnsupportedError: of a changelog table, whose operations would be lost. Only
+    columns of the schema are read.
+    """
+    with storage.open_input(path) as source, readable("base file", path):
+        file = open_parquet(source)
+        if OPERATION in file.schema_arrow.names:
+            raise changelog(path)
+        wanted = [n for n in schema.names if n in file.schema_arrow.names]
+        for batch in parquet_batches(source, file, wanted, batch_rows):
+            yield conform(_counted(batch), schema, path), file.metadata.num_rows
+
+
+def _counted(batch: pa.RecordBatch) -> pa.Table:
+    """A batch without columns has lost its row count for Arrow tables: one null column keeps it."""
+    if batch.num_columns:
+        return pa.Table.from_batches([batch])
+    return pa.table({"__none": pa.nulls(batch.num_rows)})

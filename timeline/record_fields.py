@@ -1,0 +1,102 @@
+"""Fields of a record of ours, a JSON object: read leniently, so that two releases can serve one table (pure).
+
+A field that this release does not know is left alone: a later release has a use for it. One that it knows must be there
+and of its type: `malformed` names the file, what was expected, what was found, and what ends that state.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import MalformedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fields:
+    """The fields of a record. `where`: its path, `what`: the error when it cannot be read, `todo`: what ends that."""
+
+    values: Mapping[str, Any]
+    where: str
+    what: str
+    todo: str | None = None
+
+    @staticmethod
+    def parse(data: bytes, where: str, what: str, todo: str | None = None) -> Fields:
+        """The record in a file; MalformedError where that is no JSON object."""
+        empty = Fields(values={}, where=where, what=what, todo=todo)
+        try:
+            values = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise empty.malformed("a JSON object", f"{len(data)} bytes: {error}") from error
+        return empty.inner(values)
+
+    def malformed(self, expected: str, found: str) -> MalformedError:
+        """The error of this record."""
+        return MalformedError(self.what, path=self.where, expected=expected, found=found, todo=self.todo)
+
+    def inner(self, values: Any) -> Fields:
+        """A record inside of this one."""
+        if not isinstance(values, dict):
+            raise self.malformed("a JSON object", type(values).__name__)
+        return Fields(values=values, where=self.where, what=self.what, todo=self.todo)
+
+    def text(self, name: str) -> str:
+        """A field of text."""
+        found: str = self._typed(name, (str,), "text")
+        return found
+
+    def text_or_none(self, name: str) -> str | None:
+        """A field of text, or null."""
+        return None if self._get(name) is None else self.text(name)
+
+    def whole(self, name: str) -> int:
+        """A field with a whole number."""
+        found: int = self._typed(name, (int,), "a whole number")
+        return found
+
+    def whole_or_none(self, name: str) -> int | None:
+        """A field with a whole number, or null."""
+        return None if self._get(name) is None else self.whole(name)
+
+    def number(self, name: str) -> float:
+        """A field with a number."""
+        return float(self._typed(name, (int, float), "a number"))
+
+    def data(self, name: str) -> bytes:
+        """A field of bytes in base64."""
+        text = self.text(name)
+        try:
+            return base64.b64decode(text, validate=True)
+        except ValueError as error:
+            raise self.malformed(f"{name}: base64", str(error)) from error
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A field with a list of texts."""
+        found = self._typed(name, (list,), "a list of texts")
+        if not all(isinstance(one, str) for one in found):
+            raise self.malformed(f"{name}: a list of texts", repr(found))
+        return tuple(found)
+
+    def records(self, name: str) -> tuple[Fields, ...]:
+        """A field with a list of records."""
+        return tuple(self.inner(one) for one in self._typed(name, (list,), "a list of JSON objects"))
+
+    def counts(self, name: str) -> dict[str, int]:
+        """A field with whole numbers by name."""
+        inner = self.inner(self._get(name))
+        return {key: inner.whole(key) for key in inner.values}
+
+    def _get(self, name: str) -> Any:
+        if name not in self.values:
+            raise self.malformed(f"the field {name}", f"only {', '.join(sorted(self.values)) or 'an empty object'}")
+        return self.values[name]
+
+    def _typed(self, name: str, types: tuple[type, ...], expected: str) -> Any:
+        found = self._get(name)
+        if not isinstance(found, types) or isinstance(found, bool):
+            raise self.malformed(f"{name}: {expected}", repr(found))
+        return found

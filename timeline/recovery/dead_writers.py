@@ -1,0 +1,109 @@
+"""Which pending writes nobody will complete any more, and their rollback."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ..errors import ConflictError
+from ..format.compaction_plan import pending_clustering_file_groups
+from ..format.instant import SERVICES, Instant, State
+from ..locks.heartbeat import heartbeat_path, is_live, read_heartbeat
+from ..locks.table_lock import TableLock
+from ..metadata_table.update import check_keepable
+from ..storage.contract import files_below
+from ..table.pending_rollbacks import PendingRollback, pending_rollbacks
+from ..table.table import Table
+from ..traces.markers import marker_folder
+from .rollback import completed_rollback_of, roll_back
+
+
+def roll_back_dead_writers(
+    table: Table,
+    lock: TableLock,
+    *,
+    lazy: bool,
+    now_ms: int,
+    expiry_s: float,
+) -> list[str]:
+    """Finishes what rollbacks were left half-way and undoes every write whose writer is dead; the rollbacks' instants.
+
+    A writer is dead when its heartbeat is not live (see `heartbeat.is_live`). `lazy`: other writers may be at work,
+    also such that show no heartbeat; then none of its files may be younger than `expiry_s` either, unless its process
+    is known to be gone. Latest instant first, as Hudi. A rollback that somebody is at work on is left alone, and where
+    its plan cannot be read every other write too: it may be of any.
+
+    ConflictError: a rollback of a completed instant pends: only Hudi can finish it.
+    """
+    check_keepable(table, moves_rows=False)
+    dead = partial(_is_dead, table, lazy=lazy, now_ms=now_ms, expiry_s=expiry_s)
+    pending = pending_rollbacks(table)
+    readable = [r for r in pending if isinstance(r, PendingRollback)]
+    left = [r for r in readable if not _is_service(table, r.plan.instant)]
+    done = [roll_back(table, r.plan.instant, lock) for r in left if dead(r.at(State.INFLIGHT))]
+    known = {r.target for r in left}
+    # The process of an unreadable one may be writing its plan this moment. When it is dead, all is undone beside it.
+    is_unclear = any(not dead(r.at(State.INFLIGHT)) for r in pending if r.target is None)
+    for instant in () if is_unclear else reversed(table.load_timeline().inflight_writers):
+        if instant.requested_time not in known and not _is_service(table, instant) and dead(instant):
+            done += _roll_back_unless_done(table, instant, lock)
+    _forget_heartbeats(table, now_ms=now_ms, expiry_s=expiry_s)
+    return done
+
+
+def _roll_back_unless_done(table: Table, instant: Instant, lock: TableLock) -> list[str]:
+    """Nothing when the instant completed, or somebody undid it, since it was found pending."""
+    try:
+        return [roll_back(table, instant, lock)]
+    except ConflictError:
+        now = table.load_timeline().find(instant.requested_time, instant.family)
+        if now is not None and not now.completed:
+            raise
+        return []
+
+
+def _is_dead(table: Table, instant: Instant, *, lazy: bool, now_ms: int, expiry_s: float) -> bool:
+    storage, time = table.storage, instant.requested_time
+    beat = read_heartbeat(storage, time)
+    if is_live(beat, now_ms, expiry_s):
+        return False
+    if not lazy or (beat is not None and beat.owner_gone):
+        return True
+    own = [storage.find(table.instant_path(instant.at(state))) for state in (State.REQUESTED, State.INFLIGHT)]
+    entries = [*own, *(entry for _, entry in files_below(storage, marker_folder(time)))]
+    return all(now_ms - entry.modified_ms > expiry_s * 1000 for entry in entries if entry is not None)
+
+
+def _is_service(table: Table, instant: Instant) -> bool:
+    """Whether a pending write is an attempt at a table service: its requested file must stay, so it is left to Hudi.
+
+    A clustering of version 6 is a replace commit whose requested file names file groups.
+    """
+    path = table.instant_path(instant.at(State.REQUESTED))
+    if instant.family != "replacecommit" or table.storage.find(path) is None:
+        return instant.action in SERVICES
+    return instant.action in SERVICES or bool(pending_clustering_file_groups(table.storage.read(path), path))
+
+
+def _forget_heartbeats(table: Table, *, now_ms: int, expiry_s: float) -> None:
+    """Removes the heartbeats of rollbacks and of what they undid: left by a process killed at the very end.
+
+    And those of ours that no longer beat for an instant that completed or was never begun.
+    """
+    folder = heartbeat_path("").rstrip("/")
+    if table.storage.find(folder) is None:
+        return
+    beats = [e.name for e in table.storage.list(folder) if e.name.isdigit()]
+    active = {i.requested_time: i for i in table.load_timeline().instants}
+    for name in beats:
+        instant = active.get(name)
+        if instant is not None and not instant.completed:
+            continue
+        beat = read_heartbeat(table.storage, name)
+        if beat is not None and beat.ours and not is_live(beat, now_ms, expiry_s):
+            over = True
+        elif instant is None:
+            over = completed_rollback_of(table, name) is not None
+        else:
+            over = instant.action == "rollback"
+        if over:
+            table.storage.delete(heartbeat_path(name))

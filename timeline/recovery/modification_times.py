@@ -1,0 +1,133 @@
+"""Version 6: completed instants whose files have times that make Hudi 1.x read the table otherwise than 0.15.
+
+Hudi 1.x takes the modification time of a completed file for the completion time of its instant B, and puts the log
+files that are named after B on the newest slice of their file group that began by then; 0.15 and we put them on B
+itself. The two agree where
+
+    B <= modification time of B's completed file < the next slice of each file group with log files on B
+
+A copy made without times breaks this for all but the newest slices, a clock that is ahead for some. From version 8 on
+names hold completion times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ..clock.evidence import Stamp
+from ..errors import StorageError, UsageError
+from ..format.instant import Instant, State, parse_time
+from ..format.layout import Slicing
+from ..table.table import Table
+from ..view.view import FileGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mistimed:
+    """A completed file whose time is wrong. `modified`: that time as an instant time; `why`: what it contradicts."""
+
+    instant: str
+    path: str
+    modified: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retimed:
+    """A file whose time is set back: to the moment `time` names."""
+
+    path: str
+    time: str
+
+
+def mistimed(groups: Iterable[FileGroup], completed: Mapping[str, str], now: str) -> dict[str, str]:
+    """The instants among `completed` (to the times of their files, as instant times) that are wrong, and why (pure)."""
+    found: dict[str, str] = {instant: "in the future" for instant, time in completed.items() if time > now}
+    for group in groups:
+        for at, slice_ in enumerate(group.slices):
+            base, later = slice_.base_instant, group.slices[at + 1 :]
+            time = completed.get(base)
+            if time is None or base in found or (later and not slice_.logs):
+                continue  # archived instants have no file; no log ever joins an older slice
+            if time < base.ljust(len(time), "0"):
+                found[base] = "before the instant itself"
+            elif later and time >= later[0].base_instant:
+                found[base] = f"not before the next slice {later[0].base_instant} of {'/'.join(group.key)}"
+    return found
+
+
+def find_mistimed(table: Table) -> tuple[Mistimed, ...]:
+    """What is wrong in a table of version 6, by instant; nothing in others. Errors as `Table.load_view`.
+
+    ClockError: the instants are of another zone than this process's, in which all would look wrong.
+    """
+    if table.layout.slicing is not Slicing.BY_BASE_INSTANT:
+        return ()
+    view = table.load_view(exactly=table.partitions())  # one that is missing is for others to find
+    table.times.check_zone(view.timeline)
+    stamps = {s.file_name: s for s in timeline_files(table)}
+    of_writes = {i.requested_time: stamps[i.file_name] for i in _completed(table, view.timeline.instants, stamps)}
+    times = {instant: table.times.moment(stamp.written_ms) for instant, stamp in of_writes.items()}
+    wrong = mistimed(view.groups, times, table.times.latest())
+    return tuple(
+        Mistimed(instant=instant, path=_path(table, of_writes[instant]), modified=times[instant], why=wrong[instant])
+        for instant in sorted(wrong)
+    )
+
+
+def _completed(table: Table, instants: Iterable[Instant], stamps: Mapping[str, Stamp]) -> list[Instant]:
+    return [i for i in instants if i.is_write and i.completed and i.file_name in stamps]
+
+
+def timeline_files(table: Table) -> tuple[Stamp, ...]:
+    """Every file of the timeline with the time that its name says it was written at."""
+    parsed = [
+        (i, e.modified_ms)
+        for e in table.storage.list(table.config.timeline_folder)
+        if not e.is_folder and (i := table.layout.parse(e.name)) is not None
+    ]
+    return tuple(
+        Stamp(time=i.completion_time or i.requested_time, written_ms=ms, file_name=i.file_name) for i, ms in parsed
+    )
+
+
+def all_files(table: Table) -> tuple[Retimed, ...]:
+    """Every file of the timeline whose name says when it was written: not what is under way."""
+    files = [s for s in timeline_files(table) if _is_time(s.time)]
+    states = {s.file_name: table.layout.parse(s.file_name) for s in files}
+    return tuple(
+        Retimed(path=_path(table, s), time=s.time)
+        for s in files
+        if (instant := states[s.file_name]) is not None and instant.state is not State.INFLIGHT
+    )
+
+
+def repair_times(table: Table, files: Iterable[Retimed]) -> None:
+    """Sets the modification times of timeline files to the moments given, in the zone of the table's instants.
+
+    StorageError: the storage cannot, or does not keep them. May be repeated.
+    """
+    for one in files:
+        wanted = table.times.milliseconds(one.time)
+        table.storage.set_modified(one.path, wanted)
+        entry = table.storage.find(one.path)
+        if entry is None or entry.modified_ms != wanted:
+            raise StorageError(
+                "the storage does not keep the time a file was given",
+                path=one.path,
+                expected=str(wanted),
+                found="no file" if entry is None else str(entry.modified_ms),
+            )
+
+
+def _path(table: Table, stamp: Stamp) -> str:
+    return f"{table.config.timeline_folder}/{stamp.file_name}"
+
+
+def _is_time(text: str) -> bool:
+    try:
+        parse_time(text)
+    except UsageError:
+        return False
+    return True

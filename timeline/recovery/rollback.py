@@ -1,0 +1,217 @@
+"""Rolls back pending writes of dead writers, as Hudi does it, so that either kind finishes what the other began.
+
+    lock   R.rollback.requested: what is to be done        R greater than every time on storage
+           R.rollback.inflight; what was staged for t goes: a writer that was not dead places nothing more
+           a second look, then the files:
+             version 6      base files of t deleted; log files of t revoked by a command block in a new log file behind
+             versions 8, 9  base and log files of t deleted: their names carry t
+           markers of t
+    lock   t.inflight and t.requested deleted, R.rollback
+           heartbeat of t
+
+Every step may be repeated by anyone at any time; after a crash anywhere, running it again comes to the same end. What
+t made is found by its markers and by listing. The plan tells the rest of the way once it is visible, so the markers may
+go before R completes; the heartbeat stays: Hudi's single writers undo an instant that others have completed commits
+after only while its heartbeat, fresh or stale, is there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ..errors import ConflictError, MalformedError, TableChangedError, UsageError
+from ..format.file_name import parse_data_file
+from ..format.instant import SERVICES, Instant, State
+from ..format.rollback_plan import RollbackPlan, encode_rollback_metadata, encode_rollback_plan, rolled_back_instants
+from ..locks.heartbeat import BEAT_S, heartbeat, heartbeat_path
+from ..locks.table_lock import TableLock
+from ..metadata_table.records.files import files_of_rollback
+from ..metadata_table.update import Change, check_keepable, forget, prepare, tell
+from ..storage.folders import join, staged_folder
+from ..table.pending_rollbacks import PendingRollback, pending_rollbacks
+from ..table.table import Table
+from ..traces.find import traces_of
+from ..traces.markers import delete_markers
+from ..traces.revoke import revoke
+
+"""Times that are taken though no timeline file shows them (records of attempts), asked under the lock."""
+
+
+def roll_back(table: Table, instant: Instant, lock: TableLock) -> str:
+    """Undoes a pending write; the rollback's instant. May be repeated.
+
+    Whether its writer is dead is the caller's business. A rollback of it that pends is finished. ConflictError: it
+    completed, or nobody knows it. UsageError: a table service's instant. UnsupportedError: see
+    `check_keepable`.
+    """
+    check_keepable(table, moves_rows=False)
+    if instant.action in SERVICES or not instant.is_write:
+        raise UsageError("only a write can be rolled back", instant=instant.requested_time, found=instant.action)
+    target = instant.requested_time
+    found = _pending_rollback_of(table, target)
+    if found is None and table.load_timeline().find(target, instant.family) is None:
+        done = completed_rollback_of(table, target)
+        if done is not None:
+            for time_ in (target, done):
+                table.storage.delete(heartbeat_path(time_))
+            return done
+    rollback = found or _request(table, instant, lock)
+    if rollback is None:
+        raise _not_pending(table, target)
+    return _finish(table, rollback, lock, scan=found is not None)
+
+
+def undo_late(table: Table, target: str, action: str) -> None:
+    """By a writer itself: what it placed after its rollback, which would count as committed once t is archived."""
+    plan = traces_of(table, target, action, scan=False)
+    for partition, name in plan.doomed:
+        table.storage.delete(join(partition, name))
+    for slice_ in plan.revoked:
+        revoke(table, slice_, target)
+    delete_markers(table.storage, target)
+    table.storage.delete_folder(staged_folder(target))
+
+
+def _pending_rollback_of(table: Table, target: str) -> PendingRollback | None:
+    """An unreadable one may be of the instant too: then two rollbacks undo it, and each step may be done twice."""
+    readable = (r for r in pending_rollbacks(table) if isinstance(r, PendingRollback))
+    return next((r for r in readable if r.target == target), None)
+
+
+def completed_rollback_of(table: Table, target: str) -> str | None:
+    """The completed rollback that has undone an instant, as far as the active timeline tells."""
+    for instant in table.load_timeline().instants:
+        if instant.action == "rollback" and instant.completed and instant.requested_time > target:
+            path = table.instant_path(instant)
+            if target in rolled_back_instants(table.storage.read(path), path):
+                return instant.requested_time
+    return None
+
+
+# --- what is to be done --------------------------------------------------------------------------------------------
+
+
+def _request(table: Table, instant: Instant, lock: TableLock) -> PendingRollback | None:
+    """Makes the rollback visible, or finds it; None when the instant pends no more."""
+    target = instant.requested_time
+    plan = traces_of(table, target, instant.action, scan=instant.state is State.INFLIGHT)
+    with lock.hold(f"request the rollback of {target}"):
+        _check_unchanged(table)
+        found = _pending_rollback_of(table, target)
+        if found is not None:
+            return found
+        timeline = table.load_timeline()
+        current = timeline.find(target, instant.family)
+        if current is None or current.completed:
+            return None
+        rollback = PendingRollback(instant=table.next_time(timeline), plan=plan)
+        path = table.instant_path(rollback.at(State.REQUESTED))
+        if not table.storage.put_if_absent(path, encode_rollback_plan(plan, table.storage.base_path)):
+            raise ConflictError(
+                "somebody else requested a rollback at the same instant",
+                path=path,
+                instant=rollback.instant,
+                todo="All writers of a table must share one lock. Run again.",
+            )
+        return rollback
+
+
+def _with_traces(table: Table, rollback: PendingRollback, *, scan: bool) -> PendingRollback:
+    """A rollback with what lies around beyond its plan; `scan`: somebody else may have made the plan."""
+    plan = rollback.plan
+    pending = table.load_timeline().find(plan.target, plan.instant.family)
+    traces = traces_of(table, plan.target, plan.action, scan=scan and pending is not None and not plan.revoked)
+    return replace(rollback, plan=plan.with_all_of(traces))
+
+
+# --- doing it ------------------------------------------------------------------------------------------------------
+
+
+def _finish(table: Table, rollback: PendingRollback, lock: TableLock, *, scan: bool) -> str:
+    """Does what the plan says and completes the rollback; every step may have been done before."""
+    storage, start = table.storage, time.monotonic()
+    _check(table, rollback.plan)
+    with heartbeat(storage, rollback.instant, BEAT_S):  # Hudi 1.2's multi-writers leave the rollback to us then
+        storage.put_if_absent(table.instant_path(rollback.at(State.INFLIGHT)), b"")
+        storage.delete_folder(staged_folder(rollback.plan.target))
+        plan = _with_traces(table, rollback, scan=scan).plan
+        for partition, name in plan.doomed:
+            storage.delete(join(partition, name))
+        commands = dict(c for s in plan.revoked if (c := revoke(table, s, plan.target)) is not None)
+        for instant in (plan.target, rollback.instant):  # Hudi marks its command blocks under the rollback
+            delete_markers(storage, instant)
+        took_ms = int((time.monotonic() - start) * 1000)
+        done = encode_rollback_metadata(plan, rollback.instant, took_ms, commands, storage.base_path)
+        _complete(table, rollback, done, _left_behind(rollback.instant, plan, commands), lock)
+    storage.delete(heartbeat_path(plan.target))
+    return rollback.instant
+
+
+def _check(table: Table, plan: RollbackPlan) -> None:
+    """Refuses what must never be deleted, whatever a plan says."""
+    current = table.load_timeline().find(plan.target, plan.instant.family)
+    if current is not None and current.completed:
+        raise _not_pending(table, plan.target)
+    for partition, text in plan.doomed:
+        name = parse_data_file(text)
+        if name is None or name.instant != plan.target:
+            raise MalformedError(
+                "rollback plan with a file of another instant",
+                path=join(partition, text),
+                instant=plan.target,
+                todo="Let Hudi finish this rollback.",
+            )
+
+
+def _left_behind(instant: str, plan: RollbackPlan, commands: Mapping[tuple[str, str], int]) -> Change:
+    """Log files that stay: revoked ones and those that revoke them, whose instant the metadata table may not know."""
+    revoked: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for slice_ in plan.revoked:
+        revoked[slice_.partition] |= slice_.logs
+    files = files_of_rollback(commands, revoked)
+    return Change(instant=instant, files=files, moves_rows=False, schema_text=None)
+
+
+def _complete(table: Table, rollback: PendingRollback, content: bytes, left: Change, lock: TableLock) -> None:
+    """Takes the instant off the timeline and completes the rollback, in one section."""
+    plan, update = rollback.plan, prepare(table, left) if left.files else None
+    with lock.hold(f"complete the rollback of {plan.target}"):
+        _check_unchanged(table)
+        timeline = table.load_timeline()
+        found = timeline.find(rollback.instant, "rollback")
+        if found is None:
+            raise ConflictError("a pending rollback is gone", instant=rollback.instant, todo="Run again.")
+        if found.completed:
+            return
+        current = timeline.find(plan.target, plan.instant.family)
+        if current is not None and current.completed:
+            raise _not_pending(table, plan.target)
+        if left.files:
+            tell(table, left, update)
+        forget(table, plan.target)
+        for state in (State.INFLIGHT, State.REQUESTED):
+            table.storage.delete(table.instant_path(plan.instant.at(state)))
+        completion = table.completion_time(timeline)
+        done = replace(rollback.at(State.COMPLETED), completion_time=completion)
+        table.storage.put_if_absent(table.instant_path(done), content)
+
+
+def _check_unchanged(table: Table) -> None:
+    """Under the lock: an upgrade moves the timeline and changes what is done to log files."""
+    if table.reload().config != table.config:
+        raise TableChangedError(
+            "the table's settings changed during a rollback", path=table.storage.base_path, todo="Run again."
+        )
+
+
+def _not_pending(table: Table, target: str) -> ConflictError:
+    return ConflictError(
+        "only a pending instant can be rolled back",
+        path=table.storage.base_path,
+        instant=target,
+        found="it is completed, or no longer on the timeline",
+        todo="`timeline show` tells what became of it; Hudi's restore undoes completed ones.",
+    )

@@ -1,0 +1,69 @@
+"""Tries what the protocol asks of a storage, before anything rests on it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from ..errors import StorageError
+from .contract import Storage
+from .folders import TEMPORARY
+
+PLACED = ".phantombase-probe"
+"""Always the same name in a partition: what a killed process leaves is taken away by the next. Hudi passes over it."""
+
+_THREADS = 8
+
+
+def probe(storage: Storage) -> None:
+    """Tries the two promises the protocol stands on, on throw-away objects; StorageError when one is broken."""
+    name = f"{TEMPORARY}/probe-{uuid.uuid4().hex}"
+    put, placed = f"{name}-put", f"{name}-placed"
+    try:
+        kept = (
+            storage.put_if_absent(put, b"1"),
+            storage.put_if_absent(put, b"2"),
+            storage.place(put, placed),
+            storage.place(put, placed),
+        )
+        if kept != (True, False, True, False) or storage.read(put) != b"1":
+            raise StorageError(
+                "this storage does not keep put-if-absent and no-clobber placing",
+                path=storage.base_path,
+                todo="phantombase cannot work safely here.",
+            )
+    finally:
+        storage.delete(put)
+        storage.delete(placed)
+
+
+def probe_partitions(storage: Storage, partitions: Iterable[str]) -> None:
+    """Tries to place a file in each of these folders; StorageError where that fails: nothing could be published there.
+
+    A partition may lie on another file system than the table's own folder, or be read-only.
+    """
+    source = f"{TEMPORARY}/probe-{uuid.uuid4().hex}"
+
+    def try_to_place(partition: str) -> None:
+        target = f"{partition}/{PLACED}" if partition else PLACED
+        try:
+            storage.place(source, target)
+        except StorageError as error:
+            raise StorageError(
+                "files cannot be placed in this partition",
+                path=f"{storage.base_path}/{partition}",
+                expected="a folder on the file system of the table's own .hoodie folder, writable",
+                found=error.found or str(error),
+                todo="Nothing was decided. Move the partition there, let Hudi execute this compaction, or take it back "
+                "with compactor-daemon unschedule: on version 6 only while no log was written under the plan.",
+            ) from error
+        finally:
+            storage.delete(target)
+
+    storage.put_if_absent(source, b"")
+    try:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(try_to_place, sorted(set(partitions))))
+    finally:
+        storage.delete(source)

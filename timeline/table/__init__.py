@@ -1,0 +1,6 @@
+"""A table on storage: the way in to its configuration, instants, view and schema.
+
+The way in is `table.Table`.
+
+May import: avro, clock, format, ground, instants, storage, view.
+"""

@@ -1,0 +1,65 @@
+"""Finds a table's schema in its completed writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from ..avro.schema import arrow_schema, with_meta_columns, without_meta_columns
+from ..errors import MalformedError, UnsupportedError
+from ..format.commit_metadata import LOG_COMPACT
+from ..instants.instant_files import InstantFiles
+from ..instants.timeline import Timeline
+
+_EVOLVED_SCHEMA = "latest_schema"
+_SERVICE_OPERATIONS = frozenset({"COMPACT", LOG_COMPACT, "CLUSTER", "INDEX"})
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """`commit_text`: as commits record it; `file_text`: as data files carry it (Avro JSON)."""
+
+    commit_text: str
+    file_text: str
+
+    @staticmethod
+    def of(text: str, *, populate_meta_fields: bool) -> TableSchema:
+        """That of a table whose commits record `text`: with meta columns in its files where it has them."""
+        own = without_meta_columns(text)  # version 6 delete_partition commits record the meta columns too
+        return TableSchema(commit_text=own, file_text=with_meta_columns(own) if populate_meta_fields else own)
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """The data files' schema."""
+        return arrow_schema(self.file_text)
+
+
+def find_schema(files: InstantFiles, timeline: Timeline) -> str:
+    """The table's Avro schema without meta columns: that of the newest completed write that records one.
+
+    Newest by requested time. Table services come last: they repeat the schema they found. Then the schema of
+    CREATE TABLE. MalformedError where the table has none. UnsupportedError: columns that may have other names in
+    older files, which only Hudi's own schema beside it tells (`hoodie.schema.on.read.enable`).
+    """
+    fallback = ""
+    for requested in sorted(timeline.completed_writes, reverse=True):
+        metadata = files.commit_metadata(timeline.completed_writes[requested])
+        if metadata.extra_metadata.get(_EVOLVED_SCHEMA):
+            raise UnsupportedError(
+                "schema evolution on read is not supported",
+                path=files.storage.base_path,
+                instant=requested,
+                expected="commits without a schema of Hudi's own",
+                found=_EVOLVED_SCHEMA,
+                todo="Use Hudi for this table.",
+            )
+        text = metadata.extra_metadata.get("schema", "")
+        if text and metadata.operation_type not in _SERVICE_OPERATIONS:
+            return text
+        fallback = fallback or text
+    text = fallback or files.config.create_schema or ""
+    if not text:
+        raise MalformedError("no commit of the table records its schema", path=files.storage.base_path)
+    return text

@@ -1,0 +1,211 @@
+"""What all commands share at the terminal: the error boundary, output, progress, logging.
+
+stdout carries the result (one JSON document with `--json`), stderr everything else. Exit codes: 0 done,
+1 refused or failed with one line `error: ...`, 2 wrong usage, 70 a bug. Nothing here knows tables.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from io import TextIOWrapper
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import structlog
+import typer
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as RichProgress
+from rich.text import Text
+
+from ..errors import PhantombaseError
+
+EXIT_FAILED = 1
+EXIT_BUG = 70
+TRACEBACK = "PHANTOMBASE_TRACEBACK"
+"""Environment variable: `1` shows the traceback above the error line."""
+
+_PIPE_COLUMNS = 1000
+_LOG_INTERVAL_S = 10.0
+
+Data = TypeVar("Data", bound=Mapping[str, Any])
+
+
+# --- the error boundary ------------------------------------------------------------------------------------------
+
+
+def run(app: typer.Typer, args: Sequence[str] | None = None) -> NoReturn:
+    """Runs a command line (`sys.argv` by default) and exits; what goes wrong is one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # file names need not be valid text
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        command = typer.main.get_command(app)
+        for each in (command, *getattr(command, "commands", {}).values()):
+            each.help = flowing(each.help or "")
+        command(args)
+    except PhantombaseError as error:
+        _fail(error, str(error), EXIT_FAILED)
+    except Exception as error:
+        hint = f"Set {TRACEBACK}=1 to see the traceback, and report it."
+        _fail(error, f"internal error: {type(error).__name__}: {error}. {hint}", EXIT_BUG)
+    sys.exit(0)
+
+
+def _fail(error: BaseException, message: str, code: int) -> NoReturn:
+    if os.environ.get(TRACEBACK, "0") not in ("", "0"):
+        traceback.print_exception(error)
+    line = Text.assemble(("error:", "bold red"), " ", one_line(message))
+    Console(stderr=True, highlight=False).print(line, soft_wrap=True)
+    sys.exit(code)
+
+
+def flowing(text: str) -> str:
+    """Help as written in a docstring, its paragraphs free to wrap anywhere; indented lines stay as they are."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(p if "\n " in p else p.replace("\n", " ") for p in paragraphs)
+
+
+def one_line(text: str) -> str:
+    """The text without line ends and terminal control characters."""
+    return "".join(c if c.isprintable() else " " for c in " ".join(text.split("\n")))
+
+
+# --- results -----------------------------------------------------------------------------------------------------
+
+
+def emit(data: Data, json_flag: bool, render: Callable[[Data], Iterable[RenderableType]]) -> None:
+    """The result on stdout: `data` as one JSON document, or what `render` makes of it."""
+    if json_flag:
+        print(json.dumps(data, indent=2), flush=True)
+        return
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _PIPE_COLUMNS  # a line of a pipe is a row: grep and cut work, nothing is shortened
+    for item in render(data):
+        console.print(item)
+
+
+# --- progress and logs -------------------------------------------------------------------------------------------
+
+
+class ShownProgress(Protocol):
+    """What a long piece of work reports to."""
+
+    def advance(self, done: int = 0, **numbers: int) -> None:
+        """Adds `done` finished steps; `numbers` are other counts so far (`rows=120_000`)."""
+        ...
+
+
+@contextmanager
+def progress(total: int, description: str, *, clock: Callable[[], float] = time.monotonic) -> Iterator[ShownProgress]:
+    """Progress on stderr: a bar on a terminal, else a log line now and then; quick work logs nothing."""
+    console = Console(stderr=True)
+    if not console.is_interactive:
+        yield _LoggedProgress(total, description, clock)
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[numbers]}", markup=False),
+        TimeElapsedColumn(),
+    )
+    with RichProgress(*columns, console=console, transient=True) as bar:
+        yield _BarProgress(bar, total, description)
+
+
+class Report(Protocol):
+    """Shows how far a piece of work is: `done` of `total` steps; `numbers` are other counts so far."""
+
+    def __call__(self, description: str, done: int, total: int, **numbers: int) -> None:
+        """May be called as often as there is news."""
+        ...
+
+
+@contextmanager
+def reporting() -> Iterator[Report]:
+    """Progress of work that names its own steps: one bar after the other, a new one where the count starts anew."""
+    with ExitStack() as shown:
+        at, bar = ("", 0, 0), None
+
+        def report(description: str, done: int, total: int, **numbers: int) -> None:
+            nonlocal at, bar
+            if bar is None or at[:2] != (description, total) or done < at[2]:
+                shown.close()
+                bar, at = shown.enter_context(progress(total, description)), (description, total, 0)
+            bar.advance(done - at[2], **numbers)
+            at = (description, total, done)
+
+        yield report
+
+
+class _BarProgress:
+    def __init__(self, bar: RichProgress, total: int, description: str) -> None:
+        self._bar = bar
+        self._task = bar.add_task(description, total=total, numbers="")
+
+    def advance(self, done: int = 0, **numbers: int) -> None:
+        shown = "  ".join(f"{value:,} {name}" for name, value in numbers.items())
+        self._bar.update(self._task, advance=done, numbers=shown)
+
+
+class _LoggedProgress:
+    def __init__(self, total: int, description: str, clock: Callable[[], float]) -> None:
+        self._log = structlog.get_logger().bind(task=description, total=total)
+        self._clock = clock
+        self._started = self._said = clock()
+        self._done = 0
+
+    def advance(self, done: int = 0, **numbers: int) -> None:
+        self._done += done
+        now = self._clock()
+        if now - self._said >= _LOG_INTERVAL_S:
+            self._said = now
+            self._log.info("progress", done=self._done, seconds=round(now - self._started, 1), **numbers)
+
+
+def configure_logging(json: bool, verbose: bool, *, quiet: bool = True) -> None:
+    """Logs go to stderr, as text or as one JSON object a line; the only place that configures logging.
+
+    `verbose`: debug events, and what libraries log at level info. On a terminal bars and results tell enough:
+    there only warnings are logged, unless `verbose` or not `quiet` (daemons).
+    """
+    processors: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if json:
+        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    else:
+        colors = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+        plain = structlog.dev.plain_traceback
+        processors.append(structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain))
+    usual = logging.WARNING if quiet and sys.stderr.isatty() else logging.INFO
+    level = logging.DEBUG if verbose else usual
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        # Looked up for each logger, not once: stderr may be another one by then.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    root = logging.getLogger()
+    root.setLevel(logging.INFO if verbose else logging.WARNING)
+    if not any(isinstance(handler, _IntoStructlog) for handler in root.handlers):
+        root.addHandler(_IntoStructlog())
+
+
+class _IntoStructlog(logging.Handler):
+    """Libraries (kazoo, py4j) log through the standard library: the same lines in the same place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        structlog.get_logger().log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info)

@@ -1,0 +1,90 @@
+"""What a pending write has left in a table: found by its markers and by listing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..errors import ConflictError, MissingFileError
+from ..format.file_name import BaseFileName, LogFileName, parse_data_file
+from ..format.layout import Slicing
+from ..format.rollback_plan import RevokedSlice, RollbackPlan
+from ..log.block import BlockKind, scan_blocks
+from ..storage.contract import Entry
+from ..storage.folders import join
+from ..table.table import Table
+from .markers import MarkerKind, list_markers
+
+
+def traces_of(table: Table, target: str, action: str, *, scan: bool) -> RollbackPlan:
+    """The files of a pending instant, by its markers and by listing.
+
+    Names of base files carry their instant; so do names of log files from version 8 on, and before in file groups
+    that the instant began. Other log files of version 6 are known by their markers; without any marker, all log files
+    are asked for blocks of the instant if `scan` says so.
+    """
+    markers = list_markers(table.storage, target)
+    marked: dict[str, set[str]] = {m.partition: set() for m in markers}
+    for marker in markers:
+        if marker.kind is MarkerKind.APPEND:
+            marked[marker.partition].add(marker.file)
+    doomed: list[tuple[str, str]] = []
+    logs: dict[tuple[str, str, str], dict[str, int]] = {}
+    by_base = table.layout.slicing is Slicing.BY_BASE_INSTANT
+    search = scan and not markers and by_base
+    planned, named = _planned_groups(table, target), _named_by_others(table, target, action)
+    for partition in sorted({*table.partitions(), *marked}):
+        for entry, name in data_files(table, partition):
+            # A plan may share its millisecond with a writer that takes no lock: its base files, and on version 6 the
+            # logs that others wrote under it, are not the write's.
+            of_plan = (partition, name.file_id) in planned and (by_base or isinstance(name, BaseFileName))
+            if name.instant == target and not of_plan and join(partition, entry.name) not in named:
+                doomed.append((partition, entry.name))
+            elif entry.name in marked.get(partition, ()) or (search and _wrote_to(table, partition, name, target)):
+                logs.setdefault((partition, name.file_id, name.instant), {})[entry.name] = entry.size
+    revoked = (
+        RevokedSlice(partition=partition, file_id=file_id, base_instant=base, logs=names)
+        for (partition, file_id, base), names in sorted(logs.items())
+    )
+    return RollbackPlan(target=target, action=action, doomed=tuple(doomed), revoked=tuple(revoked))
+
+
+def _planned_groups(table: Table, time: str) -> frozenset[tuple[str, str]]:
+    """The file groups of the compaction plan of that time; none without such a plan."""
+    requested = table.files.requested_merge(time)
+    if requested.action != "compaction" or table.storage.find(table.instant_path(requested)) is None:
+        return frozenset()
+    return table.compaction_plan(time).groups
+
+
+def _named_by_others(table: Table, time: str, action: str) -> frozenset[str]:
+    """Files of completed writes of that time, of other actions. ConflictError: one pends, whose files are unknown."""
+    timeline = table.load_timeline()
+    others = [i for i in timeline.pending_writes_at(time) if i.family not in (action, "commit")]
+    if others:
+        raise ConflictError(
+            "another action that pends has the time of this write, and their files cannot be told apart",
+            path=table.storage.base_path,
+            instant=time,
+            found=others[0].action,
+            todo="Let it complete, or be rolled back, with Hudi; then run again.",
+        )
+    return table.facts.named_files(timeline, time, but=action)
+
+
+def data_files(table: Table, partition: str) -> Iterator[tuple[Entry, BaseFileName | LogFileName]]:
+    """Base and log files of a partition; none where there is no such folder (marked, but never made)."""
+    try:
+        entries = table.storage.list(partition)
+    except MissingFileError:
+        return
+    for entry in entries:
+        if not entry.is_folder and (name := parse_data_file(entry.name)) is not None:
+            yield entry, name
+
+
+def _wrote_to(table: Table, partition: str, name: BaseFileName | LogFileName, instant: str) -> bool:
+    if isinstance(name, BaseFileName):
+        return False
+    path = join(partition, str(name))
+    blocks = scan_blocks(table.storage.open_input(path), path)
+    return any(b.kind not in (BlockKind.CORRUPT, BlockKind.COMMAND) and b.instant == instant for b in blocks)

@@ -1,0 +1,76 @@
+"""Loads the facts of a view: what completed and pending instants say of file groups in their own files."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from ..errors import MalformedError
+from ..instants.instant_files import InstantFiles
+from ..instants.timeline import Timeline
+from .view import GroupKey, ViewFacts
+
+
+@dataclass(frozen=True, slots=True)
+class FactLoader:
+    """See the module."""
+
+    files: InstantFiles
+
+    def load(self, timeline: Timeline, prevails: str | None = None) -> ViewFacts:
+        """Pending plans, replaced file groups and compacted base files, from the instants' own files.
+
+        `prevails`: see `pending_plans`.
+        """
+        plans = self.pending_plans(timeline, prevails)
+        compacted: defaultdict[GroupKey, dict[str, str]] = defaultdict(dict)
+        for instant in timeline.completed:
+            if instant.family == "commit":
+                for part, stats in self.files.commit_metadata(instant).partition_to_write_stats.items():
+                    for stat in stats:
+                        if stat.file_id and stat.path:
+                            compacted[part, stat.file_id][instant.requested_time] = stat.path.rpartition("/")[2]
+        return ViewFacts(
+            pending_plans=plans,
+            replaced=self.replaced_groups(timeline),
+            compacted=compacted,
+            shared={time: self.named_files(timeline, time) for time in timeline.shared_times},
+        )
+
+    def named_files(self, timeline: Timeline, time: str, but: str | None = None) -> frozenset[str]:
+        """Paths of the files that the completed writes of one time name; `but`: not those of this action."""
+        writes = (i for i in timeline.completed if i.requested_time == time and i.family != but)
+        return frozenset().union(*(self.files.commit_metadata(i).named_files for i in writes))
+
+    def replaced_groups(self, timeline: Timeline) -> dict[GroupKey, str]:
+        """File groups that completed replace commits have replaced, each with the instant that did."""
+        replaced: dict[GroupKey, str] = {}
+        for instant in timeline.completed:
+            if instant.family == "replacecommit":
+                for part, file_ids in (self.files.commit_metadata(instant).partition_to_replace_file_ids or {}).items():
+                    replaced.update({(part, file_id): instant.requested_time for file_id in file_ids})
+        return replaced
+
+    def pending_plans(self, timeline: Timeline, prevails: str | None = None) -> dict[GroupKey, str]:
+        """The file groups of pending compaction plans, each with its plan's instant.
+
+        MalformedError: one in two plans, unless `prevails`, the instant of a plan, is one of those: then it is there.
+        """
+        plans: dict[GroupKey, str] = {}
+        for instant in timeline.pending_compactions:
+            time = instant.requested_time
+            for operation in self.files.compaction_plan(time).operations:
+                key = (operation.partition_path, operation.file_id)
+                other = plans.setdefault(key, time)
+                if other == time:
+                    continue
+                if prevails not in (other, time):
+                    raise MalformedError(
+                        "file group in two pending compaction plans",
+                        path="/".join(key),
+                        found=f"{other} and {time}",
+                        todo="One of them was requested without the table's lock. Take the later one back, or where "
+                        f"that is refused the other: compactor-daemon unschedule TABLE {time}.",
+                    )
+                plans[key] = prevails
+        return plans

@@ -1,0 +1,54 @@
+"""Where a reader's partitions and files come from; `Table.listing` is the one that is asked.
+
+The storage itself is the default. The metadata table is the other (`metadata_table.listing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from ..format.table_config import TableConfig
+from ..storage.contract import Entry, Storage
+from .partition_folders import is_partition, subfolders
+
+Listed: TypeAlias = tuple[str, list[Entry]]
+"""A partition path and its files; what else lies in the folder may be among them."""
+
+_THREADS = 8
+
+
+class Listing(Protocol):
+    """Partitions and files of a table, given by its storage and its settings, as they are now."""
+
+    def below(self, storage: Storage, config: TableConfig, folder: str) -> Iterable[Listed]:
+        """The partitions at or under a folder; none where there is no such folder."""
+        ...
+
+    def exactly(self, storage: Storage, config: TableConfig, partitions: Collection[str]) -> Iterable[Listed]:
+        """These partitions, by name; MissingFileError where one is not there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StorageListing:
+    """Lists folders. Partitions are found by their metadata file."""
+
+    def below(self, storage: Storage, config: TableConfig, folder: str) -> Iterator[Listed]:
+        if folder and ((entry := storage.find(folder)) is None or not entry.is_folder):
+            return
+        with ThreadPoolExecutor(_THREADS) as pool:
+            level = [folder]
+            while level:
+                below: list[str] = []
+                for path, entries in zip(level, pool.map(storage.list, level), strict=True):
+                    if is_partition(entries):
+                        yield path, entries
+                    else:
+                        below += subfolders(path, entries)
+                level = below
+
+    def exactly(self, storage: Storage, config: TableConfig, partitions: Collection[str]) -> Iterator[Listed]:
+        return ((partition, storage.list(partition)) for partition in sorted(set(partitions)))

@@ -1,0 +1,30 @@
+"""Which folders of a table are partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..errors import MissingFileError
+from ..storage.contract import Entry, Storage
+from ..storage.folders import HOODIE
+
+_PARTITION_MARK = ".hoodie_partition_metadata"
+
+
+def listed_if_there(storage: Storage, folder: str) -> list[Entry] | None:
+    """The entries of a folder; None where it is gone."""
+    try:
+        return storage.list(folder)
+    except MissingFileError:
+        return None
+
+
+def is_partition(entries: Iterable[Entry]) -> bool:
+    """Whether a folder with these entries is a partition."""
+    return any(e.name.startswith(_PARTITION_MARK) and not e.is_folder for e in entries)
+
+
+def subfolders(folder: str, entries: Iterable[Entry]) -> list[str]:
+    """Paths of the folders in a folder which may be partitions or hold some: all but Hudi's own, as Hudi looks."""
+    names = [e.name for e in entries if e.is_folder and e.name != HOODIE]
+    return [f"{folder}/{name}" if folder else name for name in names]

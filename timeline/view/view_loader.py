@@ -1,0 +1,130 @@
+"""Loads a table's file-system view: the timeline first, then facts, and the files last."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from ..errors import MissingFileError, TableChangedError, UsageError
+from ..format.compaction_plan import CompactionPlan
+from ..format.table_config import TableConfig, load_table_config
+from ..instants.archived_timeline import with_archive
+from ..instants.instant_files import InstantFiles
+from ..instants.timeline import Timeline
+from ..instants.timeline_loader import TimelineLoader
+from ..storage.contract import Entry, Storage
+from ..storage.folders import HOODIE
+from .fact_loader import FactLoader
+from .listing import Listing
+from .view import FileGroup, TableView, ViewFacts, base_instants, check_partitions, file_groups, log_instants
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewLoader:
+    """`listing`: where the files of partitions are looked up."""
+
+    storage: Storage
+    config: TableConfig
+    listing: Listing
+    timelines: TimelineLoader
+    files: InstantFiles
+    facts: FactLoader
+
+    def load(
+        self,
+        partition: str | None = None,
+        *,
+        exactly: Collection[str] | None = None,
+        pending: str | None = None,
+        prevails: str | None = None,
+    ) -> TableView:
+        """Timeline, then facts, then listing.
+
+        `partition`: only partitions at or under that path. `exactly`: these partitions and no others. `pending`: a
+        compaction or log compaction that counts as not completed. `prevails`: see `FactLoader.pending_plans`.
+        UsageError: no such partition. MissingFileError, TableChangedError: see `consistent`.
+        """
+        timeline = self.timelines.load()
+        if pending is not None:
+            timeline = timeline.with_pending_merge(self.files.requested_merge(pending))
+        facts = self.facts.load(timeline, prevails)
+        if exactly is not None:
+            listings = list(self.listing.exactly(self.storage, self.config, exactly))
+        else:
+            listings = list(self.listing.below(self.storage, self.config, _folder(partition)))
+        if partition and not listings:
+            raise _no_partition(partition)
+        if partition is None and exactly is None:
+            check_partitions(facts, {part for part, _ in listings})
+        if any(_needs_archive(timeline, entries) for _, entries in listings):
+            timeline = with_archive(self.storage, self.config, timeline)
+        groups = tuple(g for part, entries in listings for g in file_groups(part, entries, timeline, facts))
+        self.check_unchanged()
+        self._check_not_cleaned(timeline, (entries for _, entries in listings))
+        return TableView(timeline=timeline, facts=facts, groups=groups)
+
+    def planned_partitions(self, plans: Iterable[CompactionPlan]) -> set[str]:
+        """The partitions that plans name, as far as their folders are there."""
+        named = {partition for plan in plans for partition, _ in plan.groups}
+        return {p for p in named if not p or self.storage.find(p) is not None}
+
+    def check_unchanged(self) -> None:
+        """TableChangedError when the settings are others by now.
+
+        An upgrade renames the whole timeline: what was listed may be half of it.
+        """
+        if load_table_config(self.storage) != self.config:
+            raise TableChangedError(
+                "the table's settings changed while it was looked at",
+                path=self.storage.base_path,
+                todo="Open it again.",
+            )
+
+    def partition_groups(self, partition: str, timeline: Timeline, facts: ViewFacts) -> tuple[FileGroup, ...]:
+        """The file groups of one partition under a timeline and facts loaded before; () without such a folder."""
+        try:
+            entries = self.storage.list(partition)
+        except MissingFileError:
+            return ()
+        if _needs_archive(timeline, entries):
+            timeline = with_archive(self.storage, self.config, timeline)
+        self._check_not_cleaned(timeline, [entries])
+        return file_groups(partition, entries, timeline, facts)
+
+    def _check_not_cleaned(self, timeline: Timeline, listings: Iterable[Iterable[Entry]]) -> None:
+        """TableChangedError when files that the timeline takes for the newest may have been gone from the listings.
+
+        A base file completed after the timeline was loaded is ignored; but what it stands for may be cleaned by then.
+        """
+        ignored = {t for entries in listings for t in base_instants(entries) if not timeline.is_committed(t)}
+        if not ignored:
+            return
+        now = self.timelines.load()
+        completed = sorted(ignored & now.completed_writes.keys())
+        if completed and now.may_be_cleaned_since(timeline):
+            raise TableChangedError(
+                "the table was compacted and cleaned while it was looked at",
+                path=self.storage.base_path,
+                instant=completed[-1],
+                todo="Do it again.",
+            )
+
+
+def _needs_archive(timeline: Timeline, entries: Iterable[Entry]) -> bool:
+    """Whether only the archive tells which files of a listing count: also of base files, where archiving has passed a
+    savepoint, which keeps its own instant in the active timeline."""
+    entries = list(entries)
+    if any(timeline.needs_archive(t) for t in log_instants(entries)):
+        return True
+    return any(timeline.needs_archive(t) for t in base_instants(entries) if not timeline.is_committed(t))
+
+
+def _folder(partition: str | None) -> str:
+    folder = (partition or "").strip("/")
+    if not {".", "..", HOODIE}.isdisjoint(folder.split("/")):
+        raise _no_partition(folder)
+    return folder
+
+
+def _no_partition(partition: str) -> UsageError:
+    return UsageError("no such partition", path=partition, todo="`timeline slices TABLE` lists them.")

@@ -1,0 +1,97 @@
+"""What a write does for compaction once it is committed: nothing, request one, or execute it too.
+
+The write stands whatever comes of this: an error here is reported, not raised, so that nobody writes twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+
+import structlog
+
+from phantombase.compactor_daemon.attempt.compact_instant import Compacted
+from phantombase.compactor_daemon.claims.doorbell import ring
+from phantombase.compactor_daemon.execution.runners import Runner
+from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
+from phantombase.compactor_daemon.run.pending import run_compactions
+from phantombase.compactor_daemon.time_limit import Limit
+from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.limits import BoundOptions
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.planning.triggers import TriggerStrategy
+from phantombase.timeline.table.table import Table
+
+from ..options import CompactionOptions, Mode
+
+_log = structlog.get_logger()
+
+
+def due_at_once(options: CompactionOptions) -> CompactionOptions:
+    """The same, but every file group with log files is due, as a new base file, within the limits of a plan.
+
+    No strategy, picking or trigger may leave out what somebody waits for. Not the trigger ALWAYS: who asks again and
+    again uses the gate of version 6.
+    """
+    said = options.schedule
+    at_once = ScheduleOptions(
+        strategy=TriggerStrategy.TIME_ELAPSED,
+        max_delta_seconds=0,
+        max_pending=said.max_pending,
+        gate_s=said.gate_s,
+        incremental=False,
+        **{limit.name: getattr(said, limit.name) for limit in fields(BoundOptions)},
+    )
+    return replace(options, schedule=at_once)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AfterCommit:
+    """`scheduled`: the compaction requested, or None with the reason in `why`; `compacted`: executed inline; `left`:
+    pending ones the limit left over; `error`: what went wrong, in one line."""
+
+    scheduled: str | None = None
+    why: str = ""
+    compacted: tuple[Compacted, ...] = ()
+    left: tuple[str, ...] = ()
+    error: str | None = None
+
+
+def after_commit(
+    table: Table,
+    lock: TableLock,
+    lock_name: str | None,
+    runner: Callable[[], Runner],
+    output: OutputOptions,
+    options: CompactionOptions,
+) -> AfterCommit:
+    """Does what the mode says; never raises an error of the tree."""
+    if options.mode is Mode.WRITE_ONLY:
+        return AfterCommit()
+    scheduled, why = None, ""
+    try:
+        done = schedule_compaction(table, lock, options.schedule)
+        scheduled, why = done.instant, done.why
+        if options.notify is not None and scheduled is not None:
+            options.notify()
+        if options.fleet is not None and scheduled is not None:
+            ring(table, scheduled, options.fleet)
+        if options.mode is Mode.SCHEDULE:
+            return AfterCommit(scheduled=scheduled, why=why)
+        ran = run_compactions(
+            table.storage.base_path,
+            lock=lock_name,
+            output=output,
+            execute=ExecuteOptions(),
+            attempt=AttemptOptions(),
+            runner=runner(),
+            limit=Limit(options.limit_s),
+            clock=table.clock,
+        )
+        return AfterCommit(scheduled=scheduled, why=why, compacted=ran.done, left=ran.left)
+    except PhantombaseError as error:
+        _log.warning("after_commit_failed", table=table.storage.base_path, error=str(error))
+        return AfterCommit(scheduled=scheduled, why=why, error=str(error))

@@ -1,0 +1,90 @@
+"""Who wrote what since a write began, and may it still complete? (pure)
+
+Two writes conflict when they change one file group, as in Hudi's optimistic concurrency control. Beyond that, here:
+
+    a new file of the same bucket      two writers that both open a bucket would leave two file groups of it
+    inserts into the same partition    under a key index both may have inserted one key (not `insert`, `bulk_insert`)
+    inserts anywhere                   the same where keys are unique over all partitions (a global record index)
+    another schema                     two writes that both change it: the later one would take the other's column back
+    a compaction requested meanwhile   version 6: our log lies under its plan, which does not hold it; all versions:
+                                       a base file that we wrote anew would be older than the compaction's; and a
+                                       key we found in a base file may be deleted by what the plan holds
+    a clustering requested meanwhile   it replaces the file group, and does not have what we wrote (Hudi's rule too)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from phantombase.timeline.avro.schema import arrow_schema, without_meta_columns
+from phantombase.timeline.format.commit_metadata import CommitMetadata
+from phantombase.timeline.view.view import GroupKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """What a write changes: file groups it appends to, those whose base file it writes anew, partitions it inserts to.
+
+    `looked_up`: the file groups were chosen by where keys lie. `buckets`: (partition, first 8 characters) of new
+    file ids, where these are buckets. `inserts`: partitions that get new keys which must be nobody else's.
+    `everywhere`: no other write may have added the new keys to any partition. Under a bucket index every row of
+    another write may be a new key.
+    """
+
+    appended: frozenset[GroupKey]
+    rewritten: frozenset[GroupKey]
+    buckets: frozenset[tuple[str, str]]
+    inserts: frozenset[str]
+    looked_up: bool
+    everywhere: bool = False
+
+
+def conflict_with_commit(mine: Footprint, theirs: CommitMetadata) -> str | None:
+    """What of ours a write that completed meanwhile has changed; None: nothing. Not for compactions."""
+    groups = {(part, s.file_id) for part, stats in theirs.partition_to_write_stats.items() for s in stats}
+    groups |= {(part, i) for part, ids in (theirs.partition_to_replace_file_ids or {}).items() for i in ids}
+    for key in sorted((mine.appended | mine.rewritten) & groups):
+        return f"file group {'/'.join(key)}"
+    for part, bucket in sorted(mine.buckets & {(part, file_id[:8]) for part, file_id in groups}):
+        return f"bucket {bucket} of partition {part!r}"
+    new = {
+        p for p, stats in theirs.partition_to_write_stats.items() for s in stats if s.num_inserts and _is_base(s.path)
+    }
+    for part in sorted(mine.inserts & new):
+        return f"inserts into partition {part!r}"
+    if mine.everywhere:
+        for part, stats in sorted(theirs.partition_to_write_stats.items()):
+            if any(not mine.looked_up or s.num_inserts for s in stats):
+                return f"rows in partition {part!r}, where keys are unique over all partitions"
+    return None
+
+
+def conflict_with_schema(mine: str, theirs: CommitMetadata) -> str | None:
+    """Whether a write that completed meanwhile left another schema: of two changes at once one would be lost.
+
+    `mine`: the table's Avro schema as this write records it.
+    """
+    text = theirs.extra_metadata.get("schema")
+    if not text or text == mine or arrow_schema(without_meta_columns(text)) == arrow_schema(mine):
+        return None
+    return "the table's schema"
+
+
+def conflict_with_plans(mine: Footprint, plans: Iterable[GroupKey], *, logs_too: bool) -> str | None:
+    """A file group of ours in a compaction requested after we began. `logs_too`: slices go by name (version 6)."""
+    concerned = mine.rewritten | mine.appended if logs_too or mine.looked_up else mine.rewritten
+    for key in sorted(concerned & set(plans)):
+        return f"compaction of file group {'/'.join(key)}"
+    return None
+
+
+def conflict_with_clusterings(mine: Footprint, clustered: Iterable[GroupKey]) -> str | None:
+    """A file group of ours that a pending clustering is going to replace."""
+    for key in sorted((mine.rewritten | mine.appended) & set(clustered)):
+        return f"clustering of file group {'/'.join(key)}"
+    return None
+
+
+def _is_base(path: str | None) -> bool:
+    return path is not None and path.endswith(".parquet")

@@ -1,0 +1,110 @@
+"""Staged files get their final names, behind Hudi's markers, and become the statistics of a commit.
+
+A marker comes before each file, so that whoever rolls the write back finds the file. Nothing placed is visible
+before the delta commit is completed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+from phantombase.timeline.format.commit_metadata import WriteStat
+from phantombase.timeline.format.file_name import LogFileName, parse_data_file
+from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.format.partition_metadata import partition_metadata
+from phantombase.timeline.storage.staged_file import place_staged
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.traces.markers import Marker, MarkerKind, log_marker_kind, make_marker
+
+from ..files.stager import TOKEN_STAGE, FileKind, StagedFile
+
+_PARTITION_METADATA = ".hoodie_partition_metadata"
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A file of a write in its place. `path`: relative to the table base; `log_version`: None for base files."""
+
+    staged: StagedFile
+    path: str
+    log_version: int | None
+
+
+def place_all(table: Table, instant: str, files: Sequence[StagedFile]) -> list[Placed]:
+    """Places the files of a write, several at a time; StorageError: one of them is not there as it should be."""
+    by_partition: defaultdict[str, list[StagedFile]] = defaultdict(list)
+    for file in files:
+        by_partition[file.partition].append(file)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        placed = pool.map(lambda item: _place_partition(table, instant, *item), by_partition.items())
+        return [one for part in placed for one in part]
+
+
+def _place_partition(table: Table, instant: str, partition: str, files: Iterable[StagedFile]) -> list[Placed]:
+    depth = len(partition.split("/")) if partition else 0
+    prefix = f"{partition}/" if partition else ""
+    # Without it Hudi does not see the partition. It must be there before the files.
+    table.storage.put_if_absent(f"{prefix}{_PARTITION_METADATA}", partition_metadata(instant, depth))
+    by_name = table.layout.slicing is Slicing.BY_BASE_INSTANT
+    versions = _log_versions(table, partition) if by_name else {}
+    placed = []
+    for file in files:
+        if file.kind is FileKind.BASE:
+            name, version = str(file.name), None
+            kind = MarkerKind.MERGE if file.base_instant is not None else MarkerKind.CREATE
+        else:
+            log_instant = str(file.base_instant) if by_name else instant
+            version = versions.get((file.file_id, log_instant), 0) + 1
+            token = f"0-{TOKEN_STAGE}-{random.randrange(10**9)}"
+            name = str(LogFileName(file_id=file.file_id, instant=log_instant, version=version, token=token))
+            kind = log_marker_kind(table.layout)
+        make_marker(table.storage, instant, Marker(partition=partition, file=name, kind=kind))
+        place_staged(table.storage, partial(str, file.staged), f"{prefix}{name}", file.size)
+        placed.append(Placed(staged=file, path=f"{prefix}{name}", log_version=version))
+    return placed
+
+
+def _log_versions(table: Table, partition: str) -> dict[tuple[str, str], int]:
+    """The highest log version by (file id, base instant), uncommitted ones included."""
+    highest: dict[tuple[str, str], int] = {}
+    for entry in table.storage.list(partition):
+        name = None if entry.is_folder else parse_data_file(entry.name)
+        if isinstance(name, LogFileName):
+            key = name.file_id, name.instant
+            highest[key] = max(highest.get(key, 0), name.version)
+    return highest
+
+
+def write_stat(placed: Placed, instant: str, *, by_name: bool) -> WriteStat:
+    """What the commit says of a file, as Hudi 0.15 (`by_name`: version 6) and 1.2 write it."""
+    file = placed.staged
+    new = file.base_instant is None
+    common = WriteStat(
+        file_id=file.file_id,
+        path=placed.path,
+        prev_commit="null" if new else str(file.base_instant),
+        num_writes=file.writes,
+        num_deletes=file.deletes,
+        num_update_writes=file.updates,
+        num_inserts=file.inserts,
+        total_write_bytes=file.size,
+        file_size_in_bytes=file.size,
+        partition_path=file.partition,
+    )
+    if placed.log_version is None:
+        return common
+    name = placed.path.rpartition("/")[2]
+    return replace(
+        common,
+        prev_commit=common.prev_commit if by_name else instant,
+        log_version=placed.log_version,
+        log_offset=0,
+        base_file=file.base_file or "" if by_name else "",
+        log_files=(*file.log_files, name) if by_name else (name,),
+    )

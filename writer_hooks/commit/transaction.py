@@ -1,0 +1,261 @@
+"""A delta commit from its instant to its completed file.
+
+    begin      in the lock: choose t, heartbeat, make t visible as requested and inflight
+    (load)     after that: timeline, pending plans. A plan that was there first is seen; on version 6 none can come
+               while t pends, and what comes without a lock is met when t completes
+    (stage)    tasks stage files that nobody sees
+    complete   place the files, behind Hudi's markers; in the lock: is t still ours, has nobody changed what we changed?
+               then the completed file, by put-if-absent
+
+Killed anywhere before the last step, t is dead: the next writer rolls it back, ours or Hudi's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import structlog
+
+from phantombase.timeline.errors import ConflictError, PhantombaseError, StorageError, TableChangedError
+from phantombase.timeline.format.commit_metadata import LOG_COMPACT, CommitMetadata
+from phantombase.timeline.format.commit_metadata import encode as encode_commit
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import EXPIRY_S, Pulse, heartbeat
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.column_stats.measure import Measured
+from phantombase.timeline.metadata_table.update import Change, check_keepable, prepare, tell
+from phantombase.timeline.planning.schedule import clustered_file_groups
+from phantombase.timeline.recovery.rollback import completed_rollback_of, roll_back, undo_late
+from phantombase.timeline.table.pending_rollbacks import UnreadableRollback, pending_rollbacks
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import GroupKey, ViewFacts
+
+from .conflict import (
+    Footprint,
+    conflict_with_clusterings,
+    conflict_with_commit,
+    conflict_with_plans,
+    conflict_with_schema,
+)
+
+_log = structlog.get_logger()
+
+ACTION = "deltacommit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transaction:
+    """A write in progress. `timeline` and `facts` are those loaded after `instant` was visible.
+
+    `clustering`: file groups of pending clusterings. `pulse`: of this write's heartbeat. `earlier_rollbacks`: those
+    that were pending before `instant` was visible, so that none of them is of it.
+    """
+
+    table: Table
+    lock: TableLock
+    instant: str
+    timeline: Timeline
+    facts: ViewFacts
+    clustering: frozenset[GroupKey]
+    pulse: Pulse
+    earlier_rollbacks: frozenset[str]
+
+    def check_conflicts(self, mine: Footprint, schema_text: str) -> None:
+        """ConflictError when somebody has undone this write meanwhile, or changed what it changes."""
+        self._check_still_ours()
+        now = self.table.load_timeline()
+        found = self._conflict(now, mine, schema_text)
+        if found is not None:
+            raise ConflictError(
+                "somebody else changed what this write changes",
+                path=self.table.storage.base_path,
+                instant=self.instant,
+                found=found,
+                todo="Nothing of this write is visible. Write again (retries=).",
+            )
+
+    def _conflict(self, now: Timeline, mine: Footprint, schema_text: str) -> str | None:
+        by_name = not self.table.layout.has_completion_times
+        known = {i.requested_time for i in self.timeline.pending_compactions}
+        before = {(i.requested_time, i.family) for i in self.timeline.completed}
+        for instant in now.completed:
+            requested, is_ours = instant.requested_time, instant.requested_time == self.instant
+            # One with a later instant may have completed before we loaded: what we write anew would be older than it.
+            if is_ours and instant.family == "deltacommit":
+                continue
+            if requested < self.instant and (requested, instant.family) in before:
+                continue
+            metadata = self.table.commit_metadata(instant)
+            if metadata.operation_type == LOG_COMPACT:
+                continue  # it says again what others wrote, below whatever comes
+            if not metadata.compacted:
+                found = conflict_with_commit(mine, metadata) or conflict_with_schema(schema_text, metadata)
+            elif requested in known:
+                continue
+            else:
+                stats = metadata.partition_to_write_stats.items()
+                found = conflict_with_plans(mine, [(p, s.file_id) for p, of in stats for s in of], logs_too=by_name)
+            if found is not None:
+                return f"{instant.file_name}: {found}"
+        planned = {k for k, c in self.table.facts.pending_plans(now).items() if c not in known}
+        found = conflict_with_plans(mine, planned, logs_too=by_name)
+        return found or conflict_with_clusterings(mine, clustered_file_groups(self.table, now))
+
+    def complete(
+        self,
+        mine: Footprint,
+        metadata: CommitMetadata,
+        measured: Measured | None = None,
+        check: Callable[[Table], None] = lambda _: None,
+    ) -> Instant:
+        """Makes the write visible; the files are in their places. ConflictError: nothing of it is.
+
+        `measured`: what is known of the files' columns, which the metadata table may be told; else they are read.
+        `check`: asked in the lock; what it raises keeps the write from completing.
+        """
+        storage, change = self.table.storage, Change.of(self.instant, metadata, measured or {})
+        update = prepare(self.table.reload(), change)  # the metadata table may be gone by now
+        with self.lock.hold("complete a delta commit"):
+            table = self._unchanged()
+            self.check_conflicts(mine, metadata.extra_metadata["schema"])
+            check(table)
+            completion = table.completion_time(table.load_timeline())
+            done = Instant(
+                requested_time=self.instant, action=ACTION, state=State.COMPLETED, completion_time=completion
+            )
+            tell(table, change, update)
+            path = table.instant_path(done)
+            data = encode_commit(metadata, table.layout.encoding)
+            try:
+                made = storage.put_if_absent(path, data)
+            except PhantombaseError:
+                if storage.find(path) is None:  # it may have taken effect and failed
+                    raise
+                made = False
+            if not made and storage.read(path) != data:
+                raise StorageError("the completed commit does not read back as written", path=path)
+            return done
+
+    def _unchanged(self) -> Table:
+        """The table as it is, under the lock: an upgrade moves the timeline."""
+        now = self.table.reload()
+        if now.config.version != self.table.config.version:
+            raise TableChangedError(
+                "the table was upgraded under this write",
+                path=self.table.storage.base_path,
+                instant=self.instant,
+                todo="Nothing of this write is visible. Write again (retries=).",
+            )
+        return now
+
+    def _check_still_ours(self) -> None:
+        path = self.table.instant_path(_instant(self.instant, State.INFLIGHT))
+        # The inflight last: it goes before the rollback ends.
+        rollbacks = pending_rollbacks(self.table)
+        if any(r.target == self.instant for r in rollbacks) or self.table.storage.find(path) is None:
+            raise _rolled_back(self.table, self.instant)
+        # A target is chosen before its rollback has a file: what was there before this write cannot be of it.
+        for rollback in rollbacks:
+            if isinstance(rollback, UnreadableRollback) and rollback.instant not in self.earlier_rollbacks:
+                raise _unclear(self.table, self.instant, rollback)
+        if self.pulse.lapsed():
+            raise ConflictError(
+                "this write had no heartbeat for too long",
+                path=path,
+                instant=self.instant,
+                expected=f"one every {EXPIRY_S:g} s at least",
+                todo="Others may have taken it for dead and be rolling it back. Write again.",
+            )
+
+
+def _rolled_back(table: Table, time: str) -> ConflictError:
+    return ConflictError(
+        "this write was rolled back by somebody else meanwhile",
+        path=table.storage.base_path,
+        instant=time,
+        todo="It looked dead: no heartbeat for too long. Write again.",
+    )
+
+
+def _unclear(table: Table, time: str, rollback: UnreadableRollback) -> ConflictError:
+    return ConflictError(
+        "a rollback that may be of this write is pending, and its plan cannot be read",
+        path=rollback.path,
+        instant=time,
+        todo="Nothing of this write is visible. Write again (retries=): later writes do not wait for it. "
+        f"Compactions do. {rollback.todo}",
+    )
+
+
+def _instant(time: str, state: State) -> Instant:
+    return Instant(requested_time=time, action=ACTION, state=state)
+
+
+@contextmanager
+def transaction(table: Table, lock: TableLock, heartbeat_s: float) -> Iterator[Transaction]:
+    """Begins a delta commit; rolls it back when the block fails, so that the table reads as before.
+
+    UnsupportedError: see `check_keepable`. Errors before the first write leave no trace.
+    """
+    with ExitStack() as stack:
+        with lock.hold("begin a delta commit"):
+            table = table.reload()
+            check_keepable(table)
+            storage, timeline = table.storage, table.load_timeline()
+            time = table.next_time(timeline)
+            earlier_rollbacks = frozenset(i.requested_time for i in timeline.pending("rollback"))
+            pulse = stack.enter_context(heartbeat(storage, time, heartbeat_s, keep_on_error=True))
+            stack.enter_context(_rolled_back_on_failure(table, lock, time))
+            for state in (State.REQUESTED, State.INFLIGHT):
+                path = table.instant_path(_instant(time, state))
+                if not storage.put_if_absent(path, b""):
+                    raise ConflictError(
+                        "somebody else began a write at the same instant",
+                        path=path,
+                        instant=time,
+                        todo="All writers of a table must share one lock. Write again.",
+                    )
+        timeline = table.load_timeline()
+        facts = table.load_facts(timeline)
+        yield Transaction(
+            table=table,
+            lock=lock,
+            instant=time,
+            timeline=timeline,
+            facts=facts,
+            clustering=frozenset(clustered_file_groups(table, timeline)),
+            pulse=pulse,
+            earlier_rollbacks=earlier_rollbacks,
+        )
+
+
+@contextmanager
+def _rolled_back_on_failure(table: Table, lock: TableLock, time: str) -> Iterator[None]:
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as first:
+        taken_over = False
+        # What fails here is left to the next writer; the first error is the one to tell.
+        try:
+            now = table.reload()  # who dropped an index meanwhile has changed the settings
+            table = now if now.config.version == table.config.version else table
+            # One that cannot be read has undone nothing yet: see `pending_rollbacks`.
+            taken_over = any(r.target == time for r in pending_rollbacks(table))
+            taken_over = taken_over or completed_rollback_of(table, time) is not None
+            timeline = table.load_timeline()
+            pending = timeline.find(time, ACTION)
+            if pending is None and not taken_over:
+                # A restore takes a pending instant away, too, and leaves no rollback of it behind.
+                taken_over = not table.with_archive(timeline).is_committed(time)
+            if pending is not None and not pending.completed:
+                roll_back(table, pending, lock)
+            elif taken_over:
+                undo_late(table, time, ACTION)
+        except PhantombaseError as error:
+            _log.warning("rollback_failed", instant=time, error=str(error))
+        if taken_over and isinstance(first, PhantombaseError) and not isinstance(first, ConflictError):
+            raise _rolled_back(table, time) from first  # what it tripped over was taken away under its hands
+        raise

@@ -1,0 +1,151 @@
+"""Where the steps of a write run: in this process on Arrow tables, or in Spark tasks on a DataFrame.
+
+A write is `prepare` (rows to pieces), then steps that each take the pieces of some targets, sorted. Only what
+`collect` returns comes to the driver: statistics.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol, TypeAlias
+
+import pyarrow as pa
+
+from phantombase.compactor_daemon.execution.runners import LocalRunner, Runner
+from phantombase.timeline.storage.contract import Storage
+
+from .row_blobs import Piece
+
+Prepare: TypeAlias = Callable[[int, Iterator[pa.RecordBatch]], Iterator[Piece]]
+"""Makes pieces of the rows of one part of the input, whose number is given."""
+
+Step: TypeAlias = Callable[[int, Iterator[Piece]], Iterator[Piece]]
+"""Makes pieces of the sorted pieces of one task, whose number is given."""
+
+RowCounts: TypeAlias = dict[tuple[str, str], int]
+"""Rows by (partition, target)."""
+
+
+class Pieces(Protocol):
+    """Pieces somewhere, and what can be done with them."""
+
+    def map(self, step: Step) -> Pieces:
+        """All pieces through a step, where and in the order they are."""
+        ...
+
+    def regroup(self, step: Step) -> Pieces:
+        """All pieces of one target in one task, sorted, through a step."""
+        ...
+
+    def union(self, other: Pieces) -> Pieces:
+        """Both."""
+        ...
+
+    def kept(self) -> AbstractContextManager[Pieces]:
+        """The same pieces, computed once, for several uses."""
+        ...
+
+    def row_counts(self) -> RowCounts:
+        """How many rows lie where."""
+        ...
+
+    def collect(self) -> list[bytes]:
+        """The payloads, in no particular order: for statistics."""
+        ...
+
+
+class Engine(Protocol):
+    """Runs the steps of a write over one input."""
+
+    @property
+    def slots(self) -> int:
+        """Tasks of a shuffle."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The input's columns."""
+        ...
+
+    def prepare(self, prepare: Prepare, storage: Storage) -> Pieces:
+        """The input as pieces, which may lie on the table's storage until they are no longer `kept`."""
+        ...
+
+    def runner(self) -> Runner:
+        """Where this input's table is compacted inline."""
+        ...
+
+
+class LocalEngine:
+    """In this process: for tests, tiny writes and machines without Java. The rows lie in memory."""
+
+    def __init__(self, rows: pa.Table, *, slots: int = 2) -> None:
+        self._rows = rows
+        self.slots = slots
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See `Engine`."""
+        return self._rows.schema
+
+    def prepare(self, prepare: Prepare, storage: Storage) -> Pieces:
+        """See `Engine`."""
+        return LocalPieces(list(prepare(0, iter(self._rows.to_batches()))), self.slots)
+
+    def runner(self) -> Runner:
+        """See `Engine`."""
+        return LocalRunner(self.slots)
+
+
+class LocalPieces:
+    """Pieces in memory."""
+
+    def __init__(self, pieces: list[Piece], slots: int) -> None:
+        self._pieces = pieces
+        self._slots = slots
+
+    def map(self, step: Step) -> Pieces:
+        """See `Pieces`."""
+        return LocalPieces(list(step(0, iter(self._pieces))), self._slots)
+
+    def regroup(self, step: Step) -> Pieces:
+        """See `Pieces`."""
+        tasks: list[list[Piece]] = [[] for _ in range(self._slots)]
+        for piece in sorted(self._pieces, key=lambda p: p.order):
+            tasks[_hash(piece) % self._slots].append(piece)
+        with ThreadPoolExecutor(self._slots) as pool:
+            done = pool.map(lambda slot: list(step(slot, iter(tasks[slot]))), range(self._slots))
+            return LocalPieces([piece for part in done for piece in part], self._slots)
+
+    def union(self, other: Pieces) -> Pieces:
+        """See `Pieces`."""
+        assert isinstance(other, LocalPieces)
+        return LocalPieces(self._pieces + other._pieces, self._slots)
+
+    def kept(self) -> AbstractContextManager[Pieces]:
+        """See `Pieces`."""
+        return nullcontext(self)
+
+    def row_counts(self) -> RowCounts:
+        """See `Pieces`."""
+        pieces = self._pieces
+        return summed((p.partition for p in pieces), (p.target for p in pieces), (p.rows for p in pieces))
+
+    def collect(self) -> list[bytes]:
+        """See `Pieces`."""
+        return [bytes(piece.payload) for piece in self._pieces]
+
+
+def _hash(piece: Piece) -> int:
+    return zlib.crc32(f"{piece.partition}\0{piece.target}".encode())
+
+
+def summed(partitions: Iterable[str], targets: Iterable[str], rows: Iterable[int]) -> RowCounts:
+    """Rows by (partition, target); one value a piece."""
+    total: RowCounts = {}
+    for partition, target, count in zip(partitions, targets, rows, strict=True):
+        total[partition, target] = total.get((partition, target), 0) + count
+    return total

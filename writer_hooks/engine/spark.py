@@ -1,0 +1,202 @@
+"""The steps of a write as Spark stages over Arrow (see `engine`)."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from phantombase.compactor_daemon.execution.runners import Runner, SparkRunner, spark_words
+from phantombase.compactor_daemon.execution.spark_session import RunningSpark
+from phantombase.timeline.errors import PhantombaseError, SparkError
+from phantombase.timeline.storage.contract import Storage
+
+from ..schema.spark_schema import from_spark
+from .engine import Pieces, Prepare, RowCounts, Step, summed
+from .row_blobs import SPARK_PIECE, Piece, from_batches, to_batch
+from .spool import Spool
+
+_BATCH_BYTES = 64 << 20
+"""Pieces handed to Spark at a time."""
+
+
+_SLOT_BYTES = 16 << 20
+_SLOTS_MAX = 2000
+_UNKNOWN_BYTES = 1 << 50
+
+
+def default_slots(frame: Any) -> int:
+    """Tasks of each shuffle, where nobody says how many: by Spark's estimate of the input, at least two a core.
+
+    A slot's rows are held in memory. Spark's estimate is of compressed bytes where the input is files.
+    """
+    cores = int(frame.sparkSession.sparkContext.defaultParallelism)
+    size = int(str(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
+    wanted = size // _SLOT_BYTES if 0 <= size < _UNKNOWN_BYTES else 0
+    return max(2 * cores, min(wanted, _SLOTS_MAX))
+
+
+class SparkEngine:
+    """A DataFrame; `slots`: tasks of each shuffle (`hoodie.upsert.shuffle.parallelism`)."""
+
+    def __init__(self, frame: Any, *, slots: int) -> None:
+        self._frame = frame
+        self.slots = slots
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See `Engine`."""
+        return from_spark(self._frame.schema)
+
+    def prepare(self, prepare: Prepare, storage: Storage) -> Pieces:
+        """See `Engine`."""
+        spool = Spool.new(storage)
+        return SparkPieces(_mapped(self._frame, _Prepare(prepare, spool)), self.slots, spool, first=True)
+
+    def runner(self) -> Runner:
+        """See `Engine`: the session of the DataFrame."""
+        return SparkRunner(RunningSpark(self._frame.sparkSession.sparkContext))
+
+
+class SparkPieces:
+    """Pieces as a DataFrame, large payloads as references into `spool`, which goes with the `first` ones."""
+
+    def __init__(self, frame: Any, slots: int, spool: Spool, *, first: bool = False) -> None:
+        self._frame = frame
+        self._slots = slots
+        self._spool = spool
+        self._first = first
+
+    def map(self, step: Step) -> Pieces:
+        """See `Pieces`."""
+        return self._of(_mapped(self._frame, _Step(step, self._spool)))
+
+    def regroup(self, step: Step) -> Pieces:
+        """See `Pieces`."""
+        order = ("partition", "target", "source", "number")
+        sorted_ = self._frame.repartition(self._slots, "partition", "target").sortWithinPartitions(*order)
+        return self._of(_mapped(sorted_, _Step(step, self._spool)))
+
+    def union(self, other: Pieces) -> Pieces:
+        """See `Pieces`."""
+        assert isinstance(other, SparkPieces)
+        return self._of(self._frame.unionByName(other._frame))
+
+    @contextmanager
+    def kept(self) -> Iterator[Pieces]:
+        """See `Pieces`."""
+        from pyspark import StorageLevel
+
+        frame = self._frame.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            yield self._of(frame)
+        finally:
+            frame.unpersist()
+            if self._first:
+                self._spool.remove()
+
+    def _of(self, frame: Any) -> SparkPieces:
+        return SparkPieces(frame, self._slots, self._spool)
+
+    def row_counts(self) -> RowCounts:
+        """See `Pieces`."""
+        done = _run(self._frame.select("partition", "target", "rows").toArrow)
+        if _ERROR in pc.unique(done.column("target")).to_pylist():
+            self.collect()  # raises it
+        return summed(*(done.column(name).to_pylist() for name in ("partition", "target", "rows")))
+
+    def collect(self) -> list[bytes]:
+        """See `Pieces`."""
+        done = _run(self._frame.select("target", "payload").toArrow)
+        for target, payload in zip(done.column("target"), done.column("payload"), strict=True):
+            if target.as_py() == _ERROR:
+                raise pickle.loads(payload.as_py())
+        return [value.as_py() for value in done.column("payload")]
+
+
+def _mapped(frame: Any, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> Any:
+    with warnings.catch_warnings():
+        # Spark looks for pandas even where only Arrow is used, and warns of releases it does not know.
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        return frame.mapInArrow(function, SPARK_PIECE)
+
+
+_ERROR = "\0error"
+"""The target of an error of a task. As a piece it keeps all it says; an exception would come back as a Java trace."""
+
+
+class _Prepare:
+    """`DataFrame.mapInArrow` function of a preparation."""
+
+    def __init__(self, prepare: Prepare, spool: Spool) -> None:
+        self._prepare = prepare
+        self._spool = spool
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return _batched(_caught(self._spool.put(self._prepare(_slot(), batches))))
+
+
+class _Step:
+    """`DataFrame.mapInArrow` function of a step; errors of earlier ones go through."""
+
+    def __init__(self, step: Step, spool: Spool) -> None:
+        self._step = step
+        self._spool = spool
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        errors: list[Piece] = []
+        given = self._spool.get(_without_errors(from_batches(batches), errors))
+        yield from _batched(_caught(self._spool.put(self._step(_slot(), given))))
+        yield from _batched(iter(errors))
+
+
+def _without_errors(pieces: Iterator[Piece], errors: list[Piece]) -> Iterator[Piece]:
+    for piece in pieces:
+        if piece.target == _ERROR:
+            errors.append(piece)
+        else:
+            yield piece
+
+
+def _slot() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return int(context.partitionId())
+
+
+def _caught(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    try:
+        yield from pieces
+    except PhantombaseError as error:
+        yield Piece(partition="", target=_ERROR, source=0, number=0, rows=0, payload=pickle.dumps(error))
+
+
+def _batched(pieces: Iterator[Piece]) -> Iterator[pa.RecordBatch]:
+    held: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece.payload)
+        if size >= _BATCH_BYTES:
+            yield to_batch(held)
+            held, size = [], 0
+    if held:
+        yield to_batch(held)
+
+
+def _run(action: Callable[[], pa.Table]) -> pa.Table:
+    try:
+        return action()
+    except Exception as error:
+        raise SparkError(
+            "a Spark job of the write failed",
+            found=spark_words(error),
+            todo="Nothing of it is visible; the next writer rolls it back.",
+        ) from error

@@ -1,0 +1,212 @@
+"""Stages the files of a write, under names that mean nothing to anybody.
+
+Only what the driver later places becomes part of the table: a retried or speculative task leaves nothing in it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from itertools import repeat, takewhile
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from phantombase.timeline.arrow.ordering import Ordering
+from phantombase.timeline.avro.schema import COMMIT_SEQNO, COMMIT_TIME, FILE_NAME, PARTITION_PATH, RECORD_KEY
+from phantombase.timeline.format.file_name import BaseFileName, LogFileName
+from phantombase.timeline.log.encode import BLOCK_BYTES, data_block, delete_block, split_rows
+from phantombase.timeline.merge.rule import HUDI_0X
+from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange, ranges_from_json, ranges_to_json
+from phantombase.timeline.parquet.base_file import write_base_file
+from phantombase.timeline.storage.folders import staged_folder
+from phantombase.timeline.storage.staged_file import staged_output
+from phantombase.timeline.view.view import FileSlice, GroupKey
+
+from .task_context import WriteWork
+
+TOKEN_STAGE = 980_000_000
+"""Second part of our write tokens: Spark's stage numbers stay far below, and compactors count elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Rows of a file: written in all, and what became of the batch's rows and keys."""
+
+    writes: int = 0
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPart:
+    """What a log says of some keys: rows, and keys to delete with ordering values (none: whatever came before)."""
+
+    rows: pa.Table
+    deleted: pa.Array
+    ordering: Ordering
+
+
+class FileKind(Enum):
+    """What a staged file becomes."""
+
+    LOG = "log"
+    BASE = "base"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFile:
+    """One file of a write: sizes in bytes, counts in rows.
+
+    `base_instant`: of the slice written on, None for a new file group; `base_file` and `log_files`: names of what
+    that slice holds. `name`: the base file's final name; a log file gets its version when it is placed. `ranges`: of
+    the file's columns, where the metadata table has statistics.
+    """
+
+    kind: FileKind
+    partition: str
+    file_id: str
+    base_instant: str | None
+    base_file: str | None
+    log_files: tuple[str, ...]
+    staged: str
+    name: str | None
+    size: int
+    writes: int
+    inserts: int
+    updates: int
+    deletes: int
+    ranges: tuple[ColumnRange, ...] | None = None
+
+    @property
+    def key(self) -> GroupKey:
+        """The file group."""
+        return self.partition, self.file_id
+
+    def to_json(self) -> bytes:
+        """As it travels to the driver."""
+        ranges = ranges_to_json(self.ranges)
+        return json.dumps({**asdict(replace(self, ranges=None)), "kind": self.kind.value, "ranges": ranges}).encode()
+
+    @staticmethod
+    def from_json(data: bytes) -> StagedFile:
+        """Inverse of `to_json`."""
+        fields = json.loads(data)
+        made = {
+            "kind": FileKind(fields["kind"]),
+            "log_files": tuple(fields["log_files"]),
+            "ranges": ranges_from_json(fields["ranges"]),
+        }
+        return StagedFile(**{**fields, **made})
+
+
+class Stager:
+    """Stages files for one task; `slot` is the task's number, which makes sequence numbers unique."""
+
+    def __init__(self, work: WriteWork, slot: int) -> None:
+        self._work = work
+        self._slot = slot
+        self._numbered = 0
+
+    def log(self, slice_: FileSlice, parts: Iterable[LogPart]) -> StagedFile:
+        """A log file on a slice: the rows of all parts, then their keys to delete, as Hudi orders them."""
+        work, deletes = self._work, list[LogPart]()
+        head = {"instant": work.instant, "schema_text": work.schema.file_text}
+        written = 0
+        with self._staged(".log") as (path, file):
+            for part in parts:
+                written += part.rows.num_rows
+                deletes += [replace(part, rows=part.rows.slice(0, 0))] if len(part.deleted) else []
+                for rows in split_rows(part.rows, BLOCK_BYTES):
+                    full = self.with_meta_columns(rows, slice_.partition, slice_.file_id)
+                    block = data_block(full, log_format=work.log_format, codec=work.output.codec.value, **head)
+                    file.writelines(block)
+            for part in deletes:
+                paths = pa.repeat(pa.scalar(slice_.partition), len(part.deleted))
+                old = work.merge.mode in HUDI_0X
+                file.writelines(delete_block(part.deleted, paths, part.ordering, hudi_0x=old, **head))
+        counts = Counts(writes=written, updates=written, deletes=sum(len(part.deleted) for part in deletes))
+        return self._done(FileKind.LOG, slice_.key, slice_, path, None, counts)
+
+    def base(
+        self,
+        key: GroupKey,
+        tables: Iterator[pa.Table],
+        counts: Callable[[int], Counts],
+        kept: FileSlice | None = None,
+        *,
+        until: float = math.inf,
+    ) -> StagedFile:
+        """A base file of rows that have their meta columns.
+
+        `counts`: the statistics, once the number of rows is known. `kept`: the slice that the file takes the place of.
+        `until`: bytes behind which no further table is taken; what is left stays in the iterator.
+        """
+        work = self._work
+        token = f"{self._slot}-{TOKEN_STAGE}-{random.randrange(10**9)}"
+        name = str(BaseFileName(file_id=key[1], token=token, instant=work.instant))
+        with self._staged(".parquet") as (path, file):
+            full = takewhile(lambda _: file.tell() < until, repeat(None))
+            rows = write_base_file(
+                file,
+                (batch for _, table in zip(full, tables, strict=False) for batch in table.to_batches()),
+                name=name,
+                schema=work.schema.arrow,
+                schema_text=work.schema.file_text,
+                key_column=RECORD_KEY,
+                output=work.output,
+            )
+        return self._done(FileKind.BASE, key, kept, path, name, counts(rows))
+
+    def with_meta_columns(self, rows: pa.Table, partition: str, file_name: str) -> pa.Table:
+        """Rows that begin with their record key, in the table's schema: Hudi's five meta columns first."""
+        count = rows.num_rows
+        numbers = pa.array(np.arange(self._numbered, self._numbered + count)).cast(pa.string())
+        self._numbered += count
+        instant = self._work.instant
+        meta = {
+            COMMIT_TIME: pa.repeat(pa.scalar(instant), count),
+            COMMIT_SEQNO: pc.binary_join_element_wise(f"{instant}_{self._slot}", numbers, "_"),
+            PARTITION_PATH: pa.repeat(pa.scalar(partition), count),
+            FILE_NAME: pa.repeat(pa.scalar(file_name), count),
+        }
+        schema = self._work.schema.arrow
+        columns = [meta[f.name] if f.name in meta else rows.column(f.name) for f in schema]
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    @contextmanager
+    def _staged(self, suffix: str) -> Iterator[tuple[str, IO[bytes]]]:
+        """A new file of a random name."""
+        path = f"{staged_folder(self._work.instant)}/{uuid.uuid4().hex}{suffix}"
+        with staged_output(self._work.table.storage, path) as file:
+            yield path, file
+
+    def _done(
+        self, kind: FileKind, key: GroupKey, slice_: FileSlice | None, path: str, name: str | None, counts: Counts
+    ) -> StagedFile:
+        storage, measure = self._work.table.storage, self._work.measure
+        entry = storage.find(path)
+        partition, file_id = key
+        log = LogFileName(file_id=file_id, instant=self._work.instant, version=1)
+        return StagedFile(
+            kind=kind,
+            partition=partition,
+            file_id=file_id,
+            base_instant=slice_.base_instant if slice_ else None,
+            base_file=str(slice_.base.name) if slice_ and slice_.base else None,
+            log_files=tuple(str(log.name) for log in slice_.logs) if slice_ else (),
+            staged=path,
+            name=name,
+            size=entry.size if entry else 0,
+            ranges=measure.file(storage, path, name or str(log)) if measure is not None else None,
+            **asdict(counts),
+        )

@@ -1,0 +1,92 @@
+"""What the tasks of one write have to know. Picklable; nothing in it changes while they run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from phantombase.timeline.arrow.columns import flat
+from phantombase.timeline.avro.schema import META_COLUMNS, RECORD_KEY
+from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.log.delete_block import Deletes
+from phantombase.timeline.log.encode import LogFormat
+from phantombase.timeline.merge.log_fold import LogFold
+from phantombase.timeline.merge.rule import Keyed, MergeRule
+from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.metadata_table.column_stats.measure import Measure
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.table.table import Table, TableSchema
+from phantombase.timeline.view.view import FileGroup, GroupKey, ViewFacts, is_replaced
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteWork:
+    """One write at `instant`, on the table as it was when the write began.
+
+    `clustering`: file groups of pending clusterings, which nobody may write to. `combine`: of several rows of a key
+    one is kept, by the merge rule. `deletes`: the rows are keys to delete. `file_bytes`: where a new base file ends
+    and the next one begins. `measure`: see `Measure`, None where the metadata table has no statistics.
+    """
+
+    table: Table
+    timeline: Timeline
+    facts: ViewFacts
+    clustering: frozenset[GroupKey]
+    instant: str
+    schema: TableSchema
+    rules: SliceRules
+    output: OutputOptions
+    log_format: LogFormat
+    combine: bool
+    deletes: bool
+    file_bytes: int
+    measure: Measure | None = None
+
+    @property
+    def merge(self) -> MergeRule:
+        """How the table merges."""
+        return self.rules.merge
+
+    @property
+    def data_schema(self) -> pa.Schema:
+        """The table's own columns, without Hudi's."""
+        return pa.schema([f for f in self.schema.arrow if f.name not in META_COLUMNS])
+
+    @property
+    def row_schema(self) -> pa.Schema:
+        """What travels to whoever writes files: the record key, and the table's own columns unless keys are deleted."""
+        key = self.schema.arrow.field(RECORD_KEY)
+        return pa.schema([key] if self.deletes else [key, *self.data_schema])
+
+    def groups(self, partition: str) -> list[FileGroup]:
+        """The partition's file groups that hold data and were not replaced."""
+        found = self.table.views.partition_groups(partition, self.timeline, self.facts)
+        return [g for g in found if g.slices and not is_replaced(g, self.facts)]
+
+    def refuse_clustered(self, group: FileGroup) -> None:
+        """ConflictError while a clustering of the group pends: Hudi rejects updates to it as well."""
+        if group.key in self.clustering:
+            raise ConflictError(
+                "a pending clustering holds a file group this write would change",
+                path="/".join(group.key),
+                instant=self.instant,
+                todo="Let the clustering finish, or cancel it, then write again.",
+            )
+
+    def fold(self) -> LogFold:
+        """Collects rows of which one a key is kept."""
+        return LogFold(self.merge, self.row_schema)
+
+    def add(self, fold: LogFold, rows: pa.Table) -> None:
+        """Rows of the batch, in its order."""
+        keys = flat(rows.column(RECORD_KEY))
+        if self.deletes:
+            fold.add_deletes(Deletes(keys=keys, ordering=(), natural=pa.repeat(True, len(keys))))
+        else:
+            fold.add_rows(self.keyed(rows))
+
+    def keyed(self, rows: pa.Table) -> Keyed:
+        """Rows with what merging needs of them."""
+        return Keyed.of(rows, flat(rows.column(RECORD_KEY)), self.rules.ordering_fields, rows.column_names)

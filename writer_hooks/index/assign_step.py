@@ -1,0 +1,147 @@
+"""The key index, second half: rows meet their hits, new keys find a file, and files are written.
+
+meet     per slot: one row a key, with the file that holds it, or none
+assign   rows of new keys go to small base files, or to new ones (`insert_plan`)
+write    rows of known keys become a log file; new keys a base file; both together a small base file written anew
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from phantombase.timeline.arrow.columns import flat
+from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.merge.log_fold import entries_of_rows, settle
+from phantombase.timeline.view.view import FileGroup, GroupKey
+
+from ..engine.row_blobs import Piece, by_target, pack, split
+from ..files.stager import StagedFile, Stager
+from ..files.target_files import done_piece, log_of, new_base, with_rows_behind, written_anew
+from ..files.task_context import WriteWork
+from .insert_plan import Spread
+from .lookup_step import FILE_ID, HITS
+
+NEW = ""
+"""The target of rows whose key no base file holds."""
+
+
+@dataclass(frozen=True)
+class MeetStep:
+    """Hits and rows of a slot to rows by file id; those of new keys go to `NEW`."""
+
+    work: WriteWork
+
+    def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        """See `engine.Step`. Pieces that are hits come first."""
+        for (partition, _), group in by_target(pieces):
+            hits: list[pa.Table] = []
+            parts: list[pa.Table] = []
+            for piece in group:
+                (hits if piece.source == HITS else parts).append(piece.table())
+            rows = combined(self.work, parts)
+            for target, part in _by_file(rows, hits):
+                part = part if target != NEW else self._living(part)
+                if part.num_rows:
+                    yield Piece(
+                        partition=partition,
+                        target=target,
+                        source=slot,
+                        number=0,
+                        rows=part.num_rows,
+                        payload=pack(part),
+                    )
+
+    def _living(self, rows: pa.Table) -> pa.Table:
+        """Of new keys: nothing is there that could be deleted. But a marked row may beat another one of its batch."""
+        if self.work.deletes:
+            return rows.slice(0, 0)
+        if not self.work.combine:
+            return rows
+        deleted = self.work.keyed(rows).deleted
+        return rows if deleted is None else rows.filter(pa.array(~deleted))
+
+
+def combined(work: WriteWork, parts: Sequence[pa.Table]) -> pa.Table:
+    """One row a key by the table's merge rule, rows marked deleted included; all of them when the write says so."""
+    rows = pa.concat_tables([work.row_schema.empty_table(), *parts])
+    if not work.combine:
+        return rows
+    if work.deletes:
+        return pa.table({RECORD_KEY: rows.column(RECORD_KEY).unique()})
+    settled = settle(work.merge, [entries_of_rows(work.merge, work.keyed(rows))])
+    return rows.take(pa.array(settled.best))
+
+
+def _by_file(rows: pa.Table, hits: Sequence[pa.Table]) -> Iterator[tuple[str, pa.Table]]:
+    """Rows by the id of the file that holds their key, `NEW` for none; a key that lies in two files goes to both."""
+    if not any(h.num_rows for h in hits):
+        yield NEW, rows
+        return
+    known = pa.concat_tables(hits)
+    keys = pa.table({RECORD_KEY: rows.column(RECORD_KEY), "row": np.arange(rows.num_rows)})
+    found = keys.join(known, RECORD_KEY, join_type="inner").sort_by("row")
+    files = pc.dictionary_encode(flat(found.column(FILE_ID)))
+    for code, part in split(rows.take(found.column("row")), np.asarray(files.indices).astype(np.int64)):
+        yield files.dictionary[code].as_py(), part
+    new = np.ones(rows.num_rows, np.bool_)
+    new[np.asarray(found.column("row"))] = False
+    yield NEW, rows.filter(pa.array(new))
+
+
+@dataclass(frozen=True)
+class AssignStep:
+    """Rows of new keys, or `every` row, to the files of their partition's spread; the rest goes on as it is."""
+
+    spreads: Mapping[str, Spread]
+    every: bool
+
+    def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        """See `engine.Step`."""
+        for piece in pieces:
+            if piece.target != NEW and not self.every:
+                yield piece
+                continue
+            rows, spread = piece.table(), self.spreads[piece.partition]
+            for code, part in split(rows, spread.pick(flat(rows.column(RECORD_KEY)))):
+                yield replace(piece, target=spread.file_ids[code], rows=part.num_rows, payload=pack(part))
+
+
+@dataclass(frozen=True)
+class KeyStep:
+    """Rows by file id to staged files.
+
+    `rewritten`: small base files that take new keys; `appends`: without a look at the rows they have.
+    """
+
+    work: WriteWork
+    rewritten: frozenset[GroupKey]
+    appends: bool
+
+    def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        """See `engine.Step`."""
+        stager = Stager(self.work, slot)
+        partition, groups = None, dict[str, FileGroup]()
+        for (path, file_id), group in by_target(pieces):
+            if path != partition:
+                partition, groups = path, {g.file_id: g for g in self.work.groups(path)}
+            done = self._file(stager, (path, file_id), groups.get(file_id), group)
+            if done is not None:
+                yield done_piece(done)
+
+    def _file(
+        self, stager: Stager, key: GroupKey, group: FileGroup | None, pieces: Iterator[Piece]
+    ) -> StagedFile | None:
+        uncombined = replace(self.work, combine=False)  # what comes here is combined already, where it has to be
+        if group is None:
+            return new_base(stager, key, uncombined, pieces)
+        self.work.refuse_clustered(group)
+        if key in self.rewritten:
+            if self.appends:
+                return with_rows_behind(stager, uncombined, group.slices[-1], pieces)
+            return written_anew(stager, self.work, group.slices[-1], pieces)
+        return log_of(stager, group.slices[-1], self.work, pieces)

@@ -1,0 +1,92 @@
+"""The last step of a write with the bucket index: each bucket's rows become a log file, or its first base file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import pyarrow as pa
+
+from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.parquet.read import open_parquet, parquet_batches, readable
+from phantombase.timeline.view.view import FileGroup, latest_base
+
+from ..engine.row_blobs import Piece, by_target
+from ..files.stager import StagedFile, Stager
+from ..files.target_files import done_piece, log_of, new_base
+from ..files.task_context import WriteWork
+from .bucket import bucket_file_id, bucket_of_file_id
+from .prepare_step import ToBucket
+
+_FILES_ASKED = 3
+_KEYS_ASKED = 1000
+
+
+@dataclass(frozen=True)
+class BucketStep:
+    """Takes pieces whose target is a bucket number; gives pieces whose payload is a staged file's record.
+
+    `route`: how rows came to their targets.
+    """
+
+    work: WriteWork
+    route: ToBucket
+
+    def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        stager = Stager(self.work, slot)
+        partition, groups, asked = None, dict[int, FileGroup](), False
+        for (path, target), group in by_target(pieces):
+            if path != partition:
+                partition, groups, asked = path, self._groups(path), False
+            if int(target) not in groups and not asked:
+                self._check_keys(groups)
+                asked = True
+            done = self._bucket(stager, path, int(target), groups.get(int(target)), group)
+            if done is not None:
+                yield done_piece(done)
+
+    def _groups(self, partition: str) -> dict[int, FileGroup]:
+        """The partition's file groups by bucket."""
+        found: dict[int, FileGroup] = {}
+        for group in self.work.groups(partition):
+            bucket = bucket_of_file_id(group.file_id)
+            if bucket is None or bucket >= self.route.targets or bucket in found:
+                raise UsageError(
+                    "not a table with this bucket index",
+                    path=f"{partition}/{group.file_id}",
+                    expected=f"file ids that begin with 8 digits below {self.route.targets}, one a bucket",
+                    found=group.file_id,
+                    todo="Give the number of buckets the table was written with, or none for a key index.",
+                )
+            found[bucket] = group
+        return found
+
+    def _check_keys(self, groups: Mapping[int, FileGroup]) -> None:
+        """UsageError before a bucket is opened beside others whose keys would not be looked for where they lie."""
+        bases = ((bucket, base) for bucket, group in groups.items() if (base := latest_base(group)) is not None)
+        for bucket, base in islice(bases, _FILES_ASKED):
+            with self.work.table.storage.open_input(base.path) as source, readable("base file", base.path):
+                for batch in islice(parquet_batches(source, open_parquet(source), [RECORD_KEY], _KEYS_ASKED), 1):
+                    keys = batch.column(0).cast(pa.string())
+                    wrong = np.flatnonzero(self.route(keys, 0) != bucket)
+                    if len(wrong):
+                        raise UsageError(
+                            "this is not the table's bucket index: rows would double",
+                            path=base.path,
+                            expected=f"keys of bucket {bucket} of {self.route.targets}",
+                            found=repr(keys[int(wrong[0])].as_py()),
+                            todo="Give the number of buckets, and the fields, the table was written with.",
+                        )
+
+    def _bucket(
+        self, stager: Stager, partition: str, bucket: int, group: FileGroup | None, pieces: Iterator[Piece]
+    ) -> StagedFile | None:
+        work = self.work
+        if group is not None:
+            work.refuse_clustered(group)
+            return log_of(stager, group.slices[-1], work, pieces)
+        file_id = bucket_file_id(work.instant, partition, bucket)
+        return new_base(stager, (partition, file_id), work, pieces)

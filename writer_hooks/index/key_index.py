@@ -1,0 +1,121 @@
+"""A write with the key index, as the driver sees it: what runs where, and which file takes what."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.view.view import FileGroup, latest_base
+
+from ..engine.engine import Pieces, RowCounts
+from ..files.task_context import WriteWork
+from ..options import WriteOptions
+from .assign_step import NEW, AssignStep, KeyStep, MeetStep
+from .bucket import looks_like_bucket
+from .insert_plan import ROW_BYTES, plan_inserts
+from .lookup_step import KeysToBins, LookupStep, bins_of, looked_into
+from .prepare_step import ToSlot
+
+_LISTING_THREADS = 8
+_COMMITS_LOOKED_AT = 10
+
+
+@dataclass(frozen=True)
+class KeyIndex:
+    """Updates and deletes go to the file that holds their key, inserts to small or new base files."""
+
+    work: WriteWork
+    options: WriteOptions
+    slots: int
+
+    def upsert(self, rows: Pieces, counts: RowCounts) -> list[bytes]:
+        """Stages an upsert or a delete; `rows` lie by slots of `ToSlot(slots)`, `counts` is their summary."""
+        groups = self._groups(counts)
+        hits = self._lookup(rows, groups)
+        with (rows.union(hits) if hits is not None else rows).regroup(MeetStep(self.work)).kept() as found:
+            return self._write(found, groups, found.row_counts())
+
+    def insert(self, rows: Pieces, counts: RowCounts) -> list[bytes]:
+        """Stages rows whose keys are not looked for; `rows` as for `upsert` where the write combines."""
+        if not self.work.combine:
+            return self._append(rows, counts)
+        with rows.regroup(MeetStep(self.work)).kept() as combined:
+            return self._append(combined, combined.row_counts())
+
+    def _append(self, rows: Pieces, counts: RowCounts) -> list[bytes]:
+        new: defaultdict[tuple[str, str], int] = defaultdict(int)
+        for (partition, _), count in counts.items():
+            new[partition, NEW] += count
+        return self._write(rows, self._groups(new), new, appends=True)
+
+    def _groups(self, rows: Iterable[tuple[str, str]]) -> dict[str, list[FileGroup]]:
+        """File groups of the partitions that have rows; only those are listed."""
+        partitions = sorted({partition for partition, _ in rows})
+        with ThreadPoolExecutor(_LISTING_THREADS) as pool:
+            found = dict(zip(partitions, pool.map(self.work.groups, partitions), strict=True))
+        for partition, groups in found.items():
+            _refuse_buckets(partition, groups)
+        return found
+
+    def _lookup(self, rows: Pieces, groups: Mapping[str, list[FileGroup]]) -> Pieces | None:
+        """Which keys lie where; None where there is nothing to look at."""
+        for partition, of in groups.items():
+            _refuse_logs_only(partition, of)
+        found = {p: [slices for g in of if (slices := looked_into(g))] for p, of in groups.items()}
+        bins = {p: bins_of(of, self.slots) for p, of in found.items() if of}
+        if not bins:
+            return None
+        step = LookupStep(self.work.table.storage, bins, ToSlot(self.slots), self.work.rules)
+        return rows.map(KeysToBins({p: len(of) for p, of in bins.items()})).regroup(step)
+
+    def _write(
+        self, rows: Pieces, groups: Mapping[str, list[FileGroup]], counts: RowCounts, *, appends: bool = False
+    ) -> list[bytes]:
+        """`appends`: all rows go where the plan says, whatever their targets, and change no other row."""
+        plan = plan_inserts(
+            {partition: count for (partition, target), count in counts.items() if target == NEW and count},
+            groups,
+            self.work.clustering,
+            small_file_bytes=self.options.small_file_bytes,
+            file_bytes=self.options.file_bytes,
+            row_bytes=row_bytes(self.work),
+        )
+        assigned = rows.map(AssignStep(plan.spreads, appends))
+        return assigned.regroup(KeyStep(self.work, plan.rewritten, appends)).collect()
+
+
+def row_bytes(work: WriteWork) -> float:
+    """Bytes of a row in a base file, by the newest commits that wrote some, as Hudi estimates it."""
+    for requested in sorted(work.timeline.completed_writes, reverse=True)[:_COMMITS_LOOKED_AT]:
+        metadata = work.table.commit_metadata(work.timeline.completed_writes[requested])
+        stats = [s for of in metadata.partition_to_write_stats.values() for s in of]
+        bases = [s for s in stats if s.path and s.path.endswith(".parquet") and s.num_writes]
+        if bases:
+            return max(1.0, sum(s.file_size_in_bytes for s in bases) / sum(s.num_writes for s in bases))
+    return ROW_BYTES
+
+
+def _refuse_logs_only(partition: str, groups: list[FileGroup]) -> None:
+    """UnsupportedError where an index has put new keys into logs, which are not looked at: they would double."""
+    for group in groups:
+        if latest_base(group) is None and any(s.logs for s in group.slices):
+            raise UnsupportedError(
+                "this table is written with an index that puts new keys into log files",
+                path=f"{partition}/{group.file_id}",
+                expected="a base file in every file group, as with Hudi's SIMPLE and BLOOM index",
+                found="log files only",
+                todo="Let those who write it (Flink with its state index, say) write it, or go on with a copy.",
+            )
+
+
+def _refuse_buckets(partition: str, groups: list[FileGroup]) -> None:
+    """UsageError where file ids are those of a bucket index: files beside them would break it."""
+    if groups and all(looks_like_bucket(g.file_id) for g in groups):
+        raise UsageError(
+            "this table has a bucket index",
+            path=f"{partition}/{groups[0].file_id}",
+            todo="Give the number of buckets it was written with.",
+        )

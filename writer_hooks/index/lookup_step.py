@@ -1,0 +1,171 @@
+"""The key index, first half: which of a batch's keys lie in which base file?
+
+Keys go to bins of base files of their partition; a bin's task reads only what it must: a file whose key range or
+bloom filter says no to every key is skipped, of the others the key column is read. Logs hold no new keys under this
+index, ours as Hudi's, and are not looked at, but for one case: a pending compaction whose logs delete. Its base file
+will lack the deleted keys. Rows of such a key must not go to the log on top of it, where no later look-up would find
+them (Hudi's do, and its next upsert doubles the key): they count as new, unless Hudi has put the key there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from phantombase.timeline.arrow.key_lookup import KeyLookup
+from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.errors import MalformedError, PhantombaseError
+from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.parquet.bloom import BloomFilter
+from phantombase.timeline.parquet.read import open_parquet, parquet_batches, readable
+from phantombase.timeline.read.slice_log import may_delete
+from phantombase.timeline.read.slice_stream import SliceStream
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.view.view import BaseFile, FileGroup, FileSlice, latest_base, slice_before
+
+from ..engine.row_blobs import Piece, by_target, pack, split
+from .prepare_step import ToSlot
+
+HITS = -1
+"""The `source` of pieces that tell where keys lie: sorted before the rows of their target."""
+
+FILE_ID = "file_id"
+
+_BLOOM_KEYS_MAX = 10_000
+"""For more keys a filter costs more than reading the key column, and would hardly say no to all of them."""
+
+_LAST_ORDERED = "\ud7ff"
+"""Up to this character Java's order of strings, by UTF-16 units, and that of UTF-8 bytes agree; and so does what
+a writer took for the least and the greatest key, whichever of the two orders it used."""
+
+Slices = tuple[FileSlice, ...]
+"""What of one file group is looked into: see `looked_into`."""
+
+Bins = Mapping[str, Sequence[Sequence[Slices]]]
+"""Partition path to bins."""
+
+
+def looked_into(group: FileGroup) -> Slices:
+    """Where a group's keys lie: its base file; where a compaction pends, what it merges, then logs on top (pure)."""
+    plan = group.pending_compaction
+    if plan is not None:
+        before = slice_before(group, plan)
+        return (before, *(s for s in group.slices if s.base_instant >= plan)) if before is not None else ()
+    base = latest_base(group)
+    if base is None:
+        return ()
+    instant = base.name.instant
+    return (FileSlice(partition=group.partition, file_id=group.file_id, base_instant=instant, base=base, logs=()),)
+
+
+def bins_of(groups: Iterable[Slices], count: int) -> list[list[Slices]]:
+    """Groups in at most `count` bins of about the same size, the largest first (pure)."""
+    bins: list[list[Slices]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for size, slices in sorted(((_size(slices), slices) for slices in groups), key=lambda pair: -pair[0]):
+        least = sizes.index(min(sizes))
+        bins[least].append(slices)
+        sizes[least] += size
+    return [one for one in bins if one]
+
+
+def _size(slices: Slices) -> int:
+    return sum(s.base_bytes + s.log_bytes for s in slices)
+
+
+@dataclass(frozen=True)
+class KeysToBins:
+    """Rows to keys, one copy for each bin of their partition."""
+
+    bins: Mapping[str, int]
+
+    def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        """See `engine.Step`."""
+        for piece in pieces:
+            count = self.bins.get(piece.partition, 0)
+            if count:
+                payload = pack(piece.table().select([RECORD_KEY]))
+                for number in range(count):
+                    yield replace(piece, target=str(number), payload=payload)
+
+
+@dataclass(frozen=True)
+class LookupStep:
+    """Keys of a bin to hits: tables of keys with the id of the file they lie in, for the slot the keys' rows go to."""
+
+    storage: Storage
+    bins: Bins
+    route: ToSlot
+    rules: SliceRules
+
+    def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        """See `engine.Step`."""
+        for (partition, target), group in by_target(pieces):
+            keys = pc.unique(
+                pa.chunked_array([p.table().column(RECORD_KEY).combine_chunks() for p in group], pa.string())
+            )
+            lookup = KeyLookup(keys)
+            for number, slices in enumerate(self.bins[partition][int(target)]):
+                at = np.unique(np.concatenate([np.zeros(0, np.int64), *self._found(slices, keys, lookup)]))
+                found = keys.take(pa.array(at[at >= 0]))
+                hits = pa.table({RECORD_KEY: found, FILE_ID: pa.repeat(pa.scalar(slices[0].file_id), len(found))})
+                for code, part in split(hits, self.route(found, 0)):
+                    yield Piece(
+                        partition=partition,
+                        target=str(code),
+                        source=HITS,
+                        number=number,
+                        rows=0,
+                        payload=pack(part),
+                    )
+
+    def _found(self, slices: Slices, keys: pa.StringArray, lookup: KeyLookup) -> Iterator[npt.NDArray[np.int64]]:
+        """Positions of the keys that the slices hold, and -1 for keys that are not asked for."""
+        if any(may_delete(self.storage, log.path) for log in slices[0].logs):
+            for slice_ in slices:
+                for batch in SliceStream(self.storage, slice_, self.rules, (RECORD_KEY,)).batches():
+                    yield lookup.find(batch.column(0))
+        elif slices[0].base is not None:
+            yield from keys_in_base(self.storage, slices[0].base, keys, lookup, self.rules.batch_rows)
+
+
+def keys_in_base(
+    storage: Storage, file: BaseFile, keys: pa.StringArray, lookup: KeyLookup, batch_rows: int
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Positions of the keys that a base file holds, and -1 for others; nothing where its footer rules all of them out.
+
+    `lookup`: of the same `keys`. MalformedError: not a readable base file with keys.
+    """
+    with storage.open_input(file.path) as source, readable("base file", file.path):
+        parquet = open_parquet(source)
+        if not _may_hold(parquet.metadata, keys):
+            return
+        if RECORD_KEY not in parquet.schema_arrow.names:
+            raise MalformedError("base file without record keys", path=file.path, expected=RECORD_KEY)
+        for batch in parquet_batches(source, parquet, [RECORD_KEY], batch_rows):
+            yield lookup.find(batch.column(0))
+
+
+def _may_hold(footer: pq.FileMetaData, keys: pa.StringArray) -> bool:
+    """False: the footer proves that the file holds none of the keys."""
+    said = {k.decode(errors="replace"): v.decode(errors="replace") for k, v in (footer.metadata or {}).items()}
+    low, high = said.get("hoodie_min_record_key"), said.get("hoodie_max_record_key")
+    if low is not None and high is not None:
+        outside = pc.or_(pc.less(keys, low), pc.greater(keys, high))
+        ordered = pc.invert(pc.match_substring_regex(keys, rf"[^\x{{0}}-\x{{{ord(_LAST_ORDERED):X}}}]"))
+        keys = keys.filter(pc.invert(pc.and_(outside, ordered)))
+    text, type_code = said.get("org.apache.hudi.bloomfilter"), said.get("hoodie_bloom_filter_type_code")
+    if not len(keys):
+        return False
+    if text is None or type_code is None or len(keys) > _BLOOM_KEYS_MAX:
+        return True
+    try:
+        return bool(BloomFilter.parse(type_code, text).might_contain(keys).any())
+    except PhantombaseError:
+        return True  # a filter that cannot be asked says nothing

@@ -1,0 +1,152 @@
+"""Where a table's keys are to be unique over all partitions: which keys of a batch lie in another partition already?
+
+Every task gets all keys of the batch and some of the table's file slices, and reads of them what it must, as the key
+index does. A key found in a base file may be deleted by the logs on top of it: only then they are merged. Slices whose
+logs hold keys that no base file has are merged always.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from phantombase.timeline.arrow.key_lookup import KeyLookup
+from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.read.slice_log import may_delete
+from phantombase.timeline.read.slice_stream import SliceStream
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.view.view import FileSlice
+
+from ..engine.row_blobs import Piece, by_target, pack
+from .lookup_step import Slices, keys_in_base
+
+_PARTITION = b"partition"
+_FIRST_BIN = "0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misplaced:
+    """So many keys of a batch, such as `key`, that rows put into `partition` and that lie in `other`.
+
+    `in_batch`: they do not lie in the table; other rows of the batch put them into `other`.
+    """
+
+    count: int
+    key: str
+    partition: str
+    other: str
+    in_batch: bool
+
+
+@dataclass(frozen=True)
+class KeysToAllBins:
+    """Rows to keys, one copy for each bin; the partition of the rows travels beside them."""
+
+    bins: int
+
+    def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        """See `engine.Step`."""
+        for piece in pieces:
+            keys = piece.table().select([RECORD_KEY]).replace_schema_metadata({_PARTITION: piece.partition.encode()})
+            payload = pack(keys)
+            for number in range(self.bins):
+                yield replace(piece, partition="", target=str(number), rows=0, payload=payload)
+
+
+@dataclass(frozen=True)
+class MisplacedStep:
+    """Keys of a bin to pieces whose payload is a `Misplaced` in JSON.
+
+    `keys_in_logs`: the table's index puts new keys into logs. `once`: the batch may have a key in one partition only.
+    """
+
+    storage: Storage
+    bins: Sequence[Sequence[Slices]]
+    rules: SliceRules
+    keys_in_logs: bool
+    once: bool
+
+    def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        """See `engine.Step`."""
+        for (_, target), group in by_target(pieces):
+            asked = _Asked(group)
+            found = asked.twice() if self.once and target == _FIRST_BIN else None
+            if found is not None:
+                yield _piece(found)
+            for slices in self.bins[int(target)]:
+                for slice_ in slices:
+                    found = self._misplaced(slice_, asked)
+                    if found is not None:
+                        yield _piece(found)
+
+    def _misplaced(self, slice_: FileSlice, asked: _Asked) -> Misplaced | None:
+        if asked.partitions == [slice_.partition]:
+            return None  # the key index looks there
+        if slice_.base is None or (slice_.logs and self.keys_in_logs):
+            return asked.misplaced(slice_.partition, self._merged(slice_, asked))
+        base = keys_in_base(self.storage, slice_.base, asked.keys, asked.lookup, self.rules.batch_rows)
+        found = asked.misplaced(slice_.partition, base)
+        if found is None or not any(may_delete(self.storage, log.path) for log in slice_.logs):
+            return found
+        return asked.misplaced(slice_.partition, self._merged(slice_, asked))
+
+    def _merged(self, slice_: FileSlice, asked: _Asked) -> Iterator[npt.NDArray[np.int64]]:
+        for batch in SliceStream(self.storage, slice_, self.rules, (RECORD_KEY,)).batches():
+            yield asked.lookup.find(batch.column(0))
+
+
+class _Asked:
+    """The keys of a batch, and for which partitions the batch has them."""
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        tables = [piece.table() for piece in pieces]
+        names = [table.schema.metadata[_PARTITION].decode() for table in tables]
+        self.partitions = list(dict.fromkeys(names))
+        keys = pa.chunked_array([c for t in tables for c in t.column(RECORD_KEY).chunks], pa.string())
+        encoded = pc.dictionary_encode(keys.combine_chunks())
+        places = np.repeat([self.partitions.index(name) for name in names], [t.num_rows for t in tables])
+        pairs = np.unique(np.asarray(encoded.indices).astype(np.int64) * len(self.partitions) + places)
+        self._key, self._place = np.divmod(pairs, len(self.partitions))
+        self.keys = encoded.dictionary
+        self.lookup = KeyLookup(self.keys)
+
+    def misplaced(self, partition: str, positions: Iterable[npt.NDArray[np.int64]]) -> Misplaced | None:
+        """Of the keys at these positions, which a partition holds, those that rows put into another one."""
+        at = np.unique(np.concatenate([np.zeros(0, np.int64), *positions]))
+        at = at[at >= 0]
+        if not len(at):
+            return None
+        held = np.zeros(len(self.keys), np.bool_)
+        held[at] = True
+        own = self.partitions.index(partition) if partition in self.partitions else -1
+        moved = np.flatnonzero(held[self._key] & (self._place != own))
+        return self._first(moved, partition, in_batch=False)
+
+    def twice(self) -> Misplaced | None:
+        """Keys that the batch has in two partitions."""
+        again = 1 + np.flatnonzero(self._key[1:] == self._key[:-1])
+        other = self.partitions[int(self._place[again[0] - 1])] if len(again) else ""
+        return self._first(again, other, in_batch=True)
+
+    def _first(self, pairs: npt.NDArray[np.int64], other: str, *, in_batch: bool) -> Misplaced | None:
+        if not len(pairs):
+            return None
+        first = int(pairs[0])
+        return Misplaced(
+            count=len(pairs),
+            key=self.keys[int(self._key[first])].as_py(),
+            partition=self.partitions[int(self._place[first])],
+            other=other,
+            in_batch=in_batch,
+        )
+
+
+def _piece(found: Misplaced) -> Piece:
+    return Piece(partition="", target="", source=0, number=0, rows=0, payload=json.dumps(asdict(found)).encode())

@@ -1,0 +1,132 @@
+"""The first step of a write: rows of the input get their key and partition path, and go to their targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from phantombase.timeline.arrow.row_hash import row_hashes
+from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.errors import UsageError
+
+from ..engine.row_blobs import Piece, pack, split
+from ..keys.key_generator import KeyGenerator
+from ..schema.incoming import to_file_schema
+from .bucket import KeySplit, bucket_of
+
+
+class Route(Protocol):
+    """Where rows go: a number below `targets` for each. `source` is the number of the input's part."""
+
+    @property
+    def targets(self) -> int:
+        """How many targets a partition path has."""
+        ...
+
+    def __call__(self, keys: pa.StringArray, source: int) -> npt.NDArray[np.int64]:
+        """The target of each key."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToBucket:
+    """By Hudi's bucket index."""
+
+    targets: int
+    index_fields: tuple[str, ...]
+    split: KeySplit
+
+    def __call__(self, keys: pa.StringArray, source: int) -> npt.NDArray[np.int64]:
+        """See `Route`."""
+        return bucket_of(keys, self.index_fields, self.targets, self.split).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class ToSlot:
+    """By a hash of the key that is the same on every machine: rows of one key meet."""
+
+    targets: int
+
+    def __call__(self, keys: pa.StringArray, source: int) -> npt.NDArray[np.int64]:
+        """See `Route`."""
+        return (row_hashes([keys], len(keys)) % np.uint64(self.targets)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class BySource:
+    """As the rows come."""
+
+    targets: int
+
+    def __call__(self, keys: pa.StringArray, source: int) -> npt.NDArray[np.int64]:
+        """See `Route`."""
+        return np.full(len(keys), source % self.targets, np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareRows:
+    """Batches of the input to pieces. Picklable.
+
+    `data_schema`: the table's columns that are taken from the input, in its types; `ordering_fields` must not be null.
+    `batch_bytes`: input gathered before it is split, so that pieces are large.
+    """
+
+    keys: KeyGenerator
+    data_schema: pa.Schema
+    ordering_fields: tuple[str, ...]
+    route: Route
+    key_only: bool
+    batch_bytes: int
+
+    def __call__(self, source: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
+        """UsageError: a row without key or ordering value, or a value that does not fit its column."""
+        for number, table in enumerate(_gathered(batches, self.batch_bytes)):
+            names = [n for n in table.column_names if n in self.data_schema.names] if self.key_only else None
+            rows = to_file_schema(table if names is None else table.select(names), self.data_schema)
+            self._check_ordering(rows)
+            keys = self.keys.keys(rows)
+            paths = pc.dictionary_encode(self.keys.partition_paths(rows))
+            codes = np.asarray(paths.indices).astype(np.int64) * self.route.targets + self.route(keys, source)
+            partitions = paths.dictionary.to_pylist()
+            keyed = pa.table({RECORD_KEY: keys}) if self.key_only else rows.add_column(0, RECORD_KEY, keys)
+            for code, part in split(keyed, codes):
+                path, target = divmod(code, self.route.targets)
+                yield Piece(
+                    partition=partitions[path],
+                    target=str(target),
+                    source=source,
+                    number=number,
+                    rows=part.num_rows,
+                    payload=pack(part),
+                )
+
+    def _check_ordering(self, rows: pa.Table) -> None:
+        for name in () if self.key_only else self.ordering_fields:
+            nulls = rows.column(name).null_count
+            if nulls:
+                raise UsageError(
+                    "rows without an ordering value",
+                    expected=f"no null in {name}",
+                    found=f"{nulls} of {rows.num_rows} rows",
+                    todo="Fill it, or leave the rows out: Hudi 0.15 rejects them as well.",
+                )
+
+
+def _gathered(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+            held_bytes += batch.nbytes
+        if held_bytes >= size:
+            yield pa.Table.from_batches(held)
+            held, held_bytes = [], 0
+    if held:
+        yield pa.Table.from_batches(held)

@@ -1,0 +1,4 @@
+"""Record keys and partition paths of new rows, as Hudi's key generators make them.
+
+May import: all of timeline.
+"""

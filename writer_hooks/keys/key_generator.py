@@ -1,0 +1,252 @@
+"""Record keys and partition paths of new rows, as Hudi's key generators make them (pure, vectorised).
+
+    SIMPLE, TIMESTAMP, one field    the value as text
+    COMPLEX, one field              the value, or f1:v1: see `key_encoding`
+    two and more fields             f1:v1,f2:v2; null -> f:__null__, empty -> f:__empty__
+
+A partition path joins the partition fields' values with `/`; a null or empty value is
+`__HIVE_DEFAULT_PARTITION__`. Rows come in the table's own types (`table_schema.to_file_schema`).
+
+Timestamps are numbers here as in Hudi's upserts and inserts. Its bulk inserts through Spark rows print them as
+`2024-01-02 03:04:05.123`, in 0.15 and 1.2 alike, and so does every write with
+`hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled`, which no table stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from phantombase.timeline.arrow.columns import flat
+from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.format.record_key import has_text, labelled_keys, value_text
+from phantombase.timeline.format.table_config import TableConfig
+
+from .partition_times import PartitionTimes
+
+DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+"""The folder of rows whose partition value is null or empty."""
+
+_SUPPORTED = ("SIMPLE", "COMPLEX", "NON_PARTITION", "TIMESTAMP", "CUSTOM")
+_SLASHED_DATES = "hoodie.datasource.write.slash.separated.date.partitioning"
+_USE_HUDI = "Write this table with Hudi."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionField:
+    """One level of the partition path; `times` where the value is a moment that is formatted."""
+
+    name: str
+    times: PartitionTimes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyGenerator:
+    """How one table makes record keys and partition paths. Picklable: Spark tasks get a copy."""
+
+    key_fields: tuple[str, ...]
+    labelled: bool
+    partition_fields: tuple[PartitionField, ...]
+    hive_style: bool
+    url_encode: bool
+
+    @staticmethod
+    def of(
+        config: TableConfig, *, one_field_prefixed: bool | None = None, writer: Mapping[str, str] | None = None
+    ) -> KeyGenerator:
+        """The generator of a table.
+
+        `one_field_prefixed`: whether the key of a one-field COMPLEX table is `f:v`: see `key_encoding`; other tables
+        need none. `writer`: options under Hudi's names that the table may not store, see `PartitionTimes.of`.
+        UnsupportedError: another generator, keys that Hudi makes up, options of a generator that are not known.
+        UsageError: what is needed is not given, or contradicts the table.
+        """
+        keys = config.record_key_fields
+        if not keys:
+            raise _refusal("keys that Hudi makes up", "hoodie.table.recordkey.fields=...", "none")
+        if config.properties.get(_SLASHED_DATES, "false").lower() != "false":
+            raise _refusal("this partition path", f"{_SLASHED_DATES}=false", "true")
+        kind = generator_kind(config)
+        if kind not in _SUPPORTED:
+            raise _refusal("this key generator", ", ".join(_SUPPORTED), kind)
+        if kind in ("SIMPLE", "TIMESTAMP") and (len(keys), len(config.partition_fields)) != (1, 1):
+            found = f"key {','.join(keys)}, partition {','.join(config.partition_fields) or 'none'}"
+            raise _refusal(f"{kind} keys of such fields", "one key field and one partition field", found)
+        labelled = len(keys) > 1
+        if has_one_field_complex_key(config):
+            if one_field_prefixed is None:
+                raise UsageError(
+                    "a COMPLEX key of one field has two encodings",
+                    expected=f"{keys[0]}:value or value",
+                    todo="Say which one the table's rows have.",
+                )
+            labelled = one_field_prefixed
+        return KeyGenerator(
+            key_fields=keys,
+            labelled=labelled,
+            partition_fields=_partition_fields(config, kind, writer or {}),
+            hive_style=config.hive_style,
+            url_encode=config.url_encode,
+        )
+
+    def keys(self, rows: pa.Table) -> pa.StringArray:
+        """The record key of each row.
+
+        UsageError: a key column is missing or of a type without an exact text form; rows whose key is null or
+        empty (with several key fields: all of them), with the columns and the number of rows.
+        """
+        parts = [_text(field_values(rows, name), name, "record key") for name in self.key_fields]
+        empty = [pc.equal(pc.fill_null(part, ""), "") for part in parts]
+        without = empty[0]
+        for other in empty[1:]:
+            without = pc.and_(without, other)
+        count = pc.sum(without).as_py() or 0
+        if count:
+            raise UsageError(
+                "rows without a record key",
+                expected="a value that is neither null nor empty",
+                found=f"{count} of {rows.num_rows} rows: {', '.join(self.key_fields)}",
+            )
+        return labelled_keys(self.key_fields, parts) if self.labelled else parts[0]
+
+    def partition_paths(self, rows: pa.Table) -> pa.StringArray:
+        """The partition path of each row, relative to the table; "" in a table without partitions.
+
+        UsageError: a partition column is missing or of a type without an exact text form; a value that cannot be
+        formatted, or whose path would lie outside the table or among its metadata.
+        """
+        if not self.partition_fields:
+            return pa.repeat(pa.scalar("", pa.string()), rows.num_rows)
+        levels = [self._level(rows, field) for field in self.partition_fields]
+        paths = levels[0] if len(levels) == 1 else pc.binary_join_element_wise(*levels, "/")
+        _check_paths(pc.unique(paths), ", ".join(field.name for field in self.partition_fields))
+        return paths
+
+    def _level(self, rows: pa.Table, field: PartitionField) -> pa.StringArray:
+        values = field_values(rows, field.name)
+        _check_type(values.type, field.name, "partition")
+        # Many rows share a value: each is formatted and escaped once.
+        distinct = pc.dictionary_encode(values, null_encoding="encode")
+        return self._folders(distinct.dictionary, field).take(distinct.indices)
+
+    def _folders(self, values: pa.Array, field: PartitionField) -> pa.StringArray:
+        if field.times is not None:
+            text = field.times.format(values, field.name)
+        else:
+            text = pc.fill_null(_text(values, field.name, "partition"), "")
+            text = pc.if_else(pc.equal(text, ""), DEFAULT_PARTITION, text)
+        if self.url_encode:
+            text = escaped(text)
+        return pc.binary_join_element_wise(f"{field.name}=", text, "") if self.hive_style else text
+
+
+def generator_kind(config: TableConfig) -> str:
+    """SIMPLE, COMPLEX, ...: what the table says, else what Hudi infers from the number of its fields."""
+    return config.key_generator or inferred_kind(config.record_key_fields, config.partition_fields)
+
+
+def inferred_kind(key_fields: tuple[str, ...], partition_fields: tuple[str, ...]) -> str:
+    """The key generator that Hudi takes where none is said."""
+    if not partition_fields:
+        return "NON_PARTITION"
+    if any(":" in field for field in partition_fields):
+        return "CUSTOM"
+    return "SIMPLE" if len(key_fields) == len(partition_fields) == 1 else "COMPLEX"
+
+
+def has_one_field_complex_key(config: TableConfig) -> bool:
+    """Whether the text of the table's keys has to be found out: see `key_encoding`."""
+    return generator_kind(config) == "COMPLEX" and len(config.record_key_fields) == 1
+
+
+def field_values(rows: pa.Table, name: str) -> pa.Array:
+    """A column, or with dots a field inside records, null where a record is; UsageError when it is not there."""
+    first, *inner = [name] if name in rows.column_names else name.split(".")
+    if first not in rows.column_names:
+        raise _missing(rows, name)
+    values = flat(rows.column(first))
+    for part in inner:
+        if not pa.types.is_struct(values.type) or values.type.get_field_index(part) < 0:
+            raise _missing(rows, name)
+        values = pc.struct_field(values, part)
+    return values
+
+
+def _missing(rows: pa.Table, name: str) -> UsageError:
+    return UsageError(
+        "the rows lack a key or partition column", expected=name, found=", ".join(rows.column_names) or "no columns"
+    )
+
+
+_ESCAPED = tuple(c for c in map(chr, range(128)) if c < " " or c in "\"#%'*/:=?\\{[]^\x7f")
+_ESCAPED_CLASS = "[" + "".join(rf"\x{ord(c):02x}" for c in _ESCAPED) + "]"
+
+
+def escaped(values: pa.StringArray) -> pa.StringArray:
+    """Partition values as Hive escapes them: %XX for the characters that would mean something in a path."""
+    if not pc.any(pc.match_substring_regex(values, _ESCAPED_CLASS)).as_py():
+        return values
+    for character in ("%", *(c for c in _ESCAPED if c != "%")):
+        values = pc.replace_substring(values, character, f"%{ord(character):02X}")
+    return values
+
+
+def _check_type(kind: pa.DataType, name: str, use: str) -> None:
+    if not has_text(kind):
+        raise UsageError(
+            f"a column of this type cannot be a {use}",
+            expected="text, integer, boolean, date, timestamp or decimal",
+            found=f"{name}: {kind}",
+            todo="Others have no text form that every writer agrees on: cast the column.",
+        )
+
+
+def _text(values: pa.Array, name: str, use: str) -> pa.StringArray:
+    _check_type(values.type, name, use)
+    if pa.types.is_date32(values.type):
+        ends = pc.min_max(values.cast(pa.int32())).as_py()
+        if ends["min"] is not None and not (ends["min"] >= _FIRST_DAY and ends["max"] <= _LAST_DAY):
+            raise UsageError(f"dates outside the years 0000 to 9999 cannot be a {use}", found=name)
+    return value_text(values, name)
+
+
+_FIRST_DAY, _LAST_DAY = -719_528, 2_932_896
+"""0000-01-01 and 9999-12-31 in days since 1970: Java prints years outside with a sign."""
+
+# A part that is empty, "." or ".."; the metadata folder; a scheme in front, as Hadoop reads it; characters no path has.
+_NO_PATH = r"(^|/)\.{0,2}(/|$)|^\.hoodie(/|$)|^[^/]*:|[\x00\n\r]"
+
+
+def _check_paths(paths: pa.StringArray, names: str) -> None:
+    wrong = pc.match_substring_regex(paths, _NO_PATH)
+    if pc.any(wrong).as_py():
+        raise UsageError(
+            "partition values that are no path inside the table",
+            expected=f"{names}: no empty, '.' or '..' part, not .hoodie, no ':' in the first part, no line ends",
+            found=f"{pc.sum(wrong)} of {len(paths)} paths, like {paths.filter(wrong)[0].as_py()!r}",
+            todo="Change the values, or create the table with URL encoding of partition values.",
+        )
+
+
+def _partition_fields(config: TableConfig, kind: str, writer: Mapping[str, str]) -> tuple[PartitionField, ...]:
+    if kind == "NON_PARTITION":
+        return ()
+    if kind != "CUSTOM":
+        times = PartitionTimes.of(config.properties, writer) if kind == "TIMESTAMP" else None
+        return tuple(PartitionField(name=name, times=times) for name in config.partition_fields)
+    said = [f.strip() for f in config.properties.get("hoodie.table.partition.fields", "").split(",") if f.strip()]
+    fields = []
+    for field in said:
+        name, _, type_ = field.partition(":")
+        if type_.upper() not in ("SIMPLE", "TIMESTAMP"):
+            raise _refusal("CUSTOM keys whose partition types the table does not say", "field:SIMPLE", field)
+        times = PartitionTimes.of(config.properties, writer) if type_.upper() == "TIMESTAMP" else None
+        fields.append(PartitionField(name=name, times=times))
+    return tuple(fields)
+
+
+def _refusal(what: str, expected: str, found: str) -> UnsupportedError:
+    return UnsupportedError(f"{what} not supported for writing", expected=expected, found=found, todo=_USE_HUDI)

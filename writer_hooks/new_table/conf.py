@@ -1,0 +1,107 @@
+"""Hudi's own write configuration as the description of a table (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.format.table_config import MergeMode
+from phantombase.timeline.format.table_support import KEY_GENERATOR_CLASSES
+
+from ..keys.partition_times import PREFIX
+
+_OLD_PREFIXES = ("hoodie.deltastreamer.keygen.timebased.", "hoodie.streamer.keygen.timebased.")
+
+
+def _fields(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _flag(text: str) -> bool:
+    return {"true": True, "false": False}[text.strip().lower()]
+
+
+def _generator_class(text: str) -> str:
+    return KEY_GENERATOR_CLASSES[text.strip().replace("Avro", "")]
+
+
+def _generator_type(text: str) -> str:
+    return text.strip().upper().removesuffix("_AVRO")
+
+
+def _mode(text: str) -> MergeMode:
+    return {m.value: m for m in (MergeMode.EVENT_TIME, MergeMode.COMMIT_TIME)}[text.strip().upper()]
+
+
+def _payload(text: str) -> MergeMode:
+    by_payload = {
+        "DefaultHoodieRecordPayload": MergeMode.EVENT_TIME,
+        "OverwriteWithLatestAvroPayload": MergeMode.COMMIT_TIME,
+    }
+    return by_payload[text.strip().removeprefix("org.apache.hudi.common.model.")]
+
+
+def _zone(text: str) -> bool:
+    return {"UTC": True, "LOCAL": False}[text.strip().upper()]
+
+
+_KNOWN: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "hoodie.table.name": ("name", str),
+    "hoodie.datasource.write.table.name": ("name", str),
+    "hoodie.database.name": ("database", str),
+    "hoodie.write.table.version": ("version", int),
+    "hoodie.datasource.write.recordkey.field": ("key_fields", _fields),
+    "hoodie.datasource.write.partitionpath.field": ("partition_fields", _fields),
+    "hoodie.datasource.write.precombine.field": ("ordering_fields", _fields),
+    "hoodie.table.ordering.fields": ("ordering_fields", _fields),
+    "hoodie.datasource.write.keygenerator.class": ("key_generator", _generator_class),
+    "hoodie.datasource.write.keygenerator.type": ("key_generator", _generator_type),
+    "hoodie.datasource.write.hive_style_partitioning": ("hive_style", _flag),
+    "hoodie.datasource.write.partitionpath.urlencode": ("url_encode", _flag),
+    "hoodie.write.record.merge.mode": ("merge_mode", _mode),
+    "hoodie.record.merge.mode": ("merge_mode", _mode),
+    "hoodie.datasource.write.payload.class": ("merge_mode", _payload),
+    "hoodie.table.timeline.timezone": ("utc_timezone", _zone),
+}
+_ONLY = {
+    "hoodie.datasource.write.table.type": "MERGE_ON_READ",
+    "hoodie.datasource.write.drop.partition.columns": "false",
+    "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled": "false",
+    "hoodie.datasource.write.slash.separated.date.partitioning": "false",
+    "hoodie.populate.meta.fields": "true",
+    "hoodie.table.cdc.enabled": "false",
+}
+"""Understood, and supported with one value only."""
+
+
+def parse_table_conf(conf: Mapping[str, str]) -> dict[str, Any]:
+    """Hudi's names and values as fields of `NewTable`.
+
+    UsageError: a name without a meaning here, a value that is none, two names for one thing that contradict each
+    other. UnsupportedError: a value that Hudi has and this code has not.
+    """
+    found: dict[str, Any] = {}
+    times: dict[str, str] = {}
+    for name, value in conf.items():
+        if name in _ONLY:
+            if value.strip().upper() != _ONLY[name].upper():
+                raise UnsupportedError(f"this {name} not supported for writing", expected=_ONLY[name], found=value)
+            continue
+        prefix = next((p for p in (PREFIX, *_OLD_PREFIXES) if name.startswith(p)), None)
+        if prefix is not None:
+            _put(times, PREFIX + name.removeprefix(prefix), value, name)
+            continue
+        if name not in _KNOWN:
+            raise UsageError("not a configuration of a table that has a meaning here", found=f"{name}={value}")
+        field, convert = _KNOWN[name]
+        try:
+            _put(found, field, convert(value), name)
+        except (KeyError, ValueError) as error:
+            raise UsageError(f"not a value of {name} that is known here", found=value) from error
+    return {**found, "times": tuple(sorted(times.items()))} if times else found
+
+
+def _put(into: dict[str, Any], key: str, value: Any, name: str) -> None:
+    if into.setdefault(key, value) != value:
+        raise UsageError("configurations that contradict each other", expected=str(into[key]), found=f"{name}: {value}")

@@ -1,0 +1,210 @@
+"""What a new table is to be, and the hoodie.properties Hudi would give it (pure).
+
+Version 6 as Hudi 0.15.0 makes it, 8 and 9 as 1.2.0, MERGE_ON_READ, without a metadata table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.format.layout import Layout
+from phantombase.timeline.format.table_config import MergeMode, TableConfig, checksum
+from phantombase.timeline.format.table_support import KEY_GENERATOR_CLASSES
+
+from ..keys.key_generator import KeyGenerator, inferred_kind
+from ..keys.partition_times import PREFIX
+
+_MODES = (MergeMode.EVENT_TIME, MergeMode.COMMIT_TIME)
+_PAYLOADS = {
+    MergeMode.EVENT_TIME: "org.apache.hudi.common.model.DefaultHoodieRecordPayload",
+    MergeMode.COMMIT_TIME: "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload",
+}
+_STRATEGIES = {
+    MergeMode.EVENT_TIME: "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5",
+    MergeMode.COMMIT_TIME: "ce9acb64-bde0-424c-9b91-f6ebba25356d",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTable:
+    """A table to be made.
+
+    `partition_fields`: `name`, or `name:SIMPLE` and `name:TIMESTAMP` with the CUSTOM key generator.
+    `key_generator`: SIMPLE, COMPLEX, NON_PARTITION, TIMESTAMP or CUSTOM; None: as Hudi infers it.
+    `merge_mode`: EVENT_TIME (the default with ordering fields) or COMMIT_TIME (without).
+    `times`: options of the TIMESTAMP generator, under Hudi's names. `utc_timezone`: instants in UTC, not in the zone of
+    whoever writes; Hudi's default is the latter. `schema_text`: the Avro record, if the table is to know it before its
+    first commit, as SQL's CREATE TABLE does.
+    """
+
+    name: str
+    version: int
+    key_fields: tuple[str, ...]
+    partition_fields: tuple[str, ...] = ()
+    ordering_fields: tuple[str, ...] = ()
+    key_generator: str | None = None
+    merge_mode: MergeMode | None = None
+    hive_style: bool = False
+    url_encode: bool = False
+    utc_timezone: bool = False
+    database: str = ""
+    times: tuple[tuple[str, str], ...] = ()
+    schema_text: str | None = None
+
+    @property
+    def mode(self) -> MergeMode:
+        """The merge mode, said or not."""
+        return self.merge_mode or (MergeMode.EVENT_TIME if self.ordering_fields else MergeMode.COMMIT_TIME)
+
+    @property
+    def kind(self) -> str:
+        """The key generator, said or not."""
+        return self.key_generator or inferred_kind(self.key_fields, self.partition_fields)
+
+    def config(self) -> TableConfig:
+        """The settings of the table. UsageError, UnsupportedError: no such table can be made, or be written."""
+        self._check()
+        layout = Layout.of(self.version)
+        own = self._properties_2() if layout.has_completion_times else self._properties_0x()
+        config = TableConfig(properties={**self._common(), **own, **self._stored_times(layout)})
+        config.check_supported()
+        KeyGenerator.of(config, one_field_prefixed=False, writer=dict(self.times))
+        return config
+
+    def _check(self) -> None:
+        if not self.name.strip() or self.name != self.name.strip():
+            raise UsageError("a table needs a name", found=repr(self.name))
+        for what, fields in (("record key", self.key_fields), ("partition", self.partition_fields)):
+            if len(set(fields)) < len(fields) or any(not f or "," in f or f != f.strip() for f in fields):
+                raise UsageError(f"impossible {what} fields", found=repr(fields))
+        if not self.key_fields:
+            raise UsageError("a table needs record key fields", todo="Name the columns that make a row unique.")
+        if self.mode not in _MODES:
+            found = self.mode.value
+            raise UsageError("not the merge mode of a new table", expected="EVENT_TIME or COMMIT_TIME", found=found)
+        if self.mode is MergeMode.EVENT_TIME and not self.ordering_fields:
+            raise UsageError("event time merging needs ordering fields", todo="Name them, or choose COMMIT_TIME.")
+        if self.kind not in KEY_GENERATOR_CLASSES.values():
+            raise UsageError(
+                "no such key generator", expected=", ".join(KEY_GENERATOR_CLASSES.values()), found=self.kind
+            )
+        if self.version in (6, 8) and len(self.ordering_fields) > 1:
+            raise UsageError("several ordering fields need version 9", found=f"version {self.version}")
+        if self.version == 6 and self.kind == "CUSTOM":
+            raise UsageError("a version 6 table does not store the partition types of CUSTOM", todo="Take version 9.")
+        if self.version == 6 and dict(self.times).get(f"{PREFIX}timestamp.type") == "EPOCHMICROSECONDS":
+            raise UsageError("Hudi 0.15, which reads version 6, does not know EPOCHMICROSECONDS")
+        if self.partition_fields and self.kind == "NON_PARTITION":
+            raise UsageError("partition fields contradict the key generator NON_PARTITION")
+
+    def _common(self) -> dict[str, str]:
+        schema = {"hoodie.table.create.schema": self.schema_text} if self.schema_text else {}
+        return {
+            **schema,
+            "hoodie.table.name": self.name,
+            "hoodie.table.type": "MERGE_ON_READ",
+            "hoodie.table.version": str(self.version),
+            "hoodie.table.checksum": str(checksum(self.database, self.name)),
+            "hoodie.table.recordkey.fields": ",".join(self.key_fields),
+            "hoodie.table.partition.fields": ",".join(self.partition_fields),
+            "hoodie.table.base.file.format": "PARQUET",
+            "hoodie.table.cdc.enabled": "false",
+            "hoodie.table.timeline.timezone": "UTC" if self.utc_timezone else "LOCAL",
+            "hoodie.populate.meta.fields": "true",
+            "hoodie.partition.metafile.use.base.format": "false",
+            "hoodie.datasource.write.drop.partition.columns": "false",
+            "hoodie.datasource.write.hive_style_partitioning": str(self.hive_style).lower(),
+            "hoodie.datasource.write.partitionpath.urlencode": str(self.url_encode).lower(),
+        }
+
+    def _properties_0x(self) -> dict[str, str]:
+        ordering = {"hoodie.table.precombine.field": ",".join(self.ordering_fields)} if self.ordering_fields else {}
+        return {
+            **ordering,
+            "hoodie.archivelog.folder": "archived",
+            "hoodie.compaction.payload.class": _PAYLOADS[self.mode],
+            "hoodie.compaction.record.merger.strategy": _STRATEGIES[MergeMode.EVENT_TIME],
+            "hoodie.database.name": self.database,
+            "hoodie.table.keygenerator.class": next(c for c, k in KEY_GENERATOR_CLASSES.items() if k == self.kind),
+            "hoodie.timeline.layout.version": "1",
+        }
+
+    def _properties_2(self) -> dict[str, str]:
+        ordering = {"hoodie.table.ordering.fields": ",".join(self.ordering_fields)} if self.ordering_fields else {}
+        database = {"hoodie.database.name": self.database} if self.database else {}
+        payload = {
+            "hoodie.compaction.payload.class": _PAYLOADS[self.mode],
+            "hoodie.record.merge.strategy.id": _STRATEGIES[self.mode],
+        }
+        return {
+            **ordering,
+            **database,
+            **(payload if self.version == 8 else {}),
+            "hoodie.archivelog.folder": "history",
+            "hoodie.record.merge.mode": self.mode.value,
+            "hoodie.table.format": "native",
+            "hoodie.table.initial.version": str(self.version),
+            "hoodie.table.keygenerator.type": self.kind,
+            "hoodie.table.multiple.base.file.formats.enable": "false",
+            "hoodie.table.partition_extractor_class": self._extractor(),
+            "hoodie.timeline.history.path": "history",
+            "hoodie.timeline.layout.version": "2",
+            "hoodie.timeline.path": "timeline",
+        }
+
+    def _extractor(self) -> str:
+        """The class that hive sync takes values out of folder names with, as Hudi infers it."""
+        levels = len(self.partition_fields)
+        one_level = "HiveStylePartitionValueExtractor" if self.hive_style else "SinglePartPartitionValueExtractor"
+        name = {0: "NonPartitionedExtractor", 1: one_level}.get(levels, "MultiPartKeysValueExtractor")
+        return f"org.apache.hudi.hive.{name}"
+
+    def _stored_times(self, layout: Layout) -> Mapping[str, str]:
+        """The options of the TIMESTAMP generator that Hudi stores: see `partition_times`."""
+        if self.kind != "TIMESTAMP":
+            return {}
+        unstored = () if layout.has_completion_times else (f"{PREFIX}timestamp.type",)
+        return {name: value for name, value in self.times if name not in unstored}
+
+
+def check_same_table(config: TableConfig, spec: NewTable) -> None:
+    """UsageError, naming both, when an existing table is not the one that `spec` describes.
+
+    Compared: name, key, partition and ordering fields, key generator, folder names, and the merge mode where `spec`
+    says one. Not the version: Hudi may have upgraded the table since.
+    """
+    said: dict[str, tuple[Any, Any]] = {
+        "name": (config.name, spec.name),
+        "record key fields": (config.record_key_fields, spec.key_fields),
+        "partition fields": (config.partition_fields, tuple(f.partition(":")[0] for f in spec.partition_fields)),
+        "ordering fields": (config.ordering_fields, spec.ordering_fields),
+        "key generator": (
+            config.key_generator or inferred_kind(config.record_key_fields, config.partition_fields),
+            spec.kind,
+        ),
+        "hive style folders": (config.hive_style, spec.hive_style),
+        "URL encoding": (config.url_encode, spec.url_encode),
+    }
+    if spec.merge_mode is not None:
+        said["merge mode"] = (AS_NEW.get(config.merge_mode, config.merge_mode).name, spec.mode.name)
+    wrong = {what: pair for what, pair in said.items() if pair[0] != pair[1]}
+    if wrong:
+        raise UsageError(
+            "another table is at this path",
+            expected="; ".join(f"{what} {_words(new)}" for what, (_, new) in wrong.items()),
+            found="; ".join(f"{what} {_words(old)}" for what, (old, _) in wrong.items()),
+            todo="Choose another path, or write with the table's own settings.",
+        )
+
+
+AS_NEW = {
+    MergeMode.EVENT_TIME_0X: MergeMode.EVENT_TIME,
+    MergeMode.OVERWRITE_WITH_LATEST_0X: MergeMode.COMMIT_TIME,
+}
+
+
+def _words(value: Any) -> str:
+    return (",".join(value) or "none") if isinstance(value, tuple) else str(value)

@@ -1,0 +1,23 @@
+"""Spark schemas as Arrow schemas; pyspark is only imported where there is Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from phantombase.timeline.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+def from_spark(schema: StructType) -> pa.Schema:
+    """The Arrow schema of the batches that Spark hands to Python. UsageError: a type that Arrow does not have."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    try:
+        return to_arrow_schema(schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC")
+    except PySparkException as error:
+        raise UsageError("a Spark type that no column can have", found=str(error)) from error

@@ -1,0 +1,244 @@
+"""The Avro schema of a table that is written: made, and evolved by the rows that come in (pure).
+
+Arrow is the one form in between: a Spark schema becomes an Arrow schema (`spark_schema.from_spark`), an Arrow schema
+an Avro record (`new_schema`). An existing record is only ever changed where it has to be (`evolve`): names, order
+and all that this code does not know stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from phantombase.timeline.avro.schema import META_COLUMNS, arrow_schema
+from phantombase.timeline.errors import UnsupportedError, UsageError
+
+from .column_types import column_type, data_fields
+
+
+def new_schema(table_name: str, schema: pa.Schema) -> str:
+    """The Avro record of a new table's rows, without meta columns, as Hudi's Spark writer makes it.
+
+    Record `<table>_record` in namespace `hoodie.<table>`, nullable columns as ["null", T] with default null
+    (hudi-format 4.4). UsageError as `data_fields`, and when there is no column.
+    """
+    fields = data_fields(schema)
+    if not len(fields):
+        raise UsageError("a table needs a column", found="no columns but Hudi's own")
+    name = sanitized(table_name)
+    record, namespace = f"{name}_record", f"hoodie.{name}"
+    children = [_avro_field(f, f"{namespace}.{record}") for f in fields]
+    return _text({"type": "record", "name": record, "namespace": namespace, "fields": children})
+
+
+def evolve(table_text: str, incoming: pa.Schema) -> str:
+    """The table's Avro record after a write of `incoming`; the same text when nothing changes.
+
+        new column                      added at the end; it has to be nullable
+        missing column                  stays; it has to be nullable
+        int -> long -> float -> double  the table's type widens; a narrower incoming type is cast up
+        records, arrays, maps           the same inside
+        a column without any value      the table's type
+
+    Whether a column may hold nulls never changes. UsageError, naming the column and both types: anything else, and
+    names that differ from a column's in case only.
+    """
+    record = json.loads(table_text)
+    fields = data_fields(incoming, untyped=True)
+    data = [f for f in arrow_schema(table_text) if f.name not in META_COLUMNS]
+    merged = merged_fields(data, list(fields))
+    if merged == data:
+        return table_text
+    home = record["name"] if "." in record["name"] else f"{record.get('namespace', '')}.{record['name']}".lstrip(".")
+    meta = [f for f in record["fields"] if f["name"] in META_COLUMNS]
+    own = [f for f in record["fields"] if f["name"] not in META_COLUMNS]
+    text = _text({**record, "fields": [*meta, *_changed_fields(own, data, merged, home)]})
+    if [f for f in arrow_schema(text) if f.name not in META_COLUMNS] != merged:
+        raise _shared_type("of the table's schema")  # a definition that changed stands for another place too
+    return text
+
+
+def sanitized(name: str) -> str:
+    """A table name as part of an Avro name: what Avro does not allow becomes `__`."""
+    return re.sub(r"[^A-Za-z0-9_]", "__", re.sub(r"^[^A-Za-z_]", "__", name))
+
+
+# --- Arrow to Avro ----------------------------------------------------------------------------------------------
+
+
+def _avro_field(field: pa.Field, home: str) -> dict[str, Any]:
+    node = _avro_type(field.type, field.name, home)
+    if not field.nullable:
+        return {"name": field.name, "type": node}
+    return {"name": field.name, "type": ["null", node], "default": None}
+
+
+_AVRO: dict[pa.DataType, Any] = {
+    pa.string(): "string",
+    pa.binary(): "bytes",
+    pa.bool_(): "boolean",
+    pa.int32(): "int",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.date32(): {"type": "int", "logicalType": "date"},
+    pa.timestamp("us", tz="UTC"): {"type": "long", "logicalType": "timestamp-micros"},
+    pa.timestamp("us"): {"type": "long", "logicalType": "local-timestamp-micros"},
+}
+
+
+def _avro_type(kind: pa.DataType, name: str, home: str) -> Any:
+    """`name`: the nearest field's; `home`: the full name of the record it is in. They name what has to have a name."""
+    if pa.types.is_struct(kind):
+        children = [_avro_field(f, f"{home}.{name}") for f in _children(kind)]
+        return {"type": "record", "name": name, "namespace": home, "fields": children}
+    if pa.types.is_list(kind):
+        return {"type": "array", "items": _item(kind.value_field, name, home)}
+    if pa.types.is_map(kind):
+        return {"type": "map", "values": _item(kind.item_field, name, home)}
+    if pa.types.is_decimal(kind):
+        fixed = {"type": "fixed", "name": "fixed", "namespace": f"{home}.{name}", "size": decimal_bytes(kind.precision)}
+        return {**fixed, "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+    return _AVRO[kind]
+
+
+def _item(field: pa.Field, name: str, home: str) -> Any:
+    node = _avro_type(field.type, name, home)
+    return ["null", node] if field.nullable else node
+
+
+def decimal_bytes(precision: int) -> int:
+    """Bytes of the shortest two's complement that holds every number of so many digits."""
+    return int(10**precision - 1).bit_length() // 8 + 1
+
+
+# --- evolution --------------------------------------------------------------------------------------------------
+
+
+def merged_fields(table: Sequence[pa.Field], incoming: Sequence[pa.Field], above: str = "") -> list[pa.Field]:
+    """The table's fields after rows of `incoming`, which are as `data_fields` gives them (`untyped`): see `evolve`.
+
+    `above`: the path of the record they are in, for messages.
+    """
+    own, given = {f.name: f for f in table}, {f.name: f for f in incoming}
+    lower = {name.lower(): name for name in own}
+    for name in given:
+        like = lower.get(name.lower(), name)
+        if like != name:
+            raise UsageError(
+                "a column's name differs from the table's in case only", expected=above + like, found=above + name
+            )
+    missing = [above + f.name for f in table if not f.nullable and f.name not in given]
+    if missing:
+        raise UsageError("required columns are missing in the rows", expected=", ".join(missing))
+    added = [f for f in incoming if f.name not in own]
+    required = [above + f.name for f in added if not f.nullable]
+    if required:
+        raise UsageError(
+            "new columns have to be nullable: the table's rows do not have them",
+            found=", ".join(required),
+            todo="Make them nullable in the schema of the rows.",
+        )
+    for field in added:
+        column_type(field.type, above + field.name)  # refuses what has no type
+    merged = [_merged(f, given[f.name], above + f.name) if f.name in given else f for f in table]
+    return [*merged, *added]
+
+
+def _merged(table: pa.Field, incoming: pa.Field, path: str) -> pa.Field:
+    return table.with_type(_merged_type(table.type, incoming.type, path))
+
+
+def _merged_type(table: pa.DataType, incoming: pa.DataType, path: str) -> pa.DataType:
+    """The table's type after a column of `incoming`, which is as `column_type` gives it."""
+    types = pa.types
+    if table == incoming or types.is_null(incoming):
+        return table
+    if types.is_struct(table) and types.is_struct(incoming):
+        return pa.struct(merged_fields(_children(table), _children(incoming), f"{path}."))
+    if types.is_list(table) and types.is_list(incoming):
+        return pa.list_(_merged(table.value_field, incoming.value_field, f"{path}.element"))
+    if types.is_map(table) and types.is_map(incoming):
+        return pa.map_(pa.string(), _merged(table.item_field, incoming.item_field, f"{path}.value"))
+    if table in _WIDENING and incoming in _WIDENING:
+        return max(table, incoming, key=_WIDENING.index)
+    if _holds(table, incoming):
+        return table
+    raise UsageError(
+        "the rows' type of a column does not fit the table's",
+        expected=f"{path}: {table}",
+        found=str(incoming),
+        todo=_cast(table, incoming),
+    )
+
+
+def _cast(table: pa.DataType, incoming: pa.DataType) -> str:
+    """The cast that brings the rows' column to the table's type. No zone is taken for granted: it may be any."""
+    if not (pa.types.is_timestamp(table) and pa.types.is_timestamp(incoming)):
+        return "Cast the column."
+    if table.tz is not None:
+        return (
+            "Say in which zone these times are: pandas column.dt.tz_localize('UTC'), "
+            "pyarrow.compute.assume_timezone(column, 'UTC')."
+        )
+    return "Take the zone off: pandas column.dt.tz_localize(None), pyarrow.compute.local_timestamp(column)."
+
+
+_WIDENING = (pa.int32(), pa.int64(), pa.float32(), pa.float64())
+
+
+def _children(kind: pa.StructType) -> list[pa.Field]:
+    return [kind.field(i) for i in range(kind.num_fields)]
+
+
+def _holds(table: pa.DataType, incoming: pa.DataType) -> bool:
+    """Whether a column takes the values, apart from those that do not fit, without a change of its type."""
+    types = pa.types
+    if types.is_timestamp(table) and types.is_timestamp(incoming):
+        return (table.tz is None) == (incoming.tz is None)
+    if types.is_decimal(table) and types.is_decimal(incoming):
+        whole, whole_incoming = table.precision - table.scale, incoming.precision - incoming.scale
+        return bool(incoming.scale <= table.scale and whole_incoming <= whole)
+    return bool(types.is_fixed_size_binary(table) and types.is_binary(incoming))
+
+
+def _changed_fields(
+    nodes: list[dict[str, Any]], table: list[pa.Field], merged: list[pa.Field], home: str
+) -> list[dict[str, Any]]:
+    kept = [
+        {**node, "type": _changed(node["type"], old.type, new.type, f"{home}: {old.name}", home)}
+        for node, old, new in zip(nodes, table, merged, strict=False)
+    ]
+    return [*kept, *(_avro_field(f, home) for f in merged[len(nodes) :])]
+
+
+def _changed(node: Any, old: pa.DataType, new: pa.DataType, path: str, home: str) -> Any:
+    if old == new:
+        return node
+    if isinstance(node, list):
+        return [branch if branch == "null" else _changed(branch, old, new, path, home) for branch in node]
+    if isinstance(node, dict) and node.get("type") == "record":
+        name = node["name"]
+        own_home = name if "." in name else f"{node.get('namespace', home.rpartition('.')[0])}.{name}"
+        return {**node, "fields": _changed_fields(node["fields"], _children(old), _children(new), own_home)}
+    if isinstance(node, dict) and node.get("type") == "array":
+        return {**node, "items": _changed(node["items"], old.value_type, new.value_type, path, home)}
+    if isinstance(node, dict) and node.get("type") == "map":
+        return {**node, "values": _changed(node["values"], old.item_type, new.item_type, path, home)}
+    if isinstance(node, dict) and isinstance(node.get("type"), dict | list):
+        return {**node, "type": _changed(node["type"], old, new, path, home)}
+    if new in _WIDENING:
+        return _AVRO[new]
+    raise _shared_type(path)
+
+
+def _shared_type(found: str) -> UnsupportedError:
+    return UnsupportedError("a type that the table's schema uses in several places cannot change", found=found)
+
+
+def _text(schema: dict[str, Any]) -> str:
+    return json.dumps(schema, separators=(",", ":"), ensure_ascii=False)

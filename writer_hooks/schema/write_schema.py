@@ -1,0 +1,58 @@
+"""The schema a table has after a write, and what refuses rows that do not fit (pure but for reading the schema)."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from phantombase.timeline.avro.schema import arrow_schema, project
+from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.format.table_config import TableConfig
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.table.table import Table, TableSchema
+
+from ..keys.key_generator import KeyGenerator
+from ..options import Write
+from .table_schema import evolve, new_schema
+
+
+def schema_after(table: Table, timeline: Timeline, incoming: pa.Schema, write: Write) -> TableSchema:
+    """The table's schema after this write; UsageError where the input does not fit it."""
+    config = table.config
+    is_new = not timeline.completed_writes and not config.create_schema
+    own = None if is_new else table.schema_text(timeline)
+    return table.schema(checked_schema(config, own, incoming, write))
+
+
+def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, write: Write) -> str:
+    """The table's Avro schema after a write of `incoming`; `own`: the one before, None for a table without rows.
+
+    UsageError: a column that does not fit, that lacks, or of which no key or path can be made. UnsupportedError: a
+    table without Hudi's meta columns.
+    """
+    if not config.populate_meta_fields:
+        raise UnsupportedError(
+            "tables without Hudi's meta columns (virtual keys) not supported for writing",
+            expected="hoodie.populate.meta.fields=true",
+            found="false",
+            todo="Write this table with Hudi.",
+        )
+    needed = {*config.record_key_fields, *config.partition_fields}
+    if write.deletes:
+        incoming = pa.schema([f for f in incoming if f.name in needed])
+    else:
+        needed |= set(config.ordering_fields)
+    missing = sorted(name for name in needed if name.partition(".")[0] not in incoming.names)
+    if missing:
+        raise UsageError(
+            "the rows lack columns the table needs",
+            expected=", ".join(missing),
+            found=", ".join(incoming.names) or "no columns",
+        )
+    text = own if own is not None and write.deletes else None
+    if text is None:
+        text = new_schema(config.name, incoming) if own is None else evolve(own, incoming)
+    empty = project(arrow_schema(text), [n for n in arrow_schema(text).names if n in incoming.names]).empty_table()
+    keys = KeyGenerator.of(config, one_field_prefixed=False, writer=dict(write.options.times))
+    keys.keys(empty)
+    keys.partition_paths(empty)
+    return text

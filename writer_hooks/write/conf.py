@@ -1,0 +1,131 @@
+"""Hudi's own write configuration, and a few names beside it, as options of a write and description of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from phantombase.compactor_daemon.hudi_conf import HUDI_NAMES, SCHEDULE_CONF, parse_hudi_conf, parse_schedule_conf
+from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.log.encode import LogFormat
+
+from ..new_table.conf import parse_table_conf
+from ..options import BackPressure, CompactionOptions, FullAction, Mode, WriteOptions
+
+_FLAGS = {"true": True, "false": False}
+
+
+def _flag(text: str) -> bool:
+    return _FLAGS[text.strip().lower()]
+
+
+_Known: TypeAlias = Mapping[str, tuple[str, Callable[[str], Any]]]
+"""A name: the field it means, and its value from text."""
+
+_KNOWN: _Known = {
+    "hoodie.bucket.index.num.buckets": ("buckets", int),
+    "hoodie.bucket.index.hash.field": ("bucket_fields", lambda text: tuple(f.strip() for f in text.split(","))),
+    "hoodie.combine.before.upsert": ("combine", _flag),
+    "hoodie.combine.before.insert": ("combine", _flag),
+    "hoodie.metadata.enable": ("drop_metadata_table", lambda text: not _flag(text)),
+    "hoodie.logfile.data.block.format": ("log_format", lambda text: LogFormat(text.strip().lower())),
+    "hoodie.parquet.max.file.size": ("file_bytes", int),
+    "hoodie.parquet.small.file.limit": ("small_file_bytes", int),
+    "hoodie.upsert.shuffle.parallelism": ("slots", int),
+    "hoodie.cleaner.policy.failed.writes": ("lazy_rollback", lambda text: {"LAZY": True, "EAGER": False}[text.upper()]),
+}
+_PRESSURE: _Known = {
+    "phantombase.write.stop.trigger": ("stop_trigger", int),
+    "phantombase.write.stop.action": ("action", lambda text: FullAction(text.strip().lower())),
+    "phantombase.write.stop.wait.seconds": ("wait_s", float),
+}
+"""Back-pressure, which Hudi has not."""
+
+_MODES = {"hoodie.compact.inline": Mode.INLINE, "hoodie.compact.schedule.inline": Mode.SCHEDULE}
+_LOCK = "hoodie.write.lock."
+_ZOOKEEPER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
+_INDEX = "hoodie.index.type"
+
+
+def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[dict[str, Any], WriteOptions]:
+    """What `conf` says of the table (fields of `NewTable`), and `options` with what it says of the write.
+
+    UsageError: names without a meaning here, values that are none, contradictions. UnsupportedError: an index or a
+    lock provider that this code has not.
+    """
+    found: dict[str, Any] = {}
+    pressure: dict[str, Any] = {}
+    lock, table, modes = dict[str, str](), dict[str, str](), dict[str, str]()
+    output, schedule = list[str](), list[str]()
+    for name, value in conf.items():
+        if name == _INDEX:
+            _check_index(value, conf)
+        elif name.startswith(_LOCK):
+            lock[name.removeprefix(_LOCK)] = value
+        elif name in SCHEDULE_CONF:
+            schedule.append(f"{name}={value}")
+        elif name in _MODES:
+            modes[name] = value
+        elif name in HUDI_NAMES:
+            output.append(f"{name}={value}")
+        elif name in _KNOWN:
+            found |= _value(_KNOWN, name, value)
+        elif name in _PRESSURE:
+            pressure |= _value(_PRESSURE, name, value)
+        else:
+            table[name] = value
+    if lock:
+        found["lock"] = _lock(lock)
+    if output:
+        found["output"] = replace(options.output, **parse_hudi_conf(output))
+    if pressure:
+        found["back_pressure"] = replace(options.back_pressure or BackPressure(), **pressure)
+    if modes or schedule:
+        found["compaction"] = _compaction(options.compaction, modes, schedule)
+    return parse_table_conf(table), replace(options, **found)
+
+
+def _value(known: _Known, name: str, value: str) -> dict[str, Any]:
+    """The field and its value."""
+    field, convert = known[name]
+    try:
+        return {field: convert(value)}
+    except (KeyError, ValueError) as error:
+        raise UsageError(f"not a value of {name}", found=value) from error
+
+
+def _compaction(options: CompactionOptions, modes: Mapping[str, str], schedule: list[str]) -> CompactionOptions:
+    said = [_MODES[name] for name, value in modes.items() if value.strip().lower() == "true"]
+    if len(said) > 1:
+        raise UsageError("configurations that contradict each other", found=", ".join(modes))
+    return replace(
+        options,
+        mode=said[0] if said else options.mode,
+        schedule=replace(options.schedule, **parse_schedule_conf(schedule, options.schedule.strategies)),
+    )
+
+
+def _check_index(kind: str, conf: Mapping[str, str]) -> None:
+    """Simple and bloom indexes find what the key index finds."""
+    name = kind.strip().upper()
+    if name == "BUCKET" and "hoodie.bucket.index.num.buckets" in conf:
+        return
+    if name not in ("SIMPLE", "BLOOM"):
+        raise UnsupportedError(
+            f"this {_INDEX} is not supported",
+            expected="SIMPLE, BLOOM, or BUCKET with hoodie.bucket.index.num.buckets",
+            found=kind,
+        )
+
+
+def _lock(said: Mapping[str, str]) -> str:
+    if said.get("provider") != _ZOOKEEPER:
+        raise UnsupportedError(
+            "this lock provider is not supported", expected=_ZOOKEEPER, found=str(said.get("provider"))
+        )
+    try:
+        url, base, key = (said[f"zookeeper.{part}"] for part in ("url", "base_path", "lock_key"))
+    except KeyError as error:
+        raise UsageError("an incomplete ZooKeeper lock", expected=f"{_LOCK}{error.args[0]}") from error
+    return f"zookeeper:{url}{base.rstrip('/')}/{key}"

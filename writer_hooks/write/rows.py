@@ -1,0 +1,103 @@
+"""The rows of a write: prepared before anything of it is visible, staged as files once it has an instant."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from phantombase.timeline.avro.schema import META_COLUMNS, project
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.metadata_table.column_stats.measure import Measure
+from phantombase.timeline.read.table_read import slice_rules
+from phantombase.timeline.table.table import Table, TableSchema
+
+from ..commit.conflict import Footprint
+from ..commit.transaction import Transaction
+from ..engine.engine import Engine, Pieces, RowCounts
+from ..files.stager import FileKind, StagedFile
+from ..files.task_context import WriteWork
+from ..index.bucket import KeySplit
+from ..index.bucket_step import BucketStep
+from ..index.bulk_insert_step import NewFilesStep
+from ..index.key_index import KeyIndex
+from ..index.prepare_step import BySource, PrepareRows, Route, ToBucket, ToSlot
+from ..keys.key_encoding import one_field_prefixed
+from ..keys.key_generator import KeyGenerator
+from ..options import Operation, Write, WriteOptions
+
+
+def prepare_rows(table: Table, timeline: Timeline, schema: TableSchema, engine: Engine, write: Write) -> Pieces:
+    """The input in the table's types, with keys and partition paths, split by where the rows go."""
+    config = table.config
+    columns = [name for name in schema.arrow.names if name not in META_COLUMNS]
+    if write.deletes:
+        columns = [name for name in columns if name in {*config.record_key_fields, *config.partition_fields}]
+    keys = KeyGenerator.of(config, one_field_prefixed=one_field_prefixed(table), writer=dict(write.options.times))
+    return engine.prepare(
+        PrepareRows(
+            keys=keys,
+            data_schema=project(schema.arrow, columns),
+            ordering_fields=slice_rules(table, timeline, schema).ordering_fields,
+            route=_route(table, engine.slots, write),
+            key_only=write.deletes,
+            batch_bytes=write.options.batch_bytes,
+        ),
+        table.storage,
+    )
+
+
+def _route(table: Table, slots: int, write: Write) -> Route:
+    if write.options.buckets is not None:
+        return _to_bucket(table, write.options.buckets, write.options)
+    # Rows of one key have to meet.
+    return ToSlot(slots) if write.looks_keys_up or write.combines else BySource(slots)
+
+
+def _to_bucket(table: Table, buckets: int, options: WriteOptions) -> ToBucket:
+    return ToBucket(buckets, options.bucket_fields or table.config.record_key_fields, KeySplit.of(table.config.layout))
+
+
+def stage_rows(
+    begun: Transaction, schema: TableSchema, rows: Pieces, counts: RowCounts, slots: int, write: Write
+) -> list[StagedFile]:
+    """Stages the files of a write; `rows` as `prepare_rows` gives them, computed already, `counts` their summary."""
+    rules, options = slice_rules(begun.table, begun.timeline, schema), write.options
+    work = WriteWork(
+        table=begun.table,
+        timeline=begun.timeline,
+        facts=begun.facts,
+        clustering=begun.clustering,
+        instant=begun.instant,
+        schema=schema,
+        rules=replace(rules, memory_bytes=options.output.memory_limit, spill_folder=options.output.spill_dir),
+        output=options.output,
+        log_format=options.log_format,
+        combine=write.combines,
+        deletes=write.deletes,
+        file_bytes=options.file_bytes,
+        measure=Measure.of(begun.table, schema),
+    )
+    if options.buckets is not None:
+        done = rows.regroup(BucketStep(work, _to_bucket(begun.table, options.buckets, options))).collect()
+    elif write.operation is Operation.BULK_INSERT:
+        done = rows.regroup(NewFilesStep(work)).collect()
+    elif write.operation is Operation.INSERT:
+        done = KeyIndex(work, options, slots).insert(rows, counts)
+    else:
+        done = KeyIndex(work, options, slots).upsert(rows, counts)
+    return [StagedFile.from_json(data) for data in done]
+
+
+def footprint(files: list[StagedFile], write: Write, *, global_keys: bool = False) -> Footprint:
+    """What these files change. `global_keys`: a key may be in one partition only."""
+    bases = [f for f in files if f.kind is FileKind.BASE]
+    upserts, bucketed = write.operation is Operation.UPSERT, write.options.buckets is not None
+    unique = upserts and not bucketed
+    inserting = any(f.inserts for f in bases) if unique else upserts
+    return Footprint(
+        appended=frozenset(f.key for f in files if f.kind is FileKind.LOG),
+        rewritten=frozenset(f.key for f in bases if f.base_instant is not None),
+        buckets=frozenset((f.partition, f.file_id[:8]) for f in bases) if bucketed else frozenset(),
+        inserts=frozenset(f.partition for f in bases if f.inserts) if unique else frozenset(),
+        looked_up=unique,
+        everywhere=global_keys and inserting,
+    )

@@ -1,0 +1,254 @@
+"""One write from its input to its completed delta commit."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import structlog
+
+from phantombase.timeline.errors import ConflictError, PressureError
+from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat
+from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.table_lock import TableLock, table_lock
+from phantombase.timeline.locks.writer_gate import wait_while_wanted
+from phantombase.timeline.metadata_table.drop import drop_metadata_table
+from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
+from phantombase.timeline.recovery.rollback import roll_back
+from phantombase.timeline.table.table import Table, TableSchema
+
+from ..commit.after_commit import AfterCommit, after_commit, due_at_once
+from ..commit.back_pressure import Room
+from ..commit.clean_up import remove_traces
+from ..commit.place_files import Placed, place_all, write_stat
+from ..commit.stream_batches import StreamBatch, begin_batch, check_intended, read_intent, written_as
+from ..commit.transaction import ACTION, Transaction, transaction
+from ..engine.engine import Engine, RowCounts
+from ..files.stager import StagedFile
+from ..index.bucket import bucket_of_file_id
+from ..index.global_keys import GlobalKeys
+from ..options import NO_LIMIT, BackPressure, CompactionOptions, Mode, Operation, Write, WriteOptions
+from ..schema.write_schema import schema_after
+from .rows import footprint, prepare_rows, stage_rows
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A completed write: counts in rows (updates: rows of keys that exist, or may exist under a bucket index).
+
+    `seconds`: of the try that succeeded; `waited_s`: for room in file groups before it (see `back_pressure`).
+    """
+
+    instant: str
+    operation: Operation
+    files: int
+    bytes_written: int
+    writes: int
+    inserts: int
+    updates: int
+    deletes: int
+    seconds: float
+    waited_s: float = 0.0
+    after: AfterCommit = field(default_factory=AfterCommit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What stays the same over all tries of one write. `batch`: which of a stream it is, None for one of its own."""
+
+    lock: TableLock
+    engine: Engine
+    write: Write
+    batch: StreamBatch | None = None
+
+    @property
+    def options(self) -> WriteOptions:
+        """See `Write`."""
+        return self.write.options
+
+    def schema_of(self, table: Table, timeline: Timeline) -> TableSchema:
+        """See `schema_after`."""
+        return schema_after(table, timeline, self.engine.schema, self.write)
+
+
+def write(table: Table, engine: Engine, what: Write) -> Written:
+    """Writes the engine's input as one delta commit.
+
+    UsageError, UnsupportedError: refused, nothing was touched. ConflictError: another process changed the same
+    meanwhile, and `retries` are used up. PressureError: a file group is full (see `back_pressure`). The table reads as
+    before.
+    """
+    table, lock = _checked(table, what.options)
+    return _retried(table, _Job(lock=lock, engine=engine, write=what))
+
+
+def write_batch(table: Table, engine: Engine, what: Write, batch: StreamBatch) -> Written | None:
+    """Writes a batch of a stream exactly once: None when an earlier try has written it. Errors as `write`."""
+    table, lock = _checked(table, what.options)
+    job = _Job(lock=lock, engine=engine, write=what, batch=batch)
+    job.schema_of(table, table.load_timeline())  # refuses before a try is rolled back
+    if _is_written(table, lock, batch):
+        _after(table, job, what.options.compaction)  # the try that wrote it may have died before
+        return None
+    return _retried(table, job)
+
+
+def _checked(table: Table, options: WriteOptions) -> tuple[Table, TableLock]:
+    """The table and its lock. UnsupportedError: see `check_keepable`."""
+    table, lock = table.with_clock(options.clock), table_lock(table.storage, options.lock)
+    if options.drop_metadata_table:
+        table = drop_metadata_table(table, lock)
+    check_keepable(table)
+    return table, lock
+
+
+def _retried(table: Table, job: _Job) -> Written:
+    left = job.options.retries
+    room = _room(table, job)
+    while True:
+        try:
+            done = _attempt(table.reload(), job, room)
+            return replace(done, waited_s=room.waited_s, after=_after(table, job, job.options.compaction))
+        except PressureError:
+            room.wait()
+        except ConflictError as error:
+            if not left:
+                raise
+            _log.info("write_again", retries_left=left, error=str(error))
+            left -= 1
+
+
+def _room(table: Table, job: _Job) -> Room:
+    """Back-pressure is on by default for batches of a stream: no person looks at each of them."""
+    own = job.options.compaction
+
+    def relieve(unplanned: bool) -> str:
+        _roll_back_dead(table.reload(), job)  # on version 6 a dead one would keep every plan from being made
+        done = _after(table, job, due_at_once(own) if unplanned else own)
+        return done.error or done.why
+
+    pressure = job.options.back_pressure or (BackPressure() if job.batch is not None else NO_LIMIT)
+    limit = pressure.limit(own.schedule.compaction_trigger)
+    return Room(table, pressure, limit, relieve, compacts=own.mode is not Mode.WRITE_ONLY)
+
+
+def _after(table: Table, job: _Job, compaction: CompactionOptions) -> AfterCommit:
+    return after_commit(table, job.lock, job.options.lock, job.engine.runner, job.options.output, compaction)
+
+
+def _attempt(table: Table, job: _Job, room: Room) -> Written:
+    started = time.monotonic()
+    engine, what, batch = job.engine, job.write, job.batch
+    timeline = table.load_timeline()
+    schema = job.schema_of(table, timeline)
+    with prepare_rows(table, timeline, schema, engine, what).kept() as rows:
+        counts = rows.row_counts()  # what is wrong with the rows comes up here, before anything is visible
+        keys = GlobalKeys(rows=rows, slots=engine.slots, schema=schema, write=what)
+        seen = keys.check(table)
+        _make_way(table, job)
+        if what.options.buckets is not None:
+            _check_buckets(room, counts)
+        with transaction(table, job.lock, what.options.heartbeat_s) as begun:
+            if batch is not None:
+                begin_batch(begun.table, job.lock, batch, begun.instant)
+            _check_same(table, schema, begun, job)
+            seen = keys.check(begun.table, seen)
+            files = stage_rows(begun, schema, rows, counts, engine.slots, what)
+            mine = footprint(files, what, global_keys=seen is not None)
+            room.check((partition for partition, _ in mine.appended), lambda group: group.key in mine.appended)
+            begun.check_conflicts(mine, schema.commit_text)
+            placed = place_all(begun.table, begun.instant, files)
+            extra = batch.metadata if batch is not None else {}
+            measured = {p.path: p.staged.ranges for p in placed if p.staged.ranges is not None}
+            still = partial(check_intended, batch=batch, instant=begun.instant) if batch is not None else lambda _: None
+            begun.complete(mine, _metadata(begun, schema, placed, what.operation, extra), measured, still)
+    remove_traces(table)
+    done = _written(begun, what.operation, files, time.monotonic() - started)
+    _log.info("written", instant=done.instant, operation=done.operation.value, files=done.files, rows=done.writes)
+    return done
+
+
+def _make_way(table: Table, job: _Job) -> None:
+    """Rolls dead writers back, and lets a due compaction be planned first."""
+    _roll_back_dead(table, job)
+    wait_while_wanted(table.storage)
+
+
+def _check_buckets(room: Room, counts: RowCounts) -> None:
+    """PressureError before anything is staged: `counts` has the bucket of each row that will be appended."""
+    buckets = {(partition, int(bucket)) for partition, bucket in counts}
+    room.check((p for p, _ in buckets), lambda group: (group.partition, bucket_of_file_id(group.file_id)) in buckets)
+
+
+def _roll_back_dead(table: Table, job: _Job) -> None:
+    roll_back_dead_writers(
+        table,
+        job.lock,
+        lazy=job.write.rolls_back_lazily,
+        now_ms=round(time.time() * 1000),
+        expiry_s=job.options.heartbeat_expiry_s,
+    )
+
+
+def _check_same(table: Table, schema: TableSchema, begun: Transaction, job: _Job) -> None:
+    """ConflictError when the table's settings or schema are not those the rows were prepared for."""
+    now = job.schema_of(begun.table, begun.timeline)
+    if begun.table.config != table.config or now.commit_text != schema.commit_text:
+        raise ConflictError(
+            "the table's settings or schema changed while the rows were prepared",
+            path=table.storage.base_path,
+            instant=begun.instant,
+            todo="Nothing of this write is visible. Write again (retries=).",
+        )
+
+
+def _is_written(table: Table, lock: TableLock, batch: StreamBatch) -> bool:
+    """Whether a batch needs no writing. What an earlier try of it left pending is rolled back at once.
+
+    A stream has one query, so whoever began that try is gone, whatever its heartbeat says; should it wake up, its
+    commit fails.
+    """
+    done = written_as(table, batch)
+    if done is not None:
+        _log.info("batch_skipped", stream=batch.name, batch=batch.number, instant=done)
+        return True
+    intent = read_intent(table.storage, batch)
+    pending = table.load_timeline().find(intent.instant, ACTION) if intent is not None else None
+    if pending is not None and not pending.completed:
+        roll_back(table, pending, lock)
+    return False
+
+
+def _metadata(
+    begun: Transaction, schema: TableSchema, placed: list[Placed], operation: Operation, extra: Mapping[str, str]
+) -> CommitMetadata:
+    by_name = begun.table.layout.slicing is Slicing.BY_BASE_INSTANT
+    stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
+    for one in placed:
+        stats[one.staged.partition].append(write_stat(one, begun.instant, by_name=by_name))
+    return CommitMetadata(
+        partition_to_write_stats={partition: tuple(s) for partition, s in stats.items()},
+        extra_metadata={**extra, "schema": schema.commit_text},
+        operation_type=operation.value,
+    )
+
+
+def _written(begun: Transaction, operation: Operation, files: list[StagedFile], seconds: float) -> Written:
+    return Written(
+        instant=begun.instant,
+        operation=operation,
+        files=len(files),
+        bytes_written=sum(f.size for f in files),
+        writes=sum(f.writes for f in files),
+        inserts=sum(f.inserts for f in files),
+        updates=sum(f.updates for f in files),
+        deletes=sum(f.deletes for f in files),
+        seconds=seconds,
+    )
