@@ -11,10 +11,12 @@ import typer
 from phantombase.timeline import errors
 from tests.project.doc_pages import PAGES, SHOWN_ZOOKEEPER, Story, comparable
 from tests.project.option_reference import APPS, PAGE, reference
+from tests.project.rooms import ours
 from tests.support.places import ROOT
 from tests.support.zookeeper_server import ZooKeeper
 
 ALL_PAGES = ("README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md"))))
+_FILE = re.compile(r"`((?:timeline|compactor_daemon|writer_hooks|phantombase|tests|deploy|bench)/[\w/.-]+\.\w+)`")
 _LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
 
@@ -78,3 +80,25 @@ def test_a_page_names_processes_and_records_by_their_words(page: str) -> None:
     """See the glossary. What commands print is left out here."""
     prose = re.sub(r"```.*?```", "", text(page), flags=re.DOTALL).replace("PhantombaseNobodyWorks", "")
     assert not re.findall(r"\b(?:some|any|no)body\b|\bwhoever\b|\bbooks\b", prose, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("page", ALL_PAGES)
+def test_a_file_that_a_page_names_is_there(page: str) -> None:
+    """Paths of files in the repository, which pages write whole."""
+    for path in _FILE.findall(text(page)):
+        assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_walk_goes_downwards_only(number: int) -> None:
+    """Each file of a walk is imported by one that was passed before."""
+    page = text("docs/internals/architecture.md")
+    walk = page.partition(f"### Walk {number}")[2].partition("\n`compact` and inline")[0].partition("\n##")[0]
+    modules = [path.removesuffix(".py").replace("/", ".") for path in _FILE.findall(walk)]
+    reached = {modules[0]}
+    for module in modules[1:]:
+        above = set(reached)
+        while below := {name for one in above for name in ours(one)} - above:
+            above |= below
+        assert module in above, module
+        reached.add(module)
