@@ -76,11 +76,11 @@ Hudi's names (`--conf NAME=VALUE`, `.conf({...})`) and the Python interface all 
 - The file of `--config` is TOML. Its table `[schedule]` takes the options of `schedule` by their names on the command
   line: `max-file-slices = 10`.
 - `ScheduleOptions` has the fields of the first four parts, and `incremental`.
-- Defaults are those of the fields. One differs: `compactor-daemon schedule` and `schedule(...)` request at once, with the
-  trigger `always`.
+- Defaults are those of the fields. One differs: `compactor-daemon schedule` and `schedule(...)` request at once, by
+  the trigger `always`.
 - A value that is given twice and differs is an error.
-- `from phantombase import ScheduleOptions, ExecuteOptions, OutputOptions, AttemptOptions, ReadOptions`. Writers take the
-  fields of `WriteOptions` by `.option(...)`, and those of the others by the method of the same subject.
+- `from phantombase import ScheduleOptions, ExecuteOptions, OutputOptions, AttemptOptions, ReadOptions`. Writers take
+  the fields of `WriteOptions` by `.option(...)`, and those of the others by the method of the same subject.
 - Sizes are in bytes and may be written like `512m` or `2g`. Names that end in `_s` are in seconds.
 
 Guides show the options at work: [inline](../guides/inline.md), [daemon](../guides/daemon.md),
