@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -102,3 +103,11 @@ def test_a_walk_goes_downwards_only(number: int) -> None:
             above |= below
         assert module in above, module
         reached.add(module)
+
+
+@pytest.mark.parametrize("page", ALL_PAGES)
+def test_what_a_page_imports_is_there(page: str) -> None:
+    """Also in blocks that are not run."""
+    for block in re.findall(r"```python\n(.*?)```", text(page), re.DOTALL):
+        imports = [node for node in ast.parse(block).body if isinstance(node, ast.Import | ast.ImportFrom)]
+        exec(compile(ast.Module(imports, []), page, "exec"), {})
