@@ -110,4 +110,4 @@ def test_what_a_page_imports_is_there(page: str) -> None:
     """Also in blocks that are not run."""
     for block in re.findall(r"```python\n(.*?)```", text(page), re.DOTALL):
         imports = [node for node in ast.parse(block).body if isinstance(node, ast.Import | ast.ImportFrom)]
-        exec(compile(ast.Module(imports, []), page, "exec"), {})
+        exec(compile(ast.Module(list[ast.stmt](imports), []), page, "exec"), {})
