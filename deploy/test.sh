@@ -9,5 +9,5 @@ fi
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
-# Two at a time: most tests keep one core busy.
-exec .venv/bin/python -m pytest -n 2 "$@"
+# Three at a time on two cores: many tests wait for a process, a session or a lock half of their time.
+exec .venv/bin/python -m pytest -n 3 "$@"

@@ -46,6 +46,11 @@ def _spark_has_stopped() -> Iterator[None]:
         spark_start._stopping.join()
 
 
+def pytest_report_header() -> str:
+    """Which of the two runs this is."""
+    return "selection: all tests" if ALL else "selection: every rule; all tests with deploy/test.sh --all"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what only a run of all tests takes; what takes long comes first, so that no worker is left with it."""
     if not ALL:

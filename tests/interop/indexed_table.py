@@ -16,8 +16,9 @@ from phantombase.timeline.format.file_name import parse_data_file
 from tests.interop.rows import DECIMAL, same
 from tests.interop.shared_table import SharedTable
 from tests.judge.client import METADATA_TABLE
+from tests.support.selection import ALL
 
-__all__ = ["ALL_INDEXES", "SKIPPING", "IndexedTable", "condition", "placed_by_us", "stored_files"]
+__all__ = ["ALL_INDEXES", "CONDITIONS", "SKIPPING", "IndexedTable", "condition", "placed_by_us", "stored_files"]
 
 _INDEX = "hoodie.metadata.index"
 ALL_INDEXES: dict[str, object] = {
@@ -28,6 +29,8 @@ ALL_INDEXES: dict[str, object] = {
 """Statistics of columns are Hudi 1.2.0's default and not Hudi 0.15's; key filters are nobody's."""
 SKIPPING: dict[str, object] = {**METADATA_TABLE, "hoodie.enable.data.skipping": "true"}
 """How a query leaves out files by their statistics."""
+CONDITIONS = 3 if ALL else 1
+"""So many random conditions are asked for when both read a table."""
 _REVOKED = 1
 """The size Hudi 0.15 notes of log files whose writer it rolls back; it saves itself asking for the true one."""
 
@@ -40,7 +43,7 @@ class IndexedTable(SharedTable):
     """
 
     random: random.Random = field(default_factory=lambda: random.Random(0))
-    conditions: int = 3
+    conditions: int = CONDITIONS
     halves: bool = False
 
     def agree(self) -> pa.Table:

@@ -36,11 +36,11 @@ CASES: Mapping[str, tuple[str | None, dict[str, object], tuple[int, ...]]] = {
 @pytest.mark.parametrize(
     ("version", "case"),
     [
-        *((9, "partitions-avro-event"), (9, "bucket-avro-commit"), (8, "bucket-parquet-event")),
+        *((9, "partitions-avro-event"), (9, "bucket-avro-commit")),
         *((6, "partitions-parquet-commit"), (6, "bucket-parquet-event")),
         *(deep(9, case) for case in ("partitions-parquet-commit", "bucket-parquet-event")),
         *(deep(6, case) for case in ("partitions-avro-event", "bucket-avro-commit")),
-        deep(8, "partitions-avro-event"),
+        *(deep(8, case) for case in ("partitions-avro-event", "bucket-parquet-event")),
     ],
     indirect=["version"],
     ids=lambda value: f"v{value}" if isinstance(value, int) else value,

@@ -46,7 +46,7 @@ def base_instant(table: Table, partition: str) -> str:
     return max(base.name.instant for group in groups if (base := latest_base(group)) is not None)
 
 
-@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
+@pytest.mark.parametrize("version", [9, pytest.param(6, marks=pytest.mark.deep)], indirect=True, ids="v{}".format)
 def test_reading_what_hudi_writes(judge: Judge, version: int, tmp_path: Path) -> None:
     """Base files of one entry and of many blocks, log blocks on them, and what compactions make of both."""
     table = SharedTable(judge=judge, path=tmp_path / "table", version=version, options=OPTIONS)

@@ -24,12 +24,11 @@ pytestmark = pytest.mark.interop
 STEPS = int(os.environ.get("PHANTOMBASE_STEPS", "8"))
 MANY = len(SEEDS) > 1
 STOCK_OR_QUIET = [True, False] if MANY else [True]
-VERSIONS = pytest.mark.parametrize("version", [9, 8, 6] if MANY else [9, 6], indirect=True, ids="v{}".format)
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}")
 @pytest.mark.parametrize("stock", STOCK_OR_QUIET, ids=lambda stock: "stock" if stock else "quiet")
-@VERSIONS
+@versions(9, deep=[8, 6])
 def test_all_read_the_same_after_every_step(judge: Judge, version: int, stock: bool, seed: int, tmp_path: Path) -> None:
     """`stock`: with the services that Hudi's writers run by default; without them, and on version 8, where many seeds
     are tried."""

@@ -26,7 +26,7 @@ from phantombase.timeline.log.encode import LogFormat
 from phantombase.timeline.merge.rule import IS_DELETED
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
-from tests.interop.indexed_table import IndexedTable
+from tests.interop.indexed_table import CONDITIONS, IndexedTable
 from tests.interop.model import Write, check_write
 from tests.interop.rows import DECIMAL, PARTITIONS, SCHEMA, Rows, key, same
 from tests.interop.shared_table import BUCKET, COMMIT_TIME, EVENT_TIME, PARQUET_LOGS, SharedTable, hudi_rs_reads
@@ -68,7 +68,7 @@ class History:
         *,
         merges: bool = False,
         indexes: Mapping[str, object] | None = None,
-        conditions: int = 3,
+        conditions: int = CONDITIONS,
         clock: ClockOptions | None = None,
     ) -> None:
         self.merges = merges

@@ -175,7 +175,8 @@ def test_without_it(
         search(stage)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("search", {r[1]: None for r in REMOVED})
 def test_with_them(search: Search, stage: Stage) -> None:
-    """With all rules in their places none of these runs fails."""
+    """With all rules in their places none of these runs fails; a usual run has such runs in the other files here."""
     search(stage)
