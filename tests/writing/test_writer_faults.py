@@ -147,7 +147,8 @@ def test_deaths_in_the_rollback_too(ground: Ground) -> None:
 def test_a_write_taken_for_dead_at_every_storage_call(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one rolls it back and writes; the first comes back and loses, unless it was under the lock or done."""
     monkeypatch.setattr(
-        "phantombase.writer_hooks.write.write.table_lock", lambda path, _: ProcessLock(path, timeout_s=0.0)
+        "phantombase.writer_hooks.write.write.table_lock",
+        lambda storage, _: ProcessLock(storage.location, timeout_s=0.0),
     )
     for number in chosen(ground.changing(), CHAOS):
         with seed_note(SEED, number), ground.copy() as path:
@@ -168,7 +169,9 @@ def test_a_write_taken_for_dead_at_every_storage_call(ground: Ground, monkeypatc
 
 def test_a_write_rolled_back_while_it_stages_places_nothing(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """What nobody knows of would count as committed once archiving has passed its instant."""
-    monkeypatch.setattr("phantombase.writer_hooks.write.write.table_lock", lambda path, _: ProcessLock(path))
+    monkeypatch.setattr(
+        "phantombase.writer_hooks.write.write.table_lock", lambda storage, _: ProcessLock(storage.location)
+    )
     with ground.copy() as path:
 
         def rolled_back() -> None:
