@@ -14,7 +14,13 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 
-from phantombase.timeline.errors import ConflictError, MissingFileError, StorageError, TableChangedError
+from phantombase.timeline.errors import (
+    ConflictError,
+    MissingFileError,
+    PhantombaseError,
+    StorageError,
+    TableChangedError,
+)
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.locks.table_lock import TableLock
@@ -86,8 +92,12 @@ def _complete(table: Table, go: Go, kept: Go, update: Update | None) -> None:
     path = _completed_path(table, go)
     if not completed_commits(table, go.instant):  # an executor of Hudi may take no lock
         _check_publishable(table, go)  # once more: all that was done in the section may have taken long
-        if storage.put_if_absent(path, kept.content):
+        try:
+            storage.put_if_absent(path, kept.content)  # "no" may be the answer to a put of ours that was sent twice
+        except PhantombaseError:  # it may have taken effect
             look_back(table, go, path)
+            raise
+        look_back(table, go, path)
     done = completed_compaction(table, go.instant)
     if done is None:
         raise StorageError("the completed commit is not there after it was written", path=path)

@@ -1,25 +1,32 @@
 """A completed commit that came too late: its process slept in the lock section between its last look and the put.
 
 No storage can keep it from that, and others have gone on meanwhile. So it looks back right after the put; where it died
-before it had, the next run withdraws the commit of a decision that was taken back.
+before it had, the next run withdraws the commit of a decision that was taken back. In either case it stays where others
+have built upon it (`built_upon`): what was restored away is back then, but nothing that was written since is lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
+import structlog
+
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.table.table import Table
 
 from ..records.fate import Go, is_revoked
+from .built_upon import is_built_upon
 from .completed import completed_commits, completed_compaction, is_ours
-from .standing import Standing, refuse, standing_of
+from .standing import Ruling, Standing, refuse, standing_of
 from .take_back import refuse_revoked, take_back
+
+_log = structlog.get_logger()
 
 
 def look_back(table: Table, go: Go, path: str) -> None:
-    """Takes the completed file that was just put at `path` away again where it should not have been put.
+    """Takes the completed file that was just put at `path`, or may have been, away again where it should not be there.
 
     ConflictError: the plan, or a write that was merged, is gone, or the decision was taken back. Where another
     compactor has completed the instant, its commit stays alone.
@@ -32,6 +39,8 @@ def look_back(table: Table, go: Go, path: str) -> None:
     ruling = standing_of(table, go)
     is_over = ruling.standing in (Standing.PAST, Standing.FALLEN)
     if not is_over and not is_revoked(table.storage, go.instant, go.attempt):
+        return
+    if ruling.standing is not Standing.PAST and _stays(table, go, ruling):
         return
     table.storage.delete(path)
     if ruling.standing is Standing.FALLEN:
@@ -54,6 +63,17 @@ def withdraw(table: Table, go: Go, lock: TableLock) -> bool:
         done, ruling = completed_compaction(table, go.instant), standing_of(table, go)
         if done is None or not is_ours(table, done, go) or ruling.standing is not Standing.FALLEN:
             return False
+        # A pending write of version 6 may be about to write a log that is named after the commit.
+        is_awaited = table.layout.slicing is Slicing.BY_BASE_INSTANT and table.load_timeline().pending_delta_commits
+        if is_awaited or _stays(table, go, ruling):
+            return False
         table.storage.delete(table.instant_path(done))
         take_back(table, go, ruling.why)
         return True
+
+
+def _stays(table: Table, go: Go, ruling: Ruling) -> bool:
+    if not is_built_upon(table, go, stands=ruling.standing is not Standing.FALLEN):
+        return False
+    _log.error("late_commit_stays", instant=go.instant, attempt=go.attempt, why=ruling.why)
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,20 @@ from phantombase.compactor_daemon.attempt.retire import finish_completed, litter
 from phantombase.compactor_daemon.decisions.completed import completed_compaction
 from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
 from phantombase.compactor_daemon.decisions.take_back import take_back
-from phantombase.compactor_daemon.records.fate import Go, is_revoked
-from phantombase.timeline.errors import ConflictError
+from phantombase.compactor_daemon.records.fate import Go, is_revoked, revoke_decision
+from phantombase.timeline.errors import ConflictError, StorageError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, decode, encode
 from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.commit.transaction import transaction
+from tests.attempt.test_broken_rules import schedule, upsert
 from tests.attempt.test_standing import BEFORE, FIRST, LOCK, VERSIONS, planned, restore_first_commit, timeline_files
 from tests.support.compaction_steps import base_files, check_no_strays, decided, open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.written_tables import read_rows
+from tests.writing.test_writer import rows
 
 OTHER_LOCK = ProcessLock("late")
 """In the place of the one that was lost."""
@@ -79,6 +84,19 @@ def at_put(go: Go) -> tuple[str, str]:
 def taken_back(path: Path, go: Go) -> None:
     """As by `unschedule`, killed before it had removed the plan."""
     take_back(open_table(path), go, "unscheduled")
+
+
+def late(path: Path, go: Go) -> None:
+    """Its commit and its files are there, and so is the record that it was taken back; the plan is gone."""
+    revoked = f".hoodie/.phantombase/{go.instant}/{go.attempt}/revoked"
+
+    def meanwhile() -> None:
+        restore_first_commit(path)
+        with pytest.raises(ProcessDied):
+            take_back(asleep(path, ("put_if_absent", revoked), nothing, die), go, "its plan is gone")
+
+    with pytest.raises(ProcessDied):
+        publish(asleep(path, at_put(go), meanwhile, die), go, LOCK)
 
 
 @VERSIONS
@@ -213,4 +231,83 @@ def test_what_stands_is_not_withdrawn(version: int, tmp_path: Path) -> None:
     assert is_revoked(open_table(path).storage, go.instant, go.attempt)
     finish_completed(open_table(path), LOCK)
     assert base_files(path, go.instant)
+    assert read_rows(path) == BEFORE
+
+
+@VERSIONS
+@pytest.mark.parametrize("answer", ["an error", "False"])
+def test_a_commit_whose_put_was_not_answered_is_looked_back_at(version: int, answer: str, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    go = decision(path, version)
+
+    def hook(call: Call) -> Any:
+        if (call.name, call.path) != at_put(go):
+            return call.do()
+        restore_first_commit(path)
+        call.do()
+        if answer == "an error":
+            raise StorageError("not answered", path=call.path)
+        return False
+
+    with pytest.raises((ConflictError, StorageError)):
+        publish(open_table(path, HookedStorage(open_table(path).storage, hook)), go, LOCK)
+    assert completed_compaction(open_table(path), go.instant) is None
+    finish_completed(open_table(path), LOCK)
+    assert read_rows(path) == FIRST
+
+
+@VERSIONS
+def test_a_late_commit_that_was_written_upon_stays(version: int, tmp_path: Path) -> None:
+    """On version 6 no reader finds what was written since without it. From 8 on it is withdrawn: the log tells itself
+    which slice it belongs to."""
+    path = tmp_path / "t"
+    go = decision(path, version)
+    late(path, go)
+    upsert(LocalStorage(str(path)), rows((3, 5, 5.0)))
+    finish_completed(open_table(path), LOCK)
+    assert read_rows(path) == {"k0000": BEFORE["k0000"] if version == 6 else FIRST["k0000"], "k0003": (5, 5.0)}
+
+
+@VERSIONS
+def test_a_late_commit_that_another_compaction_rests_on_stays(version: int, tmp_path: Path) -> None:
+    """First that is planned, then it is completed."""
+    path = tmp_path / "t"
+    go = decision(path, version)
+    late(path, go)
+    upsert(LocalStorage(str(path)), rows((3, 5, 5.0)))
+    assert schedule(path).instant is not None
+    for _ in range(2):
+        run_all(open_table(path))
+        assert completed_compaction(open_table(path), go.instant) is not None
+        assert read_rows(path) == {**BEFORE, "k0003": (5, 5.0)}
+
+
+@VERSIONS
+def test_a_late_commit_waits_for_what_may_be_written_upon_it(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    go = decision(path, version)
+    late(path, go)
+    with suppress(KeyError), transaction(open_table(path), LOCK, 1.0):
+        finish_completed(open_table(path), OTHER_LOCK)
+        assert (completed_compaction(open_table(path), go.instant) is not None) == (version == 6)
+        raise KeyError
+    finish_completed(open_table(path), LOCK)
+    assert completed_compaction(open_table(path), go.instant) is None
+    assert read_rows(path) == FIRST
+
+
+@VERSIONS
+@pytest.mark.parametrize("cleaned", ["*.parquet", ".*.log.*"])
+def test_a_commit_whose_inputs_were_cleaned_stays(version: int, cleaned: str, tmp_path: Path) -> None:
+    """The process slept between its put and its look back; the record came with the commit, which counted."""
+    path = tmp_path / "t"
+    go = decision(path, version)
+
+    def meanwhile() -> None:
+        revoke_decision(open_table(path).storage, go.instant, go.attempt, "unscheduled", "another")
+        for file in path.glob(f"mon/{cleaned}"):
+            if go.instant not in file.name:
+                file.unlink()
+
+    publish(asleep(path, at_put(go), nothing, meanwhile), go, LOCK)
     assert read_rows(path) == BEFORE
