@@ -325,7 +325,7 @@ def test_a_new_instant_exceeds_modification_times(sliced: Path) -> None:
     chosen = table.next_time(table.load_timeline())
     assert chosen == later(table.times.moment(int(at * 1000)), 1)
     set_time(completed(sliced)[-1], -1200)
-    with pytest.raises(ClockError, match=r"modified in the future.*deltacommit.* found 1,[12]\d\d s"):
+    with pytest.raises(ClockError, match=r"modification time in the future.*deltacommit.* found 1,[12]\d\d s"):
         table.next_time(table.load_timeline())
     (found,) = find_mistimed(table)
     assert found.why == "in the future"

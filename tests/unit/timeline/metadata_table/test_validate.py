@@ -171,7 +171,7 @@ def test_the_table_may_change_meanwhile(table: Indexed, monkeypatch: pytest.Monk
     assert (len(looks), len(found.differences)) == (4, 3)
     assert found.differences[0] == Difference(partition="north", name="1.parquet", storage_bytes=None, metadata_bytes=1)
     rests_after = 99
-    with pytest.raises(TableChangedError, match="every look"):
+    with pytest.raises(TableChangedError, match="every try"):
         validate(table.open())
 
 
