@@ -416,7 +416,7 @@ def test_a_storage_that_keeps_no_times(sliced: Path, monkeypatch: pytest.MonkeyP
     """It is refused by name."""
     monkeypatch.setattr(LocalStorage, "set_modified", lambda *_: None)
     name = completed(sliced)[0].name
-    with pytest.raises(StorageError, match="does not keep the time"):
+    with pytest.raises(StorageError, match="does not keep the modification time"):
         repair_times(open_table(sliced), [Retimed(path=f".hoodie/{name}", time="20200101000000000")])
 
 

@@ -129,7 +129,10 @@ def _forget_rollbacks(metadata: Table, timeline: Timeline, instant: str) -> None
 
 
 def _refuse_compacted(metadata: Table, timeline: Timeline, instant: Instant) -> None:
-    """Raises if a compaction merged the instant's records: they could not be removed. Hudi never makes such a one."""
+    """Raises if a compaction merged the instant's records, since these can no longer be removed.
+
+    Hudi never does that: it compacts no instant that is pending on the data table.
+    """
     written = instant.completion_time or instant.requested_time
     for later in timeline.completed:
         if instant.completed and later.action == "commit" and later.requested_time > written:

@@ -42,7 +42,7 @@ def roll_back_dead_writers(
     left = [r for r in readable if not _is_service(table, r.plan.instant)]
     done = [roll_back(table, r.plan.instant, lock) for r in left if dead(r.at(State.INFLIGHT))]
     known = {r.target for r in left}
-    # The process of an unreadable rollback may be writing its plan right now. If it is dead, all other writes can go.
+    # The process of an unreadable rollback may be writing its plan right now. If it is dead, the writes are undone.
     is_unclear = any(not dead(r.at(State.INFLIGHT)) for r in pending if r.target is None)
     for instant in () if is_unclear else reversed(table.load_timeline().inflight_writers):
         if instant.requested_time not in known and not _is_service(table, instant) and dead(instant):

@@ -65,7 +65,7 @@ def roll_back(table: Table, instant: Instant, lock: TableLock) -> str:
 
 
 def undo_late(table: Table, target: str, action: str) -> None:
-    """Called by a writer: undoes what it placed after its own rollback, which would count once t is archived."""
+    """Called by a writer: undoes what it placed after its write was rolled back; it would count once t is archived."""
     plan = traces_of(table, target, action, scan=False)
     for partition, name in plan.doomed:
         table.storage.delete(join(partition, name))
@@ -134,9 +134,8 @@ def _finish(table: Table, rollback: PendingRollback, lock: TableLock, *, scan: b
     """Executes the plan and completes the rollback; every step may have been done before."""
     storage, start = table.storage, time.monotonic()
     _check(table, rollback.plan)
-    with heartbeat(
-        storage, rollback.instant, BEAT_S
-    ):  # then Hudi 1.2's multi-writers leave the rollback to phantombase
+    # With the heartbeat, Hudi 1.2's multi-writers leave the rollback to phantombase.
+    with heartbeat(storage, rollback.instant, BEAT_S):
         storage.put_if_absent(table.instant_path(rollback.at(State.INFLIGHT)), b"")
         storage.delete_folder(staged_folder(rollback.plan.target))
         plan = _with_traces(table, rollback, scan=scan).plan

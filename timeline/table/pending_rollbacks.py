@@ -61,7 +61,7 @@ class UnreadableRollback:
             )
         return (
             f"Hudi ignores it for ever. Stop all processes that roll back or restore, then remove {self.inflight} by "
-            f"hand, and {self.path} if it exists. The write that it should undo is still pending; it is rolled back then."
+            f"hand, and {self.path} if it exists. The write to undo is still pending; it is rolled back later."
         )
 
     def at(self, state: State) -> Instant:
