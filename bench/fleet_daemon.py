@@ -28,7 +28,7 @@ from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions,
 from phantombase.compactor_daemon.state.failures import RetryOptions
 from phantombase.compactor_daemon.time_limit import Limit
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions, zookeeper_session
-from phantombase.timeline.audit.books import audit_path
+from phantombase.timeline.audit.group_ledger import audit_path
 from phantombase.timeline.format.instant import Instant, State, format_time
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.locks.table_lock import table_lock

@@ -28,7 +28,7 @@ from phantombase.timeline.format.instant import Instant, State, format_time
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.drop import drop_metadata_table
 from phantombase.timeline.metadata_table.read import commits_to_compact
-from phantombase.timeline.metadata_table.update import Change, tell
+from phantombase.timeline.metadata_table.update import Change, apply_update
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
@@ -95,7 +95,7 @@ def _add_files(path: Path, files: int) -> None:
         added[partition] = dict.fromkeys(names, 1 << 20)
     table = Table.on(LocalStorage(str(path)))
     done = Instant(requested_time=moment, action="deltacommit", state=State.COMPLETED, completion_time=moment)
-    tell(table, Change(instant=moment, files=added, moves_rows=False, schema_text=None), None)
+    apply_update(table, Change(instant=moment, files=added, moves_rows=False, schema_text=None), None)
     (path / table.instant_path(done)).write_bytes(encode_commit(CommitMetadata(), table.layout.encoding))
 
 

@@ -1,6 +1,6 @@
-"""The table format of Apache Hudi MERGE_ON_READ tables, and all that reads, plans and checks such tables.
+"""The table format of Apache Hudi MERGE_ON_READ tables, and all code that reads, plans and checks such tables.
 
-The ground files are what every room uses: the error tree, option fields, the fields of our own records. Imports go
+The ground files are used by every room: the error tree, option fields, the fields of JSON records. Imports go
 writer_hooks -> compactor_daemon -> timeline.
 
 May import: no other room.

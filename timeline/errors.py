@@ -2,25 +2,25 @@
 
     PhantombaseError                base of everything raised on purpose
     ├── UsageError                  a contradictory or impossible request (option, argument)
+    ├── UsageError                  a contradictory or impossible request (option, argument)
     ├── NotATableError              the path does not hold a Hudi table
-    ├── UnsupportedError            the table uses something that is refused by name
+    ├── UnsupportedError            the table uses a feature that is refused by name
     ├── MalformedError              bytes on disk are not what the format says
-    ├── MissingFileError            a file that the timeline or a plan names is not there
+    ├── MissingFileError            a file that the timeline or a plan names does not exist
     ├── UnknownStateError           a lookup failed: the answer is unknown, which is never "no"
     ├── LockError                   the table lock could not be taken in time
-    │   └── ClaimedError            another compactor of ours is at work on the table
-    ├── ConflictError               somebody else changed the table meanwhile
-    │   ├── AttemptDeadError        this attempt was declared dead: it may publish nothing
-    │   ├── BarrierError            delta commits that could still write under the plan are pending
-    │   ├── StalePlanError          the log files of a plan can never be merged with each other (any more)
-    │   └── TableChangedError       the table was upgraded, or its settings changed, while it was looked at
-    ├── LedgerError                 the books of a compaction do not balance: nothing is published
-    ├── ClockError                  this process's clock or time zone is not that of the table's writers
-    ├── StorageError                the storage refused or broke a promise (put-if-absent, place)
-    ├── PressureError               a file group's log is as long as a write may leave it
+    │   └── ClaimedError            another phantombase compactor works on the table
+    ├── ConflictError               another process changed the table meanwhile
+    │   ├── AttemptDeadError        this attempt was declared dead: it must not publish anything
+    │   ├── BarrierError            delta commits are pending that could still write to the plan's file slices
+    │   ├── StalePlanError          the log files of a plan can no longer be merged with each other
+    │   └── TableChangedError       the table was upgraded, or its settings changed, while it was read
+    ├── LedgerError                 the ledger of a compaction does not balance: nothing is published
+    ├── ClockError                  the clock or time zone of this process differs from that of the table's writers
+    ├── StorageError                the storage refused an operation or broke a promise (put-if-absent, place)
+    ├── PressureError               a file group's log has reached the length that a write may leave
     ├── StoppedError                work was stopped by its time limit: nothing is wrong
     ├── SparkError                  Spark did not start or lost a job
-    └── ZooKeeperError              ZooKeeper cannot be started or reached
 
 A message has what, where (path, instant), expected, found, and what to do next.
 """
@@ -63,7 +63,7 @@ class PhantombaseError(Exception):
         return f"{line}. {self.todo}" if self.todo else line
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Keyword-only details survive pickling: errors travel from Spark tasks to the driver."""
+        """Keeps the keyword-only details through pickling: errors travel from Spark tasks to the driver."""
         return _rebuild, (
             type(self),
             self.what,
@@ -79,7 +79,7 @@ _PART_CHARACTERS_MAX = 800
 
 
 def _short(text: str) -> str:
-    """One line of bounded length: what was found may be a whole damaged file, or a decoder's many lines."""
+    """The text as one line of bounded length: `found` may be a whole damaged file or many lines of a decoder."""
     if len(text) > _PART_CHARACTERS_MAX:
         text = f"{text[:_PART_CHARACTERS_MAX]}... ({len(text)} characters)"
     return " ".join(text.split()) if "\n" in text or "\r" in text else text
@@ -106,7 +106,7 @@ class NotATableError(PhantombaseError):
 
 
 class UnsupportedError(PhantombaseError):
-    """The table uses something that is refused by name."""
+    """The table uses a feature that is refused by name."""
 
 
 class MalformedError(PhantombaseError):
@@ -114,11 +114,11 @@ class MalformedError(PhantombaseError):
 
 
 class MissingFileError(PhantombaseError):
-    """A file that the timeline or a plan names is not there."""
+    """A file that the timeline or a plan names does not exist."""
 
 
 class UnknownStateError(PhantombaseError):
-    """A lookup failed, so the answer is unknown; unknown is never taken for "no"."""
+    """A lookup failed, so the answer is unknown. Unknown is never treated as "no"."""
 
 
 class LockError(PhantombaseError):
@@ -126,52 +126,52 @@ class LockError(PhantombaseError):
 
 
 class ClaimedError(LockError):
-    """Another compactor of ours is at work on the table."""
+    """Another phantombase compactor works on the table."""
 
 
 class ConflictError(PhantombaseError):
-    """Somebody else changed the table meanwhile."""
+    """Another process changed the table meanwhile."""
 
 
 class AttemptDeadError(ConflictError):
-    """This attempt was declared dead (or decided by somebody else): it may publish nothing."""
+    """This attempt was declared dead, or another process decided it: it must not publish anything."""
 
 
 class BarrierError(ConflictError):
-    """Delta commits that could still write under the plan are pending."""
+    """Delta commits are pending that could still write to the plan's file slices."""
 
 
 class StalePlanError(ConflictError):
-    """The log files of a plan can never be merged with each other (any more): it is to be taken back."""
+    """The log files of a plan can no longer be merged with each other: the plan must be taken back."""
 
 
 class TableChangedError(ConflictError):
-    """The table was upgraded, or its settings changed, while it was looked at: open it again."""
+    """The table was upgraded, or its settings changed, while it was read: open it again."""
 
 
 class LedgerError(PhantombaseError):
-    """The books of a compaction do not balance: nothing is published."""
+    """The ledger of a compaction does not balance: nothing is published."""
 
 
 class ClockError(PhantombaseError):
-    """This process's clock or time zone is not that of the table's writers: it may choose no instant."""
+    """The clock or time zone of this process differs from that of the table's writers: it must not choose instants."""
 
 
 class StorageError(PhantombaseError):
-    """The storage refused an operation or broke a promise the protocol rests on."""
+    """The storage refused an operation, or broke a promise that the protocol relies on."""
 
 
 class StoppedError(PhantombaseError):
-    """Work was stopped by its time limit: nothing is wrong, and the next run goes on from there."""
+    """Work was stopped by its time limit. Nothing is wrong: the next run continues from there."""
 
 
 class PressureError(PhantombaseError):
-    """A write would make a file group's log too long, and no compaction made room in time. Nothing of it is visible."""
+    """A write would make a file group's log too long, and no compaction made room in time. Its rows are not visible."""
 
 
 class SparkError(PhantombaseError):
-    """Spark did not start, or a job was lost for a reason that is not one of this tree."""
+    """Spark did not start, or a job was lost for a reason that has no error class in this tree."""
 
 
 class ZooKeeperError(PhantombaseError):
-    """ZooKeeper cannot be started or reached. Nothing is wrong with a table: no safety rests on ZooKeeper."""
+    """ZooKeeper cannot be started or reached. The table is not affected: no safety rests on ZooKeeper."""

@@ -1,4 +1,4 @@
-"""A sequence whose elements are made each time they are asked for: a million of them take no memory (pure)."""
+"""A sequence that makes each element when it is asked for: a million elements take no memory (pure)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ U = TypeVar("U")
 
 
 class OnDemand(Sequence[U]):
-    """`make` of each item. `make` is pure: the same element may be made many times."""
+    """`make` of each item. `make` must be pure: the same element may be made many times."""
 
     def __init__(self, items: Sequence[T], make: Callable[[T], U]) -> None:
         self._items, self._make = items, make

@@ -21,15 +21,15 @@ def option(
 ) -> Any:
     """A dataclass field with the help that commands show.
 
-    `flag`: its name there, where it is another one. `size`: bytes, which people write like `64m`. `metavar`: what its
-    value is. `least`: the least value that commands take.
+    `flag`: the option's name in commands, if it differs. `size`: bytes, which users may write like `64m`. `metavar`:
+    what its value stands for. `least`: the least value that commands accept.
     """
     metadata = {"help": help_text, "flag": flag, "size": size, "metavar": metavar, "least": least}
     return field(default=default, metadata=metadata)
 
 
 def least_of(options: type) -> dict[str, float]:
-    """The least values of a dataclass's options, where they have one."""
+    """The least values of a dataclass's options, for those that have one."""
     return {f.name: f.metadata["least"] for f in fields(options) if f.metadata.get("least") is not None}
 
 
@@ -39,7 +39,7 @@ def help_of(options: type, name: str) -> str:
 
 
 def check_least(options: Any, least: Mapping[str, float]) -> None:
-    """UsageError where a value is below its least one; None passes."""
+    """UsageError if a value is below its least one; None passes."""
     for name, bound in least.items():
         value = getattr(options, name)
         if value is not None and not value >= bound:
@@ -47,18 +47,16 @@ def check_least(options: Any, least: Mapping[str, float]) -> None:
 
 
 def check_finite(options: Any, least: Mapping[str, float]) -> None:
-    """UsageError where a value is below its least one, infinite or not a number; None passes."""
+    """UsageError if a value is below its least one, infinite or not a number; None passes."""
     check_least(options, least)
     for name in least:
         value = getattr(options, name)
         if value is not None and not math.isfinite(value):
-            raise UsageError(
-                f"{name.replace('_', '-')} must be finite: what waits for it would never end", found=str(value)
-            )
+            raise UsageError(f"{name.replace('_', '-')} must be finite: a wait for it would not end", found=str(value))
 
 
 def check_above_zero(options: Any, *names: str) -> None:
-    """UsageError where a value is not above zero, infinite or not a number; None passes."""
+    """UsageError if a value is not above zero, infinite or not a number; None passes."""
     for name in names:
         value = getattr(options, name)
         if value is not None and not 0 < value < math.inf:
@@ -68,7 +66,7 @@ def check_above_zero(options: Any, *names: str) -> None:
 
 
 def check_below(options: Any, name: str, other: str) -> None:
-    """UsageError where the first value is not below the second."""
+    """UsageError if the first value is not below the second."""
     value, bound = getattr(options, name), getattr(options, other)
     if not value < bound:
         raise UsageError(

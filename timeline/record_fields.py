@@ -1,7 +1,7 @@
-"""Fields of a record of ours, a JSON object: read leniently, so that two releases can serve one table (pure).
+"""Fields of a phantombase record, a JSON object: read leniently, so that two releases can serve one table (pure).
 
-A field that this release does not know is left alone: a later release has a use for it. One that it knows must be there
-and of its type: `malformed` names the file, what was expected, what was found, and what ends that state.
+A field that this release does not know is ignored: a later release uses it. A field that this release knows must exist
+and have its type: the error names the file, what was expected, what was found, and what to do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .errors import MalformedError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    """The fields of a record. `where`: its path, `what`: the error when it cannot be read, `todo`: what ends that."""
+    """The fields of a record. `where`: its path; `what`: the error when it cannot be read; `todo`: what to do then."""
 
     values: Mapping[str, Any]
     where: str
@@ -26,7 +26,7 @@ class Fields:
 
     @staticmethod
     def parse(data: bytes, where: str, what: str, todo: str | None = None) -> Fields:
-        """The record in a file; MalformedError where that is no JSON object."""
+        """The record in a file; MalformedError if the data is not a JSON object."""
         empty = Fields(values={}, where=where, what=what, todo=todo)
         try:
             values = json.loads(data)
@@ -35,11 +35,11 @@ class Fields:
         return empty.inner(values)
 
     def malformed(self, expected: str, found: str) -> MalformedError:
-        """The error of this record."""
+        """The error for this record."""
         return MalformedError(self.what, path=self.where, expected=expected, found=found, todo=self.todo)
 
     def inner(self, values: Any) -> Fields:
-        """A record inside of this one."""
+        """A record inside this one."""
         if not isinstance(values, dict):
             raise self.malformed("a JSON object", type(values).__name__)
         return Fields(values=values, where=self.where, what=self.what, todo=self.todo)

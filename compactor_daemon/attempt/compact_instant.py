@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from phantombase.timeline.audit.books import LEDGER, decode_books
+from phantombase.timeline.audit.group_ledger import LEDGER, decode_ledgers
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.errors import AttemptDeadError, MalformedError, PhantombaseError, UsageError
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
@@ -221,7 +221,7 @@ def _taken_over_is_said(storage: Storage, attempt: Attempt) -> Iterator[None]:
 def _summary(storage: Storage, go: Go, seconds: float, *, resumed: bool) -> Compacted:
     commit = decode_commit(go.content, go.completed_path)
     stats = [s for part in commit.partition_to_write_stats.values() for s in part]
-    books = decode_books(commit.extra_metadata[LEDGER], go.completed_path)
+    books = decode_ledgers(commit.extra_metadata[LEDGER], go.completed_path)
     bases = [storage.find(b.path(b.base)) for b in books if b.base is not None]
     return Compacted(
         instant=go.instant,

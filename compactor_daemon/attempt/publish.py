@@ -26,7 +26,7 @@ from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange
 from phantombase.timeline.metadata_table.read import compacted_after
-from phantombase.timeline.metadata_table.update import Change, Update, prepare, tell
+from phantombase.timeline.metadata_table.update import Change, Update, apply_update, prepare
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.table import Table
@@ -88,7 +88,7 @@ def _complete(table: Table, go: Go, kept: Go, update: Update | None) -> None:
     """In the lock: the completed file, of what was `kept` of the decision."""
     storage, change = table.storage, _change(table, kept)
     storage.delete(inflight_path(table, go.instant))  # a dead JVM attempt's: Hudi refuses to go on beside it
-    tell(table, change, update)
+    apply_update(table, change, update)
     path = _completed_path(table, go)
     if not completed_commits(table, go.instant):  # an executor of Hudi may take no lock
         _check_publishable(table, go)  # once more: all that was done in the section may have taken long
@@ -102,7 +102,7 @@ def _complete(table: Table, go: Go, kept: Go, update: Update | None) -> None:
     if done is None:
         raise StorageError("the completed commit is not there after it was written", path=path)
     if not is_ours(table, done, go):  # without the lock, between our look and our put
-        tell(table, Change.of(go.instant, table.commit_metadata(done), {}), None)
+        apply_update(table, Change.of(go.instant, table.commit_metadata(done), {}), None)
     _check_ours(table, done, go)
 
 

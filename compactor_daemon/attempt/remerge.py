@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from phantombase.timeline.audit.books import LEDGER, decode_books
+from phantombase.timeline.audit.group_ledger import LEDGER, decode_ledgers
 from phantombase.timeline.errors import StorageError
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.file_name import LogFileName, parse_data_file
@@ -50,7 +50,7 @@ def merge_again(table: Table, go: Go, placement: Placement) -> str:
     storage = table.storage
     storage.delete(f"{attempt_folder(go.instant, attempt)}/{position}{OK}")  # it names the lost file
     done = compact_slice(storage, task)
-    books = {b.key: b for b in decode_books(said[LEDGER], go.completed_path)}
+    books = {b.key: b for b in decode_ledgers(said[LEDGER], go.completed_path)}
     same = (done.final, done.size, done.ledger) == (placement.final, placement.size, books[one.slice.key].ledger)
     if done.staged is None or not same:
         if done.staged is not None:

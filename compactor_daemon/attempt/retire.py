@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 import structlog
 
 from phantombase.timeline.audit.audit_log import add_entry
-from phantombase.timeline.audit.books import LEDGER
+from phantombase.timeline.audit.group_ledger import LEDGER
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError, StorageError
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from phantombase.timeline.audit.books import audit_path
+from phantombase.timeline.audit.group_ledger import audit_path
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError, UnsupportedError

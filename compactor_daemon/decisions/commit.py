@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from phantombase.timeline.audit.books import LEDGER, GroupBooks, encode_books
+from phantombase.timeline.audit.group_ledger import LEDGER, GroupLedger, encode_ledgers
 from phantombase.timeline.format.commit_metadata import LOG_COMPACT, CommitMetadata, RuntimeStats, WriteStat
 from phantombase.timeline.format.file_name import LogFileName
 
@@ -31,7 +31,7 @@ def _commit(
     for one in slices:
         if one.final is not None:
             stats[one.partition].append(stat(one, one.final))
-    books = encode_books([_books(d) for d in slices])
+    books = encode_ledgers([_books(d) for d in slices])
     return CommitMetadata(
         partition_to_write_stats={partition: tuple(s) for partition, s in stats.items()},
         compacted=True,
@@ -40,8 +40,8 @@ def _commit(
     )
 
 
-def _books(done: SliceDone) -> GroupBooks:
-    return GroupBooks(
+def _books(done: SliceDone) -> GroupLedger:
+    return GroupLedger(
         partition=done.partition,
         file_id=done.file_id,
         inputs=done.inputs,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from phantombase.timeline.audit.log_totals import LogTotals, books_of_all, log_totals
+from phantombase.timeline.audit.log_totals import LogTotals, copied_ledger, log_totals
 from phantombase.timeline.errors import LedgerError
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.log.block import BlockKind, scan_blocks
@@ -141,7 +141,7 @@ def _copy(
                 content = content_of(block, source)
                 file.writelines(copied_block(block, content, instant=head.instant, compacted=head.compacted))
     taken, out = log_totals(storage, selection.blocks, rules), _staged(storage, path, rules)
-    return books_of_all(taken, out), count_blocks(selection, out.rows + out.deletes)
+    return copied_ledger(taken, out), count_blocks(selection, out.rows + out.deletes)
 
 
 def _staged(storage: Storage, path: str, rules: SliceRules) -> LogTotals:

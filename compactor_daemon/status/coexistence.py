@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from phantombase.timeline.audit.books import LEDGER
+from phantombase.timeline.audit.group_ledger import LEDGER
 from phantombase.timeline.clock.evidence import Zone, ZoneVerdict
 from phantombase.timeline.clock.guard import described
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError

@@ -21,7 +21,7 @@ from phantombase.compactor_daemon.decisions.standing import Standing, gather_evi
 from phantombase.compactor_daemon.decisions.take_back import take_back
 from phantombase.compactor_daemon.records.fate import Go, find_go, read_fate, revoke_decision
 from phantombase.compactor_daemon.records.reserved import reserve
-from phantombase.timeline.audit.books import LEDGER
+from phantombase.timeline.audit.group_ledger import LEDGER
 from phantombase.timeline.errors import ConflictError, PhantombaseError, StorageError, TableChangedError
 from phantombase.timeline.format.commit_metadata import decode, encode
 from phantombase.timeline.format.instant import later

@@ -12,7 +12,7 @@ from phantombase.compactor_daemon.attempt.compact_instant import pending_instant
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.remerge import merge_again
 from phantombase.compactor_daemon.records.fate import Go, find_go
-from phantombase.timeline.audit.books import LEDGER
+from phantombase.timeline.audit.group_ledger import LEDGER
 from phantombase.timeline.errors import StorageError
 from phantombase.timeline.format.commit_metadata import decode, encode
 from phantombase.timeline.instants.attempt_names import attempt_folder, fate_path

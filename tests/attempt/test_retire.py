@@ -15,7 +15,7 @@ from phantombase.compactor_daemon.attempt.compact_instant import pending_instant
 from phantombase.compactor_daemon.attempt.publish import place, publish
 from phantombase.compactor_daemon.attempt.retire import finish, finish_completed, littered_instants, retire
 from phantombase.compactor_daemon.records.fate import Go, find_go, open_next, read_fate
-from phantombase.timeline.audit.books import audit_path
+from phantombase.timeline.audit.group_ledger import audit_path
 from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.attempt_names import DEAD, attempt_folder, instant_folder, recorded_instants

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.compactor_daemon.run.pending import run_compactions
 from phantombase.timeline.audit.audit import InstantAudit, Verdict, audit, audited_instants
-from phantombase.timeline.audit.books import LEDGER, GroupBooks, audit_path, decode_books
+from phantombase.timeline.audit.group_ledger import LEDGER, GroupLedger, audit_path, decode_ledgers
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.parquet.output_options import OutputOptions
@@ -57,9 +57,9 @@ def look(path: Path, instant: str) -> InstantAudit:
     return audit(Table.open(str(path)), instant)
 
 
-def books_of(path: Path, instant: str) -> list[GroupBooks]:
+def ledgers_of(path: Path, instant: str) -> list[GroupLedger]:
     entry = json.loads((path / audit_path(instant)).read_bytes())
-    return decode_books(entry["ledger"], "audit log")
+    return decode_ledgers(entry["ledger"], "audit log")
 
 
 def problem(path: Path, instant: str) -> str:
@@ -69,14 +69,14 @@ def problem(path: Path, instant: str) -> str:
 
 
 def test_everything_is_there(table: tuple[Path, str]) -> None:
-    """The merge run again gives the same books, hashes included."""
+    """The repeated merge gives the same ledger, hashes included."""
     path, instant = table
     found = look(path, instant)
     assert found.good
     assert found.groups
     assert not found.leftovers
     assert {g.verdict for g in found.groups} == {Verdict.PROVED}
-    assert all(b.ledger.identity is not None for b in books_of(path, instant))
+    assert all(b.ledger.identity is not None for b in ledgers_of(path, instant))
 
 
 @pytest.mark.parametrize("name", ["v9_virtual_keys", "v9_parquet_log", "v6_types", "v9_types"])
@@ -98,9 +98,9 @@ def test_other_tables(name: str, tmp_path: Path) -> None:
 def test_cleaned_inputs(table: tuple[Path, str]) -> None:
     """The output still proves itself."""
     path, instant = table
-    for books in books_of(path, instant):
-        for name in books.inputs:
-            (path / books.path(name)).unlink()
+    for recorded in ledgers_of(path, instant):
+        for name in recorded.inputs:
+            (path / recorded.path(name)).unlink()
     found = look(path, instant)
     assert found.good
     assert {g.verdict for g in found.groups} == {Verdict.OUTPUT_PROVED}
@@ -109,7 +109,7 @@ def test_cleaned_inputs(table: tuple[Path, str]) -> None:
 def test_a_lost_base_file_is_wrong(table: tuple[Path, str]) -> None:
     """Nothing newer has taken its place: rows are lost."""
     path, instant = table
-    (first, *_) = [b for b in books_of(path, instant) if b.output is not None]
+    (first, *_) = [b for b in ledgers_of(path, instant) if b.output is not None]
     assert first.output is not None
     (path / first.path(first.output)).unlink()
     assert first.output in problem(path, instant)
@@ -134,11 +134,11 @@ def other_sequence_numbers(rows: pa.Table) -> pa.Table:
 def test_another_row_shows(table: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """As many rows, one of them another one: only the hash tells."""
     path, instant = table
-    (first, *_) = [b for b in books_of(path, instant) if b.output is not None]
+    (first, *_) = [b for b in ledgers_of(path, instant) if b.output is not None]
     assert first.output is not None
     target = path / first.path(first.output)
     rewrite(target, other_sequence_numbers)
-    assert "size of the file written" in problem(path, instant)
+    assert "size of the written file" in problem(path, instant)
     entry = path / audit_path(instant)
     entry.write_text(entry.read_text().replace(f'\\"size\\":{first.size}', f'\\"size\\":{target.stat().st_size}'))
     for commit in path.glob(".hoodie/**/*.commit"):
@@ -149,7 +149,7 @@ def test_another_row_shows(table: tuple[Path, str], monkeypatch: pytest.MonkeyPa
 def test_a_second_base_file_shows(table: tuple[Path, str]) -> None:
     """Readers would take either."""
     path, instant = table
-    (first, *_) = [b for b in books_of(path, instant) if b.output is not None]
+    (first, *_) = [b for b in ledgers_of(path, instant) if b.output is not None]
     assert first.output is not None
     second = first.output.replace(f"_{instant}", f"x_{instant}")
     shutil.copy(path / first.path(first.output), path / first.path(second))
@@ -160,15 +160,15 @@ def test_a_second_base_file_shows(table: tuple[Path, str]) -> None:
 def test_a_log_that_was_left_out_shows(tmp_path: Path) -> None:
     """A writer without the lock put a log under the plan after the compaction had looked."""
     path, instant = compacted("v6_pending", tmp_path)
-    (first, *_) = [b for b in books_of(path, instant) if len(b.inputs) > 1]
+    (first, *_) = [b for b in ledgers_of(path, instant) if len(b.inputs) > 1]
     log = first.inputs[-1]
     head, _, tail = log.partition(".log.")
     late = f"{head}.log.9{tail[1:]}"
     shutil.copy(path / first.path(log), path / first.path(late))
-    assert f"{late} lies under the compaction but was not merged" in problem(path, instant)
+    assert f"{late} belongs to the compacted slice but was not merged" in problem(path, instant)
 
 
-def test_changed_books_show(table: tuple[Path, str]) -> None:
+def test_a_changed_ledger_shows(table: tuple[Path, str]) -> None:
     """The audit log and the commit must say the same; each equation must hold."""
     path, instant = table
     entry = path / audit_path(instant)
@@ -181,41 +181,41 @@ def test_changed_books_show(table: tuple[Path, str]) -> None:
     assert "unreadable entry of the audit log" in problem(path, instant)
 
 
-def change_books(path: Path, instant: str, name: str) -> None:
-    """One more of a count, in the only copy of the books."""
+def change_ledger(path: Path, instant: str, name: str) -> None:
+    """One more of a count, in the only copy of the ledger."""
     for commit in path.glob(f".hoodie/**/{instant}*.commit"):
         commit.unlink()
     entry = path / audit_path(instant)
     document = json.loads(entry.read_bytes())
-    books = json.loads(document["ledger"])
-    for group in books["file_groups"].values():
+    ledger = json.loads(document["ledger"])
+    for group in ledger["file_groups"].values():
         group[name] += 1
-    entry.write_text(json.dumps({**document, "ledger": json.dumps(books)}))
+    entry.write_text(json.dumps({**document, "ledger": json.dumps(ledger)}))
 
 
-def test_books_that_do_not_balance_show(table: tuple[Path, str]) -> None:
+def test_a_ledger_that_does_not_balance_shows(table: tuple[Path, str]) -> None:
     """Also when the inputs are gone and the merge cannot be run again."""
     path, instant = table
-    for books in books_of(path, instant):
-        for name in books.inputs:
-            (path / books.path(name)).unlink()
-    change_books(path, instant, "kept")
+    for recorded in ledgers_of(path, instant):
+        for name in recorded.inputs:
+            (path / recorded.path(name)).unlink()
+    change_ledger(path, instant, "kept")
     assert "does not balance" in problem(path, instant)
 
 
-def test_books_that_balance_and_are_wrong_show(table: tuple[Path, str]) -> None:
-    """One log entry more, superseded: only the merge run again tells."""
+def test_a_wrong_ledger_that_balances_shows(table: tuple[Path, str]) -> None:
+    """One log entry more, superseded: only the repeated merge shows it."""
     path, instant = table
-    change_books(path, instant, "log_entries")
-    assert "books of the merge run again" in problem(path, instant)
+    change_ledger(path, instant, "log_entries")
+    assert "ledger of the repeated merge" in problem(path, instant)
 
 
 def test_the_audit_log_outlives_the_commit(table: tuple[Path, str]) -> None:
-    """Hudi archives commits; the books stay, and the table is audited as before."""
+    """Hudi archives commits; the ledger stays, and the table is audited as before."""
     path, instant = table
     for commit in path.glob(f".hoodie/**/{instant}*.commit"):
-        books = json.loads(json.loads((path / audit_path(instant)).read_bytes())["ledger"])
-        assert books["total"]["identity"]
+        ledger = json.loads(json.loads((path / audit_path(instant)).read_bytes())["ledger"])
+        assert ledger["total"]["identity"]
         assert commit.is_file()
     assert audited_instants(Table.open(str(path)), instant) == (instant,)
 

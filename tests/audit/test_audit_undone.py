@@ -13,7 +13,7 @@ from phantombase.compactor_daemon.attempt.compact_instant import pending_instant
 from phantombase.compactor_daemon.attempt.retire import retire
 from phantombase.compactor_daemon.records.fate import decisions, find_go
 from phantombase.timeline.audit.audit import InstantAudit, Verdict, audit, audited_instants
-from phantombase.timeline.audit.books import LEDGER, audit_path
+from phantombase.timeline.audit.group_ledger import LEDGER, audit_path
 from phantombase.timeline.audit.undone import was_undone
 from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.format.commit_metadata import encode
@@ -139,7 +139,7 @@ def test_a_commit_removed_by_hand_excuses_nothing(version: int, tmp_path: Path) 
             file.unlink()
     (base,) = base_files(path, instant)
     base.write_bytes(base.read_bytes() + b"x")
-    assert "size of the file written" in problems(path, instant)
+    assert "size of the written file" in problems(path, instant)
 
 
 @VERSIONS

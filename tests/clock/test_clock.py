@@ -325,7 +325,7 @@ def test_a_new_instant_exceeds_modification_times(sliced: Path) -> None:
     chosen = table.next_time(table.load_timeline())
     assert chosen == later(table.times.moment(int(at * 1000)), 1)
     set_time(completed(sliced)[-1], -1200)
-    with pytest.raises(ClockError, match=r"modified in the future.*deltacommit.* found 1,[12]\d\d s"):
+    with pytest.raises(ClockError, match=r"modification time in the future.*deltacommit.* found 1,[12]\d\d s"):
         table.next_time(table.load_timeline())
     (found,) = find_mistimed(table)
     assert found.why == "in the future"
@@ -416,7 +416,7 @@ def test_a_storage_that_keeps_no_times(sliced: Path, monkeypatch: pytest.MonkeyP
     """It is refused by name."""
     monkeypatch.setattr(LocalStorage, "set_modified", lambda *_: None)
     name = completed(sliced)[0].name
-    with pytest.raises(StorageError, match="does not keep the time"):
+    with pytest.raises(StorageError, match="does not keep the modification time"):
         repair_times(open_table(sliced), [Retimed(path=f".hoodie/{name}", time="20200101000000000")])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-from phantombase.timeline.audit.books import LEDGER
+from phantombase.timeline.audit.group_ledger import LEDGER
 from phantombase.timeline.avro.schema import COMMIT_SEQNO
 from phantombase.timeline.avro.schema import COMMIT_TIME as COMMIT_TIME_COLUMN
 from tests.interop.rows import Rows, same

@@ -254,7 +254,7 @@ def test_a_size_nobody_tells_is_looked_up_or_refused(lost: str, path: Path, caps
     assert expected.plan is not None
     assert list(found.plan.operations) == list(expected.plan.operations)
     assert "size_looked_up" in "".join(capsys.readouterr())
-    with pytest.raises(StorageError, match="does not tell the size"):
+    with pytest.raises(StorageError, match="does not give the size"):
         schedule(path, replace(small, missing_size=MissingSize.ERROR), without_sizes(path, lost))
 
 

@@ -24,7 +24,7 @@ from phantombase.compactor_daemon.run.pending import run_compactions
 from phantombase.compactor_daemon.status.snapshot import look_at_table
 from phantombase.compactor_daemon.status.status import Clock, status_report, work_rows
 from phantombase.timeline.audit.audit import audit
-from phantombase.timeline.audit.books import audit_path
+from phantombase.timeline.audit.group_ledger import audit_path
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.errors import ConflictError, MalformedError
 from phantombase.timeline.instants.attempt_names import attempt_folder, attempts, fate_path

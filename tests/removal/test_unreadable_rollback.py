@@ -88,7 +88,7 @@ def test_the_way_out_of_one_that_went_inflight(version: int, has_plan: bool, tmp
     inflight.touch()
     if not has_plan:
         requested.unlink()
-    with pytest.raises(ConflictError, match="Hudi passes over it for ever") as error:
+    with pytest.raises(ConflictError, match="Hudi ignores it for ever") as error:
         run_all(open_table(path))
     for file in (requested, inflight):
         assert str(file.relative_to(path)) in str(error.value)

@@ -1,6 +1,6 @@
 """Arrow columns and rows without Hudi: hashes, key lookup, ordering values, types, spill files. All vectorised.
 
-A helper that works on arrays and knows nothing of log files or instants belongs here.
+A helper belongs here if it works on arrays and knows nothing of log files or instants.
 
 May import: ground.
 """

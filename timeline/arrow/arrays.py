@@ -1,4 +1,4 @@
-"""Names of the numpy arrays that functions take and give (pure)."""
+"""Type names of the numpy arrays that functions take and return (pure)."""
 
 from __future__ import annotations
 

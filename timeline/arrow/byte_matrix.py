@@ -17,9 +17,9 @@ _CACHE_BYTES = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ByteBlock:
-    """Some values of one byte length, few enough to stay in the L2 cache: `data` is (values, bytes) of uint8.
+    """Some values of one byte length, few enough to fit into the L2 cache: `data` is (values, bytes) of uint8.
 
-    `ordinals`: which values of the array they are.
+    `ordinals`: the indices of these values in the array.
     """
 
     ordinals: Index
@@ -27,14 +27,14 @@ class ByteBlock:
 
 
 def byte_blocks(values: pa.Array) -> Iterator[ByteBlock]:
-    """Every value of a string or binary array in exactly one block; a null counts as empty."""
+    """Every value of a string or binary array, each in exactly one block; a null counts as empty."""
     if not len(values):
         return
     text = values.cast(pa.large_binary())
     lengths = np.diff(_offsets(text))
     order = np.arange(len(text))
     if lengths.min() != lengths.max():
-        # Ordered by length, the values of one length are a matrix of bytes, without a copy per length.
+        # Sorted by length, the values of one length form a matrix of bytes, without a copy for each length.
         order = np.argsort(lengths, kind="stable")
         text, lengths = text.take(pa.array(order)), lengths[order]
     offsets = _offsets(text)
@@ -42,7 +42,7 @@ def byte_blocks(values: pa.Array) -> Iterator[ByteBlock]:
     content = text.buffers()[2]
     for low, high in pairwise(bounds):
         length = int(lengths[low])
-        # Beside its bytes a value needs some words of scratch space.
+        # Besides its bytes, each value needs some words of scratch space.
         step = max(1, _CACHE_BYTES // (length + 20))
         for start in range(low, high, step):
             stop = min(start + step, high)

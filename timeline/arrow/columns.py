@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 
 def flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The column as one array, without a copy where it is one already."""
+    """The column as one array, without a copy if it is one already."""
     if isinstance(column, pa.Array):
         return column
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
@@ -20,5 +20,5 @@ def list_parts(array: Any) -> tuple[pa.Array, pa.Array]:
     offsets = array.offsets
     start = offsets[0].as_py()
     values = array.values.slice(start, offsets[-1].as_py() - start)
-    # Anew even where they begin with 0: Arrow builds no list from a slice of offsets and a mask.
+    # Computed also when they begin with 0: Arrow cannot build a list from a slice of offsets together with a mask.
     return pc.subtract(offsets, offsets[0]).cast(pa.int32()), values

@@ -2,8 +2,8 @@
 
 Columns are matched by name: missing ones become null, unknown ones are dropped, widened ones are cast. The
 changes are the Avro promotions: int -> long, float, double; long -> float, double; float -> double; string <->
-bytes; and int, long -> string; nested records field by field. Hudi also turns floats into text: that is refused here,
-because Java prints them unlike everybody else.
+bytes; and int, long -> string; nested records field by field. Hudi also turns floats into text. That is refused here,
+because Java prints floats differently from every other implementation.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .columns import list_parts
 def conform(data: pa.RecordBatch | pa.Table, schema: pa.Schema, where: str, *, float_as_text: bool = True) -> pa.Table:
     """`data` with exactly the columns of `schema`, in its order and types; `where` names the source in errors.
 
-    `float_as_text`: float widens to double through its decimal text (1.1f -> 1.1), as Hudi does everywhere but
-    in Avro log blocks read by 0.15, where the bits are kept (1.100000023841858) unless another column of the
-    record turns into text or bytes: then 0.15 rewrites the whole record, floats through their text.
+    `float_as_text`: float widens to double through its decimal text (1.1f -> 1.1). Hudi does this everywhere except
+    in Avro log blocks read by 0.15, which keep the bits (1.100000023841858) unless another column of the record
+    turns into text or bytes: then 0.15 rewrites the whole record, floats through their text.
 
     MalformedError: a required column is missing or holds nulls. UnsupportedError: a type change that is not a
     promotion.
@@ -38,7 +38,7 @@ def conform(data: pa.RecordBatch | pa.Table, schema: pa.Schema, where: str, *, f
 
 
 def _place(fields: pa.Schema | pa.StructType, name: str, where: str) -> int:
-    """Where the field is, -1 where it is missing. MalformedError: it is there twice, which Arrow calls -1 too."""
+    """The index of the field, -1 if it is missing. MalformedError: it exists twice, which Arrow reports as -1 too."""
     index = fields.get_field_index(name)
     if index < 0 and any(f.name == name for f in fields):
         raise MalformedError("two columns of one name", path=where, found=name)
@@ -82,7 +82,7 @@ def convert(array: pa.Array, target: pa.DataType, where: str, float_as_text: boo
         )
     if float_as_text and pa.types.is_float32(source) and pa.types.is_float64(target):
         return array.cast(pa.string()).cast(pa.float64())
-    # Java rounds whole numbers beyond a float's mantissa; polars knows times of day in nanoseconds only.
+    # Java rounds whole numbers beyond a float's mantissa; polars has times of day in nanoseconds only.
     rounds = pa.types.is_floating(target) or pa.types.is_time(target)
     return array.cast(target, safe=not rounds)
 
@@ -95,7 +95,7 @@ def _struct(array: pa.StructArray, target: pa.StructType, where: str, text: bool
         if index < 0:
             children.append(pa.nulls(len(array), field.type))
         else:
-            # field(i) ignores the parent's validity, which the mask below carries.
+            # field(i) ignores the parent's validity; the mask below carries it.
             children.append(convert(array.field(index), field.type, f"{where}.{field.name}", text))
     return pa.StructArray.from_arrays(children, fields=fields, mask=null_mask(array))
 
@@ -108,7 +108,7 @@ def _map(array: Any, target: pa.MapType, where: str, text: bool) -> pa.MapArray:
 
 
 def null_mask(array: pa.Array) -> pa.Array | None:
-    """Which values are null, for building the array anew; None when none is."""
+    """Which values are null, for building a new array; None if there are no nulls."""
     return array.is_null() if array.null_count else None
 
 
@@ -138,7 +138,7 @@ def _is_promotion(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _is_rewrite(source: pa.DataType | None, target: pa.DataType) -> bool:
-    """Whether a column turns into text or bytes from something else."""
+    """Whether a column of another type turns into text or bytes."""
     if source is None or not (_is_text(target) or _is_bytes(target)):
         return False
     return not (_is_text(source) and _is_text(target)) and not (_is_bytes(source) and _is_bytes(target))

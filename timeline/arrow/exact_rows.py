@@ -1,7 +1,7 @@
-"""Rows that are to be written, in exactly the types of a schema (pure, vectorised).
+"""Rows to be written, in exactly the types of a schema (pure, vectorised).
 
-Reading promotes (see `conform`); writing does not: what a caller hands over must already be what the table says, but
-for how Arrow holds it. These differences are taken away here:
+Reading promotes types (see `conform`); writing does not. The rows must already have the table's types; they may differ
+only in how Arrow stores them. These differences are removed here:
 
     dictionary of T             T
     int8, int16 (int32)         int32 (int64)
@@ -23,8 +23,8 @@ from .conform import convert
 def exact_rows(rows: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
     """The rows with the columns of `schema`, in its order and types, each column in one piece.
 
-    UsageError names the column: it is missing, unknown or given twice, has another type, or holds a null where the
-    schema, at any depth, allows none.
+    UsageError names the column: it is missing, unknown or given twice, has another type, or holds a null although
+    the schema, at any depth, forbids it.
     """
     _check_names(rows.schema.names, schema.names, "columns of the rows")
     columns = []
@@ -76,7 +76,7 @@ def _same_values(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _check_nulls(array: Any, field: pa.Field, where: str, above: int = 0) -> None:
-    """`above`: how many of the array's nulls are only there because the record around it is null."""
+    """`above`: how many of the array's nulls exist only because the record around them is null."""
     if not field.nullable and array.null_count > above:
         raise UsageError(f"column {where} must not hold nulls", found=f"{array.null_count - above} nulls")
     kind = field.type
@@ -85,7 +85,7 @@ def _check_nulls(array: Any, field: pa.Field, where: str, above: int = 0) -> Non
         for child, child_field in zip(array.flatten(), kind, strict=True):
             _check_nulls(child, child_field, f"{where}.{child_field.name}", array.null_count)
     elif pa.types.is_map(kind) or pa.types.is_list(kind):
-        # Null lists may stand over values that belong to nobody.
+        # A null list may stand over values that belong to no list.
         values = list_parts(array.drop_null())[1]
         if pa.types.is_map(kind):
             _check_nulls(values.field(1), kind.item_field, f"{where}.value")

@@ -1,8 +1,8 @@
 """Looks up many record keys among a fixed set of keys (pure, vectorised, exact).
 
-The set is hashed once (64 bit) and sorted; a table over the leading bits gives each probe its short run of
-candidates. Equal hashes are checked against the keys themselves, so an answer never rests on a hash alone.
-Unlike `pyarrow.compute.index_in` nothing is rebuilt per batch: the base file can be streamed in small batches.
+The set is hashed once (64 bit) and sorted. A table over the leading bits of the hash gives each probe its short run
+of candidates. Equal hashes are compared by the keys themselves, so an answer never rests on a hash alone.
+Unlike in `pyarrow.compute.index_in`, nothing is rebuilt for each batch: the base file can be streamed in small batches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class KeyLookup:
             hashes = hash_keys(keys, seed)
             self._order = np.argsort(hashes, kind="stable")
             self._sorted = hashes[self._order]
-            # Distinct keys with one hash would need more than one candidate a hash: take another hash.
+            # If two distinct keys had one hash, a hash would need several candidates: use another seed.
             if not (self._sorted[1:] == self._sorted[:-1]).any():
                 break
         else:
@@ -39,7 +39,7 @@ class KeyLookup:
         self._starts = np.append(starts, len(keys))
 
     def find(self, probes: pa.Array) -> npt.NDArray[np.int64]:
-        """For each probe its position in the set, -1 where it is not in it (nulls are not)."""
+        """For each probe its position in the set, -1 if the set does not contain it (it never contains null)."""
         found = np.full(len(probes), -1, np.int64)
         if not len(self._keys) or not len(probes):
             return found
@@ -60,7 +60,7 @@ class KeyLookup:
 
 
 def hash_keys(keys: pa.Array, seed: int) -> npt.NDArray[np.uint64]:
-    """A 64-bit hash a key, the same only within one process: another release of polars may give others."""
+    """A 64-bit hash for each key. Valid within one process only: polars releases may hash differently."""
     import polars as pl  # late: a fifth of a command's start, and the Spark driver never needs it
 
     return pl.Series(pl.from_arrow(keys)).hash(seed=seed).to_numpy()

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Ordering: TypeAlias = tuple[pa.Array, ...]
-"""One array per ordering column; empty where a table has none."""
+"""One array per ordering column; empty if the table has none."""
 
 
 def orderable(array: pa.Array) -> pa.Array:
-    """The array with Arrow's order equal to Java's: floats become integers of the same order."""
+    """The array in a form that Arrow sorts as Java does: floats become integers of the same order."""
     if pa.types.is_floating(array.type):
         bits = np.ascontiguousarray(array.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)).copy()
         bits[np.isnan(bits)] = np.nan  # one NaN for all payloads
@@ -32,9 +32,9 @@ def orderable(array: pa.Array) -> pa.Array:
 
 
 def ranks(ordering: Ordering, rows: int, *, hudi_0x: bool = False) -> npt.NDArray[np.int64]:
-    """One integer a row whose order is that of the rows' ordering values; nulls come first.
+    """One integer for each row; the integers sort as the rows' ordering values do, nulls first.
 
-    `hudi_0x`: decimals compare as 0.15 compares log entries, by their raw bytes: negative ones are the greatest.
+    `hudi_0x`: compare decimals as 0.15 compares them in log entries, by their raw bytes: negative ones are greatest.
     """
     result = np.zeros(rows, np.int64)
     for column in ordering:
@@ -43,7 +43,7 @@ def ranks(ordering: Ordering, rows: int, *, hudi_0x: bool = False) -> npt.NDArra
             negative = _flags(pc.fill_null(pc.less(column, 0), False))
             dense = np.where(negative, dense + dense.max(initial=0), dense)
         if len(ordering) > 1:
-            # Raw numbers become dense ranks, here and after each step, so that the product stays inside 64 bits.
+            # Raw numbers become dense ranks, here and after each step, so that the product fits into 64 bits.
             dense = np.unique(dense, return_inverse=True)[1].astype(np.int64)
             dense = np.unique(result * len(dense) + dense, return_inverse=True)[1].astype(np.int64)
         result = dense
@@ -53,7 +53,7 @@ def ranks(ordering: Ordering, rows: int, *, hudi_0x: bool = False) -> npt.NDArra
 def _rank(column: pa.Array) -> npt.NDArray[np.int64]:
     values = orderable(column)
     kind = values.type
-    # Whole numbers are their own rank; anything else is ranked once.
+    # Whole numbers are their own rank; all other values are ranked once.
     if not values.null_count and (pa.types.is_signed_integer(kind) or pa.types.is_temporal(kind)):
         return np.asarray(
             values.view(pa.int32() if kind.bit_width == 32 else pa.int64()) if pa.types.is_temporal(kind) else values
@@ -80,11 +80,11 @@ def _flags(array: Any) -> npt.NDArray[np.bool_]:
 
 
 def same_class(wrapper: pa.DataType, column: pa.DataType, *, hudi_0x: bool) -> bool:
-    """Whether a delete's ordering value has the Java class that rows carry in the ordering column.
+    """Whether a delete's ordering value has the same Java class as the ordering column of the rows.
 
-    Where it has not, Hudi cannot compare and takes the delete whatever came before it: an IntWrapper on a long
-    column, a date's own wrappers, and in 0.15 (whose rows hold Avro's own objects) text and decimals too. Rows hold
-    dates and timestamps as Avro's integers. (Seen with typed deletes in 0.15.0 and 1.2.0.)
+    If the classes differ, Hudi cannot compare, and the delete wins over every earlier row. That happens with an
+    IntWrapper on a long column, with the wrappers made for dates, and in 0.15 (whose rows hold Avro objects) also with
+    text and decimals. Rows hold dates and timestamps as Avro's integers. (Seen with typed deletes in 0.15.0 and 1.2.0.)
     """
     types = pa.types
     if hudi_0x and (types.is_string(column) or types.is_decimal(column)):
@@ -99,5 +99,5 @@ def same_class(wrapper: pa.DataType, column: pa.DataType, *, hudi_0x: bool) -> b
 
 
 def concat(parts: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
-    """All parts behind each other as `kind`."""
+    """All parts, concatenated, as `kind`."""
     return pa.concat_arrays([p.cast(kind) if p.type != kind else p for p in parts]) if parts else pa.array([], kind)

@@ -1,11 +1,11 @@
 """A 64-bit hash of every row, the same on every machine and with every library version (pure, vectorised).
 
-The ledger compares sums of these hashes mod 2^64: of the rows that went in and of the file that came out. Sums do
-not depend on order, and a swapped, stale or doubled row changes them. It is no defence against somebody who
-chooses rows to collide.
+The ledger compares sums of these hashes mod 2^64: the rows that went in against the file that came out. A sum does
+not depend on the order of rows, and a swapped, stale or doubled row changes it. The hash does not protect against an
+attacker who chooses rows that collide.
 
-A value's hash is made of its bytes in 8-byte little-endian words, as Arrow lays them out; text by its UTF-8
-bytes, lists and maps by their items in order, records field by field.
+A value's hash covers its bytes in 8-byte little-endian words, as Arrow lays them out: text as UTF-8 bytes, lists and
+maps as their items in order, records field by field.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _A, _B, _C = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.ui
 _NULL = np.uint64(0x2545F4914F6CDD1D)
 _WORD = 8
 _LONG_BYTES = 1024
-"""Longer values are rarely many of one length: their words are hashed side by side, not one after the other."""
+"""Many values longer than this rarely have one length: their words are hashed all at once, not one after the other."""
 
 
 def row_hashes(columns: Iterable[pa.Array | pa.ChunkedArray], rows: int) -> Hashes:
-    """One hash a row over its columns, in their order. UnsupportedError: a column type without a rule."""
+    """One hash for each row over its columns, in their order. UnsupportedError: a column type without a rule."""
     total = np.zeros(rows, np.uint64)
     for column in columns:
         total = _mixed(total * _A + _hashes(flat(column)))
@@ -64,7 +64,7 @@ def _hashes(array: pa.Array) -> Hashes:
 
 
 def _lists(array: pa.Array) -> Hashes:
-    """Items by their place: a list's sum is a difference of running sums."""
+    """Each item is hashed with its index; the sum for a list is the difference of two running sums."""
     offsets = np.asarray(array.offsets).astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     if pa.types.is_map(array.type):
@@ -81,7 +81,7 @@ def _lists(array: pa.Array) -> Hashes:
 
 
 def _fixed(array: pa.Array) -> Hashes:
-    """Values of a fixed width: their bytes."""
+    """Hashes of fixed-width values, by their bytes."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
     try:
@@ -93,9 +93,9 @@ def _fixed(array: pa.Array) -> Hashes:
 
 
 def _bytes(data: npt.NDArray[np.uint8]) -> Hashes:
-    """Hashes of values of one length. The last word is read so that it ends where the value ends."""
+    """Hashes of values of one length. The last word ends where the value ends, so it may overlap the word before."""
     count, length = data.shape
-    # The length first, over all 64 bits: a short value must not be able to make up for it.
+    # The length goes in first, spread over all 64 bits, so that the bytes of a short value cannot cancel it out.
     result = _mixed(np.full(count, length + 1, np.uint64))
     if not length or not count:
         return _mixed(result)
@@ -117,7 +117,7 @@ def _bytes(data: npt.NDArray[np.uint8]) -> Hashes:
 
 
 def _mixed(value: Hashes) -> Hashes:
-    """Every bit of the input moves every bit of the result (the finish of splitmix64)."""
+    """Every input bit affects every bit of the result (the final step of splitmix64)."""
     value = (value ^ (value >> np.uint64(30))) * _B
     value = (value ^ (value >> np.uint64(27))) * _C
     return value ^ (value >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""Arrow tables on local disk, for what does not fit in memory: appended, then read once from front to back."""
+"""Arrow tables on local disk, for data that does not fit in memory: appended, then read once from front to back."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 from ..errors import StorageError
 
 POSITION = "__position"
-"""Column by which a sorted spill file is read: ascending int64."""
+"""The column that orders a sorted spill file: ascending int64."""
 
 
 @contextmanager
 def spill_folder(parent: str | None) -> Iterator[str]:
-    """A folder for spill files that is gone afterwards. `parent` None: the system's for temporary files."""
+    """A folder for spill files, removed at the end. `parent` None: the system's folder for temporary files."""
     with _disk(parent or tempfile.gettempdir()):
         folder = tempfile.TemporaryDirectory(prefix="phantombase-", dir=parent)
     with folder as path:
@@ -30,7 +30,7 @@ class SpillFile:
 
     def __init__(self, path: str, schema: pa.Schema) -> None:
         self._path = path
-        # Nulls stand where there is no row, also in columns the table requires.
+        # A null stands for a missing row, also in columns that the table requires.
         self._schema = pa.schema([f.with_nullable(True) for f in schema])
         self._rows = 0
         with _disk(self._path):
@@ -40,14 +40,14 @@ class SpillFile:
             )
 
     def append(self, table: pa.Table) -> None:
-        """Writes rows behind those there are."""
+        """Appends rows."""
         if table.num_rows:
             self._rows += table.num_rows
             with _disk(self._path):
                 self._writer.write_table(table.cast(self._schema))
 
     def read(self) -> Iterator[pa.Table]:
-        """Every table appended, in order, in batches as written. Nothing can be appended any more."""
+        """Every appended table, in order, in batches as written. No more rows can be appended afterwards."""
         with _disk(self._path):
             self._writer.close()
             self._sink.close()
@@ -83,7 +83,7 @@ class SortedRun:
         self._held: pa.Table | None = None
 
     def upto(self, bound: int) -> list[pa.Table]:
-        """The rows not yet given with a position below `bound`."""
+        """The rows with a position below `bound` that were not returned before."""
         found: list[pa.Table] = []
         while (table := self._next()) is not None:
             cut = int(np.searchsorted(np.asarray(table.column(POSITION)), bound))

@@ -1,4 +1,4 @@
-"""Proves a compaction again from the files that still exist, against its ledger and the audit log.
+"""Verifies a completed compaction again: the files that still exist against its ledger and the audit log.
 
 The way in is `audit`.
 

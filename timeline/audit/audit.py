@@ -1,14 +1,13 @@
-"""Proves a compaction again from the files that still exist.
+"""Verifies a compaction again from the files that still exist.
 
-    books      every equation of the ledger, and the audit log against the commit
-    output     size, footer and the hash of all rows in it
-    inputs     while all of them are there: the merge is run again and must give the same books; the base file alone
-               is counted and hashed
+    ledger     every equation of the ledger, and the audit log against the commit
+    output     its size, its footer and the hash of all its rows
+    inputs     while all of them exist: the merge is run again and must give the same ledger
     closure    no log file that the view puts under the compaction was left out
     strays     no second base file of the instant, no second commit of it, no staged data left
 
-Cleaners take inputs first and outputs later, a rollback or restore takes both with the commit: what is gone that way is
-said, not blamed.
+If inputs are gone, only the output is counted and hashed. A cleaner removes inputs first and outputs later; a rollback
+or restore removes both together with the commit. The audit reports files that are gone that way, but not as an error.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from ..read.slice_stream import SliceStream, base_tables
 from ..read.table_read import slice_rules
 from ..table.table import Table, TableSchema, consistent
 from ..view.view import DataFile, FileGroup, FileSlice, TableView, is_replaced, latest_base, slice_before
-from .books import GroupBooks, logged_instants
-from .kept_books import KeptBooks, commits_with_books, kept_books
-from .log_totals import LogTotals, books_of_all, log_totals
+from .group_ledger import GroupLedger, logged_instants
+from .kept_ledgers import KeptLedgers, commits_with_ledgers, kept_ledgers
+from .log_totals import LogTotals, copied_ledger, log_totals
 from .undone import is_undone
 
 _BATCH_ROWS = 65_536
 _MEMORY_BYTES = 1 << 30
-"""For the merge run again; log data beyond it is spilled."""
+"""Memory for the merge that is run again; log data beyond it is spilled."""
 
 
 class Verdict(Enum):
-    """What an audit can say of a file group."""
+    """The result of an audit of one file group."""
 
     PROVED = "proved"
     OUTPUT_PROVED = "output proved, inputs cleaned"
@@ -53,7 +52,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupAudit:
-    """One file group. `problems`: what does not agree, empty unless WRONG."""
+    """One file group. `problems`: what disagrees; empty unless WRONG."""
 
     partition: str
     file_id: str
@@ -64,7 +63,7 @@ class GroupAudit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstantAudit:
-    """One compaction. `problems`: those of the instant as a whole; `leftovers`: staged files, for the next run."""
+    """One compaction. `problems`: of the instant as a whole; `leftovers`: staged files that the next run removes."""
 
     instant: str
     groups: tuple[GroupAudit, ...]
@@ -73,13 +72,13 @@ class InstantAudit:
 
     @property
     def good(self) -> bool:
-        """Nothing is wrong."""
+        """Whether nothing is wrong."""
         return not self.problems and all(g.verdict is not Verdict.WRONG for g in self.groups)
 
 
 def audited_instants(table: Table, only: str | None = None) -> tuple[str, ...]:
-    """Compactions that left books, earliest first. UsageError: `only` is none of them."""
-    found = {i.requested_time for i in commits_with_books(table)} | set(logged_instants(table.storage))
+    """Compactions with a ledger, earliest first. UsageError: `only` is not one of them."""
+    found = {i.requested_time for i in commits_with_ledgers(table)} | set(logged_instants(table.storage))
     if only is None:
         return tuple(sorted(found))
     if only not in found:
@@ -88,17 +87,17 @@ def audited_instants(table: Table, only: str | None = None) -> tuple[str, ...]:
             path=table.storage.base_path,
             instant=only,
             expected=", ".join(sorted(found)) or "none: phantombase has compacted nothing here",
-            todo="Only compactions by phantombase leave one.",
+            todo="Only compactions by phantombase leave a ledger.",
         )
     return (only,)
 
 
 def audit(table: Table, instant: str) -> InstantAudit:
     """Audits one instant."""
-    books = kept_books(table, instant)
-    problems = list(books.problems)
-    now = _now(table, books, problems)
-    groups = tuple(_audit_group(now, instant, one) for one in books.groups)
+    ledgers = kept_ledgers(table, instant)
+    problems = list(ledgers.problems)
+    now = _now(table, ledgers, problems)
+    groups = tuple(_audit_group(now, instant, one) for one in ledgers.groups)
     return InstantAudit(
         instant=instant,
         groups=_without_undone(now, instant, groups, problems),
@@ -110,9 +109,12 @@ def audit(table: Table, instant: str) -> InstantAudit:
 def _without_undone(
     now: _Now, instant: str, groups: tuple[GroupAudit, ...], problems: list[str]
 ) -> tuple[GroupAudit, ...]:
-    """Wrong ones whose file is gone are right where the compaction was undone. Asked only then: archives are large."""
-    written = [b.path(b.output) for b in now.books.groups if b.output is not None]
-    lost = {b.key for b in now.books.groups if b.output is None or now.size(b, b.output) is None}
+    """Marks wrong groups as UNDONE if their file is gone because the compaction was undone.
+
+    Reads the archive only if there are such groups, since archives are large.
+    """
+    written = [b.path(b.output) for b in now.ledgers.groups if b.output is not None]
+    lost = {b.key for b in now.ledgers.groups if b.output is None or now.size(b, b.output) is None}
     wrong = [g for g in groups if g.verdict is Verdict.WRONG and (g.partition, g.file_id) in lost]
     try:
         if not wrong or not is_undone(now.table, instant, written):
@@ -125,104 +127,105 @@ def _without_undone(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Now:
-    """The table as it is: its view, None where it has none, and the files of the partitions concerned."""
+    """The table as it is now: its view, None if it cannot be built, and the files of the partitions concerned."""
 
     table: Table
-    books: KeptBooks
+    ledgers: KeptLedgers
     view: TableView | None
     sizes: Mapping[str, Mapping[str, int]]
 
-    def size(self, books: GroupBooks, name: str) -> int | None:
-        return self.sizes.get(books.partition, {}).get(name)
+    def size(self, recorded: GroupLedger, name: str) -> int | None:
+        return self.sizes.get(recorded.partition, {}).get(name)
 
-    def group(self, books: GroupBooks) -> FileGroup | None:
+    def group(self, recorded: GroupLedger) -> FileGroup | None:
         groups = self.view.groups if self.view is not None else ()
-        return next((g for g in groups if g.key == books.key), None)
+        return next((g for g in groups if g.key == recorded.key), None)
 
 
-def _now(table: Table, books: KeptBooks, problems: list[str]) -> _Now:
-    partitions = {b.partition for b in books.groups}
+def _now(table: Table, ledgers: KeptLedgers, problems: list[str]) -> _Now:
+    partitions = {b.partition for b in ledgers.groups}
     there = {p for p in partitions if not p or table.storage.find(p) is not None}
     try:
         view = consistent(lambda: table.reload().load_view(exactly=there))
-    except PhantombaseError as error:  # two base files of an instant, a lost one: what audits are for
+    except PhantombaseError as error:  # two base files of an instant, or a lost one: audits must report that
         problems.append(str(error))
         view = None
     sizes = {p: {e.name: e.size for e in table.storage.list(p) if not e.is_folder} for p in there}
-    return _Now(table=table, books=books, view=view, sizes=sizes)
+    return _Now(table=table, ledgers=ledgers, view=view, sizes=sizes)
 
 
-def _audit_group(now: _Now, instant: str, books: GroupBooks) -> GroupAudit:
-    problems = [*_missed_logs(now, instant, books), *_second_files(now, instant, books)]
+def _audit_group(now: _Now, instant: str, recorded: GroupLedger) -> GroupAudit:
+    problems = [*_missed_logs(now, instant, recorded), *_second_files(now, instant, recorded)]
     verdict = Verdict.WRONG
     try:
-        books.ledger.check_itself(books.path(books.file_id))
-        verdict = _files(now, instant, books)
+        recorded.ledger.check_itself(recorded.path(recorded.file_id))
+        verdict = _files(now, instant, recorded)
     except PhantombaseError as error:
         problems.append(str(error))
     return GroupAudit(
-        partition=books.partition,
-        file_id=books.file_id,
+        partition=recorded.partition,
+        file_id=recorded.file_id,
         verdict=Verdict.WRONG if problems else verdict,
-        rows=books.ledger.rows_out,
+        rows=recorded.ledger.rows_out,
         problems=tuple(problems),
     )
 
 
-def _missed_logs(now: _Now, instant: str, books: GroupBooks) -> Iterator[str]:
-    """Closure, looked at again: logs of the compacted slice, also without a base file, which are not among the inputs.
+def _missed_logs(now: _Now, instant: str, recorded: GroupLedger) -> Iterator[str]:
+    """Checks closure again: finds logs of the compacted slice (it may lack a base file) that are not among the inputs.
 
-    Of a replaced file group nobody reads any. A log compaction takes some logs of a slice only.
+    Skips replaced file groups, since readers ignore their logs, and log compactions, since they merge only some logs
+    of a slice.
     """
-    group = now.group(books)
-    merges_logs = books.output is not None and isinstance(parse_data_file(books.output), LogFileName)
-    if group is None or now.view is None or is_replaced(group, now.view.facts) or merges_logs or not books.inputs:
+    group = now.group(recorded)
+    merges_logs = recorded.output is not None and isinstance(parse_data_file(recorded.output), LogFileName)
+    if group is None or now.view is None or is_replaced(group, now.view.facts) or merges_logs or not recorded.inputs:
         return
     below = slice_before(group, instant)
     for log in below.logs if below is not None else ():
-        if str(log.name) not in books.inputs:
-            yield f"{log.path} lies under the compaction but was not merged: its rows are in no base file"
+        if str(log.name) not in recorded.inputs:
+            yield f"{log.path} belongs to the compacted slice but was not merged: its rows are in no base file"
 
 
-def _second_files(now: _Now, instant: str, books: GroupBooks) -> Iterator[str]:
-    for text in now.sizes.get(books.partition, {}):
+def _second_files(now: _Now, instant: str, recorded: GroupLedger) -> Iterator[str]:
+    for text in now.sizes.get(recorded.partition, {}):
         name = parse_data_file(text)
-        same = isinstance(name, BaseFileName) and (name.file_id, name.instant) == (books.file_id, instant)
-        if same and text != books.output:
-            yield f"{books.path(text)}: a second base file of the instant; the commit names {books.output}"
+        same = isinstance(name, BaseFileName) and (name.file_id, name.instant) == (recorded.file_id, instant)
+        if same and text != recorded.output:
+            yield f"{recorded.path(text)}: a second base file of the instant; the commit names {recorded.output}"
 
 
-def _files(now: _Now, instant: str, books: GroupBooks) -> Verdict:
-    """Proves what the files still allow; an error of the tree where they disagree."""
-    if books.output is None:
+def _files(now: _Now, instant: str, recorded: GroupLedger) -> Verdict:
+    """Checks as much as the existing files allow; raises an error of the tree if something disagrees."""
+    if recorded.output is None:
         return Verdict.PROVED
-    storage, path = now.table.storage, books.path(books.output)
-    size = now.size(books, books.output)
+    storage, path = now.table.storage, recorded.path(recorded.output)
+    size = now.size(recorded, recorded.output)
     if size is None:
-        if now.view is not None and _is_superseded(now, now.view, books, instant):
+        if now.view is not None and _is_superseded(now, now.view, recorded, instant):
             return Verdict.CLEANED
-        raise LedgerError("the file written is gone although it is the newest", path=path, instant=instant)
-    _same("size of the file written", size, books.size, path)
-    read = _read_log if isinstance(parse_data_file(books.output), LogFileName) else _read_base
-    rows_out, out, schema = read(now.table, path, books)
-    ledger = books.ledger
-    _same("rows of the file written", rows_out, ledger.rows_out, path)
+        raise LedgerError("the written file is gone although it is the newest", path=path, instant=instant)
+    _same("size of the written file", size, recorded.size, path)
+    read = _read_log if isinstance(parse_data_file(recorded.output), LogFileName) else _read_base
+    rows_out, out, schema = read(now.table, path, recorded)
+    ledger = recorded.ledger
+    _same("number of rows in the written file", rows_out, ledger.rows_out, path)
     if ledger.identity is not None:
-        _same("hash of the rows in it", f"{out:016x}", f"{ledger.identity.out:016x}", path)
-    if any(now.size(books, name) is None for name in books.inputs):
+        _same("hash of the rows in the written file", f"{out:016x}", f"{ledger.identity.out:016x}", path)
+    if any(now.size(recorded, name) is None for name in recorded.inputs):
         return Verdict.OUTPUT_PROVED
-    rules, inputs = _rules(now.table, schema, books), _inputs(now, books)
+    rules, inputs = _rules(now.table, schema, recorded), _inputs(now, recorded)
     stream = SliceStream(storage, inputs, rules)
     again = stream.ledger(sum(batch.num_rows for batch in stream.batches()), out)
     if read is _read_log and again != ledger and not ledger.superseded:  # copied, not merged
         taken = log_totals(storage, select_blocks(slice_blocks(storage, inputs), rules.visibility).blocks, rules)
-        again = books_of_all(taken, LogTotals(rows=rows_out, deletes=taken.deletes, identity=out))
-    _same("books of the merge run again", again, ledger, path)
+        again = copied_ledger(taken, LogTotals(rows=rows_out, deletes=taken.deletes, identity=out))
+    _same("ledger of the repeated merge", again, ledger, path)
     return Verdict.PROVED
 
 
-def _read_base(table: Table, path: str, books: GroupBooks) -> tuple[int, int, TableSchema]:
-    """Rows of a base file, their hash, and the schema of then: the table's may have changed since."""
+def _read_base(table: Table, path: str, recorded: GroupLedger) -> tuple[int, int, TableSchema]:
+    """Row count of a base file, hash of its rows, and the schema it was written with: the table's may have changed."""
     with table.storage.open_input(path) as source, readable("base file", path):
         footer = open_parquet(source).metadata
         schema = table.schema((footer.metadata or {}).get(b"parquet.avro.schema", b"").decode())
@@ -231,48 +234,51 @@ def _read_base(table: Table, path: str, books: GroupBooks) -> tuple[int, int, Ta
     return footer.num_rows, out, schema
 
 
-def _read_log(table: Table, path: str, books: GroupBooks) -> tuple[int, int, TableSchema]:
-    """Rows of the log file of a log compaction, their hash, and the schema of then."""
+def _read_log(table: Table, path: str, recorded: GroupLedger) -> tuple[int, int, TableSchema]:
+    """Row count of a log compaction's file, hash of its rows, and the schema it was written with."""
     with table.storage.open_input(path) as source:
         blocks = list(scan_blocks(source, path))
     schema = table.schema(blocks[-1].header(HeaderKey.SCHEMA))
-    found = log_totals(table.storage, blocks, _rules(table, schema, books))
-    _same("deletes of the file written", found.deletes, books.ledger.deletes_of_absent, path)
+    found = log_totals(table.storage, blocks, _rules(table, schema, recorded))
+    _same("number of deletes in the written file", found.deletes, recorded.ledger.deletes_of_absent, path)
     return found.rows, found.identity, schema
 
 
-def _rules(table: Table, schema: TableSchema, books: GroupBooks) -> SliceRules:
+def _rules(table: Table, schema: TableSchema, recorded: GroupLedger) -> SliceRules:
     every = table.layout.every_duplicate_compacted
     rules = slice_rules(table, table.load_timeline(), schema, every_duplicate=every)
-    return replace(rules, identity=books.ledger.identity is not None, memory_bytes=_MEMORY_BYTES)
+    return replace(rules, identity=recorded.ledger.identity is not None, memory_bytes=_MEMORY_BYTES)
 
 
-def _is_superseded(now: _Now, view: TableView, books: GroupBooks, instant: str) -> bool:
-    """Whether a cleaner may have taken a file that was written for the group at the instant.
+def _is_superseded(now: _Now, view: TableView, recorded: GroupLedger, instant: str) -> bool:
+    """Whether a cleaner may have removed the file that was written for the group at the instant.
 
-    Of a group without a file that is for certain while a commit names one: nobody cleans that unless it is replaced.
+    A cleaner removes a file that a commit names only if a newer file exists or the group was replaced. So if the group
+    has no file at all, and was not replaced, the answer is yes only if no commit names one.
     """
-    group = now.group(books)
-    if books.key in view.facts.replaced:
+    group = now.group(recorded)
+    if recorded.key in view.facts.replaced:
         return True
     if group is None:
-        return books.key not in view.facts.compacted and books.path(books.output or "") not in now.books.named
+        return (
+            recorded.key not in view.facts.compacted and recorded.path(recorded.output or "") not in now.ledgers.named
+        )
     base = latest_base(group)
     return base is not None and base.name.instant > instant
 
 
-def _inputs(now: _Now, books: GroupBooks) -> FileSlice:
-    """The slice as it was merged."""
+def _inputs(now: _Now, recorded: GroupLedger) -> FileSlice:
+    """The file slice that was merged."""
     base, logs = None, []
-    for text in books.inputs:
-        name, size = parse_data_file(text), now.size(books, text) or 0
+    for text in recorded.inputs:
+        name, size = parse_data_file(text), now.size(recorded, text) or 0
         if isinstance(name, BaseFileName):
-            base = DataFile(partition=books.partition, name=name, size=size)
+            base = DataFile(partition=recorded.partition, name=name, size=size)
         elif name is not None:
-            logs.append(DataFile(partition=books.partition, name=name, size=size))
+            logs.append(DataFile(partition=recorded.partition, name=name, size=size))
     return FileSlice(
-        partition=books.partition,
-        file_id=books.file_id,
+        partition=recorded.partition,
+        file_id=recorded.file_id,
         base_instant=base.name.instant if base is not None else "",
         base=base,
         logs=tuple(logs),

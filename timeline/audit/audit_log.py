@@ -1,4 +1,4 @@
-"""The audit log: one entry for each execution of a compaction that completed. Nobody changes or deletes an entry.
+"""The audit log: one entry for each execution of a compaction that completed. Entries are never changed or deleted.
 
     .hoodie/.phantombase/audit/<C>.json      the first execution
     .hoodie/.phantombase/audit/<C>-2.json    the second: the first was rolled back, and C was executed again
@@ -17,14 +17,14 @@ from itertools import count
 from ..errors import MalformedError
 from ..record_fields import Fields
 from ..storage.contract import Storage
-from .books import audit_path
+from .group_ledger import audit_path
 
-_TODO = "The compaction's commit has the same ledger until it is archived. Only this entry's proof is lost."
+_TODO = "The compaction's commit holds the same ledger until it is archived. Only this entry's proof is lost."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """An entry. `ledger`: None where it cannot be read, and `trouble` is why."""
+    """An entry. `ledger`: None if it cannot be read; then `trouble` says why."""
 
     path: str
     ledger: str | None = None
@@ -32,17 +32,17 @@ class AuditEntry:
 
 
 def add_entry(storage: Storage, instant: str, attempt: int, completed: str, ledger: str) -> None:
-    """Puts an entry behind those of the instant, unless one of them has this ledger. May be repeated by any process."""
+    """Adds an entry after those of the instant, unless one of them has this ledger. Any process may repeat it."""
     body = {"instant": instant, "attempt": attempt, "completed": completed, "ledger": ledger}
     record = json.dumps(body, sort_keys=True).encode()
-    for execution in count(1):  # ends at the first name that is free
+    for execution in count(1):  # ends at the first name that does not exist
         path = audit_path(instant, execution)
         if storage.put_if_absent(path, record) or _read(storage, path).ledger == ledger:
             return
 
 
 def entries(storage: Storage, instant: str) -> tuple[AuditEntry, ...]:
-    """Those of an instant, the first execution first."""
+    """The entries of an instant, first execution first."""
     return tuple(_entries(storage, instant))
 
 

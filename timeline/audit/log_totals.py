@@ -1,4 +1,4 @@
-"""The books of log blocks by themselves: what they hold, whoever merges it."""
+"""Totals of log blocks: what they hold before any merge."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LogTotals:
 
 
 def log_totals(storage: Storage, blocks: Iterable[LogBlock], rules: SliceRules) -> LogTotals:
-    """Of some blocks; reads of data blocks only the columns a row is known by."""
+    """The totals of some blocks. Of data blocks it reads only the columns that identify a row."""
     by_path: defaultdict[str, list[LogBlock]] = defaultdict(list)
     for block in blocks:
         by_path[block.path].append(block)
@@ -51,8 +51,8 @@ def log_totals(storage: Storage, blocks: Iterable[LogBlock], rules: SliceRules) 
     return LogTotals(rows=rows, deletes=deletes, identity=identity)
 
 
-def books_of_all(taken: LogTotals, out: LogTotals) -> Ledger:
-    """The books of entries that were taken over without merging: each counts as a key of its own, all are new."""
+def copied_ledger(taken: LogTotals, out: LogTotals) -> Ledger:
+    """The ledger of log entries that were copied without merging: each counts as a key of its own, and all are new."""
     return Ledger(
         base_rows=0,
         untouched=0,

@@ -2,8 +2,8 @@
 
     Obj\\x01 | header map {avro.schema, avro.codec} | marker | one block: count 1, size, record | marker
 
-Records are resolved by name against the schema asked for, as Hudi's readers do: fields that only the writer
-knew are skipped, fields it did not know get their default.
+Records are resolved by name against the requested schema, as Hudi's readers do: fields that only the writer knew are
+skipped, fields that it did not know get their default.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Schema = dict[str, Any]
 NAMESPACE = "org.apache.hudi.avro.model"
 STRING: Schema = {"type": "string", "avro.java.string": "String"}
 
-# Any marker will do in a file of one block; a fixed one makes equal records equal bytes.
+# A file of one block may use any marker; a fixed one makes equal records equal bytes.
 _SYNC_MARKER = b"phantombase-sync"
 
 
@@ -45,7 +45,7 @@ def map_of(values: Schema | str) -> Schema:
 
 
 def required(name: str, kind: Schema | str) -> Schema:
-    """A record field that may be null but not be missing."""
+    """A record field that may be null but must not be missing."""
     return {"name": name, "type": ["null", kind]}
 
 
@@ -55,25 +55,26 @@ def optional(name: str, kind: Schema | str, **extra: str) -> Schema:
 
 
 def defaulted(name: str, kind: str, default: int | bool) -> Schema:
-    """A record field of Hudi's other union order, with a default that is not null."""
+    """A record field with null as the second branch of its union and a default other than null, as Hudi has some."""
     return {"name": name, "type": [kind, "null"], "default": default}
 
 
 def record_of(name: str, *fields: Schema) -> Schema:
-    """The schema of a record nested in another of Hudi's."""
+    """The schema of a record that is nested in another Hudi record."""
     return {"type": "record", "name": name, "fields": list(fields)}
 
 
 def root_record(name: str, *fields: Schema) -> Schema:
-    """The schema of a whole file's record, in Hudi's namespace."""
+    """The schema of the record of a whole file, in Hudi's namespace."""
     return {"type": "record", "name": name, "namespace": NAMESPACE, "fields": list(fields)}
 
 
 def read_record(data: bytes, where: str, *schemas: Schema) -> tuple[str, dict[str, Any]]:
-    """The one record of a container file, resolved against the schema of its name, and that name.
+    """The one record of a container file and its name; the record is resolved against the schema of that name.
 
-    MalformedError: empty, truncated or broken bytes, another record, none or several. UnsupportedError: a
-    compressed file (Hudi writes none: a few bytes could hold anything), a writer's schema that `parse_avro` refuses.
+    MalformedError: empty, truncated or broken bytes, a record of another name, no record or several. UnsupportedError:
+    a compressed file (Hudi writes none, and a few bytes could expand to anything), or a writer's schema that
+    `parse_avro` refuses.
     """
     by_name = {schema["name"]: schema for schema in schemas}
     try:
@@ -83,7 +84,7 @@ def read_record(data: bytes, where: str, *schemas: Schema) -> tuple[str, dict[st
             records = list(islice(fastavro.reader(io.BytesIO(data), reader_schema=by_name[name]), 2))
     except PhantombaseError as error:
         raise type(error)(error.what, path=where, expected=error.expected, found=error.found) from error
-    except Exception as error:  # a decoder fed with arbitrary bytes raises arbitrary errors
+    except Exception as error:  # a decoder may raise anything when it reads arbitrary bytes
         raise MalformedError(
             "unreadable Avro container file",
             path=where,
@@ -109,9 +110,9 @@ def _record_name(data: bytes) -> str:
 
 
 def optional_array(items: Sequence[T], make: Callable[[T], U]) -> tuple[str, Sequence[U]]:
-    """A value of an optional array whose elements are made as they are written.
+    """The value of an optional array whose elements are made while they are written.
 
-    Named by its branch: fastavro else tries every element on every branch of the union first.
+    It names its union branch: otherwise fastavro first tests every element against every branch of the union.
     """
     return "array", OnDemand(items, make)
 

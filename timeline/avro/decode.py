@@ -1,14 +1,13 @@
 """Runs of Avro records to Arrow without a loop over rows.
 
-Hudi stores Avro data as bare binary records. Put behind a container header made in memory they are an Avro
-object container of one block, which polars decodes to Arrow at over a million records a second. What polars
-cannot do by itself is said in another schema of the same bytes:
+Hudi stores Avro data as bare binary records. With a container header made in memory in front of them they are an Avro
+object container of one block, which polars decodes to Arrow at over a million records a second. What polars cannot
+decode is described by another schema of the same bytes:
+    map<V>              array of records (string key, V value): the same bytes, turned into a map afterwards
+    record prefixes     separate fields in front (`prefix`): a 4-byte length is `fixed(4)`
+    union index         an `int` field, since the index is stored like an int
 
-    map<V>              array of records (string key, V value): the same bytes, viewed as a map afterwards
-    record prefixes     fields of their own in front (`prefix`): a 4-byte length is `fixed(4)`
-    union index         an `int` field: the index is stored as one
-
-fastavro is the fallback for schemas polars refuses; it decodes row by row.
+fastavro decodes schemas that polars refuses, row by row.
 """
 
 from __future__ import annotations
@@ -62,18 +61,18 @@ def decode_records(
     *,
     columns: Sequence[str] | None = None,
 ) -> pa.Table:
-    """`count` records behind each other in `data`, as Arrow (only `columns`, if given).
+    """The `count` consecutive records in `data`, as Arrow (only `columns`, if given).
 
-    `schema` is a record schema without named references (see `avro_schema.parse_avro`). Text and bytes come as
-    `large_string` / `large_binary`, maps as lists of (key, value). MalformedError names `where`.
+    `schema` is a record schema without named references (see `avro_schema.parse_avro`). Text and bytes become
+    `large_string` / `large_binary`, maps become lists of (key, value). MalformedError names `where`.
     """
     if count == 0 or (columns is not None and not columns):
-        # Nothing to decode: an empty column list still has `count` rows, which callers know.
+        # Nothing to decode. The table has no columns and so no row count; callers know the count.
         return pa.table({})
     if count * max(1, smallest_bytes(schema)) > data.size:
-        # Decoders make room for as many records as are promised.
+        # Decoders allocate memory for as many records as the block claims.
         raise MalformedError(
-            "Avro block promises more records than fit into its bytes",
+            "Avro block claims more records than fit into its bytes",
             path=where,
             found=f"{count} records in {data.size} bytes",
         )
@@ -85,7 +84,7 @@ def decode_records(
     try:
         frame = pl.read_avro(stream, columns=list(columns) if columns is not None else None)
     except BaseException as error:
-        # polars panics (a BaseException) on schemas it cannot do.
+        # polars panics (a BaseException) on schemas that it cannot decode.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         return _decode_by_row(stream, readable, where, columns, error)

@@ -1,15 +1,15 @@
 """Arrow rows to Avro binary records without a loop over rows (pure).
 
-The encoding of a row is cut into pieces, the same pieces for every row: a column of single bytes (of which rows may
-leave some out: a varint is up to ten of them), or a column of byte strings. Runs of single bytes become byte strings
-through one masked numpy matrix; Arrow then joins the byte strings row by row. Whatever repeats inside a row, the
-items of a list, is encoded as rows of its own; the row's piece is then the stretch of those bytes that its items
-take: the same bytes under other offsets. Values behind nulls are left out in the same way.
+The encoding of a row is divided into pieces, and every row has the same pieces. A piece is either a column of single
+bytes (some rows may leave a byte out, since a varint has one to ten bytes) or a column of byte strings. Runs of single
+bytes become byte strings through one masked numpy matrix; Arrow then joins the byte strings row by row. The items of a
+list repeat inside a row, so they are encoded as rows of their own; the piece of the outer row is the range of bytes
+that its items occupy: the same bytes with other offsets. Values behind nulls are left out in the same way.
 
-    null union       varint of the branch, value
+    null union       varint of the branch index, value
     int, long        zigzag varint
     string, bytes    varint of the length, data
-    array, map       varint of the count, items (map: key, value), 0; when empty only the 0
+    array, map       varint of the count, items (map: key, value), 0; if empty only the 0
     decimal          fixed: big-endian two's complement; bytes: the same, as short as possible
     enum             varint of the symbol's number
 
@@ -42,24 +42,24 @@ _EMPTY = pa.scalar(b"", _BINARY)
 
 @dataclass(frozen=True, slots=True)
 class _Byte:
-    """One byte of each row, or of those that use it."""
+    """One byte of each row, or of the rows that use it."""
 
     values: npt.NDArray[np.uint8]
     used: _Flags | None = None
 
 
 _Piece: TypeAlias = _Byte | pa.LargeBinaryArray
-"""Nulls in a byte string piece stand for no bytes."""
+"""A null in a byte string piece stands for zero bytes."""
 
 
 def encode_rows(rows: pa.Table | pa.RecordBatch, schema: dict[str, Any], *, framed: bool = False) -> Any:
-    """Each row as one Avro record: a `pa.LargeBinaryArray` of as many values, contiguous in one buffer.
+    """Each row as one Avro record: a `pa.LargeBinaryArray` with one value for each row, contiguous in one buffer.
 
-    `schema`: a record schema as `avro_schema.parse_avro` gives it; the rows have its columns, in any order. `framed`:
-    each record behind its length, a big-endian int32, as log blocks hold them. Memory: about three times the result.
+    `schema`: a record schema from `avro_schema.parse_avro`; the rows have its columns, in any order. `framed`: put the
+    length in front of each record, a big-endian int32, as in log blocks. Memory: about three times the result.
 
-    UsageError: see `exact_rows`; also a text that no enum symbol equals and a decimal that its fixed type cannot
-    hold. UnsupportedError: a column of a type that tables do not have.
+    UsageError: see `exact_rows`; also a text that is no symbol of its enum, or a decimal that does not fit its fixed
+    type. UnsupportedError: a column of a type that tables do not have.
     """
     table = exact_rows(rows, pa.schema([_field(f["name"], f["type"]) for f in schema["fields"]]))
     columns = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in table.columns]
@@ -67,9 +67,9 @@ def encode_rows(rows: pa.Table | pa.RecordBatch, schema: dict[str, Any], *, fram
 
 
 def encode_table(rows: pa.Table, schema: dict[str, Any], *, framed: bool = False) -> Iterator[pa.Buffer]:
-    """The records of `encode_rows` behind each other, in buffers of some thousand records.
+    """The records of `encode_rows`, concatenated, in buffers of some thousand records.
 
-    The encoder's own memory is that of one buffer, and what it works on stays in the processor's cache.
+    The encoder itself needs the memory of one buffer, and its working data stays in the processor's cache.
     """
     for batch in rows.to_batches(_STEP_ROWS):
         yield _contents(encode_rows(batch, schema, framed=framed))[1]
@@ -87,7 +87,7 @@ def _field(name: str, node: Any) -> pa.Field:
 
 
 def _branches(node: Any, where: str) -> tuple[Any, bool]:
-    """(the type itself, whether null is allowed)."""
+    """(the type without null, whether null is allowed)."""
     inner = [b for b in node if b != "null"] if isinstance(node, list) else [node]
     if len(inner) != 1:
         raise UnsupportedError(f"column {where}: Avro unions of several types are not supported", found=str(node)[:120])
@@ -105,11 +105,11 @@ def _fields(columns: Sequence[Any], record: dict[str, Any], where: str) -> list[
 
 
 def _pieces(array: Any, node: Any, where: str) -> list[_Piece]:
-    """The encoding of each value of an array that has the node's Arrow type; nulls only where the node allows."""
+    """The encoding of each value of an array of the node's Arrow type; nulls only if the node allows them."""
     if not isinstance(node, list):
         return _values(array, node, None, where)
     inner, _ = _branches(node, where)
-    # Unions of a table have at most two branches: their index is one byte.
+    # A union in a table has at most two branches: its index is one byte.
     branch = np.uint8(2 * node.index(inner))
     if not array.null_count:
         return [_Byte(np.full(len(array), branch)), *_values(array, inner, None, where)]
@@ -126,7 +126,7 @@ def _is_nested(node: Any) -> bool:
 
 
 def _values(array: Any, node: Any, valid: _Flags | None, where: str) -> list[_Piece]:
-    """As `_pieces`, without a union. `valid`: which values there are, None for all (always, where nested)."""
+    """Like `_pieces`, without a union. `valid`: which values are not null; None: all (always None for nested types)."""
     kind = node if isinstance(node, str) else node["type"]
     if not isinstance(node, str) and node.get("logicalType") == "decimal":
         return _decimals(array, node, valid, where)
@@ -148,7 +148,7 @@ def _values(array: Any, node: Any, valid: _Flags | None, where: str) -> list[_Pi
         width = 4 if kind == "float" else 8
         return _wide(_filled(array, 0.0).astype(f"<f{width}").view(np.uint8).reshape(-1, width), valid)
     if kind in ("int", "long"):
-        # Dates and times are their integers.
+        # Dates and times are encoded as their integers.
         return _varints(_filled(array.view(pa.int32() if kind == "int" else pa.int64()), 0), valid)
     raise UnsupportedError(f"column {where}: Avro type not supported as a column", found=str(node)[:120])
 
@@ -163,7 +163,7 @@ def _flags(array: Any) -> _Flags:
 
 
 def _varints(numbers: npt.NDArray[Any], valid: _Flags | None) -> list[_Piece]:
-    """Zigzag varints: seven bits a byte, least first, the highest bit set on all but the last."""
+    """Zigzag varints: seven bits per byte, lowest bits first, the highest bit set on all bytes except the last."""
     signed = numbers.astype(np.int64)
     rest = ((signed << 1) ^ (signed >> 63)).view(np.uint64)
     pieces: list[_Piece] = []
@@ -174,7 +174,7 @@ def _varints(numbers: npt.NDArray[Any], valid: _Flags | None) -> list[_Piece]:
             return [*pieces, _Byte(rest.astype(np.uint8), used)]
         low = (rest & np.uint64(0x7F)).astype(np.uint8)
         pieces.append(_Byte(low | (more.view(np.uint8) << np.uint8(7)), used))
-        # A null is 0 here, which has no second byte.
+        # A null is 0 here, and 0 has no second byte.
         used = more
         rest = rest >> np.uint64(7)
 
@@ -204,7 +204,7 @@ def _decimals(array: Any, node: dict[str, Any], valid: _Flags | None, where: str
     sign = np.where(values[:, 0] >= 0x80, np.uint8(0xFF), np.uint8(0))
     if node["type"] == "fixed":
         return _fixed_decimals(values, sign, node["size"], valid, where)
-    # A byte is spare when it and the highest bit behind it only repeat the sign.
+    # A byte is redundant if it only repeats the sign, and so does the highest bit of the next byte.
     spare = np.logical_and.accumulate(
         (values[:, :-1] == sign[:, None]) & ((values[:, 1:] ^ sign[:, None]) < 0x80), axis=1
     )
@@ -235,7 +235,7 @@ def _lists(array: Any, node: dict[str, Any], where: str) -> list[_Piece]:
     offsets, data = _contents(_join(pieces, len(values)))
     counts = np.diff(starts)
     some = counts > 0
-    # The end of an empty list is its count, 0.
+    # An empty list consists of this 0 only: it is the count.
     end = _Byte(np.zeros(len(array), np.uint8))
     return [*_varints(counts, some), _binary(offsets[starts], data), end]
 
@@ -244,7 +244,7 @@ def _lists(array: Any, node: dict[str, Any], where: str) -> list[_Piece]:
 
 
 def _join(pieces: Sequence[_Piece], rows: int, *, framed: bool = False) -> pa.LargeBinaryArray:
-    """The pieces of each row behind each other, as one byte string a row."""
+    """The pieces of each row, concatenated to one byte string per row."""
     if framed:
         lengths = np.zeros(rows, np.int64)
         for piece in pieces:
@@ -269,7 +269,7 @@ def _lengths(piece: _Piece) -> Any:
 
 
 def _run(run: list[_Byte]) -> pa.LargeBinaryArray:
-    """Columns of single bytes as one of byte strings."""
+    """Columns of single bytes, joined to one column of byte strings."""
     values = np.stack([b.values for b in run], axis=1)
     rows, width = values.shape
     if all(b.used is None for b in run):
@@ -284,7 +284,7 @@ def _run(run: list[_Byte]) -> pa.LargeBinaryArray:
 
 
 def _spread(dense: pa.LargeBinaryArray, valid: _Flags) -> pa.LargeBinaryArray:
-    """The byte strings at the places that are valid, and empty ones at the others."""
+    """The byte strings at the valid positions, and empty ones at the others."""
     offsets, data = _contents(dense)
     return _binary(offsets[_offsets(valid)], data)
 
@@ -300,7 +300,7 @@ def _binary(offsets: _Integers, data: pa.Buffer) -> pa.LargeBinaryArray:
 
 
 def _contents(array: pa.LargeBinaryArray) -> tuple[_Integers, pa.Buffer]:
-    """(offsets, data) of byte strings, the offsets from 0."""
+    """(offsets, data) of byte strings, with offsets that begin at 0."""
     _, raw, data = array.buffers()
     if not len(array) or data is None:
         return np.zeros(len(array) + 1, np.int64), pa.py_buffer(b"")

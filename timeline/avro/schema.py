@@ -1,4 +1,4 @@
-"""Avro schemas as Hudi writes them, and the Arrow schemas they stand for (pure).
+"""Avro schemas as Hudi writes them, and the matching Arrow schemas (pure).
 
     Avro                                  Arrow
     string, enum                          string
@@ -13,8 +13,8 @@
     array, map, record                    list<element>, map<string, value>, struct
     ["null", T] or [T, "null"]            T, nullable
 
-A union of two or more non-null branches and a record that contains itself are refused by name, and so is what
-lets few bytes stand for much: see `_Expander`.
+Refused by name: a union of two or more non-null branches, a record that contains itself, and schemas in which a few
+bytes stand for much data (see `_Expander`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ META_COLUMNS = (
 COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, PARTITION_PATH, FILE_NAME = META_COLUMNS
 
 OPERATION = "_hoodie_operation"
-"""Hudi's sixth meta column, of changelog tables only: `D` and `-U` mark rows that delete. Commits do not tell of it."""
+"""Hudi's sixth meta column, in changelog tables only: `D` and `-U` mark rows that delete. Commits do not mention it."""
 
 _PRIMITIVE = {
     "string": pa.string(),
@@ -65,7 +65,7 @@ _LOGICAL = {
 
 @lru_cache(maxsize=64)
 def changelog(path: str | None = None, instant: str | None = None) -> UnsupportedError:
-    """The error of a table whose rows carry an operation."""
+    """The error for a table whose rows carry an operation."""
     return UnsupportedError(
         f"changelog tables (rows with {OPERATION}, which may delete) are not supported",
         path=path,
@@ -75,9 +75,9 @@ def changelog(path: str | None = None, instant: str | None = None) -> Unsupporte
 
 
 def parse_avro(text: str) -> dict[str, Any]:
-    """A record schema with every reference to a named type replaced by its definition (fresh names).
+    """A record schema in which every reference to a named type is replaced by the definition (with new names).
 
-    The result must not be changed: it is shared.
+    The result is shared: do not change it.
     """
     with _reading(text):
         expanded = _Expander().expand(json.loads(text), "", ())
@@ -88,7 +88,7 @@ def parse_avro(text: str) -> dict[str, Any]:
 
 @contextmanager
 def _reading(text: str) -> Iterator[None]:
-    """What a schema that is none makes Python and Arrow raise, as MalformedError."""
+    """Turns the errors that Python and Arrow raise for an invalid schema into MalformedError."""
     try:
         yield
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, pa.ArrowException) as error:
@@ -100,15 +100,15 @@ def _reading(text: str) -> Iterator[None]:
 _NODES_MAX = 30_000
 _DEPTH_MAX = 64
 FIXED_BYTES_MAX = 4096
-"""Of one value of a fixed type."""
+"""Largest size of one value of a fixed type."""
 
 
 class _Expander:
-    """Resolves named references; names are made unique because the definition may then stand in many places.
+    """Resolves named references; names are made unique because a definition may then stand in many places.
 
-    Refused, because a few bytes of schema or data would stand for any amount of memory or time: definitions that
-    expand to more than 30 000 nodes, nesting deeper than 64, arrays of values that have no bytes, fixed types of
-    more than 4096 bytes (each null takes as much in Arrow).
+    Refused, because a few bytes of schema or data would then need any amount of memory or time: definitions that
+    expand to more than 30 000 nodes, nesting deeper than 64, arrays of values without bytes, fixed types of more than
+    4096 bytes (in Arrow each null takes as much).
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class _Expander:
         self._depth = 0
 
     def expand(self, node: Any, namespace: str, above: tuple[str, ...]) -> Any:
-        """The type with everything it refers to in its place."""
+        """The type, with the definition in place of each reference."""
         self._count += 1
         self._depth += 1
         if self._depth > _DEPTH_MAX or self._count > _NODES_MAX:
@@ -161,7 +161,7 @@ class _Expander:
         if full in above:
             raise UnsupportedError("recursive Avro record types are not supported", found=full)
         if full not in self._named:
-            raise MalformedError("Avro schema refers to a type it does not define", found=name)
+            raise MalformedError("Avro schema refers to a type that it does not define", found=name)
         node, home = self._named[full]
         return self._definition(node, home, above)
 
@@ -197,7 +197,7 @@ def _part(node: Any, key: str) -> Any:
 
 
 def smallest_bytes(node: Any) -> int:
-    """Bytes of the shortest value of a type in Avro's binary encoding; `node` as `parse_avro` gives it."""
+    """Bytes of the shortest value of a type in Avro's binary encoding; `node` comes from `parse_avro`."""
     if isinstance(node, list):
         return 1 + min((smallest_bytes(branch) for branch in node), default=0)
     kind = node if isinstance(node, str) else node["type"]
@@ -209,7 +209,7 @@ def smallest_bytes(node: Any) -> int:
 
 
 def without_null(node: Any) -> tuple[Any, bool]:
-    """(the type itself, whether null is allowed); UnsupportedError for unions of several types."""
+    """(the type without null, whether null is allowed); UnsupportedError for unions of several types."""
     if not isinstance(node, list):
         return node, False
     branches = [b for b in node if b != "null"]
@@ -219,7 +219,7 @@ def without_null(node: Any) -> tuple[Any, bool]:
 
 
 def arrow_schema(text: str) -> pa.Schema:
-    """The Arrow schema an Avro record schema stands for."""
+    """The Arrow schema that matches an Avro record schema."""
     record = parse_avro(text)
     with _reading(text):
         return pa.schema([_field(f["name"], f["type"]) for f in record["fields"]])
@@ -255,7 +255,7 @@ def arrow_type(node: Any) -> pa.DataType:
 
 
 def with_meta_columns(text: str) -> str:
-    """A schema without meta columns, with Hudi's five in front."""
+    """A schema without meta columns, with Hudi's five put in front."""
     with _reading(text):
         schema = json.loads(text)
         meta = [{"name": name, "type": ["null", "string"], "doc": "", "default": None} for name in META_COLUMNS]

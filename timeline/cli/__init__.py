@@ -1,6 +1,6 @@
-"""The `timeline` command: looks at a table, reads it and checks it.
+"""The `timeline` command: shows a table, reads it and checks it.
 
-`main` has the commands, `report` computes what they say, `render` draws it.
+`main` holds the commands, `report` computes their output, `render` draws it.
 
 May import: audit, clock, format, ground, instants, locks, metadata_table, read, recovery, storage, table, terminal,
     view.

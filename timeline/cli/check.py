@@ -1,4 +1,4 @@
-"""`timeline audit`, `validate` and `repair-times`: is what lies on storage what it should be?"""
+"""`timeline audit`, `validate` and `repair-times`: compare what is on storage with what should be there."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def audit(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Prove compactions again from the files that still exist. Exit code 1 when something is wrong.
+    """Verify completed compactions again from the files that still exist. Exit code 1 when something is wrong.
 
     Every compaction by phantombase leaves a [b]ledger[/b]: what went into each file group and what came out, as
     counts and as sums of row hashes. The audit checks the ledger itself, counts and hashes the rows of the base file
-    it speaks of, and, while the inputs are still there, runs the merge again. It looks for log files that were left
+    that it describes, and, while the inputs still exist, runs the merge again. It looks for log files that were left
     out and for second base files.
 
-    [b]proved[/b]: all of that holds. [b]output proved[/b]: a cleaner has taken inputs. [b]cleaned[/b]: the base file is
-    gone too, a newer one took its place. [b]undone[/b]: the compaction was rolled back or restored away, with its
-    base file. [b]wrong[/b]: something disagrees, and it is said what.
+    [b]proved[/b]: all checks passed. [b]output proved[/b]: a cleaner has removed inputs. [b]cleaned[/b]: the base file
+    is gone too, since a newer one replaced it. [b]undone[/b]: the compaction was rolled back or restored away, with its
+    base file. [b]wrong[/b]: something disagrees; the output says what.
 
     [b]Examples[/b]
       timeline audit /data/trips
@@ -58,16 +58,16 @@ def audit(
 
 
 def validate(path: TablePath, timezone: Timezone = CLOCK.timezone, json: Json = False) -> None:
-    """Compare the metadata table, and the times of version 6, with what lies on storage. Exit code 1 when they differ.
+    """Compare the metadata table, and the times of version 6, with what is on storage. Exit code 1 when they differ.
 
-    Hudi's [b]metadata table[/b] (.hoodie/metadata) is an index of a table's files: readers which use it see no file
-    that it does not name. Compared are partitions, and names and sizes of the files of completed writes; what a
-    pending write has left so far does not count. While a clean or rollback pends, files may be gone that are still
-    named: run it again when that is done.
+    Hudi's [b]metadata table[/b] (.hoodie/metadata) is an index of a table's files: readers that use it do not see a
+    file that it does not name. This compares partitions, and names and sizes of the files of completed writes; files
+    of pending writes are ignored. While a clean or rollback is pending, it may still name files that are already
+    gone: run the command again when that action is completed.
 
-    On version 6 Hudi 1.x reads [b]modification times[/b]: that of a completed file decides on which slice logs lie.
-    Listed are instants with which that goes wrong, as in a table copied without its times; `timeline repair-times`
-    sets them back.
+    On version 6 Hudi 1.x uses [b]modification times[/b]: the time of a completed file decides to which slice log files
+    belong. This lists the instants whose times give a wrong slice, as in a table copied without its times;
+    `timeline repair-times` sets them back.
 
     [b]Examples[/b]
       timeline validate /data/trips
@@ -75,7 +75,7 @@ def validate(path: TablePath, timezone: Timezone = CLOCK.timezone, json: Json = 
     """
     table = Table.open(path).with_clock(ClockOptions(timezone=timezone))
     wrong = consistent(lambda: find_mistimed(table.reload()))
-    # Version 6 has something to validate without a metadata table too.
+    # Version 6 has times to validate also without a metadata table.
     if table.config.metadata_partitions or table.layout.has_completion_times:
         found = consistent(lambda: validate_table(table.reload()))
         commits = commits_to_compact(table)
@@ -90,16 +90,16 @@ def repair_times(
     path: TablePath,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: show what would be set.")] = False,
     every: Annotated[
-        bool, typer.Option("--all", help="Every file of the timeline, not only those `validate` lists: of a copy.")
+        bool, typer.Option("--all", help="Set every file of the timeline, not only those that `validate` lists.")
     ] = False,
     timezone: Timezone = CLOCK.timezone,
     json: Json = False,
 ) -> None:
     """Set the modification times of timeline files back to the times in their names.
 
-    For tables copied without their files' times (cp -r, a restore, a download): on version 6 Hudi 1.x slices logs by
-    them, and on all versions they tell a process that it is in another time zone than the writers. Instants are in the
-    writers' time zone: give that as --timezone where it is not this machine's.
+    For tables copied without their files' times (cp -r, a restore, a download). On version 6 Hudi 1.x assigns log files
+    to slices by these times. On all versions a process compares them with the instants to check its time zone. Instants
+    are in the writers' time zone: if that is not the zone of this machine, give it with --timezone.
 
     [b]Examples[/b]
       timeline repair-times /data/trips --dry-run

@@ -1,7 +1,7 @@
-"""The `timeline` command: looks at a table and reads it; never changes it, but for times of files (`repair-times`).
+"""The `timeline` command: shows a table and reads it. It changes nothing except times of files (`repair-times`).
 
-Each command computes plain data (`timeline.cli.report`), then renders it (`timeline.cli.render`). When a writer moves a
-file away between two looks, the whole look is taken again, table settings included.
+Each command computes plain data (`timeline.cli.report`), then renders it (`timeline.cli.render`). If a writer moves a
+file between two calls, the command reads everything again, table settings included.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
-    help="""Look at an Apache Hudi MERGE_ON_READ table and read it. Nothing but `repair-times` changes it.
+    help="""Show an Apache Hudi MERGE_ON_READ table and read it. Nothing but `repair-times` changes it.
 
-A table's [b]timeline[/b] is the list of what happened to it. Each entry is an [b]instant[/b]: when it was
+A table's [b]timeline[/b] is the list of actions on it. Each entry is an [b]instant[/b]: when it was
 requested (digits, yyyyMMddHHmmssSSS), which action it is, and its state: requested, inflight or completed.
 
-Data lies in [b]file groups[/b], each with a file id. A [b]file slice[/b] is one generation of a group: a base file
-(Parquet) and the log files with later changes. A [b]compaction[/b] merges a slice's logs into a new base file;
-until it is done, the slice it is going to make is a [b]phantom[/b]: it may have logs already, but no base file.""",
+Data is stored in [b]file groups[/b], each with a file id. A [b]file slice[/b] is one version of a group: a base file
+(Parquet) and the log files with later changes. A [b]compaction[/b] merges a slice's logs into a new base file.
+Until it is completed, the slice that it will make is a [b]phantom[/b]: it may have logs already, but no base file.""",
 )
 
 
 @app.command()
 def show(
     path: TablePath,
-    archived: Annotated[bool, typer.Option("--archived", help="Also instants that left the active timeline.")] = False,
-    pending: Annotated[bool, typer.Option("--pending", help="Only what is not completed.")] = False,
+    archived: Annotated[bool, typer.Option("--archived", help="Also instants in the archive.")] = False,
+    pending: Annotated[bool, typer.Option("--pending", help="Only instants that are not completed.")] = False,
     timezone: Timezone = CLOCK.timezone,
     json: Json = False,
 ) -> None:
-    """What happened to a table, and what is pending since when.
+    """What happened to a table, and what has been pending since when.
 
     A pending compaction shows the size of its plan. A pending write shows its writer's [b]heartbeat[/b]: fresh
     (the writer lives), stale (silent for over two minutes), or none (many writers make none).
@@ -82,7 +82,7 @@ def _overview(table: Table, archived: bool, pending_only: bool) -> Row:
 
 
 def _metadata_commits(table: Table) -> int | PhantombaseError | None:
-    """What the metadata table has to compact, or why that cannot be told: an overview shows the rest all the same."""
+    """Delta commits of the metadata table since its last compaction, or the error: `show` prints the rest anyway."""
     try:
         return commits_to_compact(table) if table.config.metadata_partitions else None
     except PhantombaseError as error:
@@ -90,7 +90,7 @@ def _metadata_commits(table: Table) -> int | PhantombaseError | None:
 
 
 def _plans(table: Table, instants: list[Instant]) -> Iterator[tuple[str, CompactionPlan | PhantombaseError]]:
-    """The plan of each pending compaction, or why it cannot be read: an overview shows the rest all the same."""
+    """The plan of each pending compaction, or the error when it is unreadable: `show` prints the rest anyway."""
     for instant in instants:
         if instant.action not in MERGES:
             continue
@@ -109,11 +109,11 @@ def slices(
     timezone: Timezone = CLOCK.timezone,
     json: Json = False,
 ) -> None:
-    """The table's file slices: base file, log files, and which pending plan they are in.
+    """The table's file slices: base file, log files, and the pending plan that contains them.
 
     base: the base file's size; [b]phantom[/b]: a pending compaction will make it; a dash: log files only.
-    fate: [b]in plan I[/b]: the pending compaction I will merge this slice; [b]replaced I[/b]: since instant I (an
-    insert overwrite or a clustering) readers ignore the slice, and a cleaner removes it later.
+    fate: [b]in plan I[/b]: the pending compaction I will merge this slice; [b]replaced I[/b]: readers ignore the slice
+    since instant I (an insert overwrite or a clustering), and a cleaner removes it later.
 
     [b]Examples[/b]
       timeline slices /data/trips
@@ -136,11 +136,11 @@ def plan(
     ],
     json: Json = False,
 ) -> None:
-    """What one compaction is to merge, and how many executors are worth having.
+    """What a compaction will merge, and how many executors are useful.
 
-    An [b]operation[/b] is one file slice: its base file and the log files the plan names. Sizes are those of the
-    files as they are now; a planned file that is missing is an error. One slice is one task, so nothing finishes
-    before the largest slice does: executors beyond total / largest only wait.
+    An [b]operation[/b] is one file slice: its base file and the log files that the plan names. Sizes are the current
+    sizes of the files; a planned file that is missing is an error. One slice is one task, so the compaction takes at
+    least as long as its largest slice: executors beyond total / largest only wait.
 
     [b]Examples[/b]
       timeline show /data/trips --pending
@@ -177,10 +177,10 @@ def _no_compaction(timeline: Timeline, time: str, found: str) -> UsageError:
 def read(
     path: TablePath,
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The Parquet file to write.")],
-    query: Annotated[Query, typer.Option(help="What to see, see above.")] = Query.SNAPSHOT,
+    query: Annotated[Query, typer.Option(help="What to read, see above.")] = Query.SNAPSHOT,
     as_of: Annotated[
         str | None,
-        typer.Option(metavar="I", help="The table as it was: an instant, 'yyyy-MM-dd HH:mm:ss.SSS' or 'yyyy-MM-dd'."),
+        typer.Option(metavar="I", help="Read as of an instant, 'yyyy-MM-dd HH:mm:ss.SSS' or 'yyyy-MM-dd'."),
     ] = None,
     columns: Annotated[
         str | None, typer.Option(metavar="A,B", help="Only these columns, in the table's order.")
@@ -188,16 +188,16 @@ def read(
     partition: Partition = None,
     listing: Listing = ListedBy.STORAGE,
     timezone: Timezone = CLOCK.timezone,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
     json: Json = False,
 ) -> None:
     """Read a table into one Parquet file.
 
     [b]snapshot[/b]: everything committed so far; base files merged with their logs, also while compactions are
-    pending. [b]read-optimized[/b]: base files alone; faster, without what is only in logs.
+    pending. [b]read-optimized[/b]: base files only; faster, without rows that are only in logs.
     `--as-of` is a time in the zone of the table's instants.
-    FILE appears when all is read: a failed read leaves nothing behind. Should a writer remove a file
-    that is still to be read, reading starts over.
+    FILE appears when everything is read: a failed read leaves no file. If a writer removes a file that is still to
+    be read, reading starts over.
 
     [b]Examples[/b]
       timeline read /data/trips --output trips.parquet

@@ -1,4 +1,4 @@
-"""Arguments and options that commands about one table share."""
+"""Arguments and options that all commands for one table share."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ CLOCK = ClockOptions()
 
 
 class ListedBy(Enum):
-    """What names a table's partitions and files."""
+    """Where the names of a table's partitions and files come from."""
 
     STORAGE = "storage"
     METADATA = "metadata"
 
     def open(self, path: str, timezone: str = CLOCK.timezone) -> Table:
-        """The table, listed that way, its instants in that zone."""
+        """The table, listed that way, with its instants in that zone."""
         table = Table.open(path).with_clock(ClockOptions(timezone=timezone))
         return table if self is ListedBy.STORAGE else replace(table, listing=MetadataListing())
 
@@ -36,7 +36,7 @@ Partition = Annotated[
 Listing = Annotated[
     ListedBy,
     typer.Option(
-        "--listing", help="What names partitions and files: folders, or Hudi's metadata table where it is on."
+        "--listing", help="What names partitions and files: folders, or Hudi's metadata table if the table has one."
     ),
 ]
 Timezone = Annotated[str, typer.Option(metavar="ZONE", help=help_of(ClockOptions, "timezone"))]

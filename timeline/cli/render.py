@@ -1,4 +1,4 @@
-"""What `timeline.cli.report` computed, for a terminal (pure: plain dicts in, rich renderables out)."""
+"""Draws for a terminal what `timeline.cli.report` computed (pure: plain dicts in, rich renderables out)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _partition(row: Mapping[str, Any]) -> str | None:
 
 
 def show(data: Row) -> Iterator[RenderableType]:
-    """Header, instants unless only pending ones are asked for, and what pends."""
+    """Header, all instants unless only pending ones are wanted, and the pending instants."""
     yield _header(data["table"])
     yield ""
     if not data["pending_only"]:
@@ -97,7 +97,7 @@ def _completed(row: Mapping[str, Any]) -> str | Text | None:
 def _pending_for(row: Mapping[str, Any]) -> str | None:
     if row["age_s"] is None:
         return None
-    # Less than nothing: another clock or another time zone than the writer's.
+    # Negative: the writer has another clock or another time zone.
     return "not yet begun" if row["age_s"] < 0 else human_duration(row["age_s"])
 
 
@@ -137,7 +137,7 @@ _PENDING_COLUMNS = (
 
 
 def slices(data: Row) -> Iterator[RenderableType]:
-    """One line a file slice, then totals."""
+    """One line for each file slice, then totals."""
     totals = data["totals"]
     yield RowsTable(title=plural(totals["slices"], "file slice"), columns=_SLICE_COLUMNS, rows=data["slices"])
     yield ""
@@ -175,7 +175,7 @@ _SLICE_COLUMNS = (
 
 
 def plan(data: Row) -> Iterator[RenderableType]:
-    """One line an operation, then totals and the advice."""
+    """One line for each operation, then totals and the recommendation."""
     totals, executors = data["totals"], data["recommended_executors"]
     title = f"compaction {data['instant']}, {data['state']}: {plural(totals['operations'], 'operation')}"
     yield RowsTable(title=title, columns=_OPERATION_COLUMNS, rows=data["operations"])
@@ -215,7 +215,7 @@ def read(data: Row) -> Iterator[RenderableType]:
 
 
 def audit(data: Row) -> Iterator[RenderableType]:
-    """One line an instant, then every problem in full."""
+    """One line for each instant, then every problem in full."""
     if not data["instants"]:
         yield Text("No compaction by phantombase has left a ledger here.")
         return
@@ -254,11 +254,11 @@ def validate(data: Row) -> Iterator[RenderableType]:
     compared = "no metadata table" if commits is None else f"{compared}; the metadata table has {_to_compact(commits)}"
     yield Text.assemble(verdict, f": {compared}")
     if data["mistimed"]:
-        yield Text("Hudi 1.x reads other rows than 0.15 then: timeline repair-times (see its help) sets the times back")
+        yield Text("Hudi 1.x then reads other rows than 0.15: timeline repair-times (see its help) sets the times back")
 
 
 def repaired(data: Row) -> Iterator[RenderableType]:
-    """Each file, and how many."""
+    """Each file, and the number of files."""
     for row in data["files"]:
         yield Text(f"{row['file']}: {row['time']}")
     yield Text(f"{plural(len(data['files']), 'time')} {'to set' if data['dry_run'] else 'set'}")

@@ -1,6 +1,6 @@
-"""What the `timeline` command says about a table, as plain dicts (pure): JSON and terminal tables show the same.
+"""What the `timeline` command reports about a table, as plain dicts (pure), used for JSON and for terminal tables.
 
-Sizes are bytes, instants are digit strings as on disk, what is unknown or does not apply is None.
+Sizes are bytes, instants are digit strings as on disk; None stands for unknown or not applicable.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ..view.view import FileGroup, FileSlice, TableView, slice_before
 
 
 def table_facts(config: TableConfig, path: str, metadata_commits: int | PhantombaseError | None = None) -> Row:
-    """What the table says about itself.
+    """The settings of the table.
 
-    `metadata_commits`: delta commits of its metadata table since the last compaction there, or why nobody knows.
+    `metadata_commits`: delta commits of its metadata table since the last compaction there, or why that is unknown.
     """
     return {
         "name": config.name,
@@ -48,9 +48,9 @@ def table_facts(config: TableConfig, path: str, metadata_commits: int | Phantomb
 
 
 def instant_rows(timeline: Timeline, *, pending_only: bool = False) -> list[Row]:
-    """The loaded instants by requested time, archived ones among them."""
+    """The loaded instants, archived ones included, by requested time."""
     active = {(i.requested_time, i.family) for i in timeline.instants}
-    # Hudi archives by copying, then deleting: between the two an instant is in both places.
+    # Hudi archives by copying, then deleting: in between an instant is in both places.
     archived = [i for i in timeline.archived if (i.requested_time, i.family) not in active]
     both = [*((i, True) for i in archived), *((i, False) for i in timeline.instants)]
     both.sort(key=lambda pair: (pair[0].requested_time, pair[0].family))
@@ -74,10 +74,10 @@ def pending_rows(
     plans: Mapping[str, CompactionPlan | PhantombaseError],
     heartbeat_ages_s: Mapping[str, float],
 ) -> list[Row]:
-    """What pends, oldest first: since when, and what is known of who does it.
+    """The pending instants, oldest first: since when, and what is known about their process.
 
     `now` is in the zone of the table's instants. `plans`: of compactions and log compactions, by requested time;
-    one that cannot be read is a `problem` of its row and does not hide the others.
+    an unreadable plan becomes the `problem` of its row and does not hide the other rows.
     """
     return [
         _pending_row(i, now, plans.get(i.requested_time), heartbeat_ages_s.get(i.requested_time))
@@ -158,18 +158,18 @@ def _slice_row(slice_: FileSlice, group: FileGroup, view: TableView) -> Row:
 
 
 def plan_report(plan: CompactionPlan, instant: Instant, sizes: Mapping[str, int | None], table_path: str) -> Row:
-    """A plan's operations with the sizes their files have now (`sizes`: by path, None for what is not there).
+    """A plan's operations with the current sizes of their files (`sizes`: by path, None for a missing file).
 
-    MissingFileError: names the first planned file that is not there.
+    MissingFileError: names the first planned file that is missing.
     """
     for path in planned_paths(plan):
         if sizes.get(path) is None:
             raise MissingFileError(
-                "a planned file is not there",
+                "a planned file is missing",
                 path=path,
                 instant=instant.requested_time,
                 found=f"the compaction is {instant.state.name.lower()}",
-                todo="A cleaner may have removed it since."
+                todo="A cleaner may have removed it after the compaction."
                 if instant.completed
                 else "Restore the file: the plan cannot be executed without it.",
             )
@@ -211,9 +211,9 @@ def _operation_row(operation: CompactionOperation, sizes: Mapping[str, int]) -> 
 def recommended_executors(slice_bytes: Sequence[int]) -> int:
     """How many executors finish a plan soonest: ceil(total bytes / largest slice's bytes).
 
-    One file slice is one task and cannot be divided, so no plan finishes before its largest slice does. So many
-    executors as that keep all of them busy for as long as the largest slice takes; more of them would only wait.
-    Never more than there are slices; 0 for an empty plan.
+    One file slice is one task and cannot be divided, so a plan takes at least as long as its largest slice. This many
+    executors are all busy for as long as the largest slice takes; more of them would only wait.
+    The result is at most the number of slices, and 0 for an empty plan.
     """
     largest = max(slice_bytes, default=0)
     if largest == 0:
@@ -225,7 +225,7 @@ def recommended_executors(slice_bytes: Sequence[int]) -> int:
 
 
 def audit_report(audits: Sequence[InstantAudit], table_path: str) -> Row:
-    """What `timeline audit` found, earliest instant first."""
+    """The results of `timeline audit`, earliest instant first."""
     return {
         "table": table_path,
         "good": all(a.good for a in audits),
@@ -250,7 +250,7 @@ def audit_report(audits: Sequence[InstantAudit], table_path: str) -> Row:
 def validation_report(
     found: Validation, metadata_commits: int | None, wrong: Sequence[Mistimed], table_path: str
 ) -> Row:
-    """What `timeline validate` found. `metadata_commits`: see `table_facts`; None where there is no metadata table."""
+    """The results of `timeline validate`. `metadata_commits`: see `table_facts`; None if there is no metadata table."""
     return {
         "table": table_path,
         "good": not found.differences and not wrong,
@@ -272,7 +272,7 @@ def validation_report(
 
 
 def repair_report(files: Sequence[Retimed], table_path: str, *, dry_run: bool) -> Row:
-    """What `timeline repair-times` set, or would."""
+    """The times that `timeline repair-times` set, or would set."""
     return {
         "table": table_path,
         "dry_run": dry_run,

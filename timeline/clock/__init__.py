@@ -1,6 +1,6 @@
-"""Which clock and time zone an instant may be chosen by: what the table's own timeline and storage prove.
+"""Checks the clock and time zone by which a process chooses instants, against the table's own timeline and storage.
 
-`evidence` judges, `guard` refuses, `options` is what a user may set.
+`evidence` judges, `guard` refuses, `options` holds the settings.
 
 May import: format, ground, storage.
 """

@@ -1,22 +1,23 @@
-"""Whether this process's zone is that of a table's writers, by what the timeline shows (pure).
+"""Decides from the timeline whether this process is in the time zone of a table's writers (pure).
 
-An instant is chosen by a clock in a zone, and its file is written right then: the storage's time of the file, put into
-this process's zone, is the instant's time and a little more. Else it differs by
-
-    hours, nearly a multiple of 15 minutes     the writer's zone is another one
+A writer chooses an instant by its clock in its zone, and writes the file right then. So the storage's time of the file,
+converted to this process's zone, is the instant's time and a little more. If it is not, the difference means:
+    hours, nearly a multiple of 15 minutes     the writer is in another zone
     anything else, or more than 26 hours       nothing is known: the table was copied without its times, or the
                                                instants are made up, or a file was written long after its instant
 
-Only what writers chose counts: a plan is written when it is made, minutes after its instant, and a decided compaction
-is completed when a compactor gets to it. A copy can hit a multiple of 15 minutes by chance, but its files are then all
-of one moment, while their instants are not: so another zone needs files that moved on with their instants.
+Only times that writers chose are used: a plan is written when it is made, minutes after its instant, and a decided
+compaction is completed when a compactor gets to it. The files of a copy can differ by a multiple of 15 minutes by
+chance. But they were all written at one moment, while their instants are spread over time. So another zone is concluded
+only if the times of the files advance together with their instants:
 
-    12:00:01.000  deltacommit   file of 17:00:01.050  \\  5 h, and the second is as much later as its file:
+    12:00:01.000  deltacommit   file of 17:00:01.050  \\  5 h, and the second file is as much later as its instant:
     12:07:30.000  deltacommit   file of 17:07:30.040  /  the writers are 5 hours behind
 
-A clock that was wrong by a multiple of 15 minutes for a while shows the same as another zone. It is right again when
-what came since agrees: `_SETTLED` times as many writes as from the first to the last of those that do not. So a writer
-of another zone that comes now and then, with some writes of this zone in between, is no such clock.
+A clock that was wrong for a while by a multiple of 15 minutes looks like another zone. It counts as corrected when
+enough later writes agree with this process's zone: `_SETTLED` times the number of writes from the first to the last
+that disagree. A writer in another zone that writes now and then, with some writes of this zone in between, never
+meets this condition.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ..format.instant import Instant, State, parse_time
 
 _WRITES = ("deltacommit", "replacecommit")
 _NEWEST = 20
-"""So many writes are looked at: after as many in another zone the writers have moved there."""
+"""Number of newest writes compared: after as many writes in another zone, the writers have moved there."""
 _SETTLED = 3
 _FEW = 3
 _STEP = timedelta(minutes=15)
@@ -43,7 +44,7 @@ _LATE = timedelta(seconds=90)
 _LATE_AT_ONCE = timedelta(seconds=5)
 _EARLY_MAX = timedelta(seconds=60)
 _MOVED = timedelta(seconds=2)
-"""Instants so far apart tell whether their files' times moved on with them."""
+"""Instants this far apart show whether the times of their files advanced with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +58,11 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockEvidence:
-    """What the files of a timeline tell by their modification times.
+    """What the modification times of a timeline's files show.
 
-    `stamps`: the newest files whose time a writer had just chosen. `newest_ms`: of all files. `unnamed`: of completed
-    files without a completion time in their name (version 6) the one written last: Hudi 1.x takes the modification
-    time for the completion time.
+    `stamps`: the newest files whose time a writer had just chosen. `newest_ms`: newest time of all files. `unnamed`:
+    of the completed files without a completion time in their name (version 6), the one written last: Hudi 1.x uses its
+    modification time as the completion time.
     """
 
     stamps: tuple[Stamp, ...] = ()
@@ -70,7 +71,7 @@ class ClockEvidence:
 
 
 class Zone(Enum):
-    """What is known of the writers' zone."""
+    """What is known about the writers' zone."""
 
     AGREES = "the writers are in this process's zone"
     BEHIND = "the writers' instants are behind this process's clock"
@@ -80,7 +81,7 @@ class Zone(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneVerdict:
-    """`offset`: of another zone, how far this process's clock is ahead of the instants; `witness`: the newest one."""
+    """`offset`: how far this process's clock is ahead of instants of another zone; `witness`: the newest such file."""
 
     zone: Zone
     offset: timedelta = timedelta()
@@ -88,11 +89,11 @@ class ZoneVerdict:
 
 
 def written(files: Iterable[tuple[Instant, int]]) -> ClockEvidence:
-    """The instants of timeline files, each with the milliseconds at which it was written."""
+    """Evidence from the instants of timeline files, each with the time (ms since the epoch) when it was written."""
     known = list(files)
     chosen = [one for one in known if one[0].completion_time is not None and one[0].action in _WRITES]
     if len(chosen) < _FEW:
-        # A writer requests its instant a little after it has chosen it, and completes right then: second best.
+        # Second best: a writer requests its instant a little after it chose it, but completes right after choosing.
         chosen += [one for one in known if one[0].action == "deltacommit" and one[0].state is State.REQUESTED]
     unnamed = [one for one in known if one[0].completed and one[0].completion_time is None]
     return ClockEvidence(
@@ -113,12 +114,13 @@ def _stamp(file: tuple[Instant, int]) -> Stamp:
 
 
 def judge(stamps: Sequence[Stamp], local: Callable[[int], datetime], skew_s: float) -> ZoneVerdict:
-    """The writers' zone against this process's.
+    """Compares the writers' zone with this process's zone.
 
-    `local`: milliseconds since the epoch as the time of day in this process's zone at that moment (naive, as instants
-    are), so that a change to or from daylight saving time is none of zones. `skew_s`: how far the writers' clocks may
-    be ahead of the storage's. Where some writers agree and others do not, those count whose instants are behind: what
-    they write next would be older than what this process requests. Unless all that is over, see above.
+    `local`: converts milliseconds since the epoch to this process's time of day at that moment (naive, as instants
+    are), so that a change to or from daylight saving time does not look like another zone. `skew_s`: how far the
+    writers' clocks may be ahead of the storage's. If some writers agree with this process and others do not, the
+    writers whose instants are behind decide: their next writes would be older than what this process requests. They
+    do not decide if they only had a wrong clock that was corrected since (see above).
     """
     early = min(timedelta(seconds=skew_s), _EARLY_MAX)
     newest = sorted(stamps, key=lambda s: s.written_ms, reverse=True)
@@ -142,7 +144,7 @@ def judge(stamps: Sequence[Stamp], local: Callable[[int], datetime], skew_s: flo
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A file, the zone it speaks for, and how much later than its instant it was written under that."""
+    """A file, the zone that it indicates, and how much later than its instant it was written, given that zone."""
 
     stamp: Stamp
     time: datetime
@@ -164,16 +166,16 @@ def _seen(stamp: Stamp, local: Callable[[int], datetime], early: timedelta) -> _
 
 
 def _is_over(others: Sequence[Stamp], here: Sequence[Stamp], newest: Sequence[Stamp]) -> bool:
-    """Whether what speaks for other zones is followed by so much that speaks for this one that it was a wrong clock."""
+    """Whether the evidence for other zones came from a wrong clock: enough later writes agree with this zone."""
     places = [newest.index(s) for s in others]
     since = sum(newest.index(s) < min(places) for s in here)
     return since >= _SETTLED * (max(places) - min(places) + 1)
 
 
 def _is_convincing(seen: Sequence[_Seen], of: int) -> bool:
-    """Whether files that speak for another zone can be no copies: two of them moved on with their instants.
+    """Whether files that indicate another zone cannot be copies: the times of two of them advanced with their instants.
 
-    Where all instants are of one moment, so that none can have moved, all files have to say the same, at once.
+    If all instants are so close that no time can have advanced, all files must agree, each written at once.
     """
     pairs = list(combinations(seen, 2))
     if any((gap := abs(a.time - b.time)) >= _MOVED and abs(a.late - b.late) <= gap / 2 for a, b in pairs):

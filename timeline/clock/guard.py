@@ -1,8 +1,9 @@
-"""Refuses to choose an instant by a clock, or in a zone, that is not that of the table's writers.
+"""Refuses to choose an instant if this process's clock or time zone differs from that of the table's writers.
 
-A compaction requested at C hides what completes "before" C afterwards (see `view`): a process whose clock is ahead of
-the writers' would hide all they write until their clock passes C. One whose clock is behind chooses max + 1 ms, which
-hides nothing; but on version 6 Hudi 1.x compares C with modification times in the writers' zone, which C must exceed.
+A compaction requested at C hides writes that complete "before" C afterwards (see `view`). So a process whose clock is
+ahead of the writers' would hide all their writes until their clock passes C. A process whose clock is behind chooses
+max + 1 ms, which hides nothing. But on version 6 Hudi 1.x compares C with modification times in the writers' zone, and
+C must be greater than these.
 """
 
 from __future__ import annotations
@@ -18,36 +19,36 @@ from ..storage.folders import TEMPORARY
 from .evidence import ClockEvidence, Stamp, Zone, ZoneVerdict, judge
 from .options import ClockOptions
 
-REPAIR = "A table copied without its files' times: `timeline repair-times` sets them back."
+REPAIR = "If the table was copied without its files' times, `timeline repair-times` sets them back."
 
 
 def check_zone(
     base_path: str, layout: Layout, seen: ClockEvidence, local: Callable[[int], datetime], options: ClockOptions
 ) -> ZoneVerdict:
-    """ClockError where the writers are in another zone, in a way that harms."""
+    """ClockError if the writers are in another zone and this is harmful."""
     verdict = judge(seen.stamps, local, options.clock_skew_s)
     if verdict.zone is Zone.BEHIND or (verdict.zone is Zone.AHEAD and not layout.has_completion_times):
         assert verdict.witness is not None
         raise ClockError(
-            "another time zone than that of the table's writers: instants chosen here could hide what they write next",
+            "another time zone than that of the table's writers: an instant chosen here could hide their next writes",
             path=base_path,
-            expected="instants that differ by little from the times their files were written at",
+            expected="instants close to the times at which their files were written",
             found=described(verdict, local),
-            todo="Give the writers' zone: --timezone ZONE (writers: .timezone(ZONE)), or TZ in the environment. "
+            todo="Set the writers' zone: --timezone ZONE (writers: .timezone(ZONE)), or TZ in the environment. "
             + REPAIR,
         )
     return verdict
 
 
 def described(verdict: ZoneVerdict, local: Callable[[int], datetime]) -> str:
-    """Which file shows which offset, and what zone that would be now."""
+    """Which file shows which offset, and which zone that suggests."""
     assert verdict.witness is not None
     hours = human_offset(abs(verdict.offset))
     side = "behind" if verdict.zone is Zone.BEHIND else "ahead of"
     zone = zone_at(verdict.witness, local) - verdict.offset
     return (
-        f"instants {hours} {side} this process's clock, which seem to be of {_utc(zone)}: {verdict.witness.file_name} "
-        f"was written at {local(verdict.witness.written_ms):%Y-%m-%d %H:%M:%S} of this process's time"
+        f"instants {hours} {side} this process's clock, probably in {_utc(zone)}: {verdict.witness.file_name} "
+        f"was written at {local(verdict.witness.written_ms):%Y-%m-%d %H:%M:%S} in this process's time zone"
     )
 
 
@@ -58,7 +59,7 @@ def zone_at(stamp: Stamp, local: Callable[[int], datetime]) -> timedelta:
 
 
 def human_offset(offset: timedelta) -> str:
-    """Hours and minutes."""
+    """The offset as hours and minutes."""
     minutes = round(offset.total_seconds() / 60)
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
@@ -69,9 +70,10 @@ def _utc(offset: timedelta) -> str:
 
 
 def check_clock(storage: Storage, seen: ClockEvidence, now_ms: Callable[[], int], options: ClockOptions) -> None:
-    """ClockError where this process's clock is ahead of the storage's.
+    """ClockError if this process's clock is ahead of the storage's.
 
-    The newest file of the timeline tells, where it is new; else one is put, looked at and removed.
+    Compares with the newest file of the timeline if that is recent enough; otherwise puts an object, reads its time and
+    removes it.
     """
     skew_ms = options.clock_skew_s * 1000
     if seen.newest_ms and now_ms() - seen.newest_ms <= skew_ms:
@@ -88,39 +90,39 @@ def check_clock(storage: Storage, seen: ClockEvidence, now_ms: Callable[[], int]
     ahead_ms = before_ms - entry.modified_ms
     if ahead_ms > skew_ms:
         raise ClockError(
-            "this process's clock is ahead of the storage's: instants chosen by it could hide what others write next",
+            "this process's clock is ahead of the storage's: an instant chosen by it could hide the next writes",
             path=storage.base_path,
             expected=f"at most {options.clock_skew_s:g} s (--clock-skew)",
             found=f"{ahead_ms / 1000:,.0f} s",
-            todo="Set the clock of this machine, or of the one the files lie on.",
+            todo="Set the clock of this machine, or of the machine that holds the files.",
         )
 
 
 def check_future(base_path: str, stamp: Stamp, now_ms: int, options: ClockOptions) -> None:
-    """ClockError where a completed file without a completion time was written in the future, for this clock."""
+    """ClockError if a completed file without a completion time was written in the future, by this process's clock."""
     ahead_ms = stamp.written_ms - now_ms
     if ahead_ms > options.clock_skew_s * 1000:
         raise ClockError(
-            "a completed instant was modified in the future; Hudi 1.x takes that for its completion time, which a new "
-            "instant must exceed",
+            "a completed instant has a modification time in the future; Hudi 1.x uses it as its completion time, "
+            "which a new instant must exceed",
             path=f"{base_path}: {stamp.file_name}",
             expected=f"at most {options.clock_skew_s:g} s ahead of this process's clock (--clock-skew)",
             found=f"{ahead_ms / 1000:,.0f} s",
-            todo="Set the clock of this machine; or, where the file's time is wrong, `timeline repair-times --all`.",
+            todo="Set the clock of this machine; if the file's time is wrong, run `timeline repair-times --all`.",
         )
 
 
 def check_newest(base_path: str, newest: str, ahead: timedelta, verdict: ZoneVerdict, options: ClockOptions) -> None:
-    """ClockError where a plan would get a time that the writers' clock has not reached.
+    """ClockError if a plan would get a time that the writers' clock has not reached yet.
 
-    Only where the writers are known to agree with this process: times far ahead are made up.
+    Checked only if the writers are known to agree with this process; a time more than 26 hours ahead is made up.
     """
     zones = timedelta(seconds=options.clock_skew_s) < ahead <= timedelta(hours=26)
     if verdict.zone is Zone.AGREES and zones:
         raise ClockError(
-            "an instant of the table is ahead of its writers' clock: a plan behind it could hide what they write next",
+            "an instant of the table is ahead of its writers' clock: a plan after it could hide their next writes",
             path=base_path,
             instant=newest,
             found=f"{human_offset(ahead)} ahead; the last writes agree with this process's clock",
-            todo="Find the process that chose it (another time zone?), and plan when that time is reached.",
+            todo="Find the process that chose it (another time zone?), and plan after that time has passed.",
         )

@@ -1,4 +1,4 @@
-"""The time of day."""
+"""The current time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which zone a process chooses instants in, and how far its clock may differ: the one home of both options (pure)."""
+"""The time zone of instants and the allowed clock difference: the only place that defines both options (pure)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from ..errors import UsageError
 from ..option import check_least, least_of, option
 
 LOCAL = "LOCAL"
-"""Hudi's word for the zone of the process."""
+"""Hudi's name for the zone of the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockOptions:
-    """How times of instants are chosen and read (every stage that requests or completes something)."""
+    """How times of instants are chosen and read (by every stage that requests or completes an instant)."""
 
     timezone: str = option(
         LOCAL,
-        "zone of the table's instants, which must be that of its writers: LOCAL (this process's), UTC, or a name like "
-        "America/New_York; a table with hoodie.table.timeline.timezone=UTC has its own",
+        "time zone of the table's instants, must be that of its writers: LOCAL (this process's), UTC, or a name like "
+        "America/New_York; ignored if the table has hoodie.table.timeline.timezone=UTC",
         metavar="ZONE",
     )
     clock_skew_s: float = option(
-        30.0, "how far this process's clock may be ahead of the storage's, and a file's time in the future", least=0
+        30.0,
+        "how far this process's clock may be ahead of the storage's, and a file's time ahead of this clock",
+        least=0,
     )
 
     def __post_init__(self) -> None:
@@ -32,9 +34,9 @@ class ClockOptions:
         self.zone(utc_timezone=False)
 
     def zone(self, *, utc_timezone: bool) -> tzinfo | None:
-        """The zone of a table's instants, None for this process's own; `utc_timezone`: what the table says.
+        """The zone of a table's instants, None for this process's own; `utc_timezone`: the table's setting.
 
-        UsageError: there is no such zone on this machine.
+        UsageError: this machine does not know the zone.
         """
         if utc_timezone or self.timezone.upper() == "UTC":
             return UTC
@@ -53,5 +55,5 @@ def _unknown(name: str) -> UsageError:
         "no such time zone",
         expected="LOCAL, UTC or a name like America/New_York",
         found=repr(name),
-        todo="Where the name is right, install the zones (the package tzdata).",
+        todo="If the name is right, install the time zones (the package tzdata).",
     )

@@ -1,7 +1,7 @@
-"""Commit metadata: what a completed (or inflight) write says it wrote (pure).
+"""Commit metadata: what a completed (or inflight) write records about its files (pure).
 
 Version 6 writes JSON, versions 8 and 9 an Avro container file of one `HoodieCommitMetadata`, or
-`HoodieReplaceCommitMetadata` for a `replacecommit`. Names on disk are the camel case of the names here.
+`HoodieReplaceCommitMetadata` for a `replacecommit`. The names on disk are the names used here, in camel case.
 Counts are records, sizes bytes, times milliseconds, all of one write.
 """
 
@@ -31,12 +31,12 @@ from ..errors import MalformedError
 from .layout import MetadataEncoding
 
 LOG_COMPACT = "LOG_COMPACT"
-"""Operation type of a completed log compaction, which is a delta commit otherwise."""
+"""Operation type of a completed log compaction, which otherwise looks like a delta commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeStats:
-    """Milliseconds a writer spent on one file."""
+    """Milliseconds that a writer spent on one file."""
 
     total_scan_time: int = 0
     total_create_time: int = 0
@@ -45,13 +45,13 @@ class RuntimeStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteStat:
-    """One file a write made (a base file or a log file), with its counts.
+    """One file that a write made (a base file or a log file), with its counts.
 
     `path` is relative to the table base, None while inflight. `file_id` is "" for planned inserts.
-    `prev_commit` is the base instant of the slice written on, the text "null" for a new file group; v8+ delta
-    commits hold their own instant there. `log_version` up to `log_files` are set for log files only, and not
-    even for all of them (Hudi's upgrade from version 6 drops them): tell log files by their path. `num_writes`
-    of a log file with nothing but deletes is 0.
+    `prev_commit` is the base instant of the slice that the file was written to, the text "null" for a new file group;
+    v8+ delta commits put their own instant there. `log_version` up to `log_files` are set only for log files, and not
+    even for all of them (Hudi's upgrade from version 6 drops them): recognise log files by their path. `num_writes`
+    is 0 for a log file that holds only deletes.
     """
 
     file_id: str = ""
@@ -91,7 +91,7 @@ class WriteStat:
 class CommitMetadata:
     """The content of a commit, delta commit or replace commit file.
 
-    `compacted` is true for compactions and log compactions. `extra_metadata["schema"]`, where present and not
+    `compacted` is true for compactions and log compactions. `extra_metadata["schema"]`, if present and not
     empty, is the table's Avro schema. `partition_to_replace_file_ids` is None except for replace commits.
     """
 
@@ -103,14 +103,14 @@ class CommitMetadata:
 
     @property
     def named_files(self) -> frozenset[str]:
-        """Paths of the files it names."""
+        """Paths of the files in the write statistics."""
         return frozenset(s.path for stats in self.partition_to_write_stats.values() for s in stats if s.path)
 
 
 def decode(data: bytes, where: str) -> CommitMetadata:
     """The metadata in a commit file of any version; unknown fields are ignored.
 
-    MalformedError: empty, truncated or broken; on a store without atomic writes it may just not be whole yet.
+    MalformedError: empty, truncated or broken; on a store without atomic writes it may only be incomplete so far.
     """
     if data.startswith(MAGIC):
         name, record = read_record(data, where, COMMIT_SCHEMA, REPLACE_SCHEMA)
@@ -140,7 +140,7 @@ def _parse_json(data: bytes, where: str) -> dict[str, Any]:
         record = json.loads(data)
         if not isinstance(record, dict):
             raise ValueError(f"a JSON {type(record).__name__}")
-        # Jackson lets values of a string map be null; such an entry says nothing.
+        # Jackson lets values of a string map be null; such an entry is ignored.
         extra = record.get("extraMetadata")
         if extra is not None:
             record["extraMetadata"] = {key: value for key, value in extra.items() if value is not None}
@@ -169,7 +169,7 @@ def _from_record(record: Mapping[str, Any], *, is_replace: bool) -> CommitMetada
 
 
 def _stat(record: Mapping[str, Any]) -> WriteStat:
-    """Null and missing both mean the field's default: Java's primitives are never null in memory."""
+    """Null and missing both mean the field's default: Java primitives are never null in memory."""
     values = {name: record.get(hudi) for name, hudi in _STAT_NAMES.items()}
     if values["runtime_stats"] is not None:
         times = {name: values["runtime_stats"].get(hudi) for name, hudi in _RUNTIME_NAMES.items()}
@@ -205,7 +205,7 @@ def _stat_record(stat: WriteStat) -> dict[str, Any]:
 
 
 def _json_stat(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A write stat as Hudi 0.15 prints it: log-only fields only for log files."""
+    """A write stat as Hudi 0.15 prints it: log-only fields appear only for log files."""
     if record["logVersion"] is None:
         return {name: record[name] for name in _JSON_NAMES}
     return {name: record[name] for name in (*_JSON_NAMES, *_JSON_LOG_NAMES)} | {"recordsStats": {"val": None}}

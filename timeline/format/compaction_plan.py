@@ -1,8 +1,8 @@
 """Compaction plans (`<t>.compaction.requested`, `<t>.logcompaction.requested`) and pending clustering plans (pure).
 
-A plan is an Avro container file of one `HoodieCompactionPlan`; Hudi 1.x knows one more field than 0.15,
+A plan is an Avro container file of one `HoodieCompactionPlan`. Hudi 1.x has one more field than 0.15,
 `missingSchedulePartitions`. Plan version 2 holds bare file names; version 1 (Hudi before 0.6) held absolute
-paths, which are reduced to their names on reading, as Hudi does.
+paths, which are reduced to their names when read, as in Hudi.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..storage.folders import inside_table
 
 
 def planned_paths(plan: CompactionPlan) -> list[str]:
-    """Every file a plan reads, relative to the table's base path."""
+    """Every file that a plan reads, relative to the table's base path."""
     return [_path(o, name) for o in plan.operations for name in _names(o)]
 
 
@@ -45,7 +45,7 @@ PLAN_VERSION = 2
 
 TOTAL_LOG_FILES = "TOTAL_LOG_FILES"
 TOTAL_LOG_FILES_SIZE = "TOTAL_LOG_FILES_SIZE"
-"""Bytes; the one metric that must be there: without it Hudi 0.15 dies while executing the plan."""
+"""In bytes; the only metric that is required: without it Hudi 0.15 fails while it executes the plan."""
 TOTAL_IO_MB = "TOTAL_IO_MB"
 TOTAL_IO_READ_MB = "TOTAL_IO_READ_MB"
 TOTAL_IO_WRITE_MB = "TOTAL_IO_WRITE_MB"
@@ -55,7 +55,7 @@ _MB = 1 << 20
 
 
 def operation_metrics(log_files: int, log_bytes: int, read_bytes: int, write_bytes: int) -> dict[str, float]:
-    """What Hudi 0.15 and 1.2 write of an operation (FileSliceMetricUtils): whole megabytes, floored on each side."""
+    """The metrics that Hudi 0.15 and 1.2 write for an operation (FileSliceMetricUtils): whole megabytes, floored."""
     read_mb, write_mb = read_bytes // _MB, write_bytes // _MB
     return {
         TOTAL_LOG_FILES: float(log_files),
@@ -70,7 +70,7 @@ def operation_metrics(log_files: int, log_bytes: int, read_bytes: int, write_byt
 class CompactionOperation:
     """One file group to compact: the slice's base file, if any, and its log files in log order.
 
-    File names are relative to the partition. `metrics` are in the units their names say.
+    File names are relative to the partition. The names of `metrics` state their units.
     """
 
     base_instant_time: str | None
@@ -84,7 +84,7 @@ class CompactionOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionStrategy:
-    """How Hudi is to execute the plan; set for log compactions."""
+    """How Hudi must execute the plan; set for log compactions."""
 
     compactor_class_name: str | None = None
     strategy_params: Mapping[str, str] | None = None
@@ -93,10 +93,10 @@ class CompactionStrategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPlan:
-    """What a compaction is to do. `missing_schedule_partitions` is None in plans of Hudi 0.15.
+    """What a compaction must merge. `missing_schedule_partitions` is None in plans of Hudi 0.15.
 
-    `preserve_hoodie_metadata` says nothing: the meta columns of rows are preserved in any case. `action`: of the
-    instant, compaction or logcompaction; its name says it, the plan's file does not.
+    `preserve_hoodie_metadata` has no effect: the meta columns of rows are always preserved. `action`: compaction or
+    logcompaction; it comes from the name of the plan's file, not from its content.
     """
 
     operations: Sequence[CompactionOperation]
@@ -109,7 +109,7 @@ class CompactionPlan:
 
     @property
     def merges_logs(self) -> bool:
-        """Whether it merges log files into log files, not into base files."""
+        """Whether it merges log files into log files instead of base files."""
         return self.action == "logcompaction"
 
     @property
@@ -122,7 +122,7 @@ def decode_plan(data: bytes, where: str) -> CompactionPlan:
     """The plan in a requested file; always of `PLAN_VERSION`.
 
     MalformedError: empty, truncated or broken, an operation without file id, a path where a name belongs.
-    UnsupportedError: a plan version of the future.
+    UnsupportedError: a later plan version.
     """
     _, record = read_record(data, where, PLAN_SCHEMA)
     version = 1 if record["version"] is None else record["version"]
@@ -152,7 +152,7 @@ def decode_plan(data: bytes, where: str) -> CompactionPlan:
 
 
 def encode_plan(plan: CompactionPlan) -> bytes:
-    """The bytes of a requested file, in Hudi 0.15's schema unless the plan has the field that one lacks."""
+    """The bytes of a requested file, in Hudi 0.15's schema unless the plan has the field that 0.15 lacks."""
     missing = plan.missing_schedule_partitions
     record = {
         "operations": optional_array(plan.operations, _operation_record),
@@ -166,10 +166,10 @@ def encode_plan(plan: CompactionPlan) -> bytes:
 
 
 def pending_clustering_file_groups(data: bytes, where: str) -> set[tuple[str, str]]:
-    """(partition, file id) of every file group a pending replacecommit or clustering is going to replace.
+    """(partition, file id) of every file group that a pending replacecommit or clustering will replace.
 
-    `data` is the requested file, a `HoodieRequestedReplaceMetadata`. Only clustering names its file groups
-    ahead; insert_overwrite and the like leave the file empty or without a clustering plan: an empty set.
+    `data` is the requested file, a `HoodieRequestedReplaceMetadata`. Only clustering names its file groups in advance;
+    insert_overwrite and similar actions leave the file empty or without a clustering plan, which gives an empty set.
     """
     if not data:
         return set()
@@ -196,7 +196,7 @@ def _file_name(path: str, version: int, where: str) -> str:
     name = path.rpartition("/")[2]
     if not name or (version == PLAN_VERSION and name != path):
         raise MalformedError(
-            "a compaction plan of version 2 names files without their folders",
+            "a compaction plan of version 2 must name files without their folders",
             path=where,
             expected=repr(name) if name else "a file name",
             found=repr(path),
@@ -275,7 +275,7 @@ _FIELDS_0X = (
 PLAN_SCHEMA_0X = root_record("HoodieCompactionPlan", *_FIELDS_0X)
 PLAN_SCHEMA = root_record("HoodieCompactionPlan", *_FIELDS_0X, optional("missingSchedulePartitions", array_of(STRING)))
 
-# Only what is read of it; resolution by name skips the rest.
+# Only the fields that are read; resolution by name skips the others.
 _SLICE_SCHEMA = record_of("HoodieSliceInfo", required("fileId", STRING), optional("partitionPath", STRING))
 _GROUP_SCHEMA = record_of("HoodieClusteringGroup", optional("slices", array_of(_SLICE_SCHEMA)))
 _REPLACE_REQUEST_SCHEMA = root_record(

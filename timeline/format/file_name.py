@@ -4,7 +4,7 @@
     log file    .<fileId>_<instant>.log.<version>[_<writeToken>][-cdc]
 
 A file id contains no `_`. In a log name the instant is the base instant of the slice (v6) or the delta
-commit's own instant (v8+): same grammar, different meaning, see `layout.Slicing`.
+commit's own instant (v8+): the same grammar with different meaning, see `layout.Slicing`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from sys import intern
 
 from ..errors import MalformedError
 
-# Names are interned: a group's files, and those of a commit, have one file id and one instant between them, and tables
-# may have millions of files.
+# Names are interned: the files of a group share one file id, and the files of a commit share one instant. A table may
+# have millions of files.
 _BASE = re.compile(r"(?P<file_id>[^_/.][^_/]*)_(?P<token>[^_/]*)_(?P<instant>\d+)(?P<extension>\.[A-Za-z0-9]+)")
 _LOG = re.compile(
     r"\.(?P<file_id>[^_/]+)_(?P<instant>\d+)\.log\.(?P<version>0|[1-9]\d*)(?:_(?P<token>\d+-\d+-\d+))?"
@@ -29,7 +29,7 @@ _BASE_EXTENSIONS = (".parquet", ".hfile")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseFileName:
-    """`<fileId>_<writeToken>_<instant>.parquet`; `instant` is the one that wrote the file."""
+    """`<fileId>_<writeToken>_<instant>.parquet`; `instant` wrote the file."""
 
     file_id: str
     token: str
@@ -67,7 +67,7 @@ class LogFileName:
 
     @property
     def is_cdc(self) -> bool:
-        """Change-data files sit beside log files and are never merged."""
+        """Change-data files lie beside log files and are never merged."""
         return self.suffix == "-cdc"
 
     @property
@@ -92,11 +92,11 @@ class LogFileName:
 
 
 def parse_data_file(name: str) -> BaseFileName | LogFileName | None:
-    """A data file's parsed name, or None for what lies beside data files and is not data.
+    """The parsed name of a data file, or None for other files beside data files.
 
     Skipped by rule: `.crc` side files of Hadoop's local file system, partition metadata, hidden names that are
-    not log files, `_`-prefixed marker files (`_SUCCESS`), and what ends neither in `.parquet` nor, as base files of
-    metadata tables do, in `.hfile`. The rest must parse.
+    not log files, `_`-prefixed marker files (`_SUCCESS`), and names that end neither in `.parquet` nor in `.hfile`
+    (base files of metadata tables). All other names must parse.
     """
     if name.endswith(".crc") or name.startswith((".hoodie_partition_metadata", "_")):
         return None

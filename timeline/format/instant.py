@@ -1,9 +1,9 @@
-"""Instants: what happened to a table, when, and how far it got (pure).
+"""Instants: which action on a table, when, and in which state (pure).
 
 An instant is (requested time, action, state). Times are digit strings, `yyyyMMddHHmmssSSS` in the table's time
 zone (older tables: 14 digits, without the milliseconds), and are compared as plain strings. An action that is
 pending under one name may complete under another: `compaction` completes as `commit`, `logcompaction` as
-`deltacommit`, `clustering` (v8+) as `replacecommit`; `family` is the name both share.
+`deltacommit`, `clustering` (v8+) as `replacecommit`; `family` is the name after completion.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..errors import UsageError
 
 
 class State(IntEnum):
-    """How far an action got; a higher state hides the lower ones of the same instant."""
+    """The progress of an action; a higher state hides the lower ones of the same instant."""
 
     REQUESTED = 0
     INFLIGHT = 1
@@ -49,7 +49,7 @@ MERGES = frozenset({"compaction", "logcompaction"})
 """Actions that merge the files of file slices: log files into base files, log files into one."""
 
 SERVICES = MERGES | {"clustering"}
-"""Actions that rearrange what writers wrote. Clustering of version 6 is named `replacecommit`; its plan tells."""
+"""Actions that rearrange written data. In version 6 clustering is named `replacecommit`; only its plan shows it."""
 
 WRITE_FAMILIES = frozenset({"commit", "deltacommit", "replacecommit"})
 """Actions whose completed instants make base files and log blocks visible."""
@@ -61,7 +61,7 @@ _TIME = re.compile(r"\d{14}(\d{3})?")
 class Instant:
     """One action of a table at its highest known state.
 
-    `completion_time` is None while pending, and for completed instants of layout 1, whose names carry none.
+    `completion_time` is None while pending, and for completed instants of layout 1, whose names do not contain it.
     """
 
     requested_time: str
@@ -72,28 +72,28 @@ class Instant:
 
     @property
     def family(self) -> str:
-        """The action's name once completed."""
+        """The action's name after completion."""
         return _FAMILY.get(self.action, self.action)
 
     @property
     def completed(self) -> bool:
-        """Whether the action is finished and its effects are visible."""
+        """Whether the action is completed and its effects are visible."""
         return self.state is State.COMPLETED
 
     @property
     def is_write(self) -> bool:
-        """Whether this action, once completed, makes data visible."""
+        """Whether this action makes data visible when it completes."""
         return self.family in WRITE_FAMILIES
 
     def at(self, state: State) -> Instant:
-        """The same action in another state, as far as its name alone tells."""
+        """The same action in another state, with only the fields that the name itself gives."""
         return Instant(requested_time=self.requested_time, action=self.action, state=state)
 
 
 def highest_states(instants: Iterable[Instant]) -> tuple[Instant, ...]:
     """One instant per (time, family), at its highest state, ordered by time.
 
-    A pending delta commit hides a pending log compaction of its time: the write is what others must wait for.
+    A pending delta commit hides a pending log compaction of the same time: other processes must wait for the write.
     """
     best: dict[tuple[str, str], Instant] = {}
     for instant in instants:
@@ -114,7 +114,7 @@ def format_time(moment: datetime) -> str:
 
 @lru_cache(maxsize=4096)
 def parse_time(text: str) -> datetime:
-    """The moment an instant time names (no zone: the table's own)."""
+    """The moment that an instant time names (no zone: the table's own)."""
     if not _TIME.fullmatch(text):
         raise UsageError("not an instant time", expected="14 or 17 digits, yyyyMMddHHmmss[SSS]", found=repr(text))
     try:
@@ -125,18 +125,18 @@ def parse_time(text: str) -> datetime:
 
 
 def next_time(now: datetime, used: Iterable[str]) -> str:
-    """An instant time greater than the clock's last millisecond and than every time in `used`.
+    """An instant time greater than the clock's last millisecond and greater than every time in `used`.
 
-    The clock may run behind or step back (daylight saving in a LOCAL zone): then it is max(used) + 1 ms.
+    The clock may run behind or step back (daylight saving in a LOCAL zone): then the result is max(used) + 1 ms.
     """
-    # At 17 digits: a 14-digit instant stands for its last millisecond.
+    # Compared at 17 digits: a 14-digit instant stands for its last millisecond.
     floor = max((u.ljust(17, "9") for u in used if _TIME.fullmatch(u)), default="")
     candidate = format_time(now)
     return candidate if candidate > floor else format_time(parse_time(floor) + timedelta(milliseconds=1))
 
 
 def later(time: str, milliseconds: int) -> str:
-    """An instant time so much later."""
+    """The instant time `milliseconds` later."""
     return format_time(parse_time(time) + timedelta(milliseconds=milliseconds)) if milliseconds else time
 
 
@@ -144,7 +144,7 @@ _AS_OF_FORMATS = ("%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d")
 
 
 def parse_as_of(text: str) -> str:
-    """A user's point in time as an instant time: instant digits, or a date with an optional time of day."""
+    """A point in time from a user, as an instant time: instant digits, or a date with an optional time of day."""
     if _TIME.fullmatch(text):
         parse_time(text)
         return text

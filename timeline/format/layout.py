@@ -1,12 +1,12 @@
-"""What differs by table version, in one object chosen once: `Layout.of(version)` (pure).
+"""The differences between table versions, in one object chosen once: `Layout.of(version)` (pure).
 
     version  timeline folder    completed file name               commit metadata   log name carries
     6        .hoodie            <t>.<action>                      JSON              base instant of its slice
     8, 9     .hoodie/timeline   <t>_<completion>.<action>         Avro container    delta commit's own instant
 
-Requested and inflight files are named alike in both: `<t>.<action>.requested`, `<t>.<action>.inflight`, and
-`<t>.inflight` for a `commit` (copy-on-write style) action. Tables upgraded from 6 may hold completed files
-without a completion time; the file's modification time stands in for it.
+Requested and inflight files have the same names in both layouts: `<t>.<action>.requested`, `<t>.<action>.inflight`,
+and `<t>.inflight` for a `commit` (copy-on-write style) action. Tables upgraded from 6 may hold completed files
+without a completion time; then the file's modification time is used.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _NAME = re.compile(r"(?P<time>\d+)(?:_(?P<completion>\d+))?\.(?P<first>\w+)(?:\.
 
 
 class Slicing(Enum):
-    """How a log file finds the file slice it belongs to."""
+    """How a log file is assigned to a file slice."""
 
     BY_BASE_INSTANT = "the instant in its name is the base instant"
     BY_COMPLETION_TIME = "the newest base requested before its delta commit completed"
 
 
 class MetadataEncoding(Enum):
-    """How commit metadata is written."""
+    """How commit metadata is encoded."""
 
     JSON = "json"
     AVRO = "avro"
@@ -41,7 +41,7 @@ class Layout:
 
     `float_text_in_logs`: Avro log rows widen float to double through text (see `conform`).
     `every_duplicate_compacted`: a compaction changes every base row of a duplicated key (see `merge`).
-    `judge`: the Hudi release whose answers are right for these versions.
+    `judge`: the Hudi release that defines the correct answers for these versions.
     """
 
     versions: frozenset[int]
@@ -56,7 +56,7 @@ class Layout:
 
     @staticmethod
     def of(version: int) -> Layout:
-        """The layout of a table version; UnsupportedError for versions that are not known."""
+        """The layout of a table version; UnsupportedError for unknown versions."""
         for layout in (LAYOUT_1, LAYOUT_2):
             if version in layout.versions:
                 return layout
@@ -68,7 +68,7 @@ class Layout:
         )
 
     def parse(self, name: str) -> Instant | None:
-        """The instant a timeline file stands for; None for files that are not instants (Hudi skips them too)."""
+        """The instant of a timeline file; None for files that are not instants (Hudi skips them too)."""
         match = _NAME.fullmatch(name)
         if match is None:
             return None

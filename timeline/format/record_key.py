@@ -1,10 +1,10 @@
-"""Record keys of rows: read from the meta column, or computed where a table has none (virtual keys) (pure).
+"""Record keys of rows: read from the meta column, or computed if the table has none (virtual keys) (pure).
 
     one key field              the value as text
     two and more fields        f1:v1,f2:v2 in declared order; null -> f:__null__, empty -> f:__empty__
 
-Values are written as Java prints them: integers plain, true/false, dates as ISO days, timestamps as the number
-they are stored as (micro- or milliseconds since the epoch), decimals with their scale (0.000000001 as 1E-9).
+Values are formatted as Java prints them: integers plain, true/false, dates as ISO days, timestamps as the stored number
+(micro- or milliseconds since the epoch), decimals with their scale (0.000000001 as 1E-9).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..errors import MalformedError, UnsupportedError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySource:
-    """`fields`: the record key fields of a table without meta columns, or just the meta column's name."""
+    """`fields`: the record key fields of a table without meta columns, or only the meta column's name."""
 
     fields: tuple[str, ...]
 
@@ -32,7 +32,7 @@ class KeySource:
         return KeySource(fields=(RECORD_KEY,) if populate_meta_fields else record_key_fields)
 
     def keys(self, rows: pa.Table, where: str) -> pa.Array:
-        """The record key of each row as text; MalformedError where a row has none."""
+        """The record key of each row as text; MalformedError if a row has none."""
         parts = [value_text(flat(rows.column(name)), name) for name in self.fields]
         keys = parts[0] if len(parts) == 1 else labelled_keys(self.fields, parts)
         if keys.null_count:
@@ -50,7 +50,7 @@ def labelled_keys(names: Sequence[str], parts: Sequence[pa.Array]) -> pa.Array:
 
 
 def has_text(kind: pa.DataType) -> bool:
-    """Whether values of a type have a text form in keys that is the same wherever they are written."""
+    """Whether values of a type have one text form in keys, the same in all writers."""
     types = pa.types
     return bool(
         types.is_string(kind)
@@ -63,7 +63,7 @@ def has_text(kind: pa.DataType) -> bool:
 
 
 def value_text(column: pa.Array, name: str) -> pa.Array:
-    """The values as keys and partition paths carry them, null where they are null.
+    """The values as they appear in keys and partition paths; nulls stay null.
 
     UnsupportedError: a type without a text form, see `has_text`; `name` is the column's, for the message.
     """

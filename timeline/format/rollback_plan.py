@@ -1,8 +1,8 @@
-"""What a rollback is to do (`<R>.rollback.requested`) and what it did (`<R>.rollback`): Hudi's records (pure).
+"""Hudi's records of a rollback: its plan (`<R>.rollback.requested`) and its result (`<R>.rollback`) (pure).
 
 Avro container files of one `HoodieRollbackPlan` or `HoodieRollbackMetadata`, in the same schemas in all table versions.
-Hudi names files by absolute paths, with or without a scheme, or by name alone: each lies in its request's partition,
-and only its name is taken, so that a table may have been moved meanwhile. Ours are absolute paths without a scheme.
+Hudi names files by absolute paths, with or without a scheme, or by name alone. Each file is in its request's partition,
+and only its name is used, so a table may be moved meanwhile. phantombase writes absolute paths without a scheme.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RevokedSlice:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Which slice."""
+        """The identity of the slice."""
         return self.partition, self.file_id, self.base_instant
 
 
@@ -59,13 +59,14 @@ class RollbackPlan:
 
     @property
     def instant(self) -> Instant:
-        """The instant that is undone, as it pends."""
+        """The pending instant that is undone."""
         return Instant(requested_time=self.target, action=self.action, state=State.INFLIGHT)
 
     def with_all_of(self, other: RollbackPlan) -> RollbackPlan:
-        """This plan and another of the same target in one.
+        """This plan and another plan of the same target, combined.
 
-        Hudi 0.15 has a request for each log file, with 1 for its size: what one knows of a slice adds to the other's.
+        Hudi 0.15 has one request for each log file, and writes 1 for its size. So for each slice the logs of both plans
+        are combined, with the greater size.
         """
         slices: dict[tuple[str, str, str], RevokedSlice] = {}
         for slice_ in (*other.revoked, *self.revoked):
@@ -95,7 +96,9 @@ def decode_rollback_plan(data: bytes, where: str) -> RollbackPlan:
         logs = {path.rpartition("/")[2]: size for path, size in (request["logBlocksToBeDeleted"] or {}).items()}
         if logs:
             if not request["fileId"] or not request["latestBaseInstant"]:
-                raise MalformedError("rollback plan with log blocks of no slice", path=where, found=repr(request))
+                raise MalformedError(
+                    "rollback plan with log blocks but without their slice", path=where, found=repr(request)
+                )
             base = request["latestBaseInstant"]
             revoked.append(RevokedSlice(partition=partition, file_id=request["fileId"], base_instant=base, logs=logs))
     return RollbackPlan(
@@ -104,7 +107,7 @@ def decode_rollback_plan(data: bytes, where: str) -> RollbackPlan:
 
 
 def encode_rollback_plan(plan: RollbackPlan, base_path: str) -> bytes:
-    """The bytes of a requested file: one request a deleted file, and one a revoked slice."""
+    """The bytes of a requested file: one request for each deleted file, and one for each revoked slice."""
     deletes = [
         {"partitionPath": partition, "filesToBeDeleted": [_absolute(base_path, partition, name)],
          "fileId": "", "latestBaseInstant": "", "logBlocksToBeDeleted": {}}
@@ -157,13 +160,13 @@ def encode_rollback_metadata(
 
 
 def rolled_back_instants(data: bytes, where: str) -> tuple[str, ...]:
-    """The instants that a completed rollback has undone."""
+    """The instants that a completed rollback undid."""
     _, record = read_record(data, where, _METADATA_SCHEMA)
     return tuple(record["commitsRollback"])
 
 
 def restored_instants(data: bytes, where: str) -> tuple[str, ...]:
-    """The instants that a completed restore has undone, which is made of rollbacks."""
+    """The instants that a completed restore undid; a restore consists of rollbacks."""
     _, record = read_record(data, where, _RESTORE_SCHEMA)
     rollbacks = (r for listed in record["hoodieRestoreMetadata"].values() for r in listed if r is not None)
     return tuple(instant for rollback in rollbacks for instant in rollback["commitsRollback"])
@@ -230,4 +233,4 @@ _RESTORE_SCHEMA = root_record(
         map_of(array_of(["null", record_of("HoodieRollbackMetadata", _plain("commitsRollback", array_of(STRING)))])),
     ),
 )
-"""Only what is read of it."""
+"""Only the fields that are read."""

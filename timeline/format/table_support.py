@@ -1,6 +1,6 @@
-"""Which tables are supported, judged by their properties alone (pure): merge modes, key generators, refusals.
+"""Decides by their properties alone which tables are supported (pure): merge modes, key generators, refusals.
 
-`properties` is hoodie.properties as a mapping; `TableConfig` is the front of all this.
+`properties` is hoodie.properties as a mapping; callers use `TableConfig`.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _BY_STRATEGY = {
 
 
 def merge_mode_of(properties: Mapping[str, str], version: int) -> MergeMode:
-    """How records of one key are merged, as the version's judge decides it.
+    """How records of one key are merged, as the Hudi release decides that judges the version.
 
-    Version 6: by payload class, as Hudi 0.15. Versions 8 and 9: by merge mode; where that is absent, by merge
-    strategy id, else payload class, else whether there is an ordering field, as Hudi 1.2.
+    Version 6: by payload class, as in Hudi 0.15. Versions 8 and 9: by merge mode. If that is missing, by merge
+    strategy id, else by payload class, else by whether there is an ordering field, as in Hudi 1.2.
 
     UnsupportedError: custom modes, strategies and payload classes, a strategy that contradicts the payload.
     """
@@ -68,7 +68,7 @@ def merge_mode_of(properties: Mapping[str, str], version: int) -> MergeMode:
         if strategy != _EVENT_TIME_STRATEGY:
             raise _refusal("custom merge strategies", _STRATEGY_0X, _EVENT_TIME_STRATEGY, strategy)
         if payload == _EVENT_TIME_PAYLOAD:
-            # 0.15 deletes with its `_hoodie_is_deleted` rows whatever their ordering value; 1.x does not.
+            # In 0.15 its `_hoodie_is_deleted` rows delete whatever their ordering value is; in 1.x they do not.
             raise _refusal("this payload class on version 6", _PAYLOAD, _DEFAULT_PAYLOAD_0X, payload)
         return _AS_0X[by_payload or _BY_PAYLOAD[_DEFAULT_PAYLOAD_0X]]
     mode = _known(_MODES, properties.get(_MODE, "").upper(), "merge mode", _MODE)
@@ -106,9 +106,9 @@ KEY_GENERATOR_CLASSES = {
 
 
 def key_generator_of(properties: Mapping[str, str]) -> str | None:
-    """SIMPLE, COMPLEX, NON_PARTITION, ... by class, else by type; None when neither is said.
+    """SIMPLE, COMPLEX, NON_PARTITION, ... by class, else by type; None if neither is set.
 
-    Hudi's `Avro` twins make the same keys and go by the same name; foreign classes are USER_PROVIDED.
+    Hudi's `Avro` twins make the same keys and get the same name; classes of others are USER_PROVIDED.
     """
     class_name = properties.get(_KEY_GENERATOR_CLASS)
     if class_name:
@@ -116,7 +116,7 @@ def key_generator_of(properties: Mapping[str, str]) -> str | None:
     return properties.get(_KEY_GENERATOR_TYPE, "").removesuffix("_AVRO") or None
 
 
-# What is refused, its property, Hudi's default of it, the one value that is supported, what to do.
+# What is refused, its property, Hudi's default, the one supported value, what to do.
 _SETTINGS = (
     (
         "this table type",
@@ -152,7 +152,7 @@ _VIRTUAL_KEY_GENERATORS = ("SIMPLE", "COMPLEX", "NON_PARTITION")
 
 
 def check_supported(properties: Mapping[str, str], version: int) -> None:
-    """UnsupportedError, by name, for the first setting that would make reading or compacting go wrong."""
+    """UnsupportedError for the first setting with which reading or compacting would go wrong; it names the setting."""
     layout = Layout.of(version)
     for what, key, default, supported, todo in _SETTINGS:
         found = properties.get(key) or default

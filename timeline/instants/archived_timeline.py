@@ -1,12 +1,12 @@
-"""The archived timeline: completed instants that Hudi moved out of the active one. Reading only.
+"""The archived timeline: completed instants that Hudi moved out of the active timeline. Read only.
 
 Version 6, folder `.hoodie/archived`: log files `.commits_.archive.<n>_<token>` of Avro blocks, one
-`HoodieArchivedMetaEntry` for each state file an instant had. While Hudi merges small ones into a larger one,
-the file `mergeArchivePlan` names the larger one, which may be unfinished; the small ones stay until it is not.
+`HoodieArchivedMetaEntry` for each state file of an instant. While Hudi merges small archive files into a larger one,
+the file `mergeArchivePlan` names the larger one, which may be incomplete; the small ones stay until it is complete.
 
 Versions 8 and 9, folder `.hoodie/timeline/history`, a log-structured merge tree: `_version_` (text, current n)
 -> `manifest_<n>` (JSON, `{"files": [{"fileName", "fileLen"}]}`) -> Parquet files, one row per completed
-instant. Hudi replaces `_version_` by deleting and writing it; meanwhile the greatest manifest is the current one.
+instant. Hudi replaces `_version_` by deleting and writing it; in between, the greatest manifest is the current one.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ def with_archive(storage: Storage, config: TableConfig, timeline: Timeline) -> T
 
 
 def load_history(storage: Storage, config: TableConfig) -> tuple[Instant, ...]:
-    """Every completed archived instant, ordered by time; only v8+ ones have completion times.
+    """Every completed archived instant, ordered by time; only those of v8+ have completion times.
 
-    Without a history folder, or with an empty one, nothing was archived: an empty tuple.
+    Without a history folder, or with an empty one, nothing was archived: the result is an empty tuple.
 
-    UnknownStateError: something in the folder is missing or unreadable. An instant that is not found may then
-    be in there, so the answer must not be taken for "no".
+    UnknownStateError: a file in the folder is missing or unreadable. An instant that is not found may be in that file,
+    so "not found" must not be treated as "not archived".
     """
     try:
         try:
             return highest_states(_instants(storage, config))
         except MissingFileError:
-            # Files go while Hudi compacts the history: a second look sees those that replaced them.
+            # Files disappear while Hudi compacts the history: a second try sees the files that replaced them.
             return highest_states(_instants(storage, config))
     except (PhantombaseError, OSError) as error:
         raise UnknownStateError(
-            "the archived timeline cannot be read, so what it holds is unknown",
+            "the archived timeline cannot be read, so its instants are unknown",
             path=config.history_folder,
             found=str(error),
-            todo="Try again; if it stays, repair or restore the file, or let Hudi rewrite its archive.",
+            todo="Try again; if the error persists, repair or restore the file, or let Hudi rewrite its archive.",
         ) from error
 
 
@@ -92,7 +92,7 @@ def _current_files(storage: Storage, folder: str, names: list[str]) -> list[str]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedError("unreadable history manifest", path=path, found=repr(error)) from error
     if not all(isinstance(name, str) and "/" not in name for name in files):
-        raise MalformedError("history manifest with something else than file names", path=path, found=repr(files))
+        raise MalformedError("history manifest with entries that are not file names", path=path, found=repr(files))
     return files
 
 
@@ -102,7 +102,7 @@ def _current_version(storage: Storage, folder: str, names: list[str]) -> int | N
         text = storage.read(path).decode(errors="replace").strip()
     except MissingFileError:
         text = ""
-    if not text:  # being replaced; with no manifest either, nothing was archived yet
+    if not text:  # it is being replaced; if there is no manifest either, nothing was archived yet
         matches = [_MANIFEST.fullmatch(name) for name in names]
         return max((int(match[1]) for match in matches if match), default=None)
     if not text.isdecimal():
@@ -139,7 +139,7 @@ def _block_instants(storage: Storage, path: str) -> Iterator[Instant]:
         if block.kind is not BlockKind.AVRO_DATA:
             raise MalformedError("unexpected block in an archive", path=path, found=block.kind.name)
         for row in next(decode_rows(block, source, _ARCHIVE_SCHEMA)).to_pylist():
-            if row["actionState"] not in (None, State.COMPLETED.name):  # very old archives name no state
+            if row["actionState"] not in (None, State.COMPLETED.name):  # very old archives contain no state
                 continue
             if row["commitTime"] is None or row["actionType"] is None:
                 raise MalformedError("archive entry without time or action", path=path, found=repr(row))

@@ -1,4 +1,4 @@
-"""Names of what attempts at compactions leave in storage: folders, and the record that ends an attempt.
+"""Names of what compaction attempts leave on storage: folders, and the record that ends an attempt.
 
 .hoodie/.phantombase/<C>              a recorded instant: in use, or a tombstone
 .hoodie/.phantombase/<C>/<e>/fate     how attempt e ended: dead, void or go
@@ -12,21 +12,21 @@ from ..storage.folders import RECORDS
 FATE = "fate"
 DEAD, VOID, GO = "dead", "void", "go"
 STAGED_DATA = (".parquet", ".log")
-"""Endings of the names of staged files."""
+"""Suffixes of the names of staged files."""
 
 
 def instant_folder(instant: str) -> str:
-    """Where all attempts at an instant keep their records."""
+    """Folder of the records of all attempts at an instant."""
     return f"{RECORDS}/{instant}"
 
 
 def attempt_folder(instant: str, attempt: int) -> str:
-    """Where one attempt keeps its records and staged files."""
+    """Folder of the records and staged files of one attempt."""
     return f"{instant_folder(instant)}/{attempt}"
 
 
 def fate_path(instant: str, attempt: int) -> str:
-    """Where an attempt's fate stands."""
+    """Path of an attempt's fate."""
     return f"{attempt_folder(instant, attempt)}/{FATE}"
 
 
@@ -39,7 +39,7 @@ def attempts(storage: Storage, instant: str) -> tuple[int, ...]:
 
 
 def staged_files(storage: Storage, instant: str, endings: tuple[str, ...]) -> list[str]:
-    """What attempts at an instant have staged, by the ending of its name."""
+    """Files that attempts at an instant have staged, by the suffix of their names."""
     folders = [attempt_folder(instant, number) for number in attempts(storage, instant)]
     return [f"{f}/{e.name}" for f in folders for e in storage.list(f) if e.name.endswith(endings)]
 

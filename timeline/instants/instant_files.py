@@ -1,4 +1,4 @@
-"""The instants' own files: their names, and what is in those of commits and compaction plans."""
+"""The files of instants: their names, and the content of commits and compaction plans."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class InstantFiles:
         return f"{self.config.timeline_folder}/{instant.file_name or self.config.layout.file_name(instant)}"
 
     def completed_commits(self, only: str | None = None) -> list[Instant]:
-        """Every completed commit on storage; of one instant also a delta commit, as which log compactions complete.
+        """Every completed commit on storage. With `only`: also delta commits, since a log compaction completes as one.
 
-        On versions 8 and 9 one instant can have two: each completed name has its own completion time.
+        On versions 8 and 9 one instant can have two completed files, since each name has its own completion time.
         """
         names = [e.name for e in self.storage.list(self.config.timeline_folder) if not e.is_folder]
         found = [i for n in names if (i := self.config.layout.parse(n)) and i.completed]
@@ -41,8 +41,8 @@ class InstantFiles:
     def commit_metadata(self, instant: Instant) -> CommitMetadata:
         """The metadata of a completed write.
 
-        Hudi writes it in place on local storage: a reader may see it empty or half for a moment, so what cannot
-        be decoded is read again before it is an error.
+        Hudi writes it in place on local storage, so a reader may see it empty or incomplete for a moment. Metadata that
+        cannot be decoded is therefore read again a few times before that is an error.
         """
         path = self.path(instant)
         for pause_s in _TORN_PAUSES_S:
@@ -53,14 +53,14 @@ class InstantFiles:
         return decode_commit(self.storage.read(path), path)
 
     def requested_merge(self, instant: str) -> Instant:
-        """The requested instant of a log compaction, where its plan is there, else of a compaction."""
+        """The requested instant of a log compaction if its plan exists, else of a compaction."""
         log = Instant(requested_time=instant, action="logcompaction", state=State.REQUESTED)
         return log if self.storage.find(self.path(log)) is not None else replace(log, action="compaction")
 
     def compaction_plan(self, instant: str) -> CompactionPlan:
-        """The plan of a compaction or log compaction, pending or done.
+        """The plan of a compaction or log compaction, pending or completed.
 
-        MissingFileError: there is none. MalformedError: it cannot be read; what ends that is named.
+        MissingFileError: there is none. MalformedError: it cannot be read; the error says what to do.
         """
         requested = self.requested_merge(instant)
         path = self.path(requested)
@@ -79,8 +79,8 @@ class InstantFiles:
 
 
 def _unreadable_todo(instant: str, *, may_go: bool) -> str:
-    """`may_go`: nobody ever worked under it: its writer was killed before the first byte, or it is a log compaction."""
+    """`may_go`: no process worked on the plan: its writer died before the first byte, or it is a log compaction."""
     restore = "restore the file, or restore the table with Hudi to an instant before it."
     if not may_go:
-        return f"Where a copy is at hand {restore}"
-    return f"Take it back: compactor-daemon unschedule TABLE {instant}. Where that is refused, {restore}"
+        return f"If you have a copy, {restore}"
+    return f"Take it back: compactor-daemon unschedule TABLE {instant}. If that is refused, {restore}"

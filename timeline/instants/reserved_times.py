@@ -1,10 +1,11 @@
-"""Times that are taken though no timeline file shows them.
+"""Times that are in use although no timeline file shows them.
 
     .hoodie/.phantombase/<C>                        a recorded instant: in use, or a tombstone
-    .hoodie/.phantombase/<C>/reserved-<e>-<time>    put before attempt e decides `go`: the completion time it decides
+    .hoodie/.phantombase/<C>/reserved-<e>-<time>    put before attempt e decides `go`: the completion time of that `go`
 
-The name says it all, and nothing is read. Of a compaction that is completed, or archived, the timeline shows the time.
-A `go` of an earlier release has no such object: it is read while its compaction is neither.
+The name of the object contains the time, so nothing is read. Once a compaction is completed or archived, the timeline
+shows its time. A `go` of an earlier release has no such object: it is read until its compaction is completed or
+archived.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _NAME = re.compile(r"reserved-(\d+)-(\d+)")
 
 
 def reserved_path(instant: str, attempt: int, time: str) -> str:
-    """The object that makes a completion time taken."""
+    """The object that reserves a completion time."""
     return f"{instant_folder(instant)}/reserved-{attempt}-{time}"
 
 
 def reserved_times(storage: Storage, timeline: Timeline, moment: Callable[[int], str]) -> Iterator[str]:
-    """Recorded instants, and completion times decided but perhaps not visible. `timeline`: loaded under the lock.
+    """Recorded instants, and completion times that were decided but may not be visible yet.
 
-    `moment`: milliseconds since the epoch as an instant time of the table.
+    `timeline`: loaded under the lock. `moment`: converts milliseconds since the epoch to an instant time of the table.
     """
     pending = {i.requested_time for i in timeline.pending_merges}
     active = {i.requested_time for i in timeline.instants}
@@ -43,7 +44,7 @@ def reserved_times(storage: Storage, timeline: Timeline, moment: Callable[[int],
             except MissingFileError:
                 if storage.find(instant_folder(instant)) is not None:
                     raise
-                # Forgotten this moment: it was archived, and is older than all that is active.
+                # Removed just now: the instant was archived, and is older than all active instants.
 
 
 def _decided(storage: Storage, instant: str, moment: Callable[[int], str]) -> Iterator[str]:
@@ -57,9 +58,10 @@ def _decided(storage: Storage, instant: str, moment: Callable[[int], str]) -> It
 
 
 def _by_fate(storage: Storage, path: str, moment: Callable[[int], str]) -> Iterator[str]:
-    """The completion time an attempt decided, if any, by its fate; of one that cannot be read a time not before it.
+    """The completion time that an attempt decided, if any, by its fate; for an unreadable fate an upper bound of it.
 
-    That is when the storage took the record in: a completion time is chosen by the clock, above all times in use.
+    The upper bound is the time at which the storage received the record: the completion time was chosen before that,
+    by the clock, above all times in use.
     """
     entry = storage.find(path)
     if entry is None:

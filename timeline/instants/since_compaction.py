@@ -4,11 +4,11 @@ Counting follows ScheduleCompactionActionExecutor and CompactionUtils of Hudi 0.
 
     since the last completed compaction   version 6: delta commits requested after it, pending ones too
                                           8 and 9: completed ones, by completion time after its requested time
-    since the last request                delta commits requested after the last pending compaction, or where none
-                                          pends after the last completed one; pending ones too
+    since the last request                delta commits requested after the last pending compaction, or if none is
+                                          pending after the last completed one; pending delta commits too
     seconds                               from the requested time of the last completed compaction, in whole seconds
 
-Where no compaction is completed yet (nor requested), all delta commits count, and time runs from the first one.
+If no compaction is completed (or requested) yet, all delta commits count, and time runs from the first one.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class Since:
     instant: str
 
     def seconds(self, now: datetime) -> int:
-        """Whole seconds on both sides, as Hudi counts. A LOCAL zone's change of the clock counts as time."""
+        """Both times are cut to whole seconds, as in Hudi. A clock change of a LOCAL zone counts as elapsed time."""
         past = parse_time(self.instant).replace(microsecond=0)
         return round((now.replace(microsecond=0) - past).total_seconds())
 
 
 def commits_since_compaction(timeline: Timeline) -> int:
-    """Delta commits since the last completed compaction; all, where there is none."""
+    """Delta commits since the last completed compaction, or all if there is none."""
     since = since_completed(timeline)
     return 0 if since is None else since.commits
 
 
 def since_request(timeline: Timeline) -> Since | None:
-    """Delta commits since the last request of a compaction; None: no delta commit yet."""
+    """Delta commits since the last request of a compaction; None: there is no delta commit yet."""
     last = timeline.pending_compactions[-1:] or _completed_compactions(timeline)[-1:]
     deltas = delta_commits(timeline)
     if not last:
@@ -51,7 +51,7 @@ def since_request(timeline: Timeline) -> Since | None:
 
 
 def since_completed(timeline: Timeline) -> Since | None:
-    """Delta commits since the last completed compaction; None: no delta commit yet."""
+    """Delta commits since the last completed compaction; None: there is no delta commit yet."""
     last = _completed_compactions(timeline)[-1:]
     deltas = delta_commits(timeline)
     by_completion = timeline.layout.has_completion_times
@@ -68,10 +68,10 @@ def _since_first(deltas: Sequence[Instant], counted: Sequence[Instant]) -> Since
 
 
 def delta_commits(timeline: Timeline) -> tuple[Instant, ...]:
-    """By requested time; a completed log compaction is one too."""
+    """Delta commits by requested time; a completed log compaction is one too."""
     return tuple(i for i in timeline.instants if i.action == "deltacommit")
 
 
 def _completed_compactions(timeline: Timeline) -> tuple[Instant, ...]:
-    """By requested time: in a MERGE_ON_READ table nothing else completes as `commit`."""
+    """Completed compactions by requested time: in a MERGE_ON_READ table no other action completes as `commit`."""
     return tuple(i for i in timeline.instants if i.action == "commit" and i.completed)

@@ -1,4 +1,4 @@
-"""A table's clock: this process's, in the zone of the table's instants, and the times it may choose by it."""
+"""A table's clock: this process's clock in the zone of the table's instants, and the instant times chosen by it."""
 
 from __future__ import annotations
 
@@ -31,47 +31,47 @@ class TableClock:
         return self.options.zone(utc_timezone=self.config.utc_timezone)
 
     def now(self) -> datetime:
-        """The time of day now."""
+        """The current time of day."""
         return datetime.now(self._zone).replace(tzinfo=None)
 
     def local(self, milliseconds: int) -> datetime:
-        """A moment since the epoch as the time of day then."""
+        """A moment, given in milliseconds since the epoch, as the time of day at that moment."""
         return datetime.fromtimestamp(milliseconds / 1000, self._zone).replace(tzinfo=None)
 
     def moment(self, milliseconds: int) -> str:
-        """A moment since the epoch as an instant time."""
+        """A moment, given in milliseconds since the epoch, as an instant time."""
         return format_time(self.local(milliseconds))
 
     def milliseconds(self, time: str) -> int:
-        """The moment an instant time names, since the epoch. UsageError: it names none."""
+        """The moment that an instant time names, in milliseconds since the epoch. UsageError: not an instant time."""
         return round(parse_time(time).replace(tzinfo=self._zone).timestamp() * 1000)
 
     def latest(self) -> str:
-        """The last instant time that is not in the future, should this clock be behind by the skew."""
+        """The last instant time that is not in the future, even if this clock is behind by the allowed difference."""
         return format_time(self.now() + timedelta(seconds=self.options.clock_skew_s))
 
     def writers_zone(self, timeline: Timeline) -> ZoneVerdict:
-        """Whether the table's writers are in this process's zone, as far as the timeline shows."""
+        """Whether the table's writers are in this process's zone, as far as the timeline shows it."""
         return judge(timeline.written.stamps, self.local, self.options.clock_skew_s)
 
     def check_zone(self, timeline: Timeline) -> ZoneVerdict:
-        """ClockError where this process may choose no instant: the writers are in another zone."""
+        """ClockError if this process must not choose an instant, because the writers are in another zone."""
         return check_zone(self.storage.base_path, self.config.layout, timeline.written, self.local, self.options)
 
     def next_time(self, timeline: Timeline, also_above: Iterable[str] = ()) -> str:
-        """A time greater than the clock and every time in use: of the timeline, reserved ones, and `also_above`.
+        """A time greater than the clock and every used time: of the timeline, reserved ones, and `also_above`.
 
-        The only way to choose an instant or a completion time. `timeline`: loaded under the table lock. ClockError: see
-        `clock_guard`.
+        This is the only way to choose an instant or a completion time. `timeline`: loaded under the table lock.
+        ClockError: see `clock_guard`.
         """
         self.check_zone(timeline)
         check_clock(self.storage, timeline.written, clock_ms, self.options)
         return next_time(self.now(), [*self._used(timeline), *also_above])
 
     def next_plan_time(self, timeline: Timeline, *, dry_run: bool) -> str:
-        """The same for a plan, which hides what is completed before it: not ahead of the writers' clock either.
+        """The same for a plan. A plan hides writes that complete before it, so it must not be ahead of their clock.
 
-        `dry_run`: nothing is put on storage to know its clock.
+        `dry_run`: puts no object on storage to learn the storage's clock.
         """
         verdict = self.check_zone(timeline)
         if not dry_run:
@@ -86,7 +86,7 @@ class TableClock:
         return reserved_times(self.storage, timeline, self.moment)
 
     def _used(self, timeline: Timeline) -> list[str]:
-        # Archived instants are older than active ones, unless nothing is active any more.
+        # Archived instants are older than active ones, unless no instant is active any more.
         known = timeline if timeline.instants else with_archive(self.storage, self.config, timeline)
         used, unnamed = [*known.used_times(), *self.reserved(timeline)], known.written.unnamed
         if unnamed is not None:

@@ -1,4 +1,4 @@
-"""The timeline as a value: the active instants, and of the archived ones what was loaded (pure)."""
+"""The timeline as a value: the active instants, and archived instants as far as they were loaded (pure)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Timeline:
 
     `archived`: completed instants that left the active timeline, as far as they were loaded.
     `legacy_completions`: for completed files without a completion time in their name (tables upgraded from
-    version 6) the files' modification times, as instant times. `written`: what modification times tell of the writers'
-    clocks; two timelines of the same instants are equal whatever it says.
+    version 6) the files' modification times, as instant times. `written`: what modification times show about the
+    writers' clocks; it does not take part in comparisons of timelines.
     """
 
     layout: Layout
@@ -38,16 +38,17 @@ class Timeline:
 
     @cached_property
     def shared_times(self) -> tuple[str, ...]:
-        """Times that several writes have, table services included."""
+        """Times that several writes share, table services included."""
         count = Counter(i.requested_time for i in self.instants if i.is_write)
         return tuple(time for time, writes in count.items() if writes > 1)
 
     @cached_property
     def _writes(self) -> dict[str, Instant]:
-        """By requested time; of a writer's instant and a table service's at the same time the writer's.
+        """Writes by requested time; if a writer and a table service have the same time, the writer's instant.
 
-        A writer that takes no lock may begin in the millisecond of a plan. Files and blocks carry the time alone: what
-        a compaction wrote is known by its plan and its commit (`ViewFacts`), all else of that time is the writer's.
+        A writer that takes no lock may begin in the same millisecond as a plan. Files and blocks carry only the time.
+        The files of the compaction are known from its plan and its commit (`ViewFacts`); all other files and blocks of
+        that time belong to the writer.
         """
         found: dict[str, Instant] = {}
         for instant in self.instants:
@@ -60,7 +61,7 @@ class Timeline:
     def completed_writes(self) -> dict[str, Instant]:
         """Completed commits, delta commits and replace commits of the active timeline, by requested time.
 
-        Of two at the same time see `_writes`; `completed` has both.
+        If two have the same time, see `_writes`; `completed` contains both.
         """
         return {t: i for t, i in self._writes.items() if i.completed}
 
@@ -81,22 +82,22 @@ class Timeline:
     def pending_compactions(self) -> tuple[Instant, ...]:
         """Pending compactions, earliest first.
 
-        On layout 1 a compaction that went inflight is named `<t>.compaction.inflight`; its requested file with
-        the plan is still there.
+        On layout 1 an inflight compaction is named `<t>.compaction.inflight`; its requested file with the plan
+        still exists.
         """
         return self.pending("compaction")
 
     @cached_property
     def pending_merges(self) -> tuple[Instant, ...]:
-        """Pending compactions and log compactions, earliest first: what an executor may work on."""
+        """Pending compactions and log compactions, earliest first: those that an executor may work on."""
         return tuple(i for i in self.instants if i.action in MERGES and not i.completed)
 
     @cached_property
     def start(self) -> str:
-        """The first write of the active timeline, whatever its state; "" when there is none.
+        """The first write of the active timeline, in any state; "" if there is none.
 
-        Everything older that is not here was archived: archival takes the oldest completed instants and never
-        passes a pending one.
+        An older instant that is not in the active timeline was archived: archival removes the oldest completed instants
+        and never passes a pending one.
         """
         return min((i.requested_time for i in self.instants if i.is_write), default="")
 
@@ -105,16 +106,16 @@ class Timeline:
         return {i.requested_time: i for i in self.archived if i.is_write}
 
     def is_committed(self, time: str) -> bool:
-        """Whether a write is visible: completed, or archived (older than the start, or known to the archive)."""
+        """Whether a write is visible: completed, or archived (older than the start, or found in the archive)."""
         if time in self.completed_writes:
             return True
         return time not in self.pending_writes and (time < self.start or time in self._archived_writes)
 
     def completion_time(self, time: str) -> str | None:
-        """When a write completed; None while it is pending and for instants nobody knows.
+        """When a write completed; None while it is pending, and for unknown instants.
 
-        An instant older than the active timeline that the archive does not know either counts as completed
-        after everything else: Hudi puts its logs on the newest slice.
+        An instant older than the active timeline that is not in the archive either counts as completed after everything
+        else: Hudi assigns its logs to the newest slice.
         """
         instant = self.completed_writes.get(time) or self._archived_writes.get(time)
         if instant is not None:
@@ -122,10 +123,10 @@ class Timeline:
         return UNKNOWN_COMPLETION if self.is_committed(time) else None
 
     def needs_archive(self, time: str) -> bool:
-        """Whether only the archived timeline can tell when, or whether, a write completed.
+        """Whether only the archived timeline shows when, or whether, a write completed.
 
-        Archived instants lie before the start. Behind it only where archival passed a savepoint, which keeps
-        its own instant in the active timeline.
+        Archived instants are older than the start. There are later ones only if archival passed a savepoint, which
+        keeps its own instant in the active timeline.
         """
         if time in self.completed_writes or time in self.pending_writes:
             return False
@@ -134,44 +135,44 @@ class Timeline:
         return any(i.action == "savepoint" for i in self.instants)
 
     def may_be_cleaned_since(self, before: Timeline) -> bool:
-        """Whether a clean began since an earlier look at the timeline, or was archived since, for all one can tell."""
+        """Whether a clean may have begun after the earlier timeline `before`: it is listed, or may be archived now."""
         cleans = ({i.requested_time for i in t.instants if i.action == "clean"} for t in (self, before))
         return self.start != before.start or not next(cleans) <= next(cleans)
 
     def used_times(self) -> Iterator[str]:
-        """Every requested and completion time; a new one must exceed them all."""
+        """Every requested and completion time; a new time must exceed all of them."""
         for instant in (*self.instants, *self.archived):
             yield instant.requested_time
             if instant.completion_time is not None:
                 yield instant.completion_time
 
     def with_pending_merge(self, requested: Instant) -> Timeline:
-        """This timeline as it was before a compaction or log compaction completed."""
+        """This timeline before the completion of a compaction or log compaction."""
         same = (requested.requested_time, requested.family)
         return replace(
             self, instants=tuple(requested if (i.requested_time, i.family) == same else i for i in self.instants)
         )
 
     def find(self, time: str, family: str) -> Instant | None:
-        """The active instant of a time and family."""
+        """The active instant of a time and family, or None."""
         return next((i for i in self.instants if i.requested_time == time and i.family == family), None)
 
     @property
     def latest_completed(self) -> str:
-        """The greatest requested time of a completed write; "" on an empty timeline."""
+        """The greatest requested time of a completed write; "" if there is none."""
         return max(self.completed_writes, default="")
 
     @property
     def pending_delta_commits(self) -> tuple[Instant, ...]:
-        """Pending delta commits of writers: the only ones that add log files to existing file groups."""
+        """Pending delta commits of writers: the only instants that add log files to existing file groups."""
         return self.pending("deltacommit")
 
     @property
     def inflight_writers(self) -> tuple[Instant, ...]:
-        """Pending delta commits, commits and replace commits of writers (no table services)."""
+        """Pending delta commits, commits and replace commits of writers (without table services)."""
         return tuple(i for i in self.instants if i.is_write and i.state < State.COMPLETED and i.action not in SERVICES)
 
 
 def _rank(instant: Instant) -> int:
-    """Log files and blocks are those of delta commits; base files of a shared time are known by name."""
+    """Log files and blocks belong to delta commits, so these rank highest; base files of a shared time have a name."""
     return 0 if instant.action in SERVICES else 1 if instant.family != "deltacommit" else 2

@@ -15,16 +15,16 @@ from .timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class TimelineLoader:
-    """`clock`: what the modification time of a file is as an instant time."""
+    """`clock`: converts a file's modification time to an instant time."""
 
     storage: Storage
     config: TableConfig
     clock: TableClock
 
     def load(self, *, archived: bool = False) -> Timeline:
-        """The active timeline; with `archived` the archived one too.
+        """The active timeline; with `archived` the archived instants too.
 
-        UnknownStateError: the archived timeline is there and cannot be read.
+        UnknownStateError: an archived timeline exists and cannot be read.
         """
         entries = self.storage.list(self.config.timeline_folder)
         parsed = {e.name: self.config.layout.parse(e.name) for e in entries if not e.is_folder}

@@ -1,4 +1,4 @@
-"""How processes keep out of each other's way: the table lock (file or ZooKeeper), heartbeats, the writer gate.
+"""How processes coordinate: the table lock (on storage, file or ZooKeeper), heartbeats, the writer gate.
 
 The way in is `table_lock.table_lock`.
 

@@ -1,16 +1,16 @@
 """Heartbeats of writers and compactors: `.hoodie/.heartbeat/<instant>`, the same place in all table versions.
 
-Hudi's clients (0.15.0 and 1.2.0) write an empty file, touch it every 60 s (`hoodie.client.heartbeat.interval_in_ms`)
-and take its writer for dead once the file is older than two such intervals (`...tolerable.misses`), or is not there.
-Whoever completes removes it; Hudi's failed writers stop beating and leave it. So do ours (`keep_on_error`): a stale
-file says "dead" just as none does, and it is what allows Hudi's single writers to roll back an instant that others
-have completed commits after. A heartbeat of ours names its process, so on the same machine nobody waits for it to
-grow old:
+Hudi's clients (0.15.0 and 1.2.0) write an empty file and touch it every 60 s
+(`hoodie.client.heartbeat.interval_in_ms`). They treat its writer as dead if the file is older than two such intervals
+(`...tolerable.misses`), or does not exist. A process that completes its instant removes the file. A failed Hudi writer
+stops refreshing the file and leaves it. phantombase does the same (`keep_on_error`): a stale file means "dead" just as
+no file does, and a single Hudi writer rolls back an instant with later completed commits only if the file is there. A
+phantombase heartbeat names its process, so other processes on the same machine need not wait until it is stale:
 
     phantombase
     {"boot": ..., "host": ..., "pid": ..., "started": ..., "note": {...}}
 
-The note, where there is one, says what the process does at the instant, as of its last beat.
+The note is optional. It describes what the process did for the instant at its last beat.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _log = structlog.get_logger()
 
 _OURS = b"phantombase\n"
 BEAT_S = 30.0
-"""How often a heartbeat is refreshed: twice within an interval of Hudi's."""
+"""How often a heartbeat is refreshed: twice within one Hudi interval."""
 EXPIRY_S = 120.0
-"""A heartbeat older than this is no sign of life: two missed intervals of 60 s (Hudi's defaults)."""
+"""A heartbeat older than this does not count as alive: two missed intervals of 60 s (Hudi's defaults)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A process as others on its machine can find it again.
+    """A process, described so that other processes on its machine can find it.
 
-    `boot`: the machine's boot and the process's pid namespace (containers of one machine number their own); "" where
-    unknown. `started`: clock ticks from boot to its start, which tells it from a later one with the same number.
+    `boot`: the machine's boot and the process's pid namespace (each container numbers its own processes); "" if
+    unknown. `started`: clock ticks from boot to its start; they distinguish it from a later process with the same pid.
     """
 
     host: str
@@ -61,26 +61,26 @@ class Process:
         return Process(host=socket.gethostname(), boot=_boot(), pid=os.getpid(), started=_start(os.getpid()) or 0)
 
     def is_gone(self) -> bool:
-        """Whether it has certainly ended; False for processes that cannot be seen from here."""
+        """Whether it has certainly ended; False for processes that are not visible from here."""
         if not self.boot or (self.host, self.boot) != (socket.gethostname(), _boot()):
             return False
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return True
-        except (OSError, OverflowError):  # somebody else's: it is there
+        except (OSError, OverflowError):  # it exists, but belongs to another user
             pass
         started = _start(self.pid)
         return started is not None and started != self.started
 
 
 def process_name() -> str:
-    """How this process is called in records and claims."""
+    """The name of this process in records and claims."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _boot() -> str:
-    """Linux only: elsewhere nobody is declared dead by its number."""
+    """Linux only: on other systems no process is declared dead by its pid."""
     try:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -88,9 +88,9 @@ def _boot() -> str:
 
 
 def _start(pid: int) -> int | None:
-    """A process's start in clock ticks after boot; -1 for a zombie, None where it cannot be read."""
+    """When a process started, in clock ticks after boot; -1 for a zombie, None if it cannot be read."""
     try:
-        # The name, in parentheses, may hold anything; behind it: state (field 3) ... start time (field 22).
+        # The name, in parentheses, may contain anything; after it: state (field 3) ... start time (field 22).
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return -1 if fields[0] in "ZX" else int(fields[19])
     except (OSError, IndexError, ValueError):
@@ -99,9 +99,9 @@ def _start(pid: int) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A heartbeat as found. `beat_ms` since the epoch; `ours`: phantombase made it; `owner_gone`: see `Process`.
+    """A heartbeat as read. `beat_ms` since the epoch; `ours`: phantombase made it; `owner_gone`: see `Process`.
 
-    `owner` and `note` (what its owner said of its work at that beat): None where the file does not tell.
+    `owner` and `note` (the owner's note at that beat): None if the file does not contain them.
     """
 
     beat_ms: int
@@ -124,7 +124,7 @@ def read_heartbeat(storage: Storage, instant: str) -> Heartbeat | None:
         return None
     try:
         data = storage.read(path)
-    except MissingFileError:  # its owner has just ended well
+    except MissingFileError:  # its owner has just completed
         return None
     ours = data.startswith(_OURS)
     owner, note = _content(data) if ours else (None, None)
@@ -134,7 +134,7 @@ def read_heartbeat(storage: Storage, instant: str) -> Heartbeat | None:
 
 
 def _content(data: bytes) -> tuple[Process | None, Mapping[str, Any] | None]:
-    """Owner and note; None for what is not there or not understood. Unknown fields are ignored."""
+    """Owner and note; None if missing or not understood. Unknown fields are ignored."""
     with suppress(MalformedError):
         fields = Fields.parse(data.removeprefix(_OURS), "heartbeat", "unreadable heartbeat")
         owner = Process(
@@ -147,19 +147,20 @@ def _content(data: bytes) -> tuple[Process | None, Mapping[str, Any] | None]:
 
 
 def is_live(beat: Heartbeat | None, now_ms: int, expiry_s: float = EXPIRY_S) -> bool:
-    """Whether whoever keeps this heartbeat may still be at work (Hudi's rule; exactly `expiry_s` old is live).
+    """Whether the owner of this heartbeat may still work (Hudi's rule; exactly `expiry_s` old counts as live).
 
-    No file is no sign of life. A process of ours that is known to be gone is dead at once. One that lives beats again
-    long before a time ahead of ours by as much is reached: a clock was put back.
+    No file means not live. A phantombase process that is known to be gone is dead at once. A time more than `expiry_s`
+    ahead of this clock means not live as well: a live process would have refreshed it long before, so a clock was set
+    back.
     """
     return beat is not None and not beat.owner_gone and abs(now_ms - beat.beat_ms) <= expiry_s * 1000
 
 
 class Pulse:
-    """How regularly a heartbeat was kept. One that lapsed may have been declared dead: it must not complete."""
+    """How regularly a heartbeat was refreshed. After a lapse its process may have been declared dead: no completing."""
 
     def __init__(self) -> None:
-        self._last = time.time()  # the clock others judge the file's age by
+        self._last = time.time()  # the same clock by which other processes judge the file's age
         self._longest_s = 0.0
 
     def felt(self) -> None:
@@ -168,7 +169,7 @@ class Pulse:
         self._longest_s, self._last = max(self._longest_s, now - self._last), now
 
     def lapsed(self, expiry_s: float = EXPIRY_S) -> bool:
-        """Whether there was ever, or is now, a time of `expiry_s` without a beat."""
+        """Whether there is now, or ever was, a time of `expiry_s` without a beat."""
         return max(self._longest_s, time.time() - self._last) >= expiry_s
 
 
@@ -181,18 +182,18 @@ def heartbeat(
     note: Callable[[], Mapping[str, Any] | None] = lambda: None,
     keep_on_error: bool = False,
 ) -> Iterator[Pulse]:
-    """Keeps a heartbeat at an instant, and removes it at the end.
+    """Keeps a heartbeat for an instant, and removes it at the end.
 
-    `note`: asked at each beat, in another thread, for a few plain values to put into the file; it must not raise.
-    `keep_on_error`: after an error the file stays, as Hudi leaves it, for whoever rolls the pending instant back.
-    A beat that fails is logged, not raised: see `Pulse` for what follows. That of a killed process goes stale.
+    `note`: called at each beat, in another thread; returns a few plain values for the file; it must not raise.
+    `keep_on_error`: after an error the file stays, as Hudi leaves it, for the process that rolls the instant back.
+    A beat that fails is logged, not raised: see `Pulse` for the consequence. After a kill the heartbeat goes stale.
     """
     stop, pulse = threading.Event(), Pulse()
     process = asdict(Process.current())
 
     def beat() -> None:
-        said = note()
-        fields = process if said is None else {**process, "note": said}
+        content = note()
+        fields = process if content is None else {**process, "note": content}
         with _logged(instant):
             storage.overwrite(heartbeat_path(instant), _OURS + json.dumps(fields, sort_keys=True).encode())
             pulse.felt()

@@ -1,7 +1,7 @@
-"""Table lock providers: who may be inside a short section (begin, schedule, decide and complete, roll back).
+"""Table lock providers: one process at a time in a short section (begin, schedule, decide and complete, roll back).
 
-The lock shortens races and keeps honest writers apart; no safety of a compaction rests on it alone (closure,
-barrier and the fate record do that work). Long work is never done under it.
+The lock shortens races and separates cooperating writers. No safety of a compaction rests on it alone: closure, barrier
+and the fate record ensure that. No process holds it during long work.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TableLock(Protocol):
     """A lock that excludes every process that uses the same provider with the same settings."""
 
     def hold(self, purpose: str) -> AbstractContextManager[None]:
-        """LockError when the lock was not free in time."""
+        """Holds the lock for the `with` block. LockError if it did not become free in time."""
         ...
 
 
@@ -33,7 +33,7 @@ _process_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 @dataclass(frozen=True, slots=True)
 class ProcessLock:
-    """For a sole writer: excludes threads of this process only."""
+    """For a single writer process: excludes only threads of this process."""
 
     name: str
     timeout_s: float = 60.0
@@ -66,7 +66,7 @@ class FileLock:
 
 @dataclass(frozen=True, slots=True)
 class StorageLock:
-    """Excludes every process that uses the same storage: an object of the table says who holds it."""
+    """Excludes every process that uses the same storage: an object of the table names the holder."""
 
     storage: Storage
     path: str
@@ -85,13 +85,13 @@ def _busy(name: str, timeout_s: float, purpose: str) -> LockError:
         f"could not take the table lock to {purpose}",
         path=name,
         expected=f"free within {timeout_s:g} s",
-        found="held by somebody else",
-        todo="Try again, or find the holder.",
+        found="held by another process",
+        todo="Try again, or find the process that holds it.",
     )
 
 
 def table_lock(storage: Storage, given: str | None) -> TableLock:
-    """The lock all processes of a table share: the one that is named (see `parse_lock`), else one of its storage."""
+    """The lock that all processes of a table share: the given one (see `parse_lock`), else one on its storage."""
     return parse_lock(given) if given is not None else StorageLock(storage, f"{RECORDS}/table.lock")
 
 

@@ -1,7 +1,7 @@
-"""The version 6 gate: a due compaction asks writers to let the table come to rest for a moment.
+"""The version 6 gate: when a compaction is due, writers pause briefly so that the table has no pending delta commit.
 
-On version 6 nothing can be planned while a delta commit pends, so writers that always overlap would put off the plan
-for ever. A scheduler that finds a compaction due, but a delta commit pending, leaves one small record:
+On version 6 no plan is possible while a delta commit is pending, so writers that always overlap would delay the plan
+for ever. A scheduler that finds a compaction due and a delta commit pending puts one small record:
 
     .hoodie/.phantombase/scheduling-wanted     {"since": ms, "until": ms, "who": text}, ms since the epoch
 
@@ -9,8 +9,8 @@ for ever. A scheduler that finds a compaction due, but a delta commit pending, l
       | writers wait | writers go on, and    | a new record may be put
       |              | no record may be put  |
 
-Writers look at it before they begin, outside the lock. Whoever plans removes it. Nothing but progress rests on it:
-a record that is lost, unreadable, or comes from another clock costs a plan some time, never a row.
+A writer reads the record before it begins, outside the lock. The process that plans removes it. Only progress depends
+on it: a record that is lost, unreadable, or from another clock may delay a plan, but never loses a row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..storage.folders import RECORDS
 from .heartbeat import process_name
 
 GATE_S_MAX = 300.0
-"""Longest time writers may be asked to wait."""
+"""Longest time that writers can be made to wait."""
 
 
 WANTED = f"{RECORDS}/scheduling-wanted"
@@ -36,7 +36,7 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """That a plan is wanted from `since` to `until` (ms since the epoch), and who wants it."""
+    """A request for a plan: writers wait from `since` to `until` (ms since the epoch); `who` asks for it."""
 
     since: int
     until: int
@@ -48,11 +48,11 @@ class Wanted:
         return self.until - self.since
 
     def holds(self, now_ms: int) -> bool:
-        """Whether writers wait."""
+        """Whether writers must wait now."""
         return self.since <= now_ms < self.until
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether it is of no use any more: writers had as much time as they gave, or its clock was far ahead."""
+        """Whether it is expired: writers had as much time after it as during it, or its clock was far ahead."""
         return now_ms >= self.until + self.length_ms or now_ms < self.since - round(GATE_S_MAX * 1000)
 
     def to_json(self) -> bytes:
@@ -61,7 +61,7 @@ class Wanted:
 
     @staticmethod
     def from_json(data: bytes) -> Wanted | None:
-        """Inverse of `to_json`; None for what is no such record, or asks for more time than anybody may."""
+        """Inverse of `to_json`; None if it is not such a record, or asks for more than the longest time."""
         try:
             fields = json.loads(data)
             found = Wanted(since=int(fields["since"]), until=int(fields["until"]), who=str(fields["who"]))
@@ -75,8 +75,8 @@ def wait_while_wanted(
 ) -> float:
     """Called by a writer before it begins a delta commit, outside the lock; returns the seconds it waited.
 
-    Ends when the record is gone, at its `until`, and after its length whatever the clock does. A record that follows
-    it is not waited for: every call ends within GATE_S_MAX.
+    Ends when the record is gone, at its `until`, or after its length, whatever the clock does. It does not wait for a
+    later record: every call ends within GATE_S_MAX.
     """
     moment = now()
     first = found = read_wanted(storage, moment)
@@ -91,7 +91,7 @@ def wait_while_wanted(
 
 
 def read_wanted(storage: Storage, now_ms: int) -> Wanted | None:
-    """The record; None where there is none. One that is over or unreadable is removed."""
+    """The record; None if there is none. An expired or unreadable record is removed."""
     try:
         found = Wanted.from_json(storage.read(WANTED))
     except MissingFileError:
@@ -103,12 +103,12 @@ def read_wanted(storage: Storage, now_ms: int) -> Wanted | None:
 
 
 def put_wanted(storage: Storage, length_s: float, now_ms: int) -> None:
-    """Asks writers to wait, unless they are asked already or were a moment ago (the caller holds the table lock)."""
+    """Asks writers to wait, unless a record holds or expired a moment ago (the caller holds the table lock)."""
     if length_s > 0 and read_wanted(storage, now_ms) is None:
         who = process_name()
         storage.put_if_absent(WANTED, Wanted(since=now_ms, until=now_ms + round(length_s * 1000), who=who).to_json())
 
 
 def remove_wanted(storage: Storage) -> None:
-    """Lets writers go on: there is a plan, or nothing to plan."""
+    """Lets writers continue: there is a plan, or nothing to plan."""
     storage.delete(WANTED)

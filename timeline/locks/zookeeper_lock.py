@@ -1,13 +1,13 @@
 """The table lock in ZooKeeper that Hudi's writers use too (`ZookeeperBasedLockProvider`, Curator's lock recipe).
 
-    <base_path>/<key>/_c_<uuid>-lock-<sequence>    one ephemeral node for each who holds or waits; lowest: holds
+    <base_path>/<key>/_c_<uuid>-lock-<sequence>    one ephemeral node for each holder or waiter; the lowest one holds
 
-Names are compared by their sequence only: it says who came first, the uuid says nothing. With the same servers, base
-path and key a section of ours and one of a live Hudi writer exclude each other (hudi-format.md 14).
+Nodes are compared by their sequence only, which gives the order of arrival; the uuid is ignored. A phantombase process
+and a live Hudi writer with the same servers, base path and key exclude each other (hudi-format.md 14).
 
-Each section has a connection of its own. Sections are few and short, so the handshake (a few ms) costs nothing; in
-return the lock is a plain value that travels to other processes, no session can be lost unseen between two sections,
-and leaving is closing the session, which removes every node it made, also one whose creation we never heard of.
+Each section opens its own connection. Sections are few and short, so the handshake (a few ms) costs little. In return
+the lock is a plain value that can be sent to other processes, no session can be lost unnoticed between two sections,
+and closing the session removes every node that it made, even one whose creation was never confirmed.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _log = structlog.get_logger()
 _CONTENDER = re.compile(r"(?:.*-)?lock-(?P<sequence>-?\d+)")
 _HOSTS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s/,:\[\]]+):\d+(?:,(?:\[[0-9A-Fa-f:.%]+\]|[^\s/,:\[\]]+):\d+)*")
 _LAST_WORD_S = 2.0
-"""After the time is up: how long the question who holds the lock may take."""
+"""Time allowed, after the timeout, for finding out who holds the lock."""
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "max_delay": 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooKeeperLock:
-    """Excludes everyone, Hudi's writers included, who names the same servers, base path and key.
+    """Excludes every process, Hudi's writers included, with the same servers, base path and key.
 
     `hosts`: `host:port[,host:port][/chroot]`. `timeout_s`: for connecting and waiting together. `session_timeout_s`:
-    after so long without a sign of life ZooKeeper frees the lock of a dead holder. `digest`: `user:password`.
+    after this time without a sign of life ZooKeeper frees the lock of a dead holder. `digest`: `user:password`.
     UsageError: impossible settings.
     """
 
@@ -70,9 +70,9 @@ class ZooKeeperLock:
 
     @contextmanager
     def hold(self, purpose: str) -> Iterator[None]:
-        """See `TableLock.hold`. LockError also when the session ends while waiting.
+        """See `TableLock.hold`. LockError also if the session ends during the wait.
 
-        A session that ends inside the section is only logged at its end: no safety rests on the lock.
+        A session that ends inside the section is only logged, at the end: no safety rests on the lock.
         """
         contender = _Contender(self, purpose)
         try:
@@ -99,7 +99,7 @@ def parse_zookeeper_lock(text: str) -> ZooKeeperLock:
 
 
 class _Contender:
-    """One wait for the lock, and one section under it. Every call has what is left of the time as its limit."""
+    """One wait for the lock, and one section under it. Each call may take as long as the remaining time."""
 
     def __init__(self, lock: ZooKeeperLock, purpose: str) -> None:
         from kazoo.client import KazooClient, KazooState  # late: it costs time, and few processes need it
@@ -119,7 +119,7 @@ class _Contender:
         self._client.add_listener(self._heard)
 
     def enter(self) -> None:
-        """Waits until our node is the lowest; LockError."""
+        """Waits until the node of this process is the lowest; LockError."""
         from kazoo.exceptions import (
             ConnectionClosedError,
             ConnectionLoss,
@@ -135,16 +135,16 @@ class _Contender:
                 try:
                     entered = self._is_first()
                 except (ConnectionLoss, OperationTimeoutError):
-                    continue  # what was asked may have been done: the next look at the nodes tells
+                    continue  # the request may have succeeded: the next look at the nodes shows that
         except self._client.handler.timeout_exception as error:
             raise self._error(f"not free within {self._lock.timeout_s:g} s: {self._holder()}") from error
         except (SessionExpiredError, ConnectionClosedError) as error:
             raise self._error("the session was lost while waiting") from error
         except KazooException as error:
-            raise self._error(f"ZooKeeper says {type(error).__name__} {error}".rstrip()) from error
+            raise self._error(f"ZooKeeper reports {type(error).__name__} {error}".rstrip()) from error
 
     def _is_first(self) -> bool:
-        """One look at the nodes; makes ours when it is not there, waits for a change when it is not the lowest."""
+        """Looks at the nodes once; makes its own if missing; waits for a change if its own is not the lowest."""
         self._wake.clear()
         nodes = self._nodes()
         mine = next((n for n in nodes if n.startswith(self._prefix)), None)
@@ -164,18 +164,18 @@ class _Contender:
         return False
 
     def _nodes(self) -> list[str]:
-        """Names of all contenders, first come first."""
+        """Names of all contenders, in order of arrival."""
         from kazoo.exceptions import NoNodeError
 
         try:
             names = self._call(self._client.get_children_async, self._lock.folder)
-        except NoNodeError:  # nobody has used this lock yet
+        except NoNodeError:  # no process has used this lock yet
             return []
         found = [(int(match["sequence"]), name) for name in names if (match := _CONTENDER.fullmatch(name))]
         return [name for _, name in sorted(found)]
 
     def _holder(self) -> str:
-        """Who holds the lock, by what Curator or we put into the node; for the message only."""
+        """The holder of the lock, from the node's data (written by Curator or phantombase); for the message only."""
         self._deadline = time.monotonic() + _LAST_WORD_S
         try:
             if not self._client.connected:
@@ -183,8 +183,8 @@ class _Contender:
             first = self._nodes()[0]
             data, _ = self._call(self._client.get_async, f"{self._lock.folder}/{first}")
         except Exception as error:
-            return f"who holds it cannot be told ({type(error).__name__})"
-        return f"held by {data.decode(errors='replace') or 'somebody without a name'} ({first})"
+            return f"the holder is unknown ({type(error).__name__})"
+        return f"held by {data.decode(errors='replace') or 'a process that gave no name'} ({first})"
 
     def _call(self, ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
         return ask(*args, **options).get(timeout=self._left_s())
@@ -197,12 +197,12 @@ class _Contender:
         self._wake.set()
 
     def warn_if_lost(self) -> None:
-        """Logs that others may have been in the section with us."""
+        """Logs that other processes may have been in the section at the same time."""
         if self._lost or not self._client.connected:
             _log.warning("zookeeper_lock_lost", node=self._lock.folder, purpose=self._purpose)
 
     def leave(self) -> None:
-        """Ends the session, which removes our node; what fails is logged: the session's end removes it too."""
+        """Ends the session, which removes its node; an error is only logged: the session's end removes the node too."""
         try:
             self._client.stop()
             self._client.close()
@@ -213,7 +213,7 @@ class _Contender:
         return LockError(
             f"could not take the table lock to {self._purpose}",
             path=f"zookeeper:{self._lock.hosts.partition('/')[0]}{self._lock.folder}",
-            expected=f"ours within {self._lock.timeout_s:g} s",
+            expected=f"free within {self._lock.timeout_s:g} s",
             found=found,
-            todo="Try again, or find the holder.",
+            todo="Try again, or find the process that holds it.",
         )

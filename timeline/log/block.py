@@ -1,7 +1,7 @@
 """Log files: the framing of their blocks.
 
-A log file is a run of blocks without header or trailer. All integers are big-endian; format version 1, the
-same bytes in table versions 6, 8 and 9:
+A log file is a run of blocks without file header or trailer. All integers are big-endian. The format version is 1, with
+the same bytes in table versions 6, 8 and 9:
 
     #HUDI#  6     magic
     S       8     bytes after this field to the end of the block, field `T` included
@@ -13,8 +13,8 @@ same bytes in table versions 6, 8 and 9:
     footers       as headers, always empty
     T       8     S + 6: reverse pointer and corruption check
 
-A block that breaks this framing (torn write) runs to the next magic or the end of the file; it is reported as
-CORRUPT and reading goes on behind it, as Hudi does.
+A block that breaks this framing (torn write) extends to the next magic or the end of the file. It is reported as
+CORRUPT and reading continues after it, as in Hudi.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FIXED_BYTES = 4 + 4 + 4 + 8 + 4 + 8  # version, type, empty headers, C, empty f
 
 
 class BlockKind(IntEnum):
-    """Block type as stored; CORRUPT is never on disk."""
+    """Block type as stored; CORRUPT is never stored."""
 
     COMMAND = 0
     DELETE = 1
@@ -50,7 +50,7 @@ class BlockKind(IntEnum):
 
 
 class HeaderKey(IntEnum):
-    """Header keys as stored. Hudi 0.15 knows those up to 6 only."""
+    """Header keys as stored. Hudi 0.15 knows only those up to 6."""
 
     INSTANT_TIME = 0
     TARGET_INSTANT_TIME = 1
@@ -65,7 +65,7 @@ class HeaderKey(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBlock:
-    """One block's place in a log file and its headers; the content stays on storage until it is asked for."""
+    """The position of one block in a log file and its headers; the content is read only when asked for."""
 
     path: str
     offset: int
@@ -75,7 +75,7 @@ class LogBlock:
     content_bytes: int = 0
 
     def header(self, key: HeaderKey) -> str:
-        """A header that this kind of block must have."""
+        """The value of a header that this kind of block must have."""
         value = self.headers.get(key)
         if value is None:
             raise MalformedError(
@@ -92,24 +92,24 @@ class LogBlock:
 
     @property
     def record_positions(self) -> pyroaring.BitMap64 | None:
-        """Row numbers in the base file, one an entry in the block's order; None where the writer gave none.
+        """Row numbers in the base file, one for each entry in the block's order; None if the writer gave none.
 
-        Kept for tools: merging goes by key, which is always right.
+        Kept for tools: merging uses keys, which are always right.
         """
         text = self.headers.get(HeaderKey.RECORD_POSITIONS)
         return parse_positions(text) if text else None
 
     @property
     def compacted_instants(self) -> tuple[str, ...]:
-        """The instants whose blocks this one stands for (log compaction); empty for ordinary blocks."""
+        """The instants whose blocks this block replaces (log compaction); empty for ordinary blocks."""
         text = self.headers.get(HeaderKey.COMPACTED_BLOCK_TIMES, "")
         return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def scan_blocks(source: pa.NativeFile, path: str) -> Iterator[LogBlock]:
-    """Every block of a log file, front to back, reading headers only.
+    """Every block of a log file, front to back; reads only headers.
 
-    MalformedError: the file does not begin with a block, or a well-framed block holds impossible headers.
+    MalformedError: the file does not begin with a block, or a well-framed block has impossible headers.
     """
     size = source.size()
     offset = 0
@@ -121,7 +121,7 @@ def scan_blocks(source: pa.NativeFile, path: str) -> Iterator[LogBlock]:
 def _block_at(source: pa.NativeFile, path: str, offset: int, size: int) -> tuple[LogBlock, int]:
     head = _bytes(source, offset, 14)
     if len(head) < len(MAGIC):
-        # Hudi meets the end of the file while it reads the magic: whatever these bytes are, no block begins here.
+        # Hudi reaches the end of the file inside the magic: whatever these bytes are, no block begins here.
         return LogBlock(path=path, offset=offset, kind=BlockKind.CORRUPT), size
     if head[:6] != MAGIC:
         raise MalformedError(
@@ -156,7 +156,7 @@ def _framed_block(source: pa.NativeFile, path: str, offset: int, end: int) -> Lo
     content_bytes = reader.integer(8)
     if not 0 <= content_bytes <= end - reader.position - 12:
         raise MalformedError(
-            "log block content runs past its block",
+            "log block content extends past its block",
             path=path,
             found=f"{content_bytes} bytes at byte {reader.position}",
         )
@@ -174,7 +174,7 @@ _KINDS_ON_DISK = frozenset(BlockKind) - {BlockKind.CORRUPT}
 
 
 def _next_magic(source: pa.NativeFile, start: int, size: int) -> int:
-    """Where the next magic begins at or behind `start`, or the end of the file."""
+    """Offset of the next magic at or after `start`, or the end of the file."""
     while start < size:
         window = _bytes(source, start, _SEARCH_STEP_BYTES + len(MAGIC) - 1)
         found = window.find(MAGIC)
@@ -189,7 +189,7 @@ def _bytes(source: pa.NativeFile, offset: int, count: int) -> bytes:
 
 
 class _Reader:
-    """Reads the front of one block and never past its end."""
+    """Reads the front of one block, never past the block's end."""
 
     def __init__(self, source: pa.NativeFile, path: str, position: int, end: int) -> None:
         self._source = source
@@ -200,7 +200,7 @@ class _Reader:
     def _take(self, count: int) -> bytes:
         if count < 0 or self.position + count > self._end:
             raise MalformedError(
-                "log block header runs past its block",
+                "log block header extends past its block",
                 path=self._path,
                 found=f"{count} bytes at byte {self.position}",
             )

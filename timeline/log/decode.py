@@ -1,4 +1,4 @@
-"""The rows of data blocks as Arrow, and how many entries any block says it holds.
+"""The rows of data blocks as Arrow, and the number of entries that a block claims.
 
 Avro data       int32 3, int32 n, n x {int32 length, Avro record in the block's SCHEMA}
 Parquet data    a complete Parquet file
@@ -37,10 +37,10 @@ def decode_rows(
     part_bytes: int | None = None,
 ) -> Iterator[pa.Table]:
     """The rows of a data block under `schema` (only its columns are decoded or read); see `conform` for
-    `float_as_text`. A block of more than `part_bytes` encoded bytes comes in several tables.
+    `float_as_text`. A block of more than `part_bytes` encoded bytes is returned in several tables.
 
-    UnsupportedError: HFile blocks, partial updates, changelogs. MalformedError: anything the framing promised and the
-    content does not hold.
+    UnsupportedError: HFile blocks, partial updates, changelogs. MalformedError: the content does not match the framing
+    or the headers.
     """
     check_block(block, source)
     parquet = block.kind is BlockKind.PARQUET_DATA
@@ -54,7 +54,7 @@ def decode_rows(
 
 
 def check_block(block: LogBlock, source: pa.NativeFile) -> None:
-    """UnsupportedError where decoding the block would be refused; reads its first bytes only."""
+    """UnsupportedError if the block cannot be decoded; reads only its first bytes."""
     if block.headers.get(HeaderKey.IS_PARTIAL, "").lower() == "true":
         raise UnsupportedError(
             "partial-update log blocks are not supported",
@@ -72,7 +72,7 @@ def check_block(block: LogBlock, source: pa.NativeFile) -> None:
 
 
 def count_entries(block: LogBlock, source: pa.NativeFile) -> int:
-    """Entries a block says it holds, from its own header or Parquet footer, without decoding the entries."""
+    """The number of entries from the block's own header or Parquet footer, without decoding the entries."""
     with decoding(block):
         if block.kind is BlockKind.PARQUET_DATA:
             return int(open_parquet(pa.BufferReader(content_of(block, source))).metadata.num_rows)
@@ -120,7 +120,7 @@ def _avro_rows(
 def _avro_parts(
     block: LogBlock, data: pa.Buffer, count: int, framed: dict[str, Any], part_bytes: int | None
 ) -> Iterator[tuple[pa.Buffer, int]]:
-    """Runs of whole records, each with their number. Where to cut is known from the length prefixes alone."""
+    """Runs of whole records, each with its record count. The length prefixes alone show where to cut."""
     if part_bytes is None or data.size <= part_bytes or not count:
         yield data, count
         return
@@ -136,13 +136,13 @@ def _avro_parts(
 
 
 def _lengths(table: pa.Table) -> npt.NDArray[np.int32]:
-    """The length prefixes of records, in bytes."""
+    """The length prefixes of records: each record's size in bytes."""
     fixed = table.column(0).combine_chunks().cast(pa.binary(4))
     return np.frombuffer(fixed.buffers()[1], ">i4", len(fixed), 4 * fixed.offset)
 
 
 def _check_lengths(lengths: npt.NDArray[np.int32], expected: int, block: LogBlock) -> None:
-    """The length prefixes must add up to the content: a torn or misread one shows here."""
+    """The length prefixes must add up to the size of the content; a torn or misread prefix fails here."""
     total = int(lengths.sum(dtype=np.int64))
     if total != expected or lengths.min(initial=0) < 0:
         raise MalformedError(
@@ -154,12 +154,12 @@ def _check_lengths(lengths: npt.NDArray[np.int32], expected: int, block: LogBloc
 
 
 def _with_rows(table: pa.Table, count: int) -> pa.Table:
-    """Arrow tables without columns have no rows: one null column keeps the count."""
+    """Keeps the row count with a null column if the table has no columns: Arrow tables without columns have no rows."""
     return table if table.num_columns else pa.table({"__none": pa.nulls(count)})
 
 
 def content_version(head: bytes, block: LogBlock) -> int:
-    """The second int32 of a block's content, after the content version, which must be 3."""
+    """The second int32 of a block's content; the first one, the content version, must be 3."""
     version, value = struct.unpack_from(">ii", head)
     if version != CONTENT_VERSION:
         raise UnsupportedError(
@@ -175,7 +175,7 @@ def content_version(head: bytes, block: LogBlock) -> int:
 
 
 def content_of(block: LogBlock, source: pa.NativeFile) -> pa.Buffer:
-    """The block's content, without a copy where the file is memory-mapped."""
+    """The block's content, without a copy if the file is memory-mapped."""
     source.seek(block.content_offset)
     content = source.read_buffer(block.content_bytes)
     if content.size != block.content_bytes:
@@ -189,7 +189,7 @@ def content_of(block: LogBlock, source: pa.NativeFile) -> pa.Buffer:
 
 @contextmanager
 def decoding(block: LogBlock) -> Iterator[None]:
-    """What decoders raise on broken bytes, as an error of ours that names the file."""
+    """Turns the errors that decoders raise on broken bytes into an error of the tree that names the file."""
     try:
         yield
     except PhantombaseError as error:

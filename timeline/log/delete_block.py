@@ -2,9 +2,9 @@
 
     int32 3, int32 length, Avro {array of {recordKey, partitionPath, orderingVal}}
 
-The ordering value is a union of one-field wrapper records. Writers use one wrapper type per block, so a block
-is decoded as if the union were an `int` (its index) and the value behind it; where the indexes turn out to
-differ, fastavro decodes the block row by row.
+The ordering value is a union of one-field wrapper records. Writers use one wrapper type per block. So a block is
+decoded as if the union were an `int` (its index) followed by the value. If the indexes turn out to differ, fastavro
+decodes the block row by row.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from .delete_entry import ARRAY, DATE, INT, LOCAL_DATE, NESTED, ORDERING_VALUES_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletes:
-    """Entries of one delete block. `ordering`: one array per ordering value, empty when all are natural.
+    """Entries of one delete block. `ordering`: one array per ordering column, empty if all entries are natural.
 
-    `natural`: whether the entry carries the Integer 0 that stands for "no ordering value", which deletes
-    whatever came before.
+    `natural`: whether the entry carries the Integer 0 that stands for "no ordering value"; it deletes every earlier
+    row of its key.
     """
 
     keys: pa.Array
@@ -41,7 +41,7 @@ class Deletes:
 
 
 def decode_deletes(block: LogBlock, source: pa.NativeFile) -> list[Deletes]:
-    """The entries of a delete block in order, one part for each run of a wrapper type; errors as `decode_rows`."""
+    """The entries of a delete block in order, one part for each run of a wrapper type; errors as in `decode_rows`."""
     with decoding(block):
         content = content_of(block, source)
         length = content_version(content[:8].to_pybytes(), block)
@@ -65,7 +65,7 @@ def decode_deletes(block: LogBlock, source: pa.NativeFile) -> list[Deletes]:
 
 
 def _first_branches(data: memoryview, position: int) -> tuple[int, ...]:
-    """Union indexes of the first entry's ordering value: (index,), or (12, i1, i2, ...) of an array wrapper."""
+    """Union indexes of the first entry's ordering value: (index,), or (12, i1, i2, ...) for an array wrapper."""
     for _ in range(2):  # recordKey, partitionPath
         index, position = decode_long(data, position)
         if index == 1:
@@ -105,11 +105,11 @@ def _skip(kind: Any, data: memoryview, position: int) -> int:
 
 
 def _uniform_deletes(entries: pa.Buffer, count: int, branches: tuple[int, ...], block: LogBlock) -> Deletes | None:
-    """All entries decoded as if their unions took the first entry's branches; None when they do not.
+    """All entries, decoded as if their unions took the first entry's branches; None if they do not.
 
-    The first entry that deviates still shows its true index, because all before it were read right: so a
-    constant index column proves the whole block. A sentinel behind the entries must come out as the last one:
-    that proves that all bytes were used (Avro may cut a list into several runs).
+    The first entry that deviates still shows its true index, because all entries before it were read correctly: so a
+    constant index column proves that the whole block was. A sentinel is appended behind the entries and must be decoded
+    as the last entry: that proves that all bytes were used (Avro may split a list into several runs).
     """
     indexes, fields = entry_layout(branches)
     sentinel = b"".join(_smallest(f["type"], indexes.get(f["name"], 0)) for f in fields[2:])
@@ -131,11 +131,11 @@ def _uniform_deletes(entries: pa.Buffer, count: int, branches: tuple[int, ...], 
 
 _SENTINEL_KEY = b"\x01 end of deletes"
 _SENTINEL = b"\x02" + encode_long(len(_SENTINEL_KEY)) + _SENTINEL_KEY + b"\x00"
-"""The key of an entry that ends a block for `_uniform_deletes`, and a null partition path."""
+"""An entry's key that ends a block for `_uniform_deletes`, with a null partition path."""
 
 
 def _smallest(kind: Any, value: int) -> bytes:
-    """A value of a wrapper's type, or an index, in Avro."""
+    """The shortest value of a wrapper's type, or an index, in Avro."""
     name = kind if isinstance(kind, str) else kind["type"]
     return {"boolean": b"\x00", "float": bytes(4), "double": bytes(8), "bytes": b"\x02\x00", "string": b"\x00"}.get(
         name, encode_long(value)
@@ -158,16 +158,16 @@ def _deletes(keys: pa.Array, branch: int, ordering: tuple[pa.Array, ...]) -> Del
 
 
 def _deletes_by_row(body: pa.Buffer) -> list[Deletes]:
-    """The fallback for blocks that mix wrapper types, entry by entry: a part for each run of one type."""
+    """The fallback for blocks that mix wrapper types, entry by entry: one part for each run of one type."""
     stream = io.BytesIO(body.to_pybytes())
     decoded: Any = fastavro.schemaless_reader(stream, _LIST_SCHEMA, None, return_record_name=True)
     if stream.read(1):
-        raise MalformedError("bytes behind the entries of a delete block")
+        raise MalformedError("bytes after the entries of a delete block")
     return [_part(branches, list(run)) for branches, run in groupby(decoded["deleteRecordList"], key=_branches)]
 
 
 def _branches(entry: Any) -> tuple[int, ...]:
-    """Union indexes of an entry's ordering value, as `_first_branches` tells them."""
+    """Union indexes of an entry's ordering value, in the form of `_first_branches`."""
     value = entry["orderingVal"]
     if value is None:
         return (0,)

@@ -1,7 +1,7 @@
-"""How an entry of a delete block lies in its bytes: for its reader (`delete_block`) and its writer (`log_write`).
+"""The bytes of a delete block entry, for its reader (`delete_block`) and its writer (`log_write`).
 
-The ordering value is a union of one-field wrapper records; as all entries of a block take the same branches of it,
-an entry is a record in which the index of each branch is an `int`, followed by the value itself.
+The ordering value is a union of one-field wrapper records. All entries of a block take the same union branches. So an
+entry is a record in which the index of each branch is an `int`, followed by the value.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ WRAPPED: tuple[Any, ...] = (
     "null", "boolean", "int", "long", "float", "double", "bytes", "string", DATE, _DECIMAL,
     {"type": "long", "logicalType": "time-micros"}, _TIMESTAMP,
 )  # fmt: skip
-"""The value types behind union indexes 0..11 of `orderingVal`."""
+"""The value types of union indexes 0..11 of `orderingVal`."""
 
 INT, ARRAY, LOCAL_DATE = 2, 12, 12
 ORDERING_VALUES_MAX = 64
 NESTED: tuple[Any, ...] = (*WRAPPED, DATE)
-"""The value types inside an array wrapper: index 12 is a date there."""
+"""The value types inside an array wrapper: there index 12 is a date."""
 
 
 def value_kinds(branches: tuple[int, ...]) -> list[Any]:
-    """The types of the ordering values behind union indexes: (index,), or (12, i1, i2, ...) of an array wrapper."""
+    """The types of the ordering values for union indexes: (index,), or (12, i1, i2, ...) for an array wrapper."""
     inner = branches[1:]
     return [(NESTED if inner else WRAPPED)[index] for index in inner or branches]
 
 
 def entry_layout(branches: tuple[int, ...]) -> tuple[dict[str, int], list[dict[str, Any]]]:
-    """An entry whose unions take these branches, as a record without them: (its constant fields, all its fields).
+    """An entry whose unions take these branches, as a record without unions: (its constant fields, all its fields).
 
     Fields: `key`, `path`, then for one ordering value `branch`, `value0`; for several the wrapper's `branch`,
     `present`, the array's `size`, then `index0`, `value0`, ..., and the array's `end`.

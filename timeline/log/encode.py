@@ -1,7 +1,7 @@
-"""Log blocks to bytes: data, deletes, rollbacks; `log_block` says how a block is framed, `log_decode` what is in it.
+"""Log blocks to bytes: data, deletes, rollbacks (see `log.block` for the framing, `log.decode` for the content).
 
-A block is given as parts to be written behind each other (`file.writelines(block)`): its content is not copied once
-more. Java reads a block's content as one array, so 2 GiB is the most it may have: the caller splits (`split_rows`).
+A block is returned as a list of parts to be written in order (`file.writelines(block)`), so that its content is not
+copied once more. Java reads a block's content as one array, so it must stay below 2 GiB: callers use `split_rows`.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from .decode import CONTENT_VERSION
 from .delete_entry import ARRAY, INT, entry_layout, value_kinds
 
 Parts: TypeAlias = list[bytes | pa.Buffer]
-"""One block, or its content, cut at any places."""
+"""One block, or its content, cut at arbitrary places."""
 
 CONTENT_BYTES_MAX = 2**31 - 1 - 64
-"""Of one block: the longest array of common JVMs is some bytes shorter than 2 GiB."""
+"""Limit for one block: the longest array of common JVMs is some bytes shorter than 2 GiB."""
 
 
 BLOCK_BYTES = 128 << 20
-"""Rows of one log block, in Arrow. Hudi's limit is 256 MiB (`hoodie.logfile.data.block.max.size`)."""
+"""Size in Arrow of the rows of one log block. Hudi's limit is 256 MiB (`hoodie.logfile.data.block.max.size`)."""
 
 
 class LogFormat(Enum):
-    """How data blocks hold rows; every Hudi reader reads both."""
+    """How data blocks store rows; every Hudi reader reads both."""
 
     PARQUET = "parquet"
     AVRO = "avro"
@@ -54,13 +54,13 @@ def data_block(
 ) -> Parts:
     """A data block of `instant` with these rows, which have the columns of `schema_text`, meta columns included.
 
-    `compacted`: the instants whose blocks it stands for, oldest first (log compaction).
+    `compacted`: the instants whose blocks this block replaces, oldest first (log compaction).
     `codec`: of Parquet content (see `open_parquet_writer`); Avro content is never compressed. Memory: the encoded
-    block. UsageError: no rows (Hudi writes no such block), content beyond 2 GiB, rows that are not what the schema
-    says (see `exact_rows`). UnsupportedError: column types that tables do not have.
+    block. UsageError: no rows (Hudi writes no such block), content beyond 2 GiB, rows that do not match the schema
+    (see `exact_rows`). UnsupportedError: column types that tables do not have.
     """
     if not rows.num_rows:
-        raise UsageError("a log block of no rows", instant=instant, todo="Write no block.")
+        raise UsageError("a log block without rows", instant=instant, todo="Write no block.")
     headers = _headers(instant, schema_text, compacted)
     if log_format is LogFormat.PARQUET:
         return _block(BlockKind.PARQUET_DATA, headers, [_parquet_file(rows, schema_text, codec)])
@@ -69,12 +69,12 @@ def data_block(
 
 
 def hfile_block(content: bytes, *, instant: str, schema_text: str) -> Parts:
-    """A data block of `instant` whose content is an HFile with values in Avro by `schema_text` (metadata tables)."""
+    """A data block of `instant` whose content is an HFile with Avro values of `schema_text` (metadata tables)."""
     return _block(BlockKind.HFILE_DATA, _headers(instant, schema_text, ()), [content])
 
 
 def _parquet_file(rows: pa.Table, schema_text: str, codec: str) -> pa.Buffer:
-    """A complete Parquet file with the two footer entries Hudi's own log blocks have."""
+    """A complete Parquet file with the two footer entries that Hudi's own log blocks have."""
     schema = arrow_schema(schema_text)
     table = exact_rows(rows, schema)
     sink = pa.BufferOutputStream()
@@ -94,19 +94,19 @@ def delete_block(
     hudi_0x: bool,
     compacted: Sequence[str] = (),
 ) -> Parts:
-    """A delete block of `instant`: a key, its partition path and its ordering values an entry.
+    """A delete block of `instant`; each entry has a key, its partition path and its ordering values.
 
-    `ordering`: () deletes whatever came before (stored as Integer 0). One column deletes what is not newer by it;
-    several (table version 9 on) are compared as a tuple. A 0 in a single int column cannot be told from (): Hudi
-    writes the same. Other columns have a type of their own, so that a 0 in them is a value like any other.
+    `ordering`: () deletes every earlier row of the key (stored as Integer 0). One column deletes rows that are not
+    newer by it; several (table version 9 on) are compared as a tuple. A 0 in a single int column looks the same as ():
+    Hudi writes it that way too. Other columns have their own type, so a 0 in them is an ordinary value.
     `hudi_0x`: the table is of version 6; there typed deletes on text, dates and decimals always take effect.
     `compacted`: see `data_block`.
 
     UsageError: no keys, nulls, arrays of unequal length, content beyond 2 GiB, decimals of more than 15 digits on
-    either side of the point, see also `_day_numbers`. UnsupportedError: a type that Hudi cannot order by.
+    either side of the point, see also `_day_numbers`. UnsupportedError: a type by which Hudi cannot order.
     """
     if not len(keys):
-        raise UsageError("a delete block of no keys", instant=instant, todo="Write no block.")
+        raise UsageError("a delete block without keys", instant=instant, todo="Write no block.")
     values = list(ordering) or [pa.repeat(pa.scalar(0, pa.int32()), len(keys))]
     named = {"key": keys, "path": partition_paths} | {f"value{i}": v for i, v in enumerate(values)}
     for name, array in named.items():
@@ -142,15 +142,15 @@ def rollback_block(instant: str, target: str) -> bytes:
 
 
 def copied_block(block: LogBlock, content: pa.Buffer, *, instant: str, compacted: Sequence[str]) -> Parts:
-    """A data or delete block as a log compaction at `instant` takes it over: its content as it is, without positions.
+    """A data or delete block, copied by a log compaction at `instant`: the same content, without record positions.
 
-    `compacted`: see `data_block`. Content is understood by the block's kind and schema alone.
+    `compacted`: see `data_block`. The block's kind and schema are enough to decode the content.
     """
     return _block(block.kind, _headers(instant, block.header(HeaderKey.SCHEMA), compacted), [content])
 
 
 def split_rows(rows: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
-    """The rows in order, in tables of at most so many bytes in Arrow, or of one row; none is empty."""
+    """The rows in order, in tables of at most `bytes_max` bytes in Arrow, or of one row; no table is empty."""
     if rows.num_rows > 1 and rows.nbytes > bytes_max:
         half = rows.num_rows // 2
         yield from split_rows(rows.slice(0, half), bytes_max)
@@ -166,8 +166,8 @@ _BOOLEAN, _LONG, _FLOAT, _DOUBLE, _BYTES, _STRING, _DATE, _DECIMAL = 1, 3, 4, 5,
 
 
 def _wrapper(kind: pa.DataType) -> int:
-    """The union index Hudi's writers choose for a column. They hold times as the integers Avro stores, and wrap those:
-    the wrappers of times stay unused. (Seen with 0.15.0 and 1.2.0, byte for byte.)
+    """The union index that Hudi's writers choose for a column. They hold times as the integers that Avro stores, and
+    wrap those integers; they never use the wrappers for times. (Seen with 0.15.0 and 1.2.0, byte for byte.)
     """
     types = pa.types
     if types.is_date32(kind):
@@ -191,10 +191,11 @@ def _wrapper(kind: pa.DataType) -> int:
 
 
 def _day_numbers(days: pa.Array, *, alone: bool) -> pa.Array:
-    """Dates as Hudi 1.x can compare them: rows hold day numbers.
+    """Dates in a form that Hudi 1.x can compare with rows, which hold day numbers.
 
-    1.2.0 itself cannot write a delete with one date, and cannot read those it writes with a date among several; with
-    day numbers it orders both right. UsageError: 1970-01-01 `alone`, which would be the Integer 0 of no ordering.
+    1.2.0 itself cannot write a delete with one date, and cannot read the delete that it writes with a date among
+    several values; with day numbers it orders both correctly. UsageError: 1970-01-01 `alone`, since day number 0 would
+    be the Integer 0 that stands for "no ordering value".
     """
     numbers = days.view(pa.int32())
     if alone and pc.any(pc.equal(numbers, 0)).as_py():
@@ -226,7 +227,7 @@ def _block(kind: BlockKind, headers: Mapping[HeaderKey, str], content: Parts) ->
         front += [struct.pack(">ii", key, len(data)), data]
     content_bytes = _size(content, headers[HeaderKey.INSTANT_TIME])
     front.append(struct.pack(">q", content_bytes))
-    # Behind this length: the front, the content, the count of footers (none) and the length of all before it.
+    # After this length: the front, the content, the count of footers (none) and the length of all before it.
     size = sum(map(len, front)) + content_bytes + 4 + 8
     head = b"".join([MAGIC, struct.pack(">q", size), *front])
     return [head, *content, struct.pack(">iq", 0, size + len(MAGIC))]

@@ -1,9 +1,9 @@
 """Which blocks of a file slice count, and in which order (pure).
 
-The rules are those of Hudi 1.x for every table version. On version 6 they differ from 0.15.0 on purpose in two
-points: a block newer than the query instant is skipped, where 0.15 stops reading the whole slice there and so
-hides completed rows after a rollback; and a log-compacted block takes the place of its newest original, where
-0.15's default scan applies it behind everything, originals and later updates alike.
+The rules are those of Hudi 1.x for every table version. On version 6 they deliberately differ from 0.15.0 in two
+points. A block newer than the query instant is skipped; 0.15 stops reading the whole slice there and so hides completed
+rows after a rollback. A log-compacted block takes the place of its newest original; 0.15's default scan applies it
+after everything else, originals and later updates alike.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _DATA_KINDS = frozenset({BlockKind.AVRO_DATA, BlockKind.PARQUET_DATA, BlockKind.
 class Visibility:
     """Which instants' blocks are visible to one reader.
 
-    `latest`: blocks of later instants are not seen. `completed` / `pending`: instants of the active timeline.
-    `start`: first instant of the active timeline; older ones that are in neither set were archived and count
+    `latest`: blocks of later instants are hidden. `completed` / `pending`: instants of the active timeline.
+    `start`: first instant of the active timeline; earlier instants that are in neither set were archived and count
     as completed. `by_file`: the view has already dropped files of instants that are not completed (v8+), so
     blocks are judged by `latest` alone.
     """
@@ -51,14 +51,14 @@ class Skipped(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The blocks to merge, oldest first, and those left out with the reason."""
+    """The blocks to merge, oldest first, and the blocks left out, each with its reason."""
 
     blocks: tuple[LogBlock, ...]
     skipped: tuple[tuple[LogBlock, Skipped], ...]
 
 
 def select_blocks(blocks: Iterable[LogBlock], visibility: Visibility) -> Selection:
-    """Sorts a slice's blocks, given in log order, into those that count and those that do not."""
+    """Divides a slice's blocks, given in log order, into those that count and those that do not."""
     kept: list[LogBlock] = []
     skipped: list[tuple[LogBlock, Skipped]] = []
     for block in blocks:
@@ -67,7 +67,7 @@ def select_blocks(blocks: Iterable[LogBlock], visibility: Visibility) -> Selecti
         elif block.kind is BlockKind.CDC_DATA:
             skipped.append((block, Skipped.CHANGE_DATA))
         elif block.kind is BlockKind.COMMAND:
-            # A rollback revokes what was read so far of its target; blocks behind it are another attempt's.
+            # A rollback revokes earlier blocks of its target; later blocks of the target are from another attempt.
             target = block.header(HeaderKey.TARGET_INSTANT_TIME)
             skipped += [(b, Skipped.ROLLED_BACK) for b in kept if b.instant == target]
             kept = [b for b in kept if b.instant != target]
@@ -89,12 +89,12 @@ def _hidden(block: LogBlock, visibility: Visibility) -> Skipped | None:
 
 
 def _apply_log_compaction(blocks: list[LogBlock]) -> tuple[tuple[LogBlock, ...], tuple[LogBlock, ...]]:
-    """Puts each log-compacted block in the place of the newest block it stands for and drops those.
+    """Puts each log-compacted block in the place of the newest block that it replaces, and drops the replaced blocks.
 
     Blocks are grouped by instant in order of first appearance. A compacted block may itself have been compacted
-    again: the chain is followed to its end. A compacted block none of whose originals is there is dropped, as in
-    Hudi: a compaction requested while the log compaction pended has merged them, and what came behind them, into
-    the base file below it.
+    again: the chain is followed to its end. A compacted block is dropped if none of its originals is present, as in
+    Hudi: then a compaction that was requested while the log compaction was pending has merged the originals, and the
+    blocks after them, into the base file of the slice.
     """
     by_instant: dict[str, list[LogBlock]] = {}
     replaced_by: dict[str, str] = {}

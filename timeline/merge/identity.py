@@ -1,11 +1,11 @@
-"""Which rows a compaction took and gave, as sums of row hashes mod 2^64: identity, not only number (pure).
+"""Which rows went into a compaction and came out, as sums of row hashes mod 2^64: not only how many (pure).
 
     out = base - removed + added
 
-`base`: all rows of the base file; `removed`: those replaced or deleted; `added`: winning rows put in their place or
-inserted; `out`: the rows of the written file, read back. A row is hashed by key, commit time and sequence number,
-or by all columns where a table has no meta columns. The key of an added row is the one it was looked up by, not the
-one it carries: a row put in the place of another key shows.
+`base`: all rows of the base file; `removed`: replaced or deleted rows; `added`: winning rows that replace a row or are
+inserted; `out`: the rows of the written file, read back. A row is hashed by key, commit time and sequence number, or by
+all columns if the table has no meta columns. The key of an added row is the key that was looked up, not the key that
+the row carries: so a row that was put in the place of another key is detected.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Identity:
     out: int
 
     def check(self, where: str) -> None:
-        """LedgerError when the rows that came out are not those that should have."""
+        """LedgerError if the rows that came out are not the expected ones."""
         expected = (self.base - self.removed + self.added) & _MASK
         if self.out != expected:
             raise LedgerError(
@@ -47,12 +47,12 @@ class Identity:
             )
 
     def to_json(self) -> dict[str, str]:
-        """Sixteen hex digits a sum: JSON numbers lose bits beyond 2^53 in many readers."""
+        """Sixteen hex digits for each sum: many readers of JSON numbers lose bits beyond 2^53."""
         return {name: f"{value:016x}" for name, value in asdict(self).items()}
 
     @staticmethod
     def from_json(sums: Any) -> Identity:
-        """Inverse of `to_json`; KeyError, TypeError or ValueError on anything else."""
+        """Inverse of `to_json`; KeyError, TypeError or ValueError on other input."""
         return Identity(**{f.name: int(sums[f.name], 16) for f in fields(Identity)})
 
     @staticmethod
@@ -63,35 +63,35 @@ class Identity:
 
 
 class IdentityTally:
-    """Adds up the hashes of a merge while it runs."""
+    """Sums up the hashes of a merge while it runs."""
 
     def __init__(self) -> None:
         self._base = self._removed = self._added = 0
 
     def merged(self, rows: pa.Table, changes: Changes) -> None:
-        """A batch of the base file and what is done to it."""
+        """Adds a batch of the base file and its changes."""
         hashes = identity_hashes(rows)
         self._base += hash_sum(hashes)
         self._removed += hash_sum(hashes[changes.replaced]) + hash_sum(hashes[changes.deleted])
         self._added += hash_sum(changes.hashes)
 
     def inserted(self, hashes: Hashes) -> None:
-        """Rows that are new."""
+        """Adds new rows."""
         self._added += hash_sum(hashes)
 
     def finish(self, out: int) -> Identity:
-        """The books; `out`: the sum over the file read back."""
+        """The sums; `out`: the sum over the file, read back."""
         return Identity(base=self._base & _MASK, removed=self._removed & _MASK, added=self._added & _MASK, out=out)
 
 
 def identity_columns(schema: pa.Schema) -> list[str]:
-    """The columns a row is known by."""
+    """The columns that identify a row."""
     meta = [RECORD_KEY, COMMIT_TIME, COMMIT_SEQNO]
     return meta if set(meta) <= set(schema.names) else list(schema.names)
 
 
 def identity_hashes(rows: pa.Table, keys: pa.Array | None = None) -> Hashes:
-    """One hash a row; `keys`: the keys the rows stand for, where the table has a column of them."""
+    """One hash for each row; `keys`: used in place of the rows' own key column, if the table has one."""
     columns = {name: rows.column(name) for name in identity_columns(rows.schema)}
     if keys is not None and RECORD_KEY in columns:
         columns[RECORD_KEY] = keys

@@ -1,4 +1,4 @@
-"""The books of one file group's compaction: what went in, what came out, and that both agree (pure).
+"""The ledger of one file group's compaction: counts of what went in and what came out, and their equations (pure).
 
     base    base_rows = untouched + kept + replaced + deleted
     out     rows_out  = base_rows - deleted + inserts
@@ -6,9 +6,9 @@
             update_keys = update_keys_in_base + inserts; deletes = delete_keys_in_base + deletes_of_absent
     link    kept + replaced + deleted = update_keys_in_base + delete_keys_in_base + duplicate_hits
 
-A sum proves something only if its ends come from independent sources: `base_rows` is compared with the base
+A sum proves something only if its terms come from independent sources: `base_rows` is compared with the base
 file's footer, `log_entries` with block headers and Parquet footers, `rows_out` with the footer of the written
-file read back. Numbers can agree by chance where rows do not: `identity` compares the rows themselves.
+file, read back. Counts can agree by chance although rows do not: `identity` compares the rows themselves.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Ledger:
             raise LedgerError("the ledger does not balance: more keys than entries", path=where, found=str(self))
 
     def check_itself(self, where: str) -> None:
-        """LedgerError when the books do not agree with themselves; nothing outside is looked at."""
+        """LedgerError if the counts contradict each other; no file is read."""
         self.check(
             footer_rows_in=self.base_rows,
             header_entries=self.log_entries,
@@ -102,7 +102,7 @@ class Ledger:
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Ledger:
-        """Inverse of `to_json`; unknown names are ignored. KeyError, TypeError or ValueError on anything else."""
+        """Inverse of `to_json`; unknown names are ignored. KeyError, TypeError or ValueError on other input."""
         sums = values.get("identity")
         counts = {name: int(values[name]) for name in _COUNTS}
         return Ledger(**counts, identity=Identity.from_json(sums) if sums is not None else None)
@@ -112,10 +112,10 @@ _COUNTS = tuple(f.name for f in fields(Ledger) if f.name != "identity")
 
 
 def total(ledgers: Iterable[Ledger]) -> Ledger:
-    """The sum of several file groups' books; `identity` where all of them keep it."""
-    books = list(ledgers)
-    sums = [b.identity for b in books if b.identity is not None]
+    """The sum of several file groups' ledgers; with `identity` only if all of them have it."""
+    parts = list(ledgers)
+    sums = [part.identity for part in parts if part.identity is not None]
     return Ledger(
-        **{name: sum(getattr(b, name) for b in books) for name in _COUNTS},
-        identity=Identity.total(sums) if len(sums) == len(books) else None,
+        **{name: sum(getattr(part, name) for part in parts) for name in _COUNTS},
+        identity=Identity.total(sums) if len(sums) == len(parts) else None,
     )

@@ -1,4 +1,4 @@
-"""The log side of a merge: entries of all blocks, and which of them wins each key (pure, vectorised)."""
+"""The log side of a merge: the entries of all blocks, and which of them wins for each key (pure, vectorised)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T", bound=np.generic)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entries:
-    """Log entries in order. `rows`: the rows of those of kind ROW, in the same order."""
+    """Log entries in order. `rows`: the rows of the entries of kind ROW, in the same order."""
 
     keys: pa.Array
     kinds: npt.NDArray[np.uint8]
@@ -35,14 +35,14 @@ class Entries:
 
     @property
     def nbytes(self) -> int:
-        """Memory held."""
+        """Memory in use."""
         arrays = self.keys.nbytes + sum(a.nbytes for a in self.ordering)
         return int(arrays + self.kinds.nbytes + self.natural.nbytes + self.rows.nbytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """Per key, in order of first appearance (`first`, an index into the entries), the entry that wins (`best`)."""
+    """For each key, in order of first appearance (`first`, an index into the entries), the winning entry (`best`)."""
 
     keys: pa.Array
     kinds: npt.NDArray[np.uint8]
@@ -54,9 +54,9 @@ class Settled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winners:
-    """The winning log entry of each of K distinct keys, in order of the keys' first appearance.
+    """The winning log entry of each distinct key, in order of the keys' first appearance.
 
-    `row`: index into `rows`, -1 for deletes. `entries`: R, all entries folded.
+    `row`: index into `rows`, -1 for deletes. `entries`: number of all entries folded.
     """
 
     keys: pa.Array
@@ -69,12 +69,12 @@ class Winners:
 
     @property
     def is_update(self) -> Flags:
-        """Keys whose winner is a row that lives."""
+        """Keys whose winner is a row that is not deleted."""
         return np.asarray(self.kinds == EntryKind.ROW)
 
 
 class LogFold:
-    """Collects a slice's log entries, oldest first; holds them in memory until `drain` or `finish`."""
+    """Collects a slice's log entries, oldest first, and holds them in memory until `drain` or `finish`."""
 
     def __init__(self, rule: MergeRule, schema: pa.Schema) -> None:
         self._rule = rule
@@ -83,11 +83,11 @@ class LogFold:
         self.nbytes = 0
 
     def add_rows(self, batch: Keyed) -> None:
-        """Rows of a data block."""
+        """Adds rows of a data block."""
         self._add(entries_of_rows(self._rule, batch))
 
     def add_deletes(self, deletes: Deletes) -> None:
-        """The entries of one delete block."""
+        """Adds the entries of one delete block."""
         self._add(entries_of_deletes(self._rule, deletes, self._schema))
 
     def _add(self, entries: Entries) -> None:
@@ -98,12 +98,12 @@ class LogFold:
         self.nbytes += entries.nbytes
 
     def drain(self) -> list[Entries]:
-        """What was collected since the last drain; it is no longer held here."""
+        """Returns what was collected since the last drain, and releases it."""
         parts, self._parts, self.nbytes = self._parts, [], 0
         return parts
 
     def finish(self) -> Winners:
-        """Settles every key."""
+        """Finds the winner of every key."""
         parts = self.drain()
         settled = settle(self._rule, parts)
         kinds = _concat([p.kinds for p in parts], np.uint8)
@@ -111,7 +111,7 @@ class LogFold:
         wanted = row_numbers(kinds)[settled.best]
         live = settled.kinds == EntryKind.ROW
         row = np.where(live, np.cumsum(live) - 1, -1)
-        # Only winning rows stay in memory.
+        # Only the winning rows stay in memory.
         return won(settled, row, rows.take(pa.array(wanted[live])), len(kinds))
 
 
@@ -129,12 +129,12 @@ def won(settled: Settled, row: Indices, rows: pa.Table, entries: int) -> Winners
 
 
 def row_numbers(kinds: npt.NDArray[np.uint8]) -> Indices:
-    """For each entry of kind ROW its number among them."""
+    """For each entry of kind ROW its number among those entries."""
     return np.asarray(np.cumsum(kinds == EntryKind.ROW) - 1, np.int64)
 
 
 def entries_of_rows(rule: MergeRule, batch: Keyed) -> Entries:
-    """The rows of a data block as log entries; of rows marked deleted only the fact is kept."""
+    """The rows of a data block as log entries; of a row marked deleted only that fact is kept."""
     count = batch.rows.num_rows
     kinds = np.full(count, EntryKind.ROW, np.uint8)
     natural = np.zeros(count, np.bool_)
@@ -157,7 +157,7 @@ def entries_of_deletes(rule: MergeRule, deletes: Deletes, schema: pa.Schema) -> 
     ):
         values = tuple(a.cast(t) for a, t in zip(deletes.ordering, types, strict=True))
     else:
-        # None given, or not comparable with the column: such a delete is taken whatever came before it.
+        # No value, or not comparable with the column: such a delete wins over every earlier row.
         natural = np.ones(count, np.bool_)
         values = tuple(pa.nulls(count, t) for t in types)
     kinds = np.full(count, EntryKind.DELETE, np.uint8)
@@ -165,7 +165,7 @@ def entries_of_deletes(rule: MergeRule, deletes: Deletes, schema: pa.Schema) -> 
 
 
 def _is_integer_zero(rule: MergeRule, values: Ordering, count: int) -> Flags:
-    """Rows whose ordering value is Java's Integer 0: an int column's 0 or null, or no ordering at all."""
+    """Rows whose ordering value is Java's Integer 0: an int column's 0 or null, or no ordering column at all."""
     types = rule.ordering_types
     if not types:
         return np.ones(count, np.bool_)
@@ -176,7 +176,7 @@ def _is_integer_zero(rule: MergeRule, values: Ordering, count: int) -> Flags:
 
 
 def settle(rule: MergeRule, parts: Sequence[Entries]) -> Settled:
-    """Who wins each key among the entries of all parts, behind each other. Rows are not looked at."""
+    """The winner of each key among the entries of all parts, in order. Does not read the rows."""
     encoded = pa.chunked_array([p.keys for p in parts], pa.string()).dictionary_encode()
     keys = encoded.chunk(0).dictionary if encoded.num_chunks else pa.array([], pa.string())
     codes = _concat([np.asarray(c.indices).astype(np.int64) for c in encoded.chunks], np.int64)

@@ -1,4 +1,4 @@
-"""How a table merges, and a batch of rows with what merging needs of them (pure)."""
+"""How a table merges, and a batch of rows with the values that a merge needs (pure)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ HUDI_0X = frozenset({MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRule:
-    """How a table merges. `ordering_types`: the types of the ordering columns, none for commit time."""
+    """How a table merges. `ordering_types`: the types of the ordering columns, empty for commit time."""
 
     mode: MergeMode
     ordering_types: tuple[pa.DataType, ...]
     every_duplicate: bool = False
 
     def comparable(self, values: pa.Array) -> pa.Array:
-        """Hudi 1.x takes a missing ordering value for Integer 0, which only an int column can be compared with."""
+        """Hudi 1.x treats a missing ordering value as Integer 0, which is comparable only with an int column."""
         if self.mode is MergeMode.EVENT_TIME and values.type == pa.int32() and values.null_count:
             return pc.fill_null(values, 0)
         return values
@@ -35,7 +35,7 @@ class MergeRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keyed:
-    """A batch of rows with what merging needs of them: keys, ordering values, rows marked deleted."""
+    """A batch of rows with the values that a merge needs: keys, ordering values, rows marked deleted."""
 
     rows: pa.Table
     keys: pa.Array
@@ -44,7 +44,7 @@ class Keyed:
 
     @staticmethod
     def of(rows: pa.Table, keys: pa.Array, ordering_fields: Sequence[str], kept: Sequence[str]) -> Keyed:
-        """A batch with the keys of its rows. `kept`: the columns that stay, as far as it has them."""
+        """A batch with the keys of its rows. `kept`: the columns to keep, as far as the batch has them."""
         deleted = None
         if IS_DELETED in rows.schema.names:
             deleted = np.asarray(pc.fill_null(rows.column(IS_DELETED), False).to_numpy(), np.bool_)
@@ -58,10 +58,10 @@ class Keyed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What the log does to one batch of the base file.
+    """What the log changes in one batch of the base file.
 
-    `replaced`, `deleted`: row numbers in the batch. `values`, `row`: what comes in the place of the replaced ones, as
-    numbers of rows in a table. `hashes`: identity of those rows, empty where nobody keeps books of it.
+    `replaced`, `deleted`: row numbers in the batch. `row`: for each replaced row, the number of its new row in
+    `values`. `hashes`: identity of the new rows, empty if the merge keeps no identity.
     """
 
     replaced: Indices
@@ -71,19 +71,19 @@ class Changes:
     hashes: Hashes
 
     def apply(self, rows: pa.Table) -> pa.Table:
-        """The batch after the changes, in its order."""
+        """The batch after the changes, in the same order."""
         if not len(self.replaced) and not len(self.deleted):
             return rows
         source = np.arange(rows.num_rows, dtype=np.int64)
         source[self.replaced] = rows.num_rows + self.row
         alive = np.ones(rows.num_rows, np.bool_)
         alive[self.deleted] = False
-        # Taken from both tables as they lie: every value is moved once.
+        # One `take` from both tables as they are: every value is copied once.
         return pa.concat_tables([rows, self.values]).take(pa.array(source[alive]))
 
 
 NO_HASHES: Hashes = np.zeros(0, np.uint64)
-"""Where nobody keeps books of identity."""
+"""For merges that keep no identity."""
 
 NO_CHANGES = Changes(
     replaced=np.zeros(0, np.int64),
@@ -92,4 +92,4 @@ NO_CHANGES = Changes(
     row=np.zeros(0, np.int64),
     hashes=NO_HASHES,
 )
-"""A batch that stays as it is."""
+"""No change to a batch."""

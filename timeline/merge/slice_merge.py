@@ -1,16 +1,16 @@
-"""The merge of one file slice: a base file's rows and what its log files say about them (pure, vectorised).
+"""The merge of one file slice: the rows of its base file and the changes from its log files (pure, vectorised).
 
-`LogFold` takes log entries in order and settles per key who wins among them; `SliceMerge` then streams the base
-through: rows keep their order, replaced ones get the log's values, deleted ones fall out, and winners whose key
-the base does not hold come last.
+`LogFold` collects log entries in order and finds the winner of each key. `SliceMerge` then streams the base file: rows
+keep their order, replaced rows get the log's values, deleted rows are dropped, and winners whose key is not in the base
+file come last.
 
     winner against base row        OVERWRITE_0X, COMMIT_TIME   always the log
                                    EVENT_TIME (1.x)            natural delete, or ordering value >= the base row's
                                    EVENT_TIME_0X               delete block, or ordering value >= the base row's
                                    (a null ordering value in the base always loses)
 
-Rows with a duplicate key in one base file: Hudi 1.x and every 0.15 reader change the first only, a 0.15
-compaction changes them all (`every_duplicate`).
+Duplicate keys in one base file: Hudi 1.x and every 0.15 reader change only the first row, a 0.15 compaction changes
+all of them (`every_duplicate`).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from .winner import EntryKind
 
 
 class SliceMerge:
-    """Streams a base file through the winners and keeps the ledger's counts.
+    """Streams a base file past the winners and counts for the ledger.
 
-    `hashed`: also keep the books of identity (compaction; readers do without).
+    `hashed`: also keep the identity sums (for compaction; readers do not need them).
     """
 
     def __init__(self, rule: MergeRule, won: Winners, *, hashed: bool = False) -> None:
@@ -46,11 +46,11 @@ class SliceMerge:
         self._counts = dict.fromkeys(("base_rows", "untouched", "kept", "replaced", "deleted", "duplicate_hits"), 0)
 
     def untouched(self, rows: int) -> None:
-        """Base rows that nothing was looked up for, because there are no log entries at all."""
+        """Counts base rows without any lookup, because there are no log entries at all."""
         self._count(rows, 0, 0, 0)
 
     def changes(self, base: Keyed) -> Changes:
-        """What happens to one batch of the base file, of which only keys and ordering values are looked at."""
+        """The changes to one batch of the base file; reads only its keys and ordering values."""
         at = self._lookup.find(base.keys)
         hit = np.flatnonzero(at >= 0)
         hit = self._without_later_duplicates(hit, at)
@@ -69,7 +69,7 @@ class SliceMerge:
         return self._hashes[row] if self._hashes is not None else NO_HASHES
 
     def _without_later_duplicates(self, hit: Indices, at: Indices) -> Indices:
-        """Hits on a key met before in this base file are dropped, unless every duplicate is to be changed."""
+        """Drops hits on a key that already occurred in this base file, unless every duplicate must be changed."""
         key = at[hit]
         first = np.zeros(len(hit), np.bool_)
         first[np.unique(key, return_index=True)[1]] = True
@@ -100,13 +100,13 @@ class SliceMerge:
         counts["untouched"] += rows - hits
 
     def inserts(self) -> tuple[Indices, pa.Table, Hashes]:
-        """The winners whose key no base row had: number of the key, row, hash. Call after the last batch."""
+        """The winners whose key is in no base row: number of the key, row, hash. Call after the last batch."""
         missing = np.flatnonzero(self._won.is_update & ~self._seen)
         row = self._won.row[missing]
         return missing, self._won.rows.take(pa.array(row)), self._of(row)
 
     def ledger(self, rows_out: int) -> Ledger:
-        """The books of this merge (protocol: counts are rows, unless they say keys or entries)."""
+        """The ledger of this merge (counts are rows, except names with keys or entries)."""
         won, seen = self._won, self._seen
         update = won.is_update
         counts: dict[str, Any] = self._counts
@@ -124,7 +124,7 @@ class SliceMerge:
 
 
 def _winner_hashes(won: Winners) -> Hashes:
-    """The identity of every winning row, by the key it won."""
+    """The identity of every winning row, by the key that it won."""
     live = np.flatnonzero(won.row >= 0)
     key = np.empty(won.rows.num_rows, np.int64)
     key[won.row[live]] = live

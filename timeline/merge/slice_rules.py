@@ -1,4 +1,4 @@
-"""Everything that merging a slice depends on, beside the slice itself (pure)."""
+"""All settings that the merge of a slice depends on (pure)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .rule import Keyed, MergeRule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceRules:
-    """Everything about the table and the reader that merging a slice depends on. Picklable.
+    """All settings of the table and the reader that the merge of a slice depends on. Picklable.
 
-    `schema`: the table's, meta columns included. `batch_rows`: rows of a base batch. `memory_bytes`: what merging one
-    slice may hold; None: everything stays in memory. `spill_folder`: where the rest goes, None: the system's
-    folder for temporary files. `identity`: keep the books of identity too.
+    `schema`: the table's, meta columns included. `batch_rows`: rows of a base batch. `memory_bytes`: memory for merging
+    one slice; None: everything stays in memory. `spill_folder`: where the rest is spilled; None: the system's folder
+    for temporary files. `identity`: keep the identity sums too.
     """
 
     schema: pa.Schema
@@ -35,14 +35,14 @@ class SliceRules:
 
     @property
     def fold_bytes(self) -> float:
-        """Log entries held in memory: settling them takes as much again, their rows wait for the base file."""
+        """Log entries held in memory: finding winners needs as much again, and the rows wait for the base file."""
         return math.inf if self.memory_bytes is None else self.memory_bytes / 4
 
     @property
     def part_bytes(self) -> int | None:
-        """Encoded bytes of a log block decoded at a time."""
+        """Encoded bytes of a log block to decode at a time."""
         return None if self.memory_bytes is None else max(1, self.memory_bytes // 16)
 
     def keyed(self, rows: pa.Table, names: Sequence[str], where: str) -> Keyed:
-        """A batch of rows, only those of its columns that are named, with what merging needs of all of them."""
+        """A batch of rows with the values that a merge needs; only the named columns are kept."""
         return Keyed.of(rows, self.keys.keys(rows, where), self.ordering_fields, names)

@@ -1,6 +1,6 @@
-"""Log entries beyond the memory limit: split by key hash into partitions on disk, each settled by itself.
+"""Log entries beyond the memory limit: split by key hash into partitions on disk; winners are found per partition.
 
-All entries of a key are in one partition, in order, so who wins does not depend on the split.
+All entries of a key are in one partition, in order, so the winner does not depend on the split.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .winner import EntryKind
 
 _KEY, _KIND, _NATURAL = "__key", "__kind", "__natural"
 _HASH_SEED = 1001
-"""Not one of the seeds of `key_lookup`: there keys of one partition must still spread."""
+"""Differs from the seeds of `key_lookup`, where the keys of one partition must still spread evenly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class _Partition:
 
 
 class LogSpill:
-    """`partitions` pairs of files in `folder`: entries without their rows, and the rows."""
+    """`partitions` pairs of files in `folder`: the entries without their rows, and the rows."""
 
     def __init__(self, folder: str, rule: MergeRule, schema: pa.Schema, partitions: int) -> None:
         self._rule = rule
@@ -49,7 +49,7 @@ class LogSpill:
         return len(self._partitions)
 
     def add(self, parts: Sequence[Entries]) -> None:
-        """Takes the next entries."""
+        """Adds the next entries."""
         for part in parts:
             self._add(part)
 
@@ -72,7 +72,7 @@ class LogSpill:
             partition.rows.append(rows.slice(row_start, row_end - row_start))
 
     def winners(self, number: int) -> tuple[Winners, Indices]:
-        """Who wins each key of one partition, and each key's first position among all entries."""
+        """The winner of each key of one partition, and each key's first position among all entries."""
         partition = self._partitions[number]
         table = partition.entries.read_all().combine_chunks()
         kinds = np.asarray(table.column(_KIND))
@@ -94,7 +94,7 @@ class LogSpill:
 
 
 def _pick(file: SpillFile, wanted: Indices, schema: pa.Schema) -> pa.Table:
-    """The rows with some ascending numbers, without holding the others."""
+    """The rows with the given numbers (ascending), without holding the other rows in memory."""
     found, start = [schema.empty_table()], 0
     for table in file.read():
         low, high = np.searchsorted(wanted, [start, start + table.num_rows])

@@ -1,7 +1,7 @@
-"""The merge of a slice whose log entries were spilled: the same rows in the same order, in bounded memory.
+"""The merge of a slice with spilled log entries: the same rows in the same order, in bounded memory.
 
-pass p     settle partition p, run the base file's keys past it, leave what it does to the base as sorted runs
-at last    stream the base file once and the runs of all partitions beside it
+pass p     find the winners of partition p, look up the base file's keys, write the changes to sorted runs
+at last    stream the base file once, together with the runs of all partitions
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HASH = "__hash"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Runs:
-    """What one partition does, by row number of the base file; inserts by the position of their first entry."""
+    """The changes from one partition, by row number of the base file; inserts by the position of their first entry."""
 
     replaced: SortedRun
     deleted: SortedRun
@@ -32,7 +32,7 @@ class _Runs:
 
 
 class SpilledMerge:
-    """As `SliceMerge`, in two steps: `decide` reads the base file's keys once a partition."""
+    """Like `SliceMerge`, in two steps: `decide` reads the base file's keys once for each partition."""
 
     def __init__(self, rule: MergeRule, spill: LogSpill, schema: pa.Schema, folder: str, *, hashed: bool) -> None:
         self._rule = rule
@@ -41,12 +41,12 @@ class SpilledMerge:
         self._folder = folder
         self._hashed = hashed
         self._runs: list[_Runs] = []
-        self._books: list[Ledger] = []
+        self._ledgers: list[Ledger] = []
         self._base_rows = 0
 
     def decide(self, base: Callable[[], Iterable[Keyed]], insert_rows: int) -> None:
-        """All passes. `base` gives the base file's batches anew, keys and ordering values; `insert_rows`: rows of
-        inserts to write at a time."""
+        """All passes. `base` returns the base file's batches, keys and ordering values, from the start at each call;
+        `insert_rows`: rows of inserts to write at a time."""
         for number in range(len(self._spill)):
             won, first = self._spill.winners(number)
             merge = SliceMerge(self._rule, won, hashed=self._hashed)
@@ -65,7 +65,7 @@ class SpilledMerge:
             run = self._run(first[keys], rows, hashes)
             for low in range(0, run.num_rows, insert_rows):
                 inserted.append(run.slice(low, insert_rows))
-            self._books.append(merge.ledger(0))
+            self._ledgers.append(merge.ledger(0))
             self._runs.append(
                 _Runs(replaced=SortedRun(replaced), deleted=SortedRun(deleted), inserted=SortedRun(inserted))
             )
@@ -83,7 +83,7 @@ class SpilledMerge:
         return pa.Table.from_arrays([*extra.columns, *rows.columns], names=[*extra.column_names, *rows.column_names])
 
     def changes(self, rows: int) -> Changes:
-        """What happens to the next `rows` rows of the base file."""
+        """The changes to the next `rows` rows of the base file."""
         start, end = self._base_rows, self._base_rows + rows
         replaced = [t for r in self._runs for t in r.replaced.upto(end)]
         deleted = [t for r in self._runs for t in r.deleted.upto(end)]
@@ -94,7 +94,7 @@ class SpilledMerge:
         return Changes(replaced=positions, deleted=gone, values=self._rows(replaced), row=row, hashes=_hashes(replaced))
 
     def inserts(self, window: int) -> Iterator[tuple[pa.Table, Hashes]]:
-        """New rows and their hashes in order of first appearance, `window` log entries at a time."""
+        """New rows and their hashes, in order of first appearance, from `window` log entries at a time."""
         for end in range(window, self._spill.entries + window, window):
             found = [t for r in self._runs for t in r.inserted.upto(end)]
             if found:
@@ -106,11 +106,11 @@ class SpilledMerge:
         return pa.concat_tables([self._schema.empty_table(), *parts])
 
     def ledger(self, rows_out: int) -> Ledger:
-        """The books of all passes."""
-        books = total(self._books)
-        # Every pass saw all base rows, and those that other partitions touch as untouched.
-        untouched = books.untouched - (len(self._books) - 1) * self._base_rows
-        return replace(books, base_rows=self._base_rows, untouched=untouched, rows_out=rows_out)
+        """The ledger of all passes together."""
+        ledger = total(self._ledgers)
+        # Every pass read all base rows, and counted rows that other partitions change as untouched.
+        untouched = ledger.untouched - (len(self._ledgers) - 1) * self._base_rows
+        return replace(ledger, base_rows=self._base_rows, untouched=untouched, rows_out=rows_out)
 
 
 def _positions(tables: list[pa.Table], start: int) -> Indices:

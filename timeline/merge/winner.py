@@ -1,13 +1,13 @@
 """Which of several log entries of one key wins (pure, vectorised).
 
 Entries come in log order. An entry is a row, a row marked deleted (`_hoodie_is_deleted`), or an entry of a
-delete block. *Natural* deletes carry the Integer 0 that stands for "no ordering value".
+delete block. A *natural* delete carries the Integer 0 that stands for "no ordering value".
 
     COMMIT_TIME     the last entry
-    EVENT_TIME      (Hudi 1.x) a natural delete beats all before it and loses to any row behind it; a delete-block
-                    entry right behind it changes nothing; otherwise the greatest ordering value, ties to the later
-    *_0X            (Hudi 0.15, both payloads) a delete-block entry takes effect when it is natural or no row
-                    since the last effective delete has a greater ordering value; any row behind an effective
+    EVENT_TIME      (Hudi 1.x) a natural delete beats all earlier entries and loses to any later row; a delete-block
+                    entry right after it changes nothing; otherwise the greatest ordering value, ties to the later
+    *_0X            (Hudi 0.15, both payloads) a delete-block entry takes effect if it is natural, or if no row
+                    since the last effective delete has a greater ordering value; any row after an effective
                     delete beats it; among rows the greatest ordering value wins, ties to the later
 
 Sources: Hudi 1.2.0 EventTimeRecordMerger / deltaMergeDeleteRecord; Hudi 0.15.0 HoodieMergedLogRecordScanner and
@@ -29,7 +29,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 class EntryKind(IntEnum):
-    """What a log entry is."""
+    """Kind of a log entry."""
 
     ROW = 0
     DELETED_ROW = 1
@@ -44,7 +44,7 @@ def winners(
     order: Ints,
     keys: int,
 ) -> Ints:
-    """Per key 0..keys-1 the index of its winning entry.
+    """For each key 0..keys-1 the index of its winning entry.
 
     codes: key of each entry; order: rank of its ordering value (see `ordering.ranks`). Every key has an entry.
     """
@@ -57,14 +57,14 @@ def winners(
 
 
 def _last(codes: Ints, positions: Ints, keys: int) -> Ints:
-    """Per key its last position, -1 where it has none (numpy keeps the last of repeated assignments)."""
+    """For each key its last position, -1 if it has none (numpy keeps the last of repeated assignments)."""
     result = np.full(keys, -1, np.int64)
     result[codes] = positions
     return result
 
 
 def _greatest(codes: Ints, order: Ints, positions: Ints, keys: int) -> Ints:
-    """Per key the last of its positions with the greatest order, -1 where it has none."""
+    """For each key the last of its positions with the greatest order, -1 if it has none."""
     top = np.full(keys, np.iinfo(np.int64).min, np.int64)
     np.maximum.at(top, codes, order)
     best = order == top[codes]
@@ -78,7 +78,7 @@ def _event_time(
         return _greatest(codes, order, positions, keys)
     reset = _last(codes[natural], positions[natural], keys)
     alive = positions > reset[codes]
-    # Behind a natural delete a delete-block entry counts only once a row has come in between.
+    # After a natural delete, a delete-block entry counts only if there is a row in between.
     rows = alive & (kinds != EntryKind.DELETE)
     first_row = np.full(keys, len(codes), np.int64)
     first_row[codes[rows][::-1]] = positions[rows][::-1]
@@ -107,8 +107,9 @@ def _hudi_0x(
 def _effective_deletes(codes: Ints, is_delete: Flags, effective: Flags, order: Ints) -> Flags:
     """Which delete-block entries take effect.
 
-    Whether one does depends on the rows since the last one that did, so the answer is a least fixed point: start
-    from the natural ones; each round can only add. As many rounds as effective deletes lie nested in one key.
+    Whether an entry does depends on the rows since the last effective delete, so the answer is a least fixed point:
+    start from the natural deletes; each round can only add some. The number of rounds is the nesting depth of
+    effective deletes in one key.
     """
     by_key = np.argsort(codes, kind="stable")
     code, delete, marked = codes[by_key], is_delete[by_key], effective[by_key].copy()

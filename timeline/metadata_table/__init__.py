@@ -1,4 +1,4 @@
-"""Hudi's metadata table: reading it, comparing it with the table, and keeping it true through our own changes.
+"""Hudi's metadata table: reads it, compares it with the table, and keeps it correct when phantombase changes the table.
 
 The ways in are `read`, `validate` and `update`.
 

@@ -1,14 +1,14 @@
-"""Delta commits on the metadata table's own timeline: what Hudi's readers and writers take for the table's truth.
+"""Delta commits on the metadata table's own timeline, which Hudi's readers and writers treat as its true content.
 
-A change to the data table at instant t is told here first, under the table lock, at the same t:
+A change to the data table at instant t is recorded here first, under the table lock, at the same instant t:
 
-    forget     what an earlier try of t has left here
+    forget     what an earlier try of t left here
     t.deltacommit.requested, t.deltacommit.inflight (which file groups), a log file each, then the completed file
     (the caller) the data table's completed file
 
-Readers pass over an instant of this timeline while t pends on the data table's, so a crash at any line changes nothing:
-who does t again, or rolls it back, forgets what is here first; Hudi's writers do the same. So t must be forgotten here
-before it leaves the data table's timeline: from then on Hudi 1.x would take it for true.
+Readers ignore an instant of this timeline while t is pending on the data table's timeline, so a crash at any line has
+no effect. The process that repeats t, or rolls it back, first forgets the rest here; Hudi's writers do the same. So t
+must be forgotten here before it leaves the data table's timeline: from then on Hudi 1.x would treat it as valid.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TRIES = 20
 _BLOCK_BYTES = 64 << 20
 
 EncodedRecord: TypeAlias = tuple[str, bytes]
-"""A record in Avro and its key."""
+"""A record in Avro, with its key."""
 
 EncodedRecords: TypeAlias = Mapping[str, Sequence[EncodedRecord]]
 """Records by partition of the metadata table."""
@@ -52,9 +52,9 @@ _SCHEMA = "schema"
 
 
 def newest_schema(metadata: Table) -> str:
-    """The Avro schema of the metadata table's records: that of its newest delta commit, and the meta columns.
+    """The Avro schema of the metadata table's records: the schema of its newest delta commit, with the meta columns.
 
-    Hudi's log blocks have those, always null; hudi-rs fails on blocks without.
+    Hudi's log blocks have these columns, always null; hudi-rs fails on blocks without them.
     """
     timeline = metadata.load_timeline()
     for requested in sorted(timeline.completed_writes, reverse=True):
@@ -71,7 +71,7 @@ def newest_schema(metadata: Table) -> str:
 def commit_records(table: Table, instant: str, records: EncodedRecords, schema_text: str) -> None:
     """Makes a delta commit with these records (the caller holds the table lock); may be repeated.
 
-    `table`: the data table. MalformedError: a partition without file groups. ConflictError: another process is making
+    `table`: the data table. MalformedError: a partition without file groups. ConflictError: another process makes
     the same commit, without the lock.
     """
     metadata = open_metadata_table(table)
@@ -83,21 +83,21 @@ def commit_records(table: Table, instant: str, records: EncodedRecords, schema_t
         of_partition = slices[partition]
         for one in keyed:
             parts.setdefault(of_partition[file_group_index(one[0], len(of_partition))], []).append(one)
-    with heartbeat(metadata.storage, instant, BEAT_S):  # Hudi 1.2 takes writes here for dead by their heartbeats
+    with heartbeat(metadata.storage, instant, BEAT_S):  # without one Hudi 1.2 treats writes here as dead
         _begin(metadata, instant, parts)
         stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
         for slice_, encoded in parts.items():
             stats[slice_.partition].append(_append(metadata, slice_, instant, encoded, schema_text))
         completion = table.completion_time(table.load_timeline(), also_above=metadata.load_timeline().used_times())
         done = Instant(requested_time=instant, action=_ACTION, state=State.COMPLETED, completion_time=completion)
-        said = {_SCHEMA: without_meta_columns(schema_text)}
-        _put(metadata, done, _commit(metadata, {p: tuple(s) for p, s in stats.items()}, said))
+        extra = {_SCHEMA: without_meta_columns(schema_text)}
+        _put(metadata, done, _commit(metadata, {p: tuple(s) for p, s in stats.items()}, extra))
 
 
 def forget(table: Table, instant: str) -> None:
-    """Takes an instant of the data table out of the metadata table, where it is there (the caller holds the lock).
+    """Removes an instant of the data table from the metadata table, if it is there (the caller holds the lock).
 
-    May be repeated; after a crash at any line it is done by whoever forgets the instant next.
+    May be repeated; after a crash at any line the next process that forgets the instant finishes it.
     """
     metadata = open_metadata_table(table)
     storage, timeline = metadata.storage, metadata.load_timeline()
@@ -120,7 +120,7 @@ def forget(table: Table, instant: str) -> None:
 
 
 def _forget_rollbacks(metadata: Table, timeline: Timeline, instant: str) -> None:
-    """Takes away what Hudi began to undo of the instant here: it would be finished whatever is told by then."""
+    """Removes rollbacks of the instant that Hudi began here: Hudi would finish them, whatever is recorded by then."""
     for rollback in timeline.pending("rollback"):
         path = metadata.instant_path(rollback.at(State.REQUESTED))
         if decode_rollback_plan(metadata.storage.read(path), path).target == instant:
@@ -129,10 +129,13 @@ def _forget_rollbacks(metadata: Table, timeline: Timeline, instant: str) -> None
 
 
 def _refuse_compacted(metadata: Table, timeline: Timeline, instant: Instant) -> None:
-    """Hudi compacts no instant that pends on the data table; if somebody did, its records cannot be taken out."""
-    told = instant.completion_time or instant.requested_time
+    """Raises if a compaction merged the instant's records, since these can no longer be removed.
+
+    Hudi never does that: it compacts no instant that is pending on the data table.
+    """
+    written = instant.completion_time or instant.requested_time
     for later in timeline.completed:
-        if instant.completed and later.action == "commit" and later.requested_time > told:
+        if instant.completed and later.action == "commit" and later.requested_time > written:
             raise MalformedError(
                 "the metadata table was compacted with an instant that never completed",
                 path=metadata.storage.base_path,
@@ -143,7 +146,7 @@ def _refuse_compacted(metadata: Table, timeline: Timeline, instant: Instant) -> 
 
 
 def _begin(metadata: Table, instant: str, slices: Mapping[OpenSlice, Sequence[EncodedRecord]]) -> None:
-    """Requested and inflight: Hudi's rollback on version 6 looks in the latter for the file groups written to."""
+    """Puts requested and inflight. Hudi's rollback on version 6 reads the file groups from the inflight file."""
     planned: defaultdict[str, list[WriteStat]] = defaultdict(list)
     for slice_, records in slices.items():
         planned[slice_.partition].append(
@@ -163,7 +166,7 @@ def _put(metadata: Table, instant: Instant, content: bytes) -> None:
     path = metadata.instant_path(instant)
     if not metadata.storage.put_if_absent(path, content):
         raise ConflictError(
-            "somebody else is making the same commit of the metadata table",
+            "another process makes the same commit of the metadata table",
             path=f"{metadata.storage.base_path}/{path}",
             instant=instant.requested_time,
             todo="All writers of a table must share one lock. Run again.",
@@ -173,8 +176,8 @@ def _put(metadata: Table, instant: Instant, content: bytes) -> None:
 def _append(
     metadata: Table, slice_: OpenSlice, instant: str, records: Sequence[EncodedRecord], schema_text: str
 ) -> WriteStat:
-    """A new log file on a slice."""
-    # Readers look keys up, and prefixes of keys: that only HFiles can do, and these are in the order of their keys.
+    """Puts a new log file on a slice."""
+    # Readers look up keys and prefixes of keys. Only HFiles allow that, and they are in the order of their keys.
     entries = sorted((key.encode(), value) for key, value in records)
     contents = (encode_hfile(some, {_SCHEMA: schema_text.encode()}) for some in grouped(entries, _BLOCK_BYTES))
     blocks = (hfile_block(content, instant=instant, schema_text=schema_text) for content in contents)
@@ -182,7 +185,7 @@ def _append(
     by_name = metadata.layout.slicing is Slicing.BY_BASE_INSTANT
     base_instant = slice_.base_instant if by_name else instant
     first = 1 + max((log.version for log in slice_.logs if log.instant == base_instant), default=0)
-    # The last part makes the name ours alone: one of a dead try may lie around.
+    # The last part makes the name unique: a file of a dead try may still exist.
     token = f"0-0-{uuid.uuid4().int % 10**9}"
     for version in range(first, first + _TRIES):
         name = LogFileName(file_id=slice_.file_id, instant=base_instant, version=version, token=token)

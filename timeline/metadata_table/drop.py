@@ -10,9 +10,9 @@ from .record_index import mark_global_keys
 
 
 def drop_metadata_table(table: Table, lock: TableLock) -> Table:
-    """Turns the metadata table off as a Hudi writer without it does; nothing to do where it is off.
+    """Turns the metadata table off, as a Hudi writer with it disabled does; does nothing if it is off.
 
-    The property goes first: it is the switch readers obey. A crash in between leaves a folder nobody reads.
+    The property is changed first, since readers obey it. After a crash in between, readers ignore the folder.
     """
     with lock.hold("drop the metadata table"):
         table = table.reload()

@@ -15,7 +15,7 @@ from .read import read_files
 
 @dataclass(frozen=True, slots=True)
 class MetadataListing:
-    """The metadata table is read anew each time; errors as `read_entries`. Entries have no times."""
+    """Reads the metadata table again at each call; errors as in `read_entries`. Entries have no times."""
 
     def below(self, storage: Storage, config: TableConfig, folder: str) -> Iterator[Listed]:
         for partition, files in read_files(Table(storage, config)).partitions.items():

@@ -1,4 +1,4 @@
-"""Where the metadata table lies, and how it is opened: a table of its own, in a folder of the table it describes."""
+"""Where the metadata table is, and how to open it: a separate table in a folder of the table that it describes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ METADATA_FOLDER = f"{HOODIE}/metadata"
 """Base path of the metadata table, relative to that of its data table."""
 
 BUILD_ANEW = "Turn the metadata table off with --drop-metadata-table: the next Hudi writer builds it anew."
-"""What to do about one that cannot be used."""
+"""What to do about an unusable metadata table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Below:
-    """A folder of a storage as a storage of its own: it keeps the promises of the one it lies in."""
+    """A folder of a storage as a storage of its own, with the same promises."""
 
     storage: Storage
     folder: str
@@ -86,10 +86,10 @@ class Below:
 
 
 def open_metadata_table(table: Table) -> Table:
-    """The metadata table of a data table, which says by `config.metadata_partitions` whether it has one.
+    """The metadata table of a data table; `config.metadata_partitions` of the data table shows whether it has one.
 
-    It is not checked as data tables are: its base files are HFiles, and it merges its records in its own way.
-    NotATableError: there is none. MalformedError: its settings cannot be used.
+    The checks of data tables do not apply: its base files are HFiles, and its records have their own merge rules.
+    NotATableError: there is none. MalformedError: its settings are unusable.
     """
     storage = Below(table.storage, METADATA_FOLDER)
     return Table(storage, load_table_config(storage), clock=table.clock)

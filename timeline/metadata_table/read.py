@@ -24,9 +24,9 @@ from .valid_instants import valid_instants
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedFiles:
-    """What the metadata table says lies where: of every partition it names, file names and sizes in bytes.
+    """The files that the metadata table names: for every partition that it names, file names and sizes in bytes.
 
-    `unnamed`: files of partitions that it does not name: a reader who knows such a partition gets them.
+    `unnamed`: files of partitions that it does not name; a reader that knows such a partition sees them.
     """
 
     partitions: Mapping[str, Mapping[str, int]]
@@ -34,9 +34,9 @@ class ListedFiles:
 
 
 def read_files(table: Table) -> ListedFiles:
-    """The `files` partition of a data table's metadata table; errors as `read_entries`.
+    """The `files` partition of a data table's metadata table; errors as in `read_entries`.
 
-    Files said to be deleted that nobody added are left out, as Hudi does by default.
+    A file that is marked deleted but was never added is left out, as in Hudi by default.
     """
     names: Mapping[str, int] = {}
     files: dict[str, dict[str, int]] = {}
@@ -55,10 +55,10 @@ def read_files(table: Table) -> ListedFiles:
 def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tuple[str, MetadataRecord]]:
     """The merged entries of one partition of a data table's metadata table, file group by file group.
 
-    Held in memory are a file group's log entries and one block of its base file. Entries of indexes that are marked
-    deleted are among them: a reader of that index leaves them out. `keys`: only these are needed.
+    Memory holds the log entries of one file group and one block of its base file. Index entries that are marked deleted
+    are included: a reader of that index must skip them. `keys`: only these are needed.
     UsageError: the metadata table, or this partition of it, is off or still being built. MalformedError,
-    UnsupportedError: what it consists of cannot be read. MissingFileError: a file was removed meanwhile, see
+    UnsupportedError: its files cannot be read. MissingFileError: a file was removed meanwhile, see
     `consistent`.
     """
     built = table.config.built_metadata_partitions
@@ -69,7 +69,7 @@ def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tu
             expected=", ".join(built) or "none: it is off",
             todo="Let Hudi build it, or list the storage.",
         )
-    # The data table's timeline first: of an instant completed since, entries may be seen, but none is missed.
+    # The data table's timeline first: entries of an instant that completes later may be included, but none is missed.
     data = table.load_timeline()
     metadata = open_metadata_table(table)
     view = metadata.load_view(exactly={partition})
@@ -87,7 +87,7 @@ def commits_to_compact(table: Table) -> int:
 
 
 def compacted_after(table: Table, time: str) -> bool:
-    """Whether a data table's metadata table, where there is one, has a compaction with an instant after `time`."""
+    """Whether a data table's metadata table, if it has one, has a compaction with an instant after `time`."""
     if not table.config.metadata_partitions:
         return False
     instants = open_metadata_table(table).load_timeline().instants

@@ -1,10 +1,10 @@
-"""Whether a table's keys are to be unique over all its partitions: whether it has Hudi's global record index.
+"""Whether keys must be unique over all partitions of a table: whether it has Hudi's global record index.
 
-Hudi's record index is global up to 1.0; since 1.1 it can be one for each partition, which its definition says. A key of
-a global index that is written a second time, in another partition, makes every later Hudi write fail: the index cannot
-be built over two rows of one key. This holds also once our own write has taken the index out of hoodie.properties. So
-what counts is the index's folder, which Hudi removes when it drops the index, and we leave; and where we have removed
-the whole metadata table, a mark that we leave instead.
+Hudi's record index is global up to 1.0; since 1.1 it can be per partition, as its definition says. If a key of a global
+index is written a second time, in another partition, every later Hudi write fails, because the index cannot be built
+over two rows of one key. That remains so after a phantombase write has removed the index from hoodie.properties. So the
+check uses the index's folder: Hudi removes it when it drops the index, phantombase leaves it. When phantombase removes
+the whole metadata table, it leaves a mark instead.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .location import METADATA_FOLDER
 from .records.partitions import RECORD_INDEX
 
 GLOBAL_KEYS_MARK = f"{RECORDS}/global_record_index"
-"""There was a global record index when the metadata table was turned off. It counts while that is off."""
+"""There was a global record index when the metadata table was turned off. The mark counts while it is off."""
 
 
 def keys_are_global(table: Table) -> bool:
-    """Whether a key may be in one partition only, as far as the table shows it.
+    """Whether a key may occur in one partition only, as far as the table shows it.
 
-    A table that Hudi writes with GLOBAL_SIMPLE or GLOBAL_BLOOM shows nothing. MalformedError: damaged definitions.
+    A table that Hudi writes with GLOBAL_SIMPLE or GLOBAL_BLOOM does not show it. MalformedError: damaged definitions.
     """
     config, storage = table.config, table.storage
     if not config.metadata_partitions:
@@ -35,7 +35,7 @@ def keys_are_global(table: Table) -> bool:
 
 
 def mark_global_keys(table: Table) -> None:
-    """Leaves the mark where the keys are global: to be called before the metadata table is turned off."""
+    """Leaves the mark if the keys are global; call it before the metadata table is turned off."""
     if keys_are_global(table):
         table.storage.put_if_absent(GLOBAL_KEYS_MARK, b"")
 

@@ -16,7 +16,7 @@ from .location import BUILD_ANEW
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenSlice:
-    """The latest file slice of a file group. `base_file`: its name, "" without one; `logs`: in the order they merge."""
+    """The latest file slice of a file group. `base_file`: its name, "" if there is none; `logs`: in merge order."""
 
     partition: str
     file_id: str
@@ -26,11 +26,11 @@ class OpenSlice:
 
 
 def open_slices(metadata: Table, partition: str, timeline: Timeline) -> list[OpenSlice]:
-    """The latest slice of each file group, in the order of their indexes (their ids end in it).
+    """The latest slice of each file group, in the order of their indexes (file ids end in the index).
 
-    What is appended to a file group that a pending compaction holds belongs to the slice which that will begin (version
-    6). It holds those that had logs when it was planned: to others it will give no base file, and a slice begun there
-    would hide the older one.
+    If a pending compaction contains the file group, new log files belong to the slice that this compaction begins
+    (version 6). It contains the groups that had logs when it was planned. Other groups get no base file from it, so a
+    new slice there would hide the older one.
     """
     try:
         names = list(_names(metadata.storage.list(partition)))

@@ -1,8 +1,8 @@
-"""Keeps the metadata table true through a change to the data table: prepared before the lock, told inside it.
+"""Updates the metadata table when the data table changes: prepared before the lock, applied inside it.
 
-check_keepable    before anything is touched: is there a partition we know nothing of?
-prepare           outside the lock: the files are in their places; what is told of them is read there
-tell              in the lock, before the data table's completed file
+check_keepable    before any change: has the metadata table a partition of an unknown kind?
+prepare           outside the lock: the files have their final names and are read there
+apply_update      in the lock, before the data table's completed file is put
 forget            in the lock, before an instant leaves the data table's timeline without completing
 """
 
@@ -38,10 +38,10 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What `instant` does to the data table. `files`: those that are there from now on. `moves_rows`: see `upkeep`.
+    """The change that `instant` makes. `files`: those that exist from now on. `moves_rows`: see `upkeep`.
 
-    `schema_text`: of the files' newest rows, as commits record it; None: nothing of what they hold is told. `measured`:
-    what is known of that already.
+    `schema_text`: of the files' newest rows, as commits record it; None: record nothing about their content.
+    `measured`: ranges of the files that are known already.
     """
 
     instant: str
@@ -52,7 +52,7 @@ class Change:
 
     @staticmethod
     def of(instant: str, metadata: CommitMetadata, measured: Measured) -> Change:
-        """That of a delta commit, compaction or log compaction."""
+        """The change made by a delta commit, compaction or log compaction."""
         return Change(
             instant=instant,
             files=files_of(metadata),
@@ -64,9 +64,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What the metadata table is to be told. `upkeep`, `measure`: the partitions and columns it was prepared for.
+    """The update of the metadata table. `upkeep`, `measure`: the partitions and columns that it was prepared for.
 
-    `dropped`: those taken out, also because a file lacks what they would be told.
+    `dropped`: partitions that are removed; also because a file lacks the content that they need.
     """
 
     upkeep: Upkeep
@@ -77,12 +77,12 @@ class Update:
 
 
 def check_keepable(table: Table, *, moves_rows: bool = True) -> None:
-    """UnsupportedError: the metadata table has a partition that a change of ours would make wrong, see `upkeep`."""
+    """UnsupportedError if a change would make a partition of the metadata table wrong, see `upkeep`."""
     _upkeep(table, moves_rows)
 
 
 def prepare(table: Table, change: Change) -> Update | None:
-    """What a change means for the metadata table; None where that is off. Errors: see `check_keepable`, storage."""
+    """The update for a change; None if the metadata table is off. Errors: see `check_keepable`, storage."""
     if not table.config.metadata_partitions:
         return None
     wanted = _upkeep(table, change.moves_rows)
@@ -91,28 +91,28 @@ def prepare(table: Table, change: Change) -> Update | None:
     records = defaultdict(list, {FILES: [encode(keyed) for keyed in files_records(change.files)]})
     dropped, measure = wanted.dropped, _measure(table, change)
     if change.schema_text is not None:
-        told = index_records(table, change.files, change.instant, measure, wanted.kept, change.measured)
+        indexed = index_records(table, change.files, change.instant, measure, wanted.kept, change.measured)
         types: dict[str, str] = {}
-        for partition, keyed in told:
+        for partition, keyed in indexed:
             records[partition].append(encode(keyed))
             if partition == PARTITION_STATS and (kind := _value_type(keyed[1])) is not None:
                 types[keyed[0]] = kind
         if types and _other_types(table, types):
-            del records[PARTITION_STATS]  # Hudi's readers fail on bounds of two types that it has to merge
+            del records[PARTITION_STATS]  # Hudi's readers fail when they merge bounds of two types
             dropped = (*dropped, PARTITION_STATS)
         if BLOOM_FILTERS in wanted.kept and len(records[BLOOM_FILTERS]) < _base_files(change.files):
-            del records[BLOOM_FILTERS]  # Hudi's lookup fails on a file without one
+            del records[BLOOM_FILTERS]  # Hudi's lookup fails on a file without a filter
             if BLOOM_FILTERS in table.config.building_metadata_partitions:
                 raise being_built(BLOOM_FILTERS, table.storage.base_path)
             dropped = (*dropped, BLOOM_FILTERS)
     return Update(upkeep=wanted, measure=measure, dropped=dropped, records=records, schema_text=schema_text)
 
 
-def tell(table: Table, change: Change, prepared: Update | None) -> None:
-    """Tells the metadata table of a change; the caller holds the table lock and loaded `table` inside it.
+def apply_update(table: Table, change: Change, prepared: Update | None) -> None:
+    """Records a change in the metadata table; the caller holds the table lock and loaded `table` inside it.
 
-    Indexes that cannot be kept are taken out first. May be repeated: what an earlier try told is forgotten. What was
-    `prepared` for other partitions, or columns with statistics, than there are now is prepared anew.
+    Removes indexes that cannot be kept first. May be repeated: the records of an earlier try are forgotten. An update
+    that was `prepared` for other partitions, or other columns with statistics, than there are now is prepared again.
     """
     if not table.config.metadata_partitions:
         return
@@ -129,15 +129,15 @@ def tell(table: Table, change: Change, prepared: Update | None) -> None:
             instant=change.instant,
             indexes=update.dropped,
             why="phantombase does not keep them",
-            todo="A Hudi writer that has them enabled builds them anew.",
+            todo="A Hudi writer that has them enabled builds them again.",
         )
     commit_records(table, change.instant, update.records, update.schema_text)
 
 
 def forget(table: Table, instant: str) -> None:
-    """Takes an instant that will not complete out of the metadata table, where there is one.
+    """Removes an instant that will not complete from the metadata table, if there is one.
 
-    Where another action has completed at the same time, what the metadata table holds of it is that action's.
+    If another action has completed at the same time, the records of that instant belong to that action and stay.
     """
     if not table.config.metadata_partitions:
         return
@@ -160,7 +160,7 @@ def _measure(table: Table, change: Change) -> Measure | None:
 def _encoded(schema: Any, keyed: tuple[str, MetadataRecord]) -> tuple[str, bytes]:
     key, record = keyed
     out = io.BytesIO()
-    fastavro.schemaless_writer(out, schema, {**record, "key": ""})  # HFiles have it beside the record
+    fastavro.schemaless_writer(out, schema, {**record, "key": ""})  # HFiles store the key beside the record
     return key, out.getvalue()
 
 
@@ -171,7 +171,7 @@ def _value_type(record: MetadataRecord) -> str | None:
 
 
 def _other_types(table: Table, types: Mapping[str, str]) -> bool:
-    """Whether records of these keys have bounds of another type: before the column became a wider one."""
+    """Whether older records of these keys have bounds of another type, from before the column was widened."""
     if PARTITION_STATS not in table.config.built_metadata_partitions:
         return False
     older = read_entries(table, PARTITION_STATS, types.keys())

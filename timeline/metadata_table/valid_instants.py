@@ -1,12 +1,12 @@
-"""Whose log blocks count in a metadata table.
+"""Which instants' log blocks count in a metadata table.
 
-The metadata table is committed before the data table's own completed file appears, so a completed delta commit of it
-alone says nothing. Hudi takes the blocks of:
+The metadata table is committed before the data table's own completed file appears. So a completed delta commit in the
+metadata table alone proves nothing. Hudi counts the blocks of:
 
     instants completed on the data table's active timeline, of any action
     delta commits of the metadata table that have no instant there: indexing, and on version 6 its own table services
     instants that completed rollbacks and restores of the data table have undone: their entries were undone with them
-    rollbacks and restores of the metadata table, and the made-up delta commits that fill it first
+    rollbacks and restores of the metadata table, and the artificial delta commits that fill it at first
 
 Source: HoodieTableMetadataUtil.getValidInstantTimestamps of Hudi 0.15.0 (version 6) and 1.2.0 (versions 8 and 9).
 """
@@ -21,7 +21,7 @@ from ..instants.timeline import Timeline
 from ..table.table import Table
 
 MADE_UP = "00000000000000"
-"""Delta commits that fill a new partition of the metadata table begin with it."""
+"""The times of delta commits that fill a new partition of the metadata table begin with these digits."""
 
 _UNDOING = ("rollback", "restore")
 _OWN_TIME_CHARACTERS = 20  # an instant of the data table, and three digits that say what for
@@ -41,7 +41,7 @@ def valid_instants(table: Table, data: Timeline, metadata: Timeline) -> frozense
     }
     since = min(valid, default=MADE_UP)
     if metadata.layout.has_completion_times:
-        # What was undone before the last compaction is in its base files.
+        # Effects of rollbacks before the last compaction are in its base files.
         since = max([since, *(i.requested_time for i in metadata.instants if i.action == "commit" and i.completed)])
     for instant in data.instants:
         if instant.completed and instant.action in _UNDOING and instant.requested_time > since:
@@ -52,7 +52,7 @@ def valid_instants(table: Table, data: Timeline, metadata: Timeline) -> frozense
 
 
 def _counts_alone(metadata: Timeline, time: str, pending: set[str]) -> bool:
-    """Whether a completed delta commit of the metadata table counts that is not completed on the data table."""
+    """Whether a completed delta commit of the metadata table counts although the data table does not complete it."""
     if metadata.layout.has_completion_times:
         return time not in pending
     suffix = time[-3:]

@@ -1,8 +1,9 @@
-"""Compares what the metadata table says lies in a table with what lies there.
+"""Compares the files that the metadata table names with the files of the table.
 
-Files count that the file-system view shows: those of completed writes. What a pending write has left on storage is no
-difference, nor are the log files of version 6 that only it has written to, or is appending to: their names do not tell
-whose they are, their blocks do. Whatever the metadata table names must be there.
+The files that count are those that the file-system view shows: files of completed writes. Files that a pending write
+has left on storage are no difference. On version 6 the same holds for log files that only a pending write has written,
+or that it is appending to: their blocks, not their names, show which write they are from. Every file that the metadata
+table names must exist.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _LOOKS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One file, or with `name` None a whole partition, of which storage and metadata table say different things.
+    """One file, or a whole partition if `name` is None, about which storage and metadata table disagree.
 
-    Sizes in bytes: None where that side does not have it. Partitions have none: 0 where they are.
+    Sizes in bytes, None on the side that lacks it. Partitions have no size: 0 on a side that has it.
     """
 
     partition: str
@@ -38,7 +39,7 @@ class Difference:
 
     @property
     def what(self) -> str:
-        """In words."""
+        """The difference in words."""
         if self.metadata_bytes is None:
             return "missing in the metadata table"
         return "only in the metadata table" if self.storage_bytes is None else "other size"
@@ -54,9 +55,9 @@ class Validation:
 
 
 def validate(table: Table) -> Validation:
-    """Compares every partition. A pending clean, rollback or restore may have removed files that are named still.
+    """Compares every partition. A pending clean, rollback or restore may have removed files that are still named.
 
-    Errors as `read_entries`. TableChangedError: they differ, but the table changed at every look.
+    Errors as in `read_entries`. TableChangedError: they differ, but the table changed at every try.
     """
     for _ in range(_LOOKS):
         before = table.load_timeline()
@@ -69,7 +70,7 @@ def validate(table: Table) -> Validation:
         if not found.differences or table.load_timeline() == before:
             return found
     raise TableChangedError(
-        "the table changed at every look", path=table.storage.base_path, todo="Try again while less is written."
+        "the table changed at every try", path=table.storage.base_path, todo="Try again while less is written."
     )
 
 
@@ -83,21 +84,21 @@ def _compare(table: Table, timeline: Timeline) -> Validation:
     compared = [_Partition.of(p, stored.get(p), listed, timeline, facts) for p in partitions]
     return Validation(
         partitions=len(partitions),
-        files=sum(len(one.counted.keys() | one.said.keys()) for one in compared),
+        files=sum(len(one.counted.keys() | one.listed.keys()) for one in compared),
         differences=tuple(d for one in compared for d in one.differences() if not _unfinished(table, timeline, d)),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Partition:
-    """File names and sizes of a partition: all on storage, those that count, those in the metadata table."""
+    """File names and sizes of a partition: all on storage, those that count, those in the metadata table (`listed`)."""
 
     path: str
     there: bool
     named: bool
     stored: Mapping[str, int]
     counted: Mapping[str, int]
-    said: Mapping[str, int]
+    listed: Mapping[str, int]
 
     @staticmethod
     def of(
@@ -111,21 +112,21 @@ class _Partition:
             named=path in listed.partitions,
             stored={e.name: e.size for e in entries or () if not e.is_folder},
             counted={str(file.name): file.size for file in files},
-            said=listed.partitions.get(path, listed.unnamed.get(path, {})),
+            listed=listed.partitions.get(path, listed.unnamed.get(path, {})),
         )
 
     def differences(self) -> Iterator[Difference]:
         if self.there != self.named and (self.counted or self.named):
             there, named = (0 if one else None for one in (self.there, self.named))
             yield Difference(partition=self.path, name=None, storage_bytes=there, metadata_bytes=named)
-        for name in sorted(self.counted.keys() | self.said.keys()):
-            stored, said = self.stored.get(name), self.said.get(name)
-            if stored != said:
-                yield Difference(partition=self.path, name=name, storage_bytes=stored, metadata_bytes=said)
+        for name in sorted(self.counted.keys() | self.listed.keys()):
+            stored, listed = self.stored.get(name), self.listed.get(name)
+            if stored != listed:
+                yield Difference(partition=self.path, name=name, storage_bytes=stored, metadata_bytes=listed)
 
 
 def _unfinished(table: Table, timeline: Timeline, difference: Difference) -> bool:
-    """Whether pending writes explain it: a log file of version 6 that is theirs, or has grown by them."""
+    """Whether pending writes explain it: a version 6 log file that they wrote, or appended to."""
     name, stored = difference.name, difference.storage_bytes
     if name is None or stored is None or timeline.layout.slicing is not Slicing.BY_BASE_INSTANT:
         return False
@@ -137,7 +138,7 @@ def _unfinished(table: Table, timeline: Timeline, difference: Difference) -> boo
 
 
 def _finished_bytes(table: Table, timeline: Timeline, path: str) -> int:
-    """Where the last block of a completed action ends."""
+    """The offset at which the last block of a completed action ends."""
     completed = {i.requested_time for i in timeline.instants if i.completed}
     with table.storage.open_input(path) as source:
         blocks = list(scan_blocks(source, path))

@@ -1,4 +1,4 @@
-"""Parquet files: reading them in batches of bounded size, and writing base files with the footer Hudi wants.
+"""Parquet files: reads them in batches of bounded size, and writes base files with the footer that Hudi needs.
 
 The ways in are `read` and `base_file`; `output_options` holds what a user may choose.
 

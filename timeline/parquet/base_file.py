@@ -1,4 +1,4 @@
-"""Writes a base file as Hudi's readers and writers want it: columns, footer, key filter."""
+"""Writes a base file in the form that Hudi's readers and writers need: columns, footer, key filter."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write_base_file(
 ) -> int:
     """Writes merged rows and Hudi's footer; returns the number of rows. Memory: one row group.
 
-    `name`: the file's final name, which every row carries where the table has meta columns. `schema_text`: the Avro
+    `name`: the file's final name, which every row carries if the table has meta columns. `schema_text`: the Avro
     schema for the footer. `key_column`: the record key's meta column, None for virtual keys.
     """
     footer = _Footer(schema_text, output.bloom, has_keys=key_column is not None)
@@ -52,7 +52,7 @@ def _open_writer(file: IO[bytes], schema: pa.Schema, output: OutputOptions, samp
 
 
 def _written_schema(schema: pa.Schema) -> pa.Schema:
-    """The file name column repeats one value: as a dictionary it costs nothing, and Parquet stores plain text."""
+    """The schema to write: the file name column repeats one value, so it is a dictionary; Parquet stores plain text."""
     index = schema.get_field_index(FILE_NAME)
     if index < 0:
         return schema
@@ -62,7 +62,7 @@ def _written_schema(schema: pa.Schema) -> pa.Schema:
 def _in_row_groups(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, name: str, output: OutputOptions
 ) -> Iterator[pa.Table]:
-    """Small batches gathered into tables of one row group each, under the name of the new file."""
+    """Collects small batches into tables of one row group each, with the name of the new file."""
     rows, bytes_ = output.row_group_rows, output.memory_limit // 4
     held: list[pa.RecordBatch] = []
     count = size = 0
@@ -94,9 +94,9 @@ _HIGH = r"([\x{E000}-\x{FFFF}])"
 def java_ends(keys: pa.ChunkedArray) -> tuple[str | None, str | None]:
     """The least and the greatest key in the order of Java strings, by UTF-16 code units.
 
-    Hudi's BLOOM index looks keys up by that order: with another one it would take keys for absent and insert them
-    again. It differs from the order of UTF-8 bytes only where characters above U+FFFF, which UTF-16 writes as
-    surrogates, meet those from U+E000 on: these get the last character of all put in front.
+    Hudi's BLOOM index looks up keys by that order: with another order it would treat keys as absent and insert them
+    again. It differs from the order of UTF-8 bytes only if characters above U+FFFF, which UTF-16 writes as surrogates,
+    meet characters from U+E000 on: to compare them, the last character of all is put in front of the latter.
     """
     has_high = any(_greatest_byte(chunk) >= 0xEE for chunk in keys.chunks)
     compared = pc.replace_substring_regex(keys, _HIGH, rf"{_LAST}\1") if has_high else keys
@@ -115,7 +115,7 @@ def _utf16(key: str) -> bytes:
 
 
 class _Footer:
-    """The key/values Hudi writes into a base file's footer."""
+    """The key/values that Hudi writes into a base file's footer."""
 
     def __init__(self, schema_text: str, bloom: Bloom, *, has_keys: bool) -> None:
         self._schema_text = schema_text

@@ -1,4 +1,4 @@
-"""The bloom filter in the footer of a Hudi base file, built and asked with numpy, batch by batch (pure).
+"""The bloom filter in the footer of a Hudi base file, built and queried with numpy, batch by batch (pure).
 
 Format (Hudi InternalBloomFilter, InternalDynamicBloomFilter, HashFunction, MurmurHash): base64 text of
 big-endian fields,
@@ -8,12 +8,12 @@ big-endian fields,
     head        int32 -1 | int32 hashes | int8 1 (murmur) | int32 bits of a row
     row         head | ceil(bits / 8) bytes, bit i = byte i >> 3, mask 1 << (i & 7)
 
-A key's hashes are a chain of 32-bit MurmurHash2 over its UTF-8 bytes, each seeded with the one before. Hash h
-stands for bit |h % bits| (Java remainder). Hudi's murmur takes the 1 to 3 bytes behind the last whole word
+A key's hashes are a chain of 32-bit MurmurHash2 over its UTF-8 bytes, each seeded with the previous hash. Hash h
+stands for bit |h % bits| (Java remainder). Hudi's murmur takes the 1 to 3 bytes after the last whole word
 sign-extended and in big-endian order.
 
-Rows (Hudi InternalDynamicBloomFilter): a row is begun when the last one is full and all rows together hold
-fewer keys than the maximum. After that one key goes to row 0 and those behind it to rows 0, 1, ... in turn.
+Rows (Hudi InternalDynamicBloomFilter): a new row begins when the last one is full and all rows together hold
+fewer keys than the maximum. After that, one key goes to row 0 and the later keys to rows 0, 1, ... in turn.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from ..errors import MalformedError, UnsupportedError
 # Hudi's defaults of hoodie.index.bloom.num_entries, .fpp, hoodie.bloom.index.filter.dynamic.max.entries.
 ENTRIES, ERROR_RATE, MAX_ENTRIES = 60_000, 1e-9, 100_000
 SATURATED_KEYS = 750_000
-"""With more keys a filter of the default shape wrongly answers "maybe" to 9 keys of 10 (0.895 measured).
+"""With more keys a filter of the default shape wrongly answers "maybe" for 9 keys of 10 (0.895 measured).
 
-A reader skips a file only if all keys it looks for get a "no": 1 time in 10 for one key, 1 in 100 for two.
-From two keys on that saves less than what every reader pays for 863 kB of filter text in the footer.
+A reader skips a file only if it gets a "no" for all keys that it looks for: 1 time in 10 for one key, 1 in 100 for two.
+From two keys on this saves less than every reader pays for 863 kB of filter text in the footer.
 """
 
 _HEAD = struct.Struct(">iibi")
@@ -50,7 +50,7 @@ _U32 = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class BloomFilter:
-    """A filter as the footer holds it: `hoodie_bloom_filter_type_code` and `org.apache.hudi.bloomfilter`."""
+    """A filter as stored in the footer: `hoodie_bloom_filter_type_code` and `org.apache.hudi.bloomfilter`."""
 
     type_code: str
     text: str
@@ -59,7 +59,7 @@ class BloomFilter:
     def parse(type_code: str, text: str) -> BloomFilter:
         """The filter of a footer, checked. MalformedError: damaged; UnsupportedError: another kind."""
         bloom = BloomFilter(type_code, text)
-        _ = bloom._content  # checks it
+        _ = bloom._content  # raises if it is damaged
         return bloom
 
     def might_contain(self, keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
@@ -107,7 +107,7 @@ class BloomBuilder:
     """Builds the DYNAMIC_V0 filter that Hudi would write for the same keys in the same order.
 
     `add` the record keys of the file, batch by batch, then `finish`. More than `saturated_keys` keys give
-    ALWAYS_TRUE, and nothing is hashed from the batch on that crosses that line.
+    ALWAYS_TRUE, and no keys are hashed from the batch on that exceeds this number.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class BloomBuilder:
         self._bits = np.zeros(self._max_rows * self._size, np.bool_)
 
     def add(self, keys: pa.Array | pa.ChunkedArray) -> None:
-        """Takes the next record keys (strings). MalformedError: null or empty key (Hudi refuses them too)."""
+        """Adds the next record keys (strings). MalformedError: null or empty key (Hudi refuses them too)."""
         first = self._keys
         self._keys += len(keys)
         if self._keys > self._saturated_keys:
@@ -151,7 +151,7 @@ class BloomBuilder:
     def _rows_of(self, ordinal: Index) -> Index:
         """The row for the key added as number `ordinal` (from 0)."""
         full = self._max_rows * self._entries
-        # Hudi puts the first key past the maximum in row 0 and only then begins taking turns at row 0.
+        # Hudi puts the first key past the maximum into row 0, and only then begins to take turns, again at row 0.
         turn = np.maximum(ordinal - full - 1, 0) % self._max_rows
         return np.where(ordinal < full, ordinal // self._entries, turn)
 
@@ -160,8 +160,8 @@ class BloomBuilder:
 class _Chunk:
     """Some keys of one byte length, few enough to stay in the L2 cache through all their hashes.
 
-    `words`: per 4-byte word of a key the array of that word of all keys, mixed as far as the seed plays no
-    part, so that this is paid once for all hashes. `tail`: the 1 to 3 bytes behind the words, or None.
+    `words`: for each 4-byte word position an array with that word of all keys, already mixed as far as the seed does
+    not matter, so that this is done once for all hashes. `tail`: the 1 to 3 bytes after the words, or None.
     """
 
     ordinals: Index
@@ -199,7 +199,7 @@ def _mix(block: npt.NDArray[np.uint8], ordinals: Index) -> _Chunk:
 
 
 def _positions(chunk: _Chunk, hashes: int, size: int) -> Iterator[Index]:
-    """Per hash the bit of every key of the chunk; the one array yielded is overwritten by the next hash."""
+    """For each hash the bits of all keys of the chunk; the same array is yielded and overwritten for each hash."""
     length, divisor = np.uint32(chunk.length), np.uint32(size)
     value, spare, quotient = np.zeros((3, len(chunk.ordinals)), np.uint32)
     position = np.empty(len(value), np.intp)
@@ -214,9 +214,9 @@ def _positions(chunk: _Chunk, hashes: int, size: int) -> Iterator[Index]:
         value ^= np.right_shift(value, 13, out=spare)
         value *= _M
         value ^= np.right_shift(value, 15, out=spare)
-        # |h % n| = |h| % n. The absolute value of -2**31 wraps to the same bits, which unsigned are 2**31.
+        # |h % n| = |h| % n. The absolute value of -2**31 wraps to the same bits, which mean 2**31 when unsigned.
         np.absolute(value.view(np.int32), out=spare.view(np.int32))
-        # numpy divides by a scalar with SIMD, but not so for the remainder: 8 times slower.
+        # numpy divides by a scalar with SIMD, but computes the remainder without it: 8 times slower.
         np.floor_divide(spare, divisor, out=quotient)
         quotient *= divisor
         spare -= quotient

@@ -24,8 +24,8 @@ class Codec(Enum):
 class Bloom(Enum):
     """The key filter in a base file's footer: Hudi's own (its BLOOM index skips files with it), or none.
 
-    OFF writes the smallest valid filter, which answers "maybe" to every key: a writer with a BLOOM index fails on
-    a file without one.
+    OFF writes the smallest valid filter, which answers "maybe" for every key: a writer with a BLOOM index fails on
+    a file without a filter.
     """
 
     ON = "on"
@@ -57,7 +57,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_bytes(text: str) -> int:
-    """A size as people write it: `512m`, `2g`, `1.5G`, `800mb`, plain bytes; UsageError on anything else."""
+    """A size as users write it: `512m`, `2g`, `1.5G`, `800mb`, plain bytes; UsageError for anything else."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     if match is None:
         raise UsageError("not a size", expected="like 512m or 2g", found=text)

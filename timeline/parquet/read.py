@@ -1,9 +1,9 @@
-"""Parquet files to Arrow batches of bounded size, whatever the footer promises.
+"""Parquet files to Arrow batches of bounded size, whatever the footer claims.
 
 A few bytes of Parquet can stand for any number of long values: a dictionary holds one of them, run lengths the
 rest. So text columns whose dictionaries could make a batch too large are read as dictionaries, and decoded in pieces
-of about `_BATCH_BYTES`. What is streamed is then bounded; what is decoded as a whole (`read_parquet`) is refused
-when it is a thousand times its size, which no writer's constant columns explain.
+of about `_BATCH_BYTES`. This bounds what is streamed. Data that is decoded as a whole (`read_parquet`) is refused if
+it becomes a thousand times larger, since no writer's constant columns explain that.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _CODE_BYTES_MAX, _LONG_BYTES_MIN, _SMALL_CHUNK_BYTES = 8, 4096, 4 << 20
 
 _THRIFT_STRING_BYTES_MAX = 100_000_000
 _THRIFT_ITEMS_MAX = 100_000
-"""pyarrow's own limit is 1 M items: a schema of so many nested groups exhausts the stack."""
+"""pyarrow's own limit is 1 M items: a schema with that many nested groups would exhaust the stack."""
 
 
 def open_parquet(source: pa.NativeFile, *, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
-    """The file, its footer read. `dictionaries`: columns that come as dictionaries."""
+    """The file, with its footer read. `dictionaries`: columns to return as dictionaries."""
     file = pq.ParquetFile(
         source,
         read_dictionary=list(dictionaries),
-        # Old timestamps of 96 bits; in nanoseconds, pyarrow's default, 9999-12-31 overflows into another day.
+        # For old timestamps of 96 bits: in nanoseconds, pyarrow's default, 9999-12-31 overflows into another day.
         coerce_int96_timestamp_unit="us",
         thrift_string_size_limit=_THRIFT_STRING_BYTES_MAX,
         thrift_container_size_limit=_THRIFT_ITEMS_MAX,
@@ -60,7 +60,7 @@ def open_parquet(source: pa.NativeFile, *, dictionaries: Sequence[str] = ()) -> 
 def parquet_batches(
     source: pa.NativeFile, file: pq.ParquetFile, names: Sequence[str], batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """The named columns of a file opened from `source`: at most `batch_rows` rows a batch, and about 32 MiB."""
+    """The named columns of a file opened from `source`: at most `batch_rows` rows and about 32 MiB per batch."""
     metadata, schema = file.metadata, file.schema_arrow
     coded = [n for n in names if _is_text(schema.field(n).type) and _is_coded(metadata, n, batch_rows)]
     if coded:
@@ -71,7 +71,7 @@ def parquet_batches(
 
 
 def read_parquet(source: pa.NativeFile, names: Sequence[str], batch_rows: int = 65_536) -> pa.Table:
-    """All rows of the named columns, as far as the file has them.
+    """All rows of the named columns, as far as the file has these columns.
 
     UnsupportedError: the file decodes to far more than its bytes.
     """
@@ -94,7 +94,7 @@ def read_parquet(source: pa.NativeFile, names: Sequence[str], batch_rows: int = 
 
 @contextmanager
 def readable(what: str, path: str) -> Iterator[None]:
-    """What pyarrow raises on damaged bytes, as an error of ours that names the file."""
+    """Turns the errors that pyarrow raises for damaged bytes into an error of the tree that names the file."""
     try:
         yield
     except (MalformedError, UnsupportedError) as error:
@@ -118,8 +118,8 @@ def _chunks(metadata: pq.FileMetaData, name: str) -> Iterator[pq.ColumnChunkMeta
 def _is_coded(metadata: pq.FileMetaData, name: str, batch_rows: int) -> bool:
     """Whether a text column has a dictionary that could make a batch too large.
 
-    Not a column whose dictionary overflowed: it holds its values, and as a dictionary it is five times slower to
-    read. The footer does not tell the two apart, the bytes a value takes do.
+    A column whose dictionary overflowed does not count: it stores plain values, and reading it as a dictionary would be
+    five times slower. The footer does not distinguish the two, but the bytes per value do.
     """
     rows = metadata.num_rows
     for chunk in _chunks(metadata, name):
@@ -132,7 +132,7 @@ def _is_coded(metadata: pq.FileMetaData, name: str, batch_rows: int) -> bool:
 
 
 def _fitting_rows(metadata: pq.FileMetaData) -> Iterator[int]:
-    """For each row group, how many rows have the size of a batch."""
+    """For each row group, the number of rows that fit into a batch."""
     for i in range(metadata.num_row_groups):
         group = metadata.row_group(i)
         if group.num_rows and group.total_byte_size > 0:
@@ -140,7 +140,7 @@ def _fitting_rows(metadata: pq.FileMetaData) -> Iterator[int]:
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch with dictionaries decoded, cut where that would become too large."""
+    """The batch with dictionaries decoded, in several pieces if it would become too large."""
     coded = [i for i, column in enumerate(batch.columns) if pa.types.is_dictionary(column.type)]
     if not coded:
         yield batch

@@ -1,4 +1,4 @@
-"""How Parquet files are written here: codec and level, which columns get a dictionary, and which statistics."""
+"""How phantombase writes Parquet files: codec and level, which columns get a dictionary, and which get statistics."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 LEVELS = {"gzip": 4}
-"""Hudi writes with zlib's default, 6, pyarrow with 9. On the small bench table 4 takes half the time of 6, for files
-1.4 % larger (level 1: 44 %, 3.3 %)."""
+"""Hudi writes with zlib's default level 6, pyarrow with 9. On the small bench table 4 takes half the time of 6, for
+files 1.4 % larger (level 1: 44 % of the time, 3.3 % larger)."""
 
 _SAMPLE_ROWS = 10_000
 _DISTINCT_MAX = 0.5
-"""A column gets a dictionary when at most this part of a sample's values are distinct."""
+"""A column gets a dictionary if at most this fraction of a sample's values is distinct."""
 
 
 def open_parquet_writer(
@@ -35,10 +35,10 @@ def open_parquet_writer(
 
 
 def _dictionary_columns(sample: pa.Table) -> list[str]:
-    """Leaf columns worth a dictionary.
+    """Leaf columns for which a dictionary is useful.
 
-    Parquet would try one for every column and give up at 1 MB: for keys, times and measures that is half of the
-    time to encode, and leaves a larger file. Nested columns keep theirs.
+    Parquet would try one for every column and give up at 1 MB. For keys, times and measures that takes half of the
+    encoding time, and leaves a larger file. Nested columns always get one.
     """
     worth: list[str] = []
     for field, column in zip(sample.schema, sample.columns, strict=True):
@@ -50,17 +50,17 @@ def _dictionary_columns(sample: pa.Table) -> list[str]:
 
 
 def statistics_columns(schema: pa.Schema) -> list[str]:
-    """Leaf columns that get statistics: not those of floats.
+    """Leaf columns that get statistics: all except floats.
 
-    Arrow leaves NaN out of the bounds, and to Spark NaN is greater than all numbers: a row group with bounds 1 to 2
-    and a NaN would be passed over when `x > 5` is asked for. Parquet's own Java writer then leaves the bounds away;
-    Arrow's has to be told before the first row.
+    Arrow leaves NaN out of the bounds, but Spark treats NaN as greater than all numbers: a row group with bounds 1 to 2
+    and a NaN would be skipped for `x > 5`. Parquet's own Java writer leaves out the bounds in that case; Arrow's writer
+    needs to know the columns before the first row.
     """
     return [path for field in schema for path, kind in _leaf_types(field) if not pa.types.is_floating(kind)]
 
 
 def _leaves(field: pa.Field) -> Iterator[str]:
-    """Parquet paths of a field's leaf columns, as pyarrow writes them."""
+    """Parquet paths of a field's leaf columns, in pyarrow's notation."""
     return (path for path, _ in _leaf_types(field))
 
 

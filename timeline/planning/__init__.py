@@ -1,6 +1,6 @@
-"""What to compact, when, and how much of it: triggers, strategies, limits, and the plan that Hudi can read.
+"""What to compact, when, and how much at once: triggers, strategies, limits, and the plan in Hudi's form.
 
-The way in is `schedule.schedule_compaction`; `planner` decides, as a pure function of what `survey` shows it.
+The way in is `schedule.schedule_compaction`; `planner` decides, as a pure function of what `survey` reads.
 
 May import: clock, format, ground, instants, locks, log, merge, metadata_table, parquet, read, storage, table, view.
 """

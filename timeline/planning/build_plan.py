@@ -1,4 +1,4 @@
-"""Plans as Hudi writes them, from what the planner chose (pure)."""
+"""Builds plans as Hudi writes them from the planner's choice (pure)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .universal import MergeKind
 def drafts(planned: Planned, waiting: Sequence[Waiting], left_out: Sequence[str]) -> list[CompactionPlan]:
     """The plan of each request, in the order of their instants.
 
-    The last one tells the next planning where to look; Hudi 1.2 looks for logs only in partitions written since the
-    last plan, and in those it left out, on version 6 too (0.15 passes over the field).
+    The last plan records where the next planning must look. Hudi 1.2 looks for logs only in partitions written since
+    the last plan, and in those that the plan left out, on version 6 too (0.15 ignores the field).
     """
     split = [
         (k, [c for c in plan if c.kind is k]) for plan in planned.plans for k in (MergeKind.MINOR, MergeKind.MAJOR)
@@ -51,7 +51,7 @@ def drafts(planned: Planned, waiting: Sequence[Waiting], left_out: Sequence[str]
 
 
 def operation(slice_: FileSlice) -> CompactionOperation:
-    """One operation, of a new base file."""
+    """One operation, which makes a new base file."""
     base = slice_.base
     return CompactionOperation(
         base_instant_time=base.name.instant if base else slice_.logs[0].name.instant,

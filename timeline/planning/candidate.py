@@ -1,4 +1,4 @@
-"""A file slice that may be compacted, as the planner sees it (pure)."""
+"""A file slice that may be compacted, in the planner's form (pure)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .log_runs import LogPiece, LogRun
 from .universal import MergeKind, Picking, PickOptions, Stack, pick
 
 HAS_LOGS = "it has log files"
-"""Why, where every file slice with log files is taken."""
+"""The reason, if every file slice with log files is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceStats:
-    """Rows of the base file and entries of the logs, `deletes` of them; what the logs hold piece by piece. None where
-    nobody asked. `unreadable`: why none of this is known though it was asked for."""
+    """Rows of the base file and entries of the logs, `deletes` of them; the content of the logs, piece by piece. None
+    if not asked for. `unreadable`: why they are unknown although they were asked for."""
 
     base_rows: int | None = None
     log_rows: int | None = None
@@ -29,12 +29,12 @@ class SliceStats:
 
     @property
     def merged_at(self) -> str:
-        """The newest log compaction in the slice; "": none, or nobody asked."""
+        """The newest log compaction in the slice; "" if there is none, or if it was not asked for."""
         return max((p.instant for run in self.runs or () for p in run.pieces if p.replaced), default="")
 
     @property
     def rows(self) -> int:
-        """All rows, as far as asked for."""
+        """All rows, as far as they were asked for."""
         return (self.base_rows or 0) + (self.log_rows or 0)
 
 
@@ -43,9 +43,9 @@ NO_STATS = SliceStats()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What is to be done with a slice, and why. `pieces`: of its logs, those that a minor compaction merges.
+    """What to do with a slice, and why. `pieces`: those of its log pieces that a minor compaction merges.
 
-    `waited_s`: how long the oldest log has waited at most, None where unknown.
+    `waited_s`: upper limit of the time that the oldest log has waited, None if unknown.
     """
 
     slice: FileSlice
@@ -57,7 +57,7 @@ class Candidate:
 
     @property
     def merged(self) -> FileSlice:
-        """The slice with only those files that are to be merged."""
+        """The slice with only those files that will be merged."""
         if self.kind is not MergeKind.MINOR:
             return self.slice
         files = {f for piece in self.pieces for f in (*piece.files, *piece.replaced)}
@@ -67,7 +67,7 @@ class Candidate:
 def candidate_of(
     slice_: FileSlice, stats: SliceStats, timeline: Timeline, now: datetime, options: PickOptions
 ) -> Candidate:
-    """What the rules pick of a slice with log files. `now`: the table's clock. The universal rules need `runs`."""
+    """What the rules choose for a slice with log files. `now`: the table's clock. The universal rules need `runs`."""
     waited_s = _age_s(_oldest(slice_, timeline), now)
     if options.picking is Picking.ALL:
         return Candidate(slice=slice_, stats=stats, kind=MergeKind.MAJOR, why=HAS_LOGS, waited_s=waited_s)
@@ -89,12 +89,12 @@ def candidate_of(
         merged = runs[-1].pieces[-picked.logs :]
         if len(merged) < 2:
             kind, merged = MergeKind.NONE, ()
-            why = f"{why}; but a write that pends, or was rolled back, lies between them"
+            why = f"{why}; but a pending or rolled back write lies between them"
     return Candidate(slice=slice_, stats=stats, kind=kind, why=why, waited_s=waited_s, pieces=merged)
 
 
 def _oldest(slice_: FileSlice, timeline: Timeline) -> str:
-    """The first delta commit of a slice's logs; on version 6 the first that could be it."""
+    """The first delta commit of a slice's logs; on version 6 the first that could be."""
     if timeline.layout.has_completion_times:
         return min((log.name.instant for log in slice_.logs), default=slice_.base_instant)
     later = (t for t, i in timeline.completed_writes.items() if i.action == "deltacommit" and t > slice_.base_instant)

@@ -1,8 +1,8 @@
-"""How much one plan holds: limits as plain options, and plans filled from candidates in order (pure).
+"""How much one plan contains: limits as plain options, and plans filled from candidates in order (pure).
 
-What counts, for each file slice: `source` is what is read, its base file and all its log files (data and delete
-blocks alike); `io` adds what is written, as Hudi guesses it (see `slice_io`).
-Rows are those of the base file and the entries of the logs.
+Costs of a file slice: `source` is what is read, its base file and all its log files (data and delete
+blocks alike); `io` adds what is written, as Hudi estimates it (see `slice_io`).
+Rows are those of the base file plus the entries of the logs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class MissingSize(Enum):
-    """What a size or row count is that a listing or header does not tell: looked up with a warning, or an error."""
+    """What to do if a listing or header does not give a size or row count: look it up with a warning, or fail."""
 
     STAT = "stat"
     ERROR = "error"
@@ -28,10 +28,10 @@ class MissingSize(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class BoundOptions:
-    """Limits of one plan; any combination composes, None: no limit. Bytes, rows, file slices.
+    """Limits of one plan, in any combination; None: no limit. Bytes, rows, file slices.
 
-    Soft: the first candidate is always admitted, each further one only if the plan then still keeps every limit.
-    `hard`: no plan ever exceeds one; a file slice that is too large by itself is left out.
+    Soft limits always admit the first candidate, and each further one only if the plan then still keeps every limit.
+    `hard`: no plan ever exceeds a limit; a file slice that is too large by itself is left out.
     """
 
     max_file_slices: int | None = option(None, "file slices of one plan")
@@ -42,28 +42,28 @@ class BoundOptions:
     )
     hard: bool = option(False, "never exceed a limit, not even with the first file slice of a plan")
     max_plans: int = option(1, "plans requested at a time, on different file groups, for several daemons")
-    missing_size: MissingSize = option(MissingSize.STAT, "a size that a listing does not tell: look it up, or fail")
+    missing_size: MissingSize = option(MissingSize.STAT, "a size that a listing does not give: look it up, or fail")
 
     def __post_init__(self) -> None:
         check_least(self, _LEAST)
         if self.hard and not self.limited:
             raise UsageError(
-                "hard says that limits are never exceeded, but there is none",
+                "hard limits are requested, but no limit is set",
                 expected="one of max-file-slices, max-source-bytes, max-source-rows, target-io",
                 found="none of them",
             )
 
     @property
     def limited(self) -> bool:
-        """Whether a plan may close before everything is in it."""
+        """Whether a plan may close before it contains everything."""
         return any(limit is not None for limit, _ in self._limits(Cost()))
 
     def exceeded(self, cost: Cost) -> str | None:
-        """Which limit a plan of that cost exceeds, in words."""
+        """The limit that a plan of this cost exceeds, in words."""
         return self._first(cost, lambda value, limit: value > limit)
 
     def reached(self, cost: Cost) -> str | None:
-        """Which limit a plan of that cost has used up, in words: nothing more fits."""
+        """The limit that a plan of this cost has used up, in words: nothing more fits."""
         return self._first(cost, lambda value, limit: value >= limit)
 
     def _first(self, cost: Cost, beyond: Callable[[int, int], bool]) -> str | None:
@@ -85,7 +85,7 @@ _LEAST = {**dict.fromkeys(_NAMES, 1), "max_plans": 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What compacting some file slices takes. `rows` are 0 where no limit asks for them."""
+    """The cost of compacting some file slices. `rows` is 0 if no limit needs it."""
 
     slices: int = 0
     source_bytes: int = 0
@@ -103,9 +103,9 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filled(Generic[T]):
-    """Plans by what is in them, and what they take in `total`. `left`: looked at and not admitted, with the reason.
+    """Plans as lists of their candidates, with their cost in `total`. `left`: not admitted, with the reason.
 
-    `closed`: the limit that closed the last plan before the candidates were at their end; None: they were.
+    `closed`: the limit that closed the last plan before the end of the candidates; None: the end was reached.
     """
 
     plans: tuple[tuple[T, ...], ...]
@@ -115,9 +115,9 @@ class Filled(Generic[T]):
 
 
 def fill(candidates: Iterable[T], cost: Callable[[T], Cost], options: BoundOptions) -> Filled[T]:
-    """Admits candidates in their order. Those behind the one that closes the last plan are never asked for.
+    """Admits candidates in their order. Candidates after the one that closes the last plan are never asked for.
 
-    Without limits, several plans share the candidates evenly by what they read and write.
+    Without limits, several plans share the candidates evenly by the bytes that they read and write.
     """
     if not options.limited:
         given = list(candidates)
@@ -137,7 +137,7 @@ def fill(candidates: Iterable[T], cost: Callable[[T], Cost], options: BoundOptio
             plans.append(tuple(current))
             current, total = [], Cost()
             if len(plans) == options.max_plans:
-                left.append((candidate, f"does not fit any more: {over}"))
+                left.append((candidate, f"does not fit: {over}"))
                 closed = over
                 break
         current.append(candidate)
@@ -155,7 +155,7 @@ def fill(candidates: Iterable[T], cost: Callable[[T], Cost], options: BoundOptio
 
 
 def _sum(costs: Sequence[Cost]) -> Cost:
-    """Adding a million of them one by one takes a second."""
+    """The sum; adding a million costs one by one would take a second."""
     return Cost(
         slices=sum(c.slices for c in costs),
         source_bytes=sum(c.source_bytes for c in costs),
@@ -165,7 +165,7 @@ def _sum(costs: Sequence[Cost]) -> Cost:
 
 
 def _shared(sizes: Sequence[int], given: Sequence[T], count: int) -> tuple[tuple[T, ...], ...]:
-    """At most `count` runs of the candidates, about equal in size."""
+    """The candidates in at most `count` runs of about equal size."""
     if not given:
         return ()
     share = max(1, sum(sizes)) / count

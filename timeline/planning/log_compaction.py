@@ -1,4 +1,4 @@
-"""What a plan of log compactions says of each slice, and what it says to whoever executes it (pure)."""
+"""The operations of a plan of log compactions, and how an executor reads them (pure)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .log_runs import LogPiece, LogRun
 LOG_STRATEGY = CompactionStrategy(
     compactor_class_name="org.apache.hudi.table.action.compact.LogCompactionExecutionHelper", strategy_params={}
 )
-"""What Hudi 0.15.0 and 1.2.0 write."""
+"""The value that Hudi 0.15.0 and 1.2.0 write."""
 
 
 def log_operation(slice_: FileSlice, pieces: Sequence[LogPiece]) -> CompactionOperation:
-    """The operation that merges neighbouring pieces of a slice; metrics in whole megabytes, as Hudi counts."""
+    """The operation that merges neighbouring pieces of a slice; metrics in whole megabytes, as in Hudi."""
     files = sorted({f for p in pieces for f in (*p.files, *p.replaced)}, key=lambda f: f.name.sort_key)
     size, read = sum(f.size for f in files), sum(p.log_bytes for p in pieces)
     return CompactionOperation(
@@ -32,10 +32,10 @@ def log_operation(slice_: FileSlice, pieces: Sequence[LogPiece]) -> CompactionOp
 def planned_pieces(
     runs: Iterable[LogRun], operation: CompactionOperation, instant: str
 ) -> tuple[tuple[LogPiece, ...], bool]:
-    """The pieces an operation names, and whether they are the bottom of the slice's logs (pure).
+    """The pieces that an operation names, and whether they are the bottom of the slice's logs (pure).
 
-    StalePlanError: they are no neighbours of one run (any more), or one of them is named in part. Planned files without
-    a block that counts are passed over: Hudi plans those too.
+    StalePlanError: the pieces are not (or no longer) neighbours in one run, or the plan names only some files of one.
+    Planned files without a block that counts are ignored: Hudi plans such files too.
     """
     names = set(operation.delta_file_paths)
     for run in runs:
@@ -52,7 +52,7 @@ def planned_pieces(
         instant=instant,
         expected="neighbours, all files of each instant, no pending or rolled back write between them",
         found=", ".join(sorted(names)),
-        todo=f"Nothing of it is written, and no row is missing. Take the plan back: "
+        todo=f"Nothing of this plan was written, and no row is missing. Take the plan back: "
         f"compactor-daemon unschedule TABLE {instant}.",
     )
 

@@ -1,12 +1,13 @@
-"""What the log files of a file slice hold, piece by piece, and which neighbours may be merged into one file (pure).
+"""The content of a file slice's log files, piece by piece, and which neighbours may be merged into one file (pure).
 
     log files     i1   i2   i3 = log compaction of i1, i2   i4   i5
     pieces        [i3: file i3, replaced i1, i2]   [i4]   [i5]
 
-A piece is all that one instant left in the slice and readers still merge. Readers put a log compaction in the place of
-the newest of its originals, so merging neighbours keeps the order of everything else. It would not where a pending
-write may still come between them: from table version 8 on a log file sorts by the instant its writer chose when it
-began, whenever it completes. There one run ends and another begins. (Version 6 is planned only while no write pends.)
+A piece is everything that one instant left in the slice and that readers still merge. Readers put a log compaction in
+the place of its newest original, so merging neighbours keeps the order of everything else. It would not if a pending
+write could still come between them: from table version 8 on a log file sorts by its writer's instant, which is chosen
+when the write begins, whenever the write completes. So at such an instant one run ends and another begins. (Version
+6 is planned only while no write is pending.)
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ def runs_of(storage: Storage, slice_: FileSlice, rules: SliceRules, pending: Ite
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPiece:
-    """What one instant left in a slice. `files`: those with its blocks; `replaced`: those it stands for, if it is a log
-    compaction. `deletes`: it has a delete block. `place`: the newest instant of a writer in it. `whole`: its files hold
-    nothing else, and no part of it was rolled back.
+    """What one instant left in a slice. `files`: files with its blocks; `replaced`: the instants that it replaces, if
+    it is a log compaction. `deletes`: it has a delete block. `place`: the newest writer instant in it. `whole`: its
+    files contain nothing else, and no part of it was rolled back.
     """
 
     instant: str
@@ -55,9 +56,9 @@ class LogPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRun:
-    """Pieces of which any neighbours may be merged, oldest first.
+    """Pieces, oldest first, of which any neighbours may be merged.
 
-    `bottom`: nothing lies under the first one in the slice's logs, and nothing can come to.
+    `bottom`: there is nothing below the first piece in the slice's logs, and nothing can get there.
     """
 
     pieces: tuple[LogPiece, ...]
@@ -67,10 +68,10 @@ class LogRun:
 def log_runs(
     slice_: FileSlice, blocks: Sequence[LogBlock], visibility: Visibility, pending: Iterable[str] = ()
 ) -> tuple[LogRun, ...]:
-    """The pieces of a slice in merge order, cut where they must not be merged with each other.
+    """The pieces of a slice in merge order, divided where they must not be merged with each other.
 
     `blocks`: of all its log files, in log order (`slice_log.slice_blocks`). `pending`: instants of pending delta
-    commits. Left out, with a cut in their place, are pieces that are not whole.
+    commits. Pieces that are not whole are left out, and the run ends at their place.
     """
     selection = select_blocks(blocks, visibility)
     files = {log.path: log for log in slice_.logs}
@@ -102,7 +103,7 @@ def log_runs(
 
 
 def _originals(instant: str, stands_for: dict[str, tuple[str, ...]]) -> list[str]:
-    """All instants a log compaction stands for, those of log compactions in it too."""
+    """All instants that a log compaction replaces, including those of log compactions inside it."""
     found: dict[str, None] = {}
     below = list(stands_for.get(instant, ()))
     while below:
@@ -124,12 +125,12 @@ def _runs(pieces: list[LogPiece], pending: list[str]) -> Iterator[LogRun]:
 
 
 def folds_exactly(rules: SliceRules, pieces: Sequence[LogPiece], *, bottom: bool) -> bool:
-    """Whether readers cannot tell the winners of some pieces from all their entries, whatever lies around them.
+    """Whether the winners of some pieces give readers the same result as all entries, whatever surrounds the pieces.
 
-    By commit time the last entry wins, so they cannot. By event time the greatest wins, but a delete without an
-    ordering value is forgotten once a row has beaten it, and that row would then lose against an older one under the
-    pieces: there must be nothing. Rows marked deleted are not delete-block entries. On version 6 readers of 0.15 and
-    1.x merge by different rules. In these cases the entries are taken over as they are.
+    By commit time the last entry wins, so they do. By event time the greatest entry wins. But a delete without an
+    ordering value is lost once a row has beaten it, and that row could then lose against an older row below the pieces.
+    So there must be nothing below them. Rows marked deleted are not delete-block entries. On version 6 the readers of
+    0.15 and 1.x merge by different rules. In all these cases the entries are copied unchanged.
     """
     if rules.merge.mode is MergeMode.COMMIT_TIME:
         return True

@@ -1,7 +1,7 @@
-"""What a planning saw, took and left out, and why (pure): for people, and for the next planning.
+"""What a planning found, took and left out, and why (pure): for users, and for the next planning.
 
-A plan carries its notes in `extraMetadata` under `phantombase.plan`. `waiting` in them is where file groups were left
-out or not looked at: the next planning looks there, and in partitions written since, and nowhere else.
+A plan carries its notes in `extraMetadata` under `phantombase.plan`. Their `waiting` lists where file groups were left
+out or not examined: the next planning looks only there, and in partitions written since.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOTES = "phantombase.plan"
 
 
 class Rule(Enum):
-    """What left a file group out."""
+    """The rule by which a file group was left out."""
 
     NO_LOGS = "no log files"
     BUSY = "in a pending table service"
@@ -33,13 +33,13 @@ class Rule(Enum):
 
     @property
     def comes_back(self) -> bool:
-        """Whether a later plan may take it though nobody writes to it meanwhile."""
+        """Whether a later plan may take it without a write to it meanwhile."""
         return self is not Rule.NO_LOGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A file group that was looked at and not planned."""
+    """A file group that was examined and not planned."""
 
     partition: str
     file_id: str
@@ -54,8 +54,8 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanNotes:
-    """Of one planning: partitions and file groups looked at, bytes its plans read and write (as Hudi guesses them), and
-    the files a reader of all those file groups opens before and after."""
+    """Notes of one planning: partitions and file groups examined, bytes that its plans read and write (as Hudi
+    estimates them), and the number of files that a reader of all those file groups opens before and after."""
 
     partitions: int
     file_groups: int
@@ -67,11 +67,11 @@ class PlanNotes:
 
     @property
     def unmergeable(self) -> tuple[LeftOut, ...]:
-        """What of it a compactor would refuse, or could not read."""
+        """The file groups that a compactor would refuse, or that could not be read."""
         return tuple(o for o in self.left if o.rule is Rule.UNMERGEABLE)
 
     def summary(self) -> dict[str, Any]:
-        """As plain data; `read_amplification`: files a reader opens for each file group."""
+        """The notes as plain data; `read_amplification`: files that a reader opens for each file group."""
         groups = max(1, self.file_groups)
         return {
             "partitions": self.partitions,
@@ -85,7 +85,7 @@ class PlanNotes:
 
 
 def encode_notes(notes: PlanNotes, reasons: Mapping[str, str], waiting: Sequence[Waiting] | None) -> str:
-    """The notes in a plan. `reasons`: see `reasons_of`; `waiting` None: another plan has it."""
+    """The notes as stored in a plan. `reasons`: see `reasons_of`; `waiting` None: another plan stores it."""
     record: dict[str, Any] = {**notes.summary(), "reasons": dict(reasons)}
     if waiting is not None:
         record["waiting"] = [[w.folder, w.since] for w in waiting]
@@ -93,12 +93,12 @@ def encode_notes(notes: PlanNotes, reasons: Mapping[str, str], waiting: Sequence
 
 
 def reasons_of(plan: CompactionPlan) -> dict[str, str]:
-    """Why file groups (`partition/file id`) are in a plan of ours, where it is not only for their log files."""
+    """Why file groups (`partition/file id`) are in a phantombase plan, if there is another reason than log files."""
     return dict(json.loads((plan.extra_metadata or {}).get(NOTES, "{}")).get("reasons", {}))
 
 
 def decode_waiting(text: str, instant: str) -> list[Waiting] | None:
-    """Where to look besides what was written since the plan of that instant; None: its notes do not tell."""
+    """Where to look besides what was written since the plan of that instant; None: its notes do not contain it."""
     try:
         found = json.loads(text).get("waiting")
         return None if found is None else [Waiting(folder=f, since=s or instant) for f, s in found]

@@ -1,5 +1,5 @@
-"""All options of a request for a compaction, and what contradicts what among them: the one home for every entrance
-(pure)."""
+"""All options of a request for a compaction, and the combinations that contradict each other: defined only here, for
+every entry point (pure)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .urgency import UrgencyOptions
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleOptions(TriggerOptions, UrgencyOptions, StrategyOptions, PickOptions, BoundOptions):
-    """When a compaction is requested (trigger, urgency), of what (strategy, picking), and how much of it (bounds).
+    """When to request a compaction (trigger, urgency), of what (strategy, picking), and how much of it (bounds).
 
-    `incremental`: partitions that nobody wrote to since the last plan, and that it did not leave out, are not looked
-    at again; without it all are.
+    `incremental`: skip partitions that were not written since the last plan and in which it left nothing out; without
+    it all partitions are examined.
     """
 
     incremental: bool = option(True, "look only at partitions written since the last plan, and at what it left out")
@@ -45,12 +45,12 @@ class ScheduleOptions(TriggerOptions, UrgencyOptions, StrategyOptions, PickOptio
 
 
 _WAITS = ("max_delta_commits", "max_delta_seconds", "urgency", "max_interval_s", "partition_urgency")
-"""What says how long to wait."""
+"""Options that say how long to wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """Whether to plan now: everything, or only what is urgent; and why or why not."""
+    """Whether to plan now: everything, or only urgent file groups; and why or why not."""
 
     everything: bool
     urgent: bool
@@ -61,7 +61,7 @@ class Due:
 
 
 def due(timeline: Timeline, now: datetime, options: ScheduleOptions, *, left_out: bool = False) -> Due:
-    """Whether the timeline alone says that something may be due (pure). `now`: the table's clock; `left_out`: whether
+    """Whether something may be due, by the timeline alone (pure). `now`: the table's clock; `left_out`: whether
     the last request left something out."""
     trigger = triggered(timeline, now, options)
     urgent = not trigger.fired and not trigger.held and options.fires(*unplanned(timeline, now), left_out=left_out)

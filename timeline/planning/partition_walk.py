@@ -1,4 +1,4 @@
-"""Lists a table's partitions lazily, in order, a few ahead: nothing behind where the planner stops is ever listed."""
+"""Lists a table's partitions lazily, in order, a few ahead: partitions after the planner's stop are never listed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..view.partition_folders import is_partition, listed_if_there, subfolders
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A folder, a partition or above some, in which file groups wait for a plan: those whose newest slice is older than
-    `since`, an instant time; None: all of them."""
+    """A folder (a partition, or above partitions) in which file groups wait for a plan: groups whose newest slice is
+    older than `since`, an instant time; None: all groups."""
 
     folder: str
     since: str | None = None
@@ -23,16 +23,16 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalkedPartition:
-    """A partition that was come upon, and the entries of its folder."""
+    """A partition found by the walk, and the entries of its folder."""
 
     waiting: Waiting
     entries: list[Entry]
 
 
 class PartitionWalk:
-    """Partitions at or under some folders, depth first, folders in the order given and names in theirs.
+    """Partitions at or under some folders, depth first; folders in the order given, names in alphabetical order.
 
-    A folder that is gone is a partition without entries. `rest`: what was not looked into, in order.
+    A missing folder counts as a partition without entries. `rest`: folders not visited yet, in order.
     """
 
     def __init__(self, storage: Storage, folders: Iterable[Waiting], ahead: int = AHEAD) -> None:
@@ -42,7 +42,7 @@ class PartitionWalk:
 
     @property
     def rest(self) -> tuple[Waiting, ...]:
-        """Folders still to be looked into."""
+        """Folders not visited yet."""
         return tuple(self._todo)
 
     def __iter__(self) -> Iterator[WalkedPartition]:
@@ -66,7 +66,7 @@ class PartitionWalk:
 
 
 def first_and_last(waiting: Iterable[Waiting]) -> list[Waiting]:
-    """Of each folder the entry that waits longest, and the one for what was written last; those between are in both."""
+    """For each folder the entry that waits longest, and the one for the last writes; entries in between add nothing."""
     first: dict[str, Waiting] = {}
     last: dict[str, Waiting] = {}
     for one in waiting:

@@ -1,13 +1,13 @@
-"""What to compact, how and how much: a pure function of what is seen, of the options, the clock and the work under way
-(pure).
+"""Decides what to compact, how and how much: a pure function of what was read, the options, the clock and the work in
+progress (pure).
 
-Partitions come one by one, listed as they are asked for, so that a limited plan costs what is in it:
+Partitions come one by one and are listed only when asked for, so the cost of a limited plan depends on its content:
 
-    group     is anything in the way? (no log files, replaced, in a pending table service)
-    due       by the trigger, or by its partition's urgency
+    group     can it be planned? (not: no log files, replaced, in a pending table service)
+    due       by the trigger, or by the urgency of its partition
     pick      minor, major or not yet, by the runs of its slice
-    check     would a compactor refuse it? Asked of what is picked only, as the plans are filled
-    order     Hudi's strategies; without one: least recently compacted first under limits, largest logs first else
+    check     would a compactor refuse it? Checked only for picked slices, while the plans are filled
+    order     Hudi's strategies; without one: least recently compacted first under limits, else largest logs first
     bounds    plans are filled until their limits close them
 
 Least recently compacted first means that no file group starves: once compacted, it is the last in its partition.
@@ -33,18 +33,18 @@ from .strategies import keep_partitions, keep_slices
 from .universal import MergeKind
 
 SliceMeasure = Callable[[Iterable[FileSlice]], Iterator[tuple[FileSlice, SliceStats]]]
-"""Looks sizes and row counts up, in order, as they are asked for."""
+"""Looks up sizes and row counts, in order, when they are asked for."""
 
 Check = Callable[[Iterable[Candidate]], Iterator[tuple[Candidate, str | None]]]
-"""Why a compactor would refuse each candidate, None where it would not; in order, as they are asked for."""
+"""For each candidate the reason why a compactor would refuse it, or None; in order, when they are asked for."""
 
 _ROUNDS_MAX = 5
-"""How often a strategy of Hudi chooses again after something it chose was refused."""
+"""How often one of Hudi's strategies chooses again after a chosen slice was refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionGroups:
-    """The file groups of one partition; of those, `waiting.since` tells which count."""
+    """The file groups of one partition; `waiting.since` decides which of them count."""
 
     waiting: Waiting
     groups: tuple[FileGroup, ...]
@@ -52,9 +52,9 @@ class PartitionGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What is known beside the partitions. `now`: the table's clock. `busy`: file groups in pending table services that
-    are no compaction, with what they are in. `all_due`: the trigger has fired; else only what is urgent is due.
-    `no_minor`: why no log compaction may be planned, None where one may."""
+    """What is known besides the partitions. `now`: the table's clock. `busy`: file groups in pending table services
+    other than compactions, with the service. `all_due`: the trigger has fired; else only urgent groups are due.
+    `no_minor`: why no log compaction may be planned, None if one may."""
 
     timeline: Timeline
     facts: ViewFacts
@@ -66,10 +66,10 @@ class Situation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """What each plan holds, in order; none, with the reason in `why`.
+    """The content of each plan, in order; if there is no plan, the reason is in `why`.
 
-    `waits_for`: the pending write without which there would be plans. `again`: partitions with something left out.
-    `closed_in`: where the last plan closed; what lies behind was not looked at.
+    `waits_for`: the pending write that prevents the plans. `again`: partitions in which something was left out.
+    `closed_in`: where the last plan closed; later partitions were not examined.
     """
 
     plans: tuple[tuple[Candidate, ...], ...]
@@ -81,11 +81,11 @@ class Planned:
 
 
 def pending_writer(timeline: Timeline) -> Instant | None:
-    """The earliest pending delta commit that could still add logs under a plan made now; None when there is none.
+    """The earliest pending delta commit that could still add logs under a plan made now; None if there is none.
 
-    On version 6 a delta commit names its log files by the base instant it saw when it began: a plan made while
-    it runs would not hold them, and nobody would ever merge them. From version 8 on a log belongs to the slice
-    its completion time says, so a pending delta commit is no obstacle.
+    On version 6 a delta commit names its log files by the base instant that it saw when it began. A plan made while it
+    runs would not contain these log files, and no process would ever merge them. From version 8 on the completion time
+    of a delta commit decides to which slice its logs belong, so a pending delta commit is no obstacle.
     """
     if timeline.layout.has_completion_times:
         return None
@@ -99,14 +99,14 @@ def plan_compaction(
     measure: SliceMeasure,
     check: Check,
 ) -> Planned:
-    """The plans to request now. Only as many of the looks are taken as the plans have room for."""
+    """The plans to request now. Takes only as many partitions as the plans have room for."""
     planner = _Planner(situation, options, measure, check)
     filled = fill(planner.ordered(looks), _cost, options)
     count = filled.total.slices
     for candidate, why in filled.left:
         planner.leave(candidate.slice, Rule.LIMIT, why)
     for candidate in planner.behind:
-        planner.leave(candidate.slice, Rule.LIMIT, f"behind the end of the plan: {filled.closed}")
+        planner.leave(candidate.slice, Rule.LIMIT, f"after the end of the plan: {filled.closed}")
     for slice_, why in planner.outside:
         planner.leave(slice_, Rule.STRATEGY, why)
     notes = planner.notes(filled.plans, filled.total)
@@ -117,7 +117,7 @@ def plan_compaction(
     if writer is not None:
         return Planned(
             plans=(),
-            why=f"{writer.action} {writer.requested_time} is pending: version 6 is planned only while no write pends",
+            why=f"{writer.action} {writer.requested_time} is pending: version 6 is planned only without pending writes",
             notes=notes,
             waits_for=writer,
         )
@@ -132,17 +132,17 @@ def plan_compaction(
 
 
 def _nothing(left: Iterable[LeftOut]) -> str:
-    """Why a plan is empty: the first thing that is not simply a file group without log files."""
-    told = [o for o in left if o.rule is not Rule.NO_LOGS]
-    if not told:
+    """Why a plan is empty: the first reason other than a file group without log files."""
+    others = [o for o in left if o.rule is not Rule.NO_LOGS]
+    if not others:
         return "no file group has log files that are not already in a plan"
-    first = told[0]
-    more = f" ({len(told)} file groups are left out)" if len(told) > 1 else ""
+    first = others[0]
+    more = f" ({len(others)} file groups are left out)" if len(others) > 1 else ""
     return f"nothing to plan: {first.path}: {first.why}{more}"
 
 
 def _refused(notes: PlanNotes) -> str:
-    """What was left out since a compactor would refuse it, if anything."""
+    """What was left out because a compactor would refuse it, if anything."""
     left = notes.unmergeable
     return f"; {len(left)} left out that cannot be merged: {left[0].path}: {left[0].why}" if left else ""
 
@@ -157,21 +157,21 @@ def _cost(candidate: Candidate) -> Cost:
 
 
 def _runs(candidate: Candidate) -> int:
-    """Files that become one."""
+    """The number of files that become one."""
     if candidate.kind is MergeKind.MINOR:
         return sum(len(piece.files) for piece in candidate.pieces)
     return len(candidate.slice.logs) + (candidate.slice.base is not None)
 
 
 class _Planner:
-    """One planning: what was seen and left out, as the partitions come by."""
+    """One planning: what was found and left out while the partitions come by."""
 
     def __init__(self, situation: Situation, options: ScheduleOptions, measure: SliceMeasure, check: Check) -> None:
         self._in, self._options, self._measure, self._check = situation, options, measure, check
         self.left: list[LeftOut] = []
         self.here: Waiting | None = None
-        self.behind: deque[Candidate] = deque()  # what a strategy of Hudi chose and nobody has asked for
-        self.outside: tuple[tuple[FileSlice, str], ...] = ()  # what it did not choose
+        self.behind: deque[Candidate] = deque()  # chosen by one of Hudi's strategies, not yet asked for
+        self.outside: tuple[tuple[FileSlice, str], ...] = ()  # not chosen by it
         self._seen: set[GroupKey] = set()
         self._partitions = 0
         self._runs = self._groups = 0
@@ -190,7 +190,7 @@ class _Planner:
             yield from sorted(found, key=lambda c: -c.slice.log_bytes)
 
     def _by_strategy(self, looks: Iterable[PartitionGroups]) -> Iterator[Candidate]:
-        """Hudi's choice among all there is: its strategies need to see everything."""
+        """Hudi's choice among all candidates: its strategies need to see all of them."""
         today = self._in.now.date()
         seen: dict[str, list[Candidate]] = {}
         for look in looks:
@@ -213,11 +213,11 @@ class _Planner:
                     given.add(candidate.slice.key)
                     yield candidate
                 else:
-                    del found[candidate.slice.key]  # what it chooses instead comes in the next round
+                    del found[candidate.slice.key]  # the strategy chooses a replacement in the next round
                     self.leave(candidate.slice, Rule.UNMERGEABLE, refusal)
 
     def _candidates(self, look: PartitionGroups) -> Iterator[Candidate]:
-        """What is picked in one partition and would not be refused."""
+        """The candidates of one partition that were picked and would not be refused."""
         for candidate, why in self._check(self._picked(look)):
             if why is None:
                 yield candidate
@@ -225,14 +225,14 @@ class _Planner:
                 self.leave(candidate.slice, Rule.UNMERGEABLE, why)
 
     def _picked(self, look: PartitionGroups) -> Iterator[Candidate]:
-        """Of one partition, least recently compacted first, then by log bytes."""
+        """The picked slices of one partition, least recently compacted first, then by log bytes."""
         self.here = look.waiting
         self._partitions += 1
         slices = [s for g in look.groups if (s := self._slice(g, look.waiting)) is not None]
         slices.sort(key=lambda s: (s.base_instant, -s.log_bytes, s.file_id))
         for slice_, stats in self._measure(slices):
             if look.waiting.since is not None and stats.merged_at >= look.waiting.since:
-                self._seen.discard(slice_.key)  # by a minor compaction: its turn comes later too
+                self._seen.discard(slice_.key)  # left out now: a minor compaction of it may come later too
                 continue
             if stats.unreadable is not None:
                 self.leave(slice_, Rule.UNMERGEABLE, stats.unreadable)
@@ -248,7 +248,7 @@ class _Planner:
                 yield found
 
     def _slice(self, group: FileGroup, waiting: Waiting) -> FileSlice | None:
-        """What of a group may be planned; None: it is left out."""
+        """The slice of a group that may be planned; None: the group is left out."""
         last = latest_slice(group)
         if last is None or is_replaced(group, self._in.facts) or group.key in self._seen:
             return None
@@ -270,7 +270,7 @@ class _Planner:
         return None
 
     def notes(self, plans: Iterable[tuple[Candidate, ...]], cost: Cost) -> PlanNotes:
-        """The books of this planning."""
+        """The notes of this planning."""
         merged = sum(_runs(c) - 1 for plan in plans for c in plan)
         return PlanNotes(
             partitions=self._partitions,

@@ -1,8 +1,8 @@
-"""Requests a compaction: one section under the table lock, nothing in it is split.
+"""Requests a compaction: one undivided section under the table lock.
 
-Inside: read hoodie.properties again, refuse what no compaction may touch, ask the trigger, load timeline and view,
-leave out what a compactor would refuse to merge, check that nothing pends that could write under the plan, choose an
-instant greater than every time on storage, and make the plan visible by put-if-absent.
+Inside: read hoodie.properties again, refuse tables that no compaction may change, ask the trigger, load timeline and
+view, leave out what a compactor would refuse to merge, check that no pending write could write under the plan, choose
+an instant greater than every time on storage, and make the plan visible by put-if-absent.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Requested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduled:
-    """What was requested, or would be in a dry run (with the instants it would take); none, with the reason in `why`.
+    """What was requested, or would be requested in a dry run (with its instants); if nothing, the reason is in `why`.
 
-    `notes` None: the trigger has not fired, nothing was looked at.
+    `notes` None: the trigger has not fired, nothing was examined.
     """
 
     requested: tuple[Requested, ...]
@@ -69,13 +69,13 @@ def schedule_compaction(
     *,
     dry_run: bool = False,
 ) -> Scheduled:
-    """Plans what is due, and makes the plans visible, each of them whole.
+    """Plans what is due, and makes the plans visible, each of them as a whole.
 
-    Where only a pending write is in the way of a due plan, writers are asked to wait (see `gate`).
+    If only a pending write prevents a due plan, writers are asked to wait (see `gate`).
     `dry_run`: nothing is changed.
 
-    LockError, UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: neither, and no
-    compaction of this table would be executed. File groups of which that is true are left out; others are requested.
+    LockError, UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: the same, and no
+    compaction of this table could be executed. If that holds only for some file groups, they are left out.
     """
     with lock.hold("schedule a compaction"):
         table = table.reload()
@@ -100,7 +100,7 @@ def schedule_compaction(
         table.check_unchanged()
         if not planned.plans:
             if not dry_run:
-                _tell_writers(table, planned, options)
+                _ask_writers_to_wait(table, planned, options)
             return Scheduled(requested=(), why=planned.why, notes=planned.notes)
         time = table.times.next_plan_time(timeline, dry_run=dry_run)
         waiting = survey.waiting(planned)
@@ -109,12 +109,12 @@ def schedule_compaction(
         if not dry_run:
             for one in requested:
                 _make_visible(table, one)
-            remove_wanted(table.storage)  # last: the record or a plan shows writers that somebody compacts the table
+            remove_wanted(table.storage)  # last: the record or a plan shows writers that the table gets compacted
         return Scheduled(requested=tuple(requested), why=f"{planned.why}; {asked.why}", notes=planned.notes)
 
 
 def _warn(table: Table, notes: PlanNotes) -> None:
-    """Logs that file groups cannot be merged: they are not compacted until that changes."""
+    """Logs file groups that cannot be merged: they are not compacted until that changes."""
     if left := notes.unmergeable:
         _log.warning(
             "left_out",
@@ -126,8 +126,8 @@ def _warn(table: Table, notes: PlanNotes) -> None:
         )
 
 
-def _tell_writers(table: Table, planned: Planned, options: ScheduleOptions) -> None:
-    """Whether to wait though nothing was planned, see `gate`."""
+def _ask_writers_to_wait(table: Table, planned: Planned, options: ScheduleOptions) -> None:
+    """Asks writers to wait if nothing was planned because of a pending write, see `gate`."""
     if planned.waits_for is None:
         remove_wanted(table.storage)
     elif options.strategy is not TriggerStrategy.ALWAYS:
@@ -139,7 +139,7 @@ def _make_visible(table: Table, one: Requested) -> None:
     path = table.instant_path(instant)
     if not table.storage.put_if_absent(path, encode_plan(one.plan)):
         raise ConflictError(
-            "somebody else requested a compaction at the same instant",
+            "another process requested a compaction at the same instant",
             path=path,
             instant=one.instant,
             todo="All writers and schedulers of a table must share one lock. Run again.",
@@ -148,9 +148,9 @@ def _make_visible(table: Table, one: Requested) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Busy:
-    """File groups in pending log compactions and clusterings, with which: not planned before those are done.
+    """File groups in pending log compactions and clusterings, with the reason: not planned before these complete.
 
-    `unreadable`: pending log compactions whose plans cannot be read: which file groups they name is unknown.
+    `unreadable`: pending log compactions with unreadable plans: it is unknown which file groups they name.
     """
 
     groups: Mapping[GroupKey, str]
@@ -158,12 +158,12 @@ class Busy:
 
     @property
     def no_minor(self) -> str | None:
-        """Why no log compaction may be planned. Compactions may: nobody merges logs that are in a base file by now."""
+        """Why no log compaction may be planned. Compactions may: no process merges logs that a base file contains."""
         return f"the pending log compaction {self.unreadable[0]} cannot be read" if self.unreadable else None
 
 
 def busy_file_groups(table: Table, timeline: Timeline) -> Busy:
-    """What table services that are no compaction are about to do. MalformedError: a clustering plan is unreadable."""
+    """What pending table services other than compactions hold. MalformedError: a clustering plan is unreadable."""
     groups = dict.fromkeys(clustered_file_groups(table, timeline), "in a pending clustering")
     unreadable = []
     for instant in timeline.pending("logcompaction"):
@@ -179,14 +179,14 @@ def busy_file_groups(table: Table, timeline: Timeline) -> Busy:
 
 
 def clustered_file_groups(table: Table, timeline: Timeline) -> Iterable[GroupKey]:
-    """File groups in pending clusterings: nobody may write to them."""
+    """File groups in pending clusterings: no process may write to them."""
     for instant in timeline.instants:
         if instant.family == "replacecommit" and not instant.completed:
             yield from _clustered(table, instant)
 
 
 def pending_replacing_writes(table: Table, timeline: Timeline) -> tuple[Instant, ...]:
-    """Pending writes that will replace file groups: insert overwrites, say. Which, their completed commits tell."""
+    """Pending writes that will replace file groups, like insert overwrites. Only their commits will name the groups."""
     return tuple(i for i in timeline.pending("replacecommit") if not any(_clustered(table, i)))
 
 

@@ -1,7 +1,7 @@
 """Hudi's compaction strategies: which partitions and file slices a plan takes, and in what order (pure).
 
-A strategy chooses twice, as in Hudi: among partitions before they are listed, then among their file slices. Facts are
-of 1.2.0 (org.apache.hudi.table.action.compact.strategy):
+A strategy chooses twice, as in Hudi: among partitions before they are listed, then among their file slices. The rules
+are those of 1.2.0 (org.apache.hudi.table.action.compact.strategy):
 
                               partitions                                  file slices
     UNBOUNDED                 all                                         all
@@ -13,18 +13,18 @@ of 1.2.0 (org.apache.hudi.table.action.compact.strategy):
     UNBOUNDED_PARTITION_AWARE days before that                            all
     PARTITION_REGEX           where the expression is found               all
 
-**Target.** The slice that reaches it is the last one; one of 0 MB (see `slice_io`) never does; a target of 0 has none.
-**Order.** Sorts are stable. Hudi's own order before them is that of its listing, so ties may fall otherwise there.
-**Days.** yyyy/MM/dd at the start of the path, with keys of Hive style taken away (`year=2026/month=11/...`); what comes
-behind it is ignored. Hudi fails on other forms once it compares two partitions; here they are an error. With "-" in a
-path its partition-aware strategies look for a folder with "/" in its place and silently find nothing: a path that is no
-day is an error here too, and one with "-" behind the day is found.
-**Several strategies** run in order, each on what the one before has kept.
+**Target.** The slice that reaches it is the last one; a slice of 0 MB (see `slice_io`) never does; 0 means no target.
+**Order.** Sorts are stable. Before sorting, Hudi's order is that of its listing, so it may order ties differently.
+**Days.** yyyy/MM/dd at the start of the path, without the keys of Hive style (`year=2026/month=11/...`); the rest of
+the path is ignored. Hudi fails on other forms as soon as it compares two partitions; here they are an error. For a path
+with "-" Hudi's partition-aware strategies look for a folder with "/" instead and silently find nothing. Here a path
+that is no day is an error, and a path with "-" after the day is found.
+**Several strategies** run in order, each on what the previous one has kept.
 
-What Hudi 1.2.0 notes in `missingSchedulePartitions`, and how it plans by that: docs/decisions.md.
+What Hudi 1.2.0 records in `missingSchedulePartitions`, and how it plans by that: docs/decisions.md.
 
-0.15.0 has no PARTITION_REGEX and no lists of strategies; a target of 0 takes one slice; DAY_BASED has no target, and
-sorts partitions as text, with "-" for "/" and the trouble that comes of it.
+0.15.0 has no PARTITION_REGEX and no lists of strategies. A target of 0 takes one slice. DAY_BASED has no target, and
+sorts partitions as text, with "-" instead of "/" (and finds nothing for such paths).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _CLASSES = {
 
 
 def strategy_of(class_name: str) -> Strategy:
-    """The strategy a class of Hudi stands for, named with its package or without; UsageError for any other."""
+    """The strategy of a Hudi class, named with or without its package; UsageError for any other name."""
     found = _CLASSES.get(class_name.strip().removeprefix(_PACKAGE))
     if found is None:
         raise UsageError("not a compaction strategy of Hudi", expected=", ".join(_CLASSES), found=repr(class_name))
@@ -85,7 +85,7 @@ def strategy_of(class_name: str) -> Strategy:
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyOptions:
-    """What the strategies go by; defaults are Hudi's. UsageError: what none of the chosen strategies would look at."""
+    """Options of the strategies; defaults are Hudi's. UsageError: an option that no chosen strategy uses."""
 
     strategies: tuple[Strategy, ...] = option(
         (), "Hudi's strategies, which prefer some file groups; several run in order", flag="strategy"
@@ -98,7 +98,7 @@ class StrategyOptions:
     target_partitions: int = option(
         10, "day-based: the newest partitions that are compacted; partition-aware: the days before today"
     )
-    partition_regex: str | None = option(None, "found in the paths of the partitions that are compacted")
+    partition_regex: str | None = option(None, "compact only partitions whose path contains a match")
 
     def __post_init__(self) -> None:
         check_least(self, dict.fromkeys(("strategy_io_mb", "log_size_threshold", "log_num_threshold"), 0))
@@ -107,7 +107,7 @@ class StrategyOptions:
             users = _USERS.get(field.name)
             if users and getattr(self, field.name) != field.default and not users.intersection(self.strategies):
                 raise UsageError(
-                    f"{field.name.replace('_', '-')} is set, and no chosen strategy looks at it",
+                    f"{field.name.replace('_', '-')} is set, but no chosen strategy uses it",
                     expected="one of " + ", ".join(s.value for s in Strategy if s in users),
                     found=", ".join(s.value for s in self.strategies) or "no strategy",
                 )
@@ -124,7 +124,7 @@ _USERS: Mapping[str, frozenset[Strategy]] = {
     "target_partitions": frozenset({_S.DAY_BASED, _S.BOUNDED_PARTITION_AWARE, _S.UNBOUNDED_PARTITION_AWARE}),
     "partition_regex": frozenset({_S.PARTITION_REGEX}),
 }
-"""Who looks at an option; Hudi ignores the others' without a word."""
+"""The strategies that use an option; Hudi silently ignores options of other strategies."""
 
 STRATEGY_CONF: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "hoodie.compaction.strategy": ("strategies", lambda text: tuple(strategy_of(name) for name in text.split(","))),
@@ -139,24 +139,24 @@ STRATEGY_CONF: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept(Generic[T]):
-    """What is taken, in the order of the plan, and what is left out, each with the reason; together all there is."""
+    """What is taken, in the order of the plan, and what is left out, each with the reason; together all items."""
 
     kept: tuple[T, ...]
     left: tuple[tuple[T, str], ...] = ()
 
 
 def keep_partitions(partitions: Sequence[str], options: StrategyOptions, today: date) -> Kept[str]:
-    """The partitions (paths) whose file slices are looked at. `today`: where the scheduler's clock hangs, as in Hudi.
+    """The partitions (paths) whose file slices are examined. `today`: by the scheduling process's clock, as in Hudi.
 
-    UsageError: a path that is no day, under a strategy that goes by days.
+    UsageError: a path that is no day, with a strategy that uses days.
     """
     return _one_after_the_other(partitions, options.strategies, lambda s, given: _partitions(s, given, options, today))
 
 
 def keep_slices(slices: Sequence[FileSlice], options: StrategyOptions, today: date) -> Kept[FileSlice]:
-    """The file slices a plan takes, of the partitions that `keep_partitions` kept, given in their order.
+    """The file slices that a plan takes, from the partitions that `keep_partitions` kept, in their order.
 
-    Partitions of those left out are what Hudi calls missing. UsageError: as there.
+    Hudi calls the partitions of slices that are left out "missing". UsageError: as in `keep_partitions`.
     """
     return _one_after_the_other(slices, options.strategies, lambda s, given: _slices(s, given, options, today))
 
@@ -183,7 +183,7 @@ def _partitions(strategy: Strategy, partitions: Sequence[str], options: Strategy
             return _sifted(reverse, lambda p: _outside(strategy, p, options, today))
         case Strategy.PARTITION_REGEX:
             regex = options.partition_regex or ""
-            found, why = _compiled(regex).search, f"the partition's path does not have {regex!r} in it"
+            found, why = _compiled(regex).search, f"the partition's path does not contain {regex!r}"
             return _sifted(partitions, lambda p: None if found(p) else why)
         case _:
             return Kept(kept=tuple(partitions))
@@ -210,7 +210,7 @@ def _slices(strategy: Strategy, slices: Sequence[FileSlice], options: StrategyOp
 def _most_first(
     slices: Sequence[FileSlice], options: StrategyOptions, size: Callable[[FileSlice], int], least: int, what: str
 ) -> Kept[FileSlice]:
-    """Those of at least this size, largest first, until what they read and write has reached the target."""
+    """Slices of at least this size, largest first, until the bytes that they read and write reach the target."""
     sized = sorted(((size(s), s) for s in slices), key=lambda pair: pair[0], reverse=True)
     enough = [s for n, s in sized if n >= least]
     small = [(s, f"{n} {what}, compacted from {least} on") for n, s in sized if n < least]
@@ -221,11 +221,11 @@ def _most_first(
 
 
 def _sifted(given: Sequence[T], why: Callable[[T], str | None]) -> Kept[T]:
-    """`why`: the reason to leave one out, None to keep it."""
-    said = [(item, why(item)) for item in given]
+    """`why`: returns the reason to leave an item out, None to keep it."""
+    judged = [(item, why(item)) for item in given]
     return Kept(
-        kept=tuple(item for item, reason in said if reason is None),
-        left=tuple((item, reason) for item, reason in said if reason is not None),
+        kept=tuple(item for item, reason in judged if reason is None),
+        left=tuple((item, reason) for item, reason in judged if reason is not None),
     )
 
 
@@ -251,7 +251,7 @@ def _day(partition: str) -> date:
     except ValueError:
         pass
     raise UsageError(
-        "a strategy that goes by days needs partitions that are days",
+        "a strategy that uses days needs partitions that are days",
         path=partition,
         expected="yyyy/MM/dd",
         found=repr(plain),
@@ -260,10 +260,12 @@ def _day(partition: str) -> date:
 
 
 def _compiled(regex: str) -> re.Pattern[str]:
-    """As Java reads it: classes like `\\d` are ASCII. UsageError: no expression, or a set that Java reads otherwise."""
+    """Compiled as Java reads it: classes like `\\d` are ASCII. UsageError: invalid, or Java reads it differently."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", FutureWarning)
             return re.compile(regex, re.ASCII)
     except (re.error, FutureWarning) as error:
-        raise UsageError("not a regular expression", expected="one of Python and Java", found=repr(regex)) from error
+        raise UsageError(
+            "not a regular expression", expected="one valid in Python and Java", found=repr(regex)
+        ) from error

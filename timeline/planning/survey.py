@@ -1,7 +1,7 @@
-"""Shows the planner a table: its partitions one by one, in the order they are to be looked at, and what slices hold.
+"""Reads a table for the planner: its partitions one by one, in planning order, and the content of slices.
 
-Where to look: at what the last plan left out, in its order, then at partitions written since, by their first write;
-where the last plan does not tell (it is Hudi's, or there is none), at all partitions by name.
+Where to look: first where the last plan left something out, in its order, then at partitions written since, by their
+first write. If the last plan does not record this (it is Hudi's, or there is none): at all partitions by name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = structlog.get_logger()
 
 
 class Survey:
-    """One look at a table for the planner, under a timeline and facts loaded before."""
+    """Reads a table for the planner, with a timeline and facts that were loaded before."""
 
     def __init__(self, table: Table, timeline: Timeline, facts: ViewFacts, options: ScheduleOptions) -> None:
         self._table, self._timeline, self._facts, self._options = table, timeline, facts, options
@@ -49,9 +49,9 @@ class Survey:
         self._rules: SliceRules | None = None
 
     def looks(self) -> Iterator[PartitionGroups]:
-        """The partitions, as they are asked for.
+        """The partitions, listed when they are asked for.
 
-        MissingFileError, MalformedError: see `file_groups`; also where a whole look does not find what it must.
+        MissingFileError, MalformedError: see `file_groups`; also if a complete survey lacks something that must exist.
         """
         for listed in self._walk:
             if any(self._timeline.needs_archive(t) for t in log_instants(listed.entries)):
@@ -64,10 +64,11 @@ class Survey:
             check_partitions(self._facts, self._listed)
 
     def waiting(self, planned: Planned) -> list[Waiting]:
-        """Where the next planning must look besides what is written until then, in order.
+        """Where the next planning must look, besides what is written until then, in order.
 
-        Also where plans pend, and all of these plans but the last: when one of them is taken back its file groups wait,
-        and only the last plan is asked. And where log files are merged with each other, since they are still log files.
+        That includes the partitions of pending plans, and of all plans made now except the last: if one of them is
+        taken back, its file groups wait again, but only the last plan is read. It also includes partitions where log
+        files are merged with each other, since the results are log files again.
         """
         unseen = [planned.closed_in, *self._walk.rest] if planned.closed_in is not None else []
         last = len(planned.plans) - 1
@@ -76,9 +77,9 @@ class Survey:
         return first_and_last([*(w for w in unseen if w is not None), *(Waiting(folder=p) for p in again)])
 
     def left_out(self, waiting: Iterable[Waiting]) -> list[str]:
-        """The partitions where file groups wait, for Hudi, which takes a folder above partitions for one of them.
+        """The partitions where file groups wait, for Hudi, which would treat a folder above partitions as a partition.
 
-        Only the levels above partitions are listed, which are as deep as the partitions come upon.
+        Lists only the levels above partitions, assuming all partitions are as deep as those found.
         """
         depth = max(map(_depth, self._listed), default=0)
         found, above = dict[str, None](), [w.folder for w in waiting]
@@ -95,7 +96,7 @@ class Survey:
         return list(found)
 
     def measure(self, slices: Iterable[FileSlice]) -> Iterator[tuple[FileSlice, SliceStats]]:
-        """Sizes that the listing did not tell, and rows where an option asks for them; a few slices ahead."""
+        """Sizes that the listing did not give, and rows if an option needs them; a few slices ahead."""
         options = self._options
         counted = options.max_source_rows is not None or options.delete_ratio_threshold is not None
         if not (counted or options.picking is Picking.UNIVERSAL):
@@ -105,10 +106,10 @@ class Survey:
         yield from prefetched(slices, lambda s: self._measured(self._sized(s), rules, counted))
 
     def refused(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, str | None]]:
-        """Why a compactor would refuse to merge each candidate: what `check_slice` says; a few ahead.
+        """Why a compactor would refuse to merge each candidate, as `check_slice` says; a few ahead.
 
-        What cannot be read is such a reason, for its own candidate only. UnsupportedError, MalformedError: nothing of
-        this table can be merged.
+        An unreadable file is such a reason too, only for its own candidate. UnsupportedError, MalformedError: nothing
+        in this table can be merged.
         """
         source = iter(candidates)
         first = next(source, None)
@@ -124,7 +125,7 @@ class Survey:
         return self._rules
 
     def _measured(self, slice_: FileSlice, rules: SliceRules, counted: bool) -> tuple[FileSlice, SliceStats]:
-        """Of the logs only headers are read. What cannot be read concerns this slice only."""
+        """Reads only headers of the logs. An unreadable file affects this slice only."""
         try:
             return slice_, self._stats(slice_, rules, counted)
         except PhantombaseError as error:
@@ -145,7 +146,7 @@ class Survey:
         return SliceStats(base_rows=base_rows, log_rows=entries.total(), deletes=deletes, runs=runs)
 
     def _sized(self, slice_: FileSlice) -> FileSlice:
-        """The slice with every size known: a base file always has bytes, and so has a log file that was written to."""
+        """The slice with every size known: a base file always has bytes, and so has a log file with blocks."""
         if (slice_.base is None or slice_.base.size > 0) and all(log.size > 0 for log in slice_.logs):
             return slice_
         base = self._looked_up(slice_.base) if slice_.base is not None else None
@@ -158,9 +159,9 @@ class Survey:
             return file
         if self._options.missing_size is MissingSize.ERROR:
             raise StorageError(
-                "the listing does not tell the size of a file",
+                "the listing does not give the size of a file",
                 path=file.path,
-                todo="Look sizes up (missing-size=stat), or find out why the file is empty.",
+                todo="Look up sizes (missing-size=stat), or find out why the file is empty.",
             )
         _log.warning("size_looked_up", file=file.path)
         entry = self._table.storage.find(file.path)
@@ -178,27 +179,27 @@ def _refusal(storage: Storage, candidate: Candidate, rules: SliceRules) -> str |
 
 
 def _depth(folder: str) -> int:
-    """Folders below the table's own."""
+    """Number of folder levels below the table's base folder."""
     return folder.count("/") + 1 if folder else 0
 
 
 def is_due(table: Table, timeline: Timeline, options: ScheduleOptions) -> Due:
-    """See `due`; what the last request left out is looked up where it matters."""
-    told = _last_told(table, timeline) if options.any_radical else None
-    return due(timeline, table.now(), options, left_out=told is not None and bool(told[1]))
+    """See `due`; what the last request left out is looked up only if it matters."""
+    last = _last_plan(table, timeline) if options.any_radical else None
+    return due(timeline, table.now(), options, left_out=last is not None and bool(last[1]))
 
 
 def _where_to_look(table: Table, timeline: Timeline) -> list[Waiting] | None:
-    """What the last plan left out, then what was written since; None: no plan tells."""
-    told = _last_told(table, timeline)
-    if told is None:
+    """What the last plan left out, then what was written since; None: no plan records it."""
+    last = _last_plan(table, timeline)
+    if last is None:
         return None
-    time, left = told
+    time, left = last
     return left + [Waiting(folder=p) for p in _written_since(table, timeline, time)]
 
 
-def _last_told(table: Table, timeline: Timeline) -> tuple[str, list[Waiting]] | None:
-    """The last plan and what it left out; None: it does not tell. Of log compactions Hudi's are passed over."""
+def _last_plan(table: Table, timeline: Timeline) -> tuple[str, list[Waiting]] | None:
+    """The last plan's time and what it left out; None: not recorded. Log compactions requested by Hudi are ignored."""
     compactions = [i.requested_time for i in timeline.instants if i.family == "commit"]
     last = max(compactions, default=None)
     entries = table.storage.list(table.config.timeline_folder)
@@ -208,9 +209,9 @@ def _last_told(table: Table, timeline: Timeline) -> tuple[str, list[Waiting]] | 
         try:
             plan = table.compaction_plan(time)
         except MissingFileError:
-            continue  # a commit of something else
+            continue  # a commit of another action
         except MalformedError:
-            continue  # what it left out was left out before, or written since the one before: that tells
+            continue  # its left-out groups were left out by an earlier plan, or written since: that plan records them
         notes = (plan.extra_metadata or {}).get(NOTES)
         left = decode_waiting(notes, time) if notes is not None else None
         if left is not None:
@@ -219,9 +220,9 @@ def _last_told(table: Table, timeline: Timeline) -> tuple[str, list[Waiting]] | 
 
 
 def _written_since(table: Table, timeline: Timeline, time: str) -> list[str]:
-    """Partitions with completed delta commits since a plan, by the first of them.
+    """Partitions with completed delta commits since a plan, ordered by the first of them.
 
-    On version 6 by requested times: none pended when the plan was made.
+    On version 6 by requested times: none was pending when the plan was made.
     """
     by_completion = timeline.layout.has_completion_times
     since: list[tuple[str, Instant]] = []

@@ -1,6 +1,6 @@
 """When a compaction is due: Hudi's triggers as a pure function of the timeline, the clock and the options (pure).
 
-What is counted, and since when: `since_compaction`.
+`since_compaction` counts the delta commits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..option import check_least, option
 
 
 class TriggerStrategy(Enum):
-    """What must have happened since the last compaction; names are Hudi's, but for ALWAYS: plan when asked."""
+    """What must have happened since the last compaction; names are Hudi's, except ALWAYS: plan when asked."""
 
     ALWAYS = "always"
     NUM_COMMITS = "num-commits"
@@ -30,10 +30,10 @@ class TriggerStrategy(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class TriggerOptions:
-    """When a compaction is requested (stages: trigger, gate).
+    """When to request a compaction (stages: trigger, gate).
 
-    The default strategy is not Hudi's: NUM_COMMITS fires at every commit while a plan pends. `gate_s` is no matter of
-    ALWAYS: whoever asks once does not come back to use the gate.
+    The default strategy is not Hudi's: NUM_COMMITS fires at every commit while a plan is pending. ALWAYS ignores
+    `gate_s`: a process that asks once does not come back to use the gate.
     """
 
     strategy: TriggerStrategy = option(
@@ -43,7 +43,7 @@ class TriggerOptions:
     )
     max_delta_commits: int = option(5, "delta commits that make a compaction due")
     max_delta_seconds: int = option(3600, "seconds that make a compaction due")
-    max_pending: int | None = option(None, "request none while so many compactions are pending; default: no limit")
+    max_pending: int | None = option(None, "request none while this many compactions are pending; default: no limit")
     gate_s: float = option(30.0, "seconds that writers wait for a due plan on version 6; 0: they never wait")
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ _LEAST = {"max_delta_commits": 1, "max_delta_seconds": 0, "max_pending": 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """Whether a compaction is due, and why or why not. `held`: none may be requested now, however urgent."""
+    """Whether a compaction is due, and why or why not. `held`: none may be requested now, even if urgent."""
 
     fired: bool
     why: str
@@ -78,24 +78,24 @@ def triggered(timeline: Timeline, now: datetime, options: TriggerOptions) -> Tri
         return Trigger(fired=False, why="no delta commit yet")
     seconds = since.seconds(now)
     enough, late = since.commits >= options.max_delta_commits, seconds >= options.max_delta_seconds
-    commits_said = f"{since.commits} of {options.max_delta_commits} delta commits"
-    seconds_said = f"{seconds} of {options.max_delta_seconds} seconds"
+    commits_since = f"{since.commits} of {options.max_delta_commits} delta commits"
+    seconds_since = f"{seconds} of {options.max_delta_seconds} seconds"
     match options.strategy:
         case TriggerStrategy.TIME_ELAPSED:
-            fired, said = late, seconds_said
+            fired, what = late, seconds_since
         case TriggerStrategy.NUM_AND_TIME:
-            fired, said = enough and late, f"{commits_said} and {seconds_said}"
+            fired, what = enough and late, f"{commits_since} and {seconds_since}"
         case TriggerStrategy.NUM_OR_TIME:
-            fired, said = enough or late, f"{commits_said} or {seconds_said}"
+            fired, what = enough or late, f"{commits_since} or {seconds_since}"
         case _:
-            fired, said = enough, commits_said
-    return Trigger(fired=fired, why=f"{said} since {since.instant}")
+            fired, what = enough, commits_since
+    return Trigger(fired=fired, why=f"{what} since {since.instant}")
 
 
 def unplanned(timeline: Timeline, now: datetime) -> tuple[int, float | None]:
-    """Delta commits since the last request, and seconds since the first of them, or since that where there is none.
+    """Delta commits since the last request, and seconds since the first of them, or since the request if there is none.
 
-    None: nothing was ever written, or an instant's time is a made-up one.
+    None: nothing was ever written, or the instant's time is not a real time.
     """
     since = since_request(timeline)
     if since is None:

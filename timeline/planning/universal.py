@@ -2,10 +2,10 @@
 
 A file slice is a stack of sorted runs: its base file is the oldest, its log files are younger. The rules and their
 options are those of Paimon's universal compaction (`num-sorted-run.compaction-trigger`, `compaction.size-ratio`,
-`compaction.max-size-amplification-percent`, ...), with log files in the place of level-0 files:
+`compaction.max-size-amplification-percent`, ...), with log files in place of level-0 files:
 
     major   a new base file of the whole slice
-    minor   the youngest log files become one log file: few bytes written, and fewer files for readers to open
+    minor   the youngest log files become one log file: few bytes to write, and fewer files for readers to open
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ..option import check_least, option
 
 
 class Picking(Enum):
-    """Which file slices with log files are compacted: all of them, or those the universal rules pick."""
+    """Which file slices with log files are compacted: all of them, or those that the universal rules pick."""
 
     ALL = "all"
     UNIVERSAL = "universal"
 
 
 class MergeKind(Enum):
-    """What is done with a file slice."""
+    """What to do with a file slice."""
 
     NONE = "none"
     MINOR = "minor"
@@ -36,12 +36,12 @@ class MergeKind(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class PickOptions:
-    """The universal rules; all but `picking` need it to be UNIVERSAL. Sizes in bytes."""
+    """The universal rules; all except `picking` require picking UNIVERSAL. Sizes in bytes."""
 
-    picking: Picking = option(Picking.ALL, "every file group with log files, or those the universal rules pick")
+    picking: Picking = option(Picking.ALL, "every file group with log files, or those that the universal rules pick")
     compaction_trigger: int = option(5, "log files of a file group that make it a candidate")
     size_ratio: int = option(1, "percent by which the next older log may be larger to be merged with younger ones")
-    max_size_amplification: int = option(200, "percent of the base file that logs may have before it is written anew")
+    max_size_amplification: int = option(200, "log bytes, in percent of the base file, that make a new base file due")
     optimization_interval_s: float | None = option(None, "seconds after which a file group gets a new base file anyway")
     total_size_threshold: int | None = option(
         None, "slices of fewer bytes in all get a new base file, like 64m", size=True
@@ -51,10 +51,10 @@ class PickOptions:
     )
     full_compaction_delta_commits: int | None = option(None, "delta commits on a slice that make a new base file due")
     delete_ratio_threshold: float | None = option(None, "share of deleted rows (0 to 1) that makes a new base file due")
-    off_peak_hours: str | None = option(None, "hours of the table's clock like 22-6, with a size ratio of their own")
+    off_peak_hours: str | None = option(None, "hours of the table's clock like 22-6, with their own size ratio")
     off_peak_ratio: int = option(0, "percent added to the size ratio in off-peak hours")
     readers_1x_only: bool = option(
-        False, "version 6: all readers are Hudi 1.x or ours, so that minor compactions are read right"
+        False, "version 6: all readers are Hudi 1.x or phantombase, which read minor compactions correctly"
     )
 
     def __post_init__(self) -> None:
@@ -65,22 +65,22 @@ class PickOptions:
         if self.off_peak_hours is not None:
             _hours(self.off_peak_hours)
         elif self.off_peak_ratio:
-            raise UsageError("off-peak-ratio says nothing without off-peak-hours", expected="hours like 22-6")
-        if self.picking is Picking.ALL and (said := self._said()):
+            raise UsageError("off-peak-ratio has no effect without off-peak-hours", expected="hours like 22-6")
+        if self.picking is Picking.ALL and (changed := self._changed()):
             raise UsageError(
                 "options of universal picking, which is off",
                 expected="picking=universal",
-                found=", ".join(said),
+                found=", ".join(changed),
                 todo="Add it, or leave them out: every file group with log files is compacted.",
             )
 
-    def _said(self) -> list[str]:
-        # Not the trigger: writers' back-pressure goes by it whatever is picked.
+    def _changed(self) -> list[str]:
+        # Without the trigger: writers' back-pressure uses it with every picking.
         rules = (n for n in PickOptions.__dataclass_fields__ if n not in ("picking", "compaction_trigger"))
         return [n for n in rules if getattr(self, n) != PickOptions.__dataclass_fields__[n].default]
 
     def ratio_at(self, now: datetime) -> int:
-        """The size ratio at that hour."""
+        """The size ratio at the hour of `now`."""
         if self.off_peak_hours is None:
             return self.size_ratio
         begin, end = _hours(self.off_peak_hours)
@@ -109,9 +109,9 @@ def _hours(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """A file slice as the rules see it. `logs`: bytes of its log files, oldest first; `base` 0: no base file.
+    """A file slice in the form of the rules. `logs`: bytes of its log files, oldest first; `base` 0: no base file.
 
-    `age_s`: since its base file was made, None where unknown. `deleted_share`: delete entries to rows of the base file.
+    `age_s`: since its base file was made, None if unknown. `deleted_share`: delete entries per row of the base file.
     """
 
     base: int
@@ -123,7 +123,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picked:
-    """`logs`: how many of the youngest log files are merged (minor: two at least)."""
+    """`logs`: how many of the youngest log files to merge (minor: at least two)."""
 
     kind: MergeKind
     logs: int
@@ -131,7 +131,7 @@ class Picked:
 
 
 def pick(stack: Stack, options: PickOptions, now: datetime) -> Picked:
-    """What the universal rules do with one file slice that has log files. `now`: the table's clock."""
+    """What the universal rules do with a file slice that has log files. `now`: the table's clock."""
     count = len(stack.logs)
     full = _why_full(stack, options)
     if full is not None:
@@ -140,8 +140,8 @@ def pick(stack: Stack, options: PickOptions, now: datetime) -> Picked:
         return Picked(kind=MergeKind.NONE, logs=0, why=f"{count} of {options.compaction_trigger} log files")
     log_bytes = sum(stack.logs)
     if log_bytes * 100 > options.max_size_amplification * stack.base:
-        said = f"{log_bytes} log bytes on {stack.base} base bytes, above {options.max_size_amplification} %"
-        return Picked(kind=MergeKind.MAJOR, logs=count, why=said)
+        why_full = f"{log_bytes} log bytes on {stack.base} base bytes, above {options.max_size_amplification} %"
+        return Picked(kind=MergeKind.MAJOR, logs=count, why=why_full)
     ratio = options.ratio_at(now)
     runs = (stack.base, *stack.logs)
     taken = _by_ratio(runs, 1, ratio)
@@ -157,7 +157,7 @@ def pick(stack: Stack, options: PickOptions, now: datetime) -> Picked:
 
 
 def _why_full(stack: Stack, options: PickOptions) -> str | None:
-    """The rule that wants a new base file whatever the number of log files."""
+    """The rule that requires a new base file whatever the number of log files."""
     log_bytes = sum(stack.logs)
     total = stack.base + log_bytes
     age, deleted, commits = stack.age_s, stack.deleted_share, stack.delta_commits
@@ -175,7 +175,7 @@ def _why_full(stack: Stack, options: PickOptions) -> str | None:
 
 
 def _by_ratio(runs: Sequence[int], begin: int, ratio: int) -> int:
-    """How many of the youngest runs to merge: `begin`, and each older one that is not much larger than those."""
+    """How many of the youngest runs to merge: `begin`, and each older run that is not much larger than those."""
     taken, size = begin, sum(runs[len(runs) - begin :])
     while taken < len(runs) and size * (100 + ratio) >= runs[-taken - 1] * 100:
         size += runs[-taken - 1]

@@ -1,4 +1,4 @@
-"""How soon a file group's log files are due, by partition (pure): at the table's trigger, or before it."""
+"""How soon a file group's log files are due, by partition (pure): with the table's trigger, or earlier."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..option import check_least, option
 
 
 class Urgency(Enum):
-    """RADICAL: as soon as a file group has a log file. GENTLE: at the trigger, or with a log `max_interval_s` old."""
+    """RADICAL: as soon as a file group has a log file. GENTLE: with the trigger, or with a log `max_interval_s` old."""
 
     GENTLE = "gentle"
     RADICAL = "radical"
@@ -20,7 +20,7 @@ class Urgency(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class UrgencyOptions:
-    """Urgency of the table, and of partitions by pattern: the first that matches counts (Paimon's lookup compaction).
+    """Urgency of the table, and of partitions by pattern: the first match counts (Paimon's lookup compaction).
 
     `partition_urgency`: shell patterns of whole partition paths, like `2026/11/*=radical`.
     """
@@ -34,7 +34,7 @@ class UrgencyOptions:
         levels = [level for _, level in self._patterns()] + [self.urgency]
         if self.max_interval_s is not None and Urgency.GENTLE not in levels:
             raise UsageError(
-                "max-interval contradicts radical: nothing waits that long",
+                "max-interval has no effect with radical: log files are due at once",
                 expected="urgency=gentle, or no max-interval",
                 found=f"max-interval {self.max_interval_s:g} s",
             )
@@ -51,7 +51,7 @@ class UrgencyOptions:
         return next((u for pattern, u in self._patterns() if fnmatchcase(partition, pattern)), self.urgency)
 
     def is_due(self, partition: str, waiting_s: float | None) -> bool:
-        """Whether a log that has waited so long (None: unknown) is due though the trigger has not fired."""
+        """Whether a log that has waited this long (None: unknown) is due although the trigger has not fired."""
         if self.of(partition) is Urgency.RADICAL:
             return True
         return self.max_interval_s is not None and waiting_s is not None and waiting_s >= self.max_interval_s
@@ -62,9 +62,8 @@ class UrgencyOptions:
         return Urgency.RADICAL in (self.urgency, *(level for _, level in self._patterns()))
 
     def fires(self, commits: int, waiting_s: float | None, *, left_out: bool = False) -> bool:
-        """Whether anything can be due: `commits` since the last request, the first of them, or that, so long ago.
-
-        `left_out`: by the last request.
+        """Whether anything can be due. `commits`: since the last request; `waiting_s`: since the first of them, or
+        since the request if there is none; `left_out`: whether the last request left something out.
         """
         if (commits or left_out) and self.any_radical:
             return True

@@ -1,4 +1,4 @@
-"""A read of a table into one Parquet file that appears whole or not at all."""
+"""Reads a table into one Parquet file, which appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..table.table import Table
 from .table_read import ReadOptions, Scan, plan_read
 
 ReadProgress: TypeAlias = Callable[[int, int, int], None]
-"""Called with (slices read, slices in all, rows so far) while a read is under way."""
+"""Called with (slices read, all slices, rows so far) during a read."""
 
 _ROW_GROUP_ROWS = 262_144
 _ROW_GROUP_BYTES = 128 << 20
@@ -28,7 +28,7 @@ _ROW_GROUP_BYTES = 128 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written: rows, the slices they came from, the file's bytes, its columns."""
+    """What was written: rows, number of slices, size of the file in bytes, its columns."""
 
     rows: int
     slices: int
@@ -37,24 +37,24 @@ class Exported:
 
 
 def check_output(table: Table, output: Path, overwrite: bool) -> None:
-    """UsageError for a place where the file cannot or must not be written."""
+    """UsageError if the file cannot or must not be written at this path."""
     place = output.resolve()
     if place.is_relative_to(table.storage.location):
-        raise UsageError("the output lies inside the table", path=str(output), todo="Write it somewhere else.")
+        raise UsageError("the output is inside the table", path=str(output), todo="Write it to another folder.")
     if not place.parent.is_dir():
         raise UsageError("no such folder for the output", path=str(place.parent))
     if place.exists() and not place.is_file():
-        raise UsageError("the output is there and is not a plain file", path=str(output))
+        raise UsageError("the output exists and is not a plain file", path=str(output))
     if place.exists() and not overwrite:
-        raise UsageError("the output is there already", path=str(output), todo="--overwrite replaces it.")
+        raise UsageError("the output exists already", path=str(output), todo="--overwrite replaces it.")
 
 
 def export_parquet(
     table: Table, options: ReadOptions, output: Path, progress: ReadProgress = lambda *_: None
 ) -> Exported:
-    """One try: reads everything into a file beside `output`, which then takes its name.
+    """One try: reads everything into a file beside `output`, then renames it to `output`.
 
-    MissingFileError: a file was cleaned away meanwhile; nothing is left behind, try again (`consistent`).
+    MissingFileError: a file was cleaned meanwhile; no output is left, try again (`consistent`).
     """
     scan = plan_read(table, options)
     temporary = output.with_name(f".{uuid.uuid4().hex}.tmp")
@@ -83,14 +83,14 @@ def _write(scan: Scan, temporary: Path, progress: ReadProgress, output: Path) ->
             sink.close()
             sync(str(temporary))
     finally:
-        writer.is_open = False  # after a failure: no second one from writing the footer of a file thrown away
+        writer.is_open = False  # after a failure: prevents a second one from writing the footer of a discarded file
         with suppress(OSError):
             sink.close()
     return rows
 
 
 def _batches(scan: Scan, progress: ReadProgress) -> Iterator[pa.RecordBatch]:
-    """`Scan.batches()`, telling how far it is."""
+    """`Scan.batches()`, with calls of `progress`."""
     rows = 0
     for number, slice_ in enumerate(scan.slices):
         for batch in scan.slice_batches(slice_):
@@ -101,7 +101,7 @@ def _batches(scan: Scan, progress: ReadProgress) -> Iterator[pa.RecordBatch]:
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches joined to row groups worth reading: many small slices would make many tiny ones."""
+    """Batches joined to row groups of useful size: many small slices would give many tiny row groups."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
         if batch.num_rows:
@@ -116,7 +116,7 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 @contextmanager
 def _written(output: Path) -> Iterator[None]:
-    """Errors of writing, told from those of reading."""
+    """Separates errors of writing from errors of reading."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The log side of one slice: its blocks, decoded and folded in memory or, beyond the limit, spilled."""
+"""The log side of one slice: its blocks, decoded and folded in memory or, above the memory limit, spilled."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from ..storage.contract import Storage
 from ..view.view import FileSlice
 
 _PARTITIONS_MAX = 256
-"""Each has two open files while log blocks are read."""
+"""Each partition has two open files while log blocks are read."""
 
 
 def may_delete(storage: Storage, path: str) -> bool:
-    """Whether a log file has entries that delete, by the headers of its blocks."""
+    """Whether a log file has entries that delete, according to the headers of its blocks."""
     with storage.open_input(path) as source:
         return any(
             block.kind is BlockKind.DELETE or IS_DELETED in block.headers.get(HeaderKey.SCHEMA, "")
@@ -39,10 +39,10 @@ def may_delete(storage: Storage, path: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogCounts:
-    """What a slice's logs held: entries by block headers, blocks that count, blocks skipped by cause.
+    """The content of a slice's logs: entries by block headers, blocks that count, blocks skipped by cause.
 
-    `merged`: the instants of the blocks that count. `uncommitted`: those of blocks skipped for that cause, which may
-    count later in the same files.
+    `merged`: the instants of the blocks that count. `uncommitted`: the instants of blocks skipped for that cause; these
+    may count later in the same files.
     """
 
     entries: int = 0
@@ -52,16 +52,16 @@ class LogCounts:
     uncommitted: tuple[str, ...] = ()
 
     def skipped_blocks(self, cause: Skipped) -> int:
-        """Blocks skipped for one cause."""
+        """Number of blocks skipped for one cause."""
         return dict(self.skipped).get(cause, 0)
 
 
 def read_logs(
     storage: Storage, slice_: FileSlice, rules: SliceRules, out: pa.Schema, stack: ExitStack
 ) -> tuple[Winners | LogSpill, LogCounts]:
-    """Decodes all blocks that count: who wins, or the spill that took the entries when they became too many.
+    """Decodes all blocks that count; returns the winners, or the spill if the entries exceeded the memory limit.
 
-    `out`: the columns wanted of rows. `stack` keeps what is open, and the spill's files.
+    `out`: the row columns that are needed. `stack` keeps open files, and the spill's files.
     """
     fold, spill = LogFold(rules.merge, out), None
     sources = _opened(storage, slice_, stack)
@@ -93,7 +93,7 @@ def _parts(block: LogBlock, source: pa.NativeFile, rules: SliceRules, out: pa.Sc
     if block.kind is BlockKind.DELETE:
         yield from decode_deletes(block, source)
         return
-    # Rows marked deleted count only where the table has the column.
+    # Rows marked deleted count only if the table has the column.
     marks = [IS_DELETED] if IS_DELETED in rules.schema.names else []
     schema = project(rules.schema, [*out.names, *rules.keys.fields, *rules.ordering_fields, *marks])
     for rows in decode_rows(block, source, schema, float_as_text=rules.float_text_in_logs, part_bytes=rules.part_bytes):
@@ -101,23 +101,23 @@ def _parts(block: LogBlock, source: pa.NativeFile, rules: SliceRules, out: pa.Sc
 
 
 def _open_spill(expected_bytes: float, rules: SliceRules, out: pa.Schema, stack: ExitStack) -> LogSpill:
-    """Partitions so small that one of them is at most half of what may be held, if keys spread."""
+    """Opens a spill whose partitions take at most half of the allowed memory each, if keys spread evenly."""
     partitions = min(_PARTITIONS_MAX, max(2, math.ceil(2 * expected_bytes / rules.fold_bytes)))
     return LogSpill(stack.enter_context(spill_folder(rules.spill_folder)), rules.merge, out, partitions)
 
 
-def _check_count(block: LogBlock, found: int, said: int) -> None:
-    if found != said:
+def _check_count(block: LogBlock, found: int, expected: int) -> None:
+    if found != expected:
         raise MalformedError(
-            "log block holds another number of entries than it says",
+            "number of entries in a log block differs from its header",
             path=block.path,
-            expected=str(said),
+            expected=str(expected),
             found=str(found),
         )
 
 
 def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules) -> None:
-    """UnsupportedError or MalformedError where the slice's log files could not be merged; reads headers only."""
+    """UnsupportedError or MalformedError if the slice's log files could not be merged; reads only headers."""
     with ExitStack() as stack:
         sources = _opened(storage, slice_, stack)
         for block in _select(sources, rules.visibility).blocks:
@@ -125,7 +125,7 @@ def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules) -> None:
 
 
 def slice_blocks(storage: Storage, slice_: FileSlice) -> list[LogBlock]:
-    """The blocks of a slice's log files in log order; reads headers only."""
+    """The blocks of a slice's log files in log order; reads only headers."""
     blocks: list[LogBlock] = []
     for log in slice_.logs:
         with storage.open_input(log.path) as source:
@@ -142,7 +142,7 @@ def _select(sources: Mapping[str, pa.NativeFile], visibility: Visibility) -> Sel
 
 
 def count_blocks(selection: Selection, entries: int) -> LogCounts:
-    """What a selection held; `entries` by block headers."""
+    """The counts of a selection; `entries` by block headers."""
     causes = Counter(cause for _, cause in selection.skipped)
     uncommitted = {block.instant for block, cause in selection.skipped if cause is Skipped.UNCOMMITTED}
     return LogCounts(
@@ -155,7 +155,7 @@ def count_blocks(selection: Selection, entries: int) -> LogCounts:
 
 
 def log_entries(storage: Storage, slice_: FileSlice, visibility: Visibility) -> Counter[BlockKind]:
-    """Entries of the blocks that count, by kind, as their headers and footers tell."""
+    """Entries of the blocks that count, by kind, according to headers and footers."""
     counts: Counter[BlockKind] = Counter()
     with ExitStack() as stack:
         sources = _opened(storage, slice_, stack)
@@ -165,5 +165,5 @@ def log_entries(storage: Storage, slice_: FileSlice, visibility: Visibility) -> 
 
 
 def merged_files(storage: Storage, slice_: FileSlice, rules: SliceRules) -> set[str]:
-    """Paths of the log files with blocks that count: not those that a log compaction stands for."""
+    """Paths of the log files with blocks that count, without those that a log compaction replaces."""
     return {block.path for block in select_blocks(slice_blocks(storage, slice_), rules.visibility).blocks}

@@ -1,7 +1,7 @@
 """One file slice as a stream of merged batches: reads its files and runs the merge over them.
 
-The log side is decoded and folded first; the base file is then streamed by batches, so memory is the winning log
-rows plus a batch. Log entries beyond a memory limit are spilled to disk. Only the columns asked for, and those that
+The log side is decoded and folded first; then the base file is streamed by batches, so memory holds the winning log
+rows plus one batch. Log entries above a memory limit are spilled to disk. Only the requested columns, and those that
 merging needs, are read.
 """
 
@@ -32,7 +32,7 @@ from .slice_log import LogCounts, read_logs
 
 
 class SliceStream:
-    """Iterate `batches()` once; afterwards `ledger()`, `log_counts` and `base_rows` tell what happened."""
+    """Iterate `batches()` once; afterwards `ledger()`, `log_counts` and `base_rows` hold the results."""
 
     def __init__(
         self, storage: Storage, slice_: FileSlice, rules: SliceRules, columns: Sequence[str] | None = None
@@ -53,7 +53,7 @@ class SliceStream:
         return self._out
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Merged rows: the base file's order, then inserts."""
+        """Merged rows: in the base file's order, then inserts."""
         with ExitStack() as stack:
             logs, self.log_counts = read_logs(self._storage, self._slice, self._rules, self._out, stack)
             for table in self._spilled(logs, stack) if isinstance(logs, LogSpill) else self._in_memory(logs):
@@ -61,7 +61,7 @@ class SliceStream:
 
     def _in_memory(self, won: Winners) -> Iterator[pa.Table]:
         merge = self._merge = SliceMerge(self._rules.merge, won, hashed=self._rules.identity)
-        if not won.entries:  # nothing to merge: keys and ordering values need not be read
+        if not won.entries:  # nothing to merge, so keys and ordering values are not needed
             for table in self._base_tables(self._out):
                 merge.untouched(table.num_rows)
                 yield self._changed(table, NO_CHANGES)
@@ -99,20 +99,20 @@ class SliceStream:
         return rows
 
     def base_batches(self) -> Iterator[pa.RecordBatch]:
-        """The base file alone (read-optimized): no logs, no merge."""
+        """Only the base file's rows (read-optimized): no logs, no merge."""
         for table in self._base_tables(self._out):
             yield from table.to_batches()
 
     def ledger(self, rows_out: int, hash_out: int | None = None) -> Ledger:
-        """The books, once `batches()` is exhausted. `hash_out`: see `Identity`, of the rows read back."""
+        """The ledger, after `batches()` is exhausted. `hash_out`: see `Identity`, of the rows read back."""
         assert self._merge is not None, "ledger() comes after batches()"
-        books = self._merge.ledger(rows_out)
-        return (
-            books if self._tally is None or hash_out is None else replace(books, identity=self._tally.finish(hash_out))
-        )
+        ledger = self._merge.ledger(rows_out)
+        if self._tally is None or hash_out is None:
+            return ledger
+        return replace(ledger, identity=self._tally.finish(hash_out))
 
     def _base_tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
-        """The base file's rows under a schema; only its columns are read. Nothing without a base file."""
+        """The base file's rows under a schema; reads only its columns. Empty without a base file."""
         base = self._slice.base
         if base is not None:
             self.base_rows = 0
@@ -122,10 +122,10 @@ class SliceStream:
 
 
 def base_tables(storage: Storage, path: str, schema: pa.Schema, batch_rows: int) -> Iterator[tuple[pa.Table, int]]:
-    """A Parquet base file's rows under a schema, by batches, each beside the number of rows in the footer.
+    """A Parquet base file's rows under a schema, by batches, each with the number of rows in the footer.
 
-    MalformedError: not a readable file. UnsupportedError: of a changelog table, whose operations would be lost. Only
-    columns of the schema are read.
+    MalformedError: not a readable file. UnsupportedError: a file of a changelog table, whose operations would be lost.
+    Reads only the columns of the schema.
     """
     with storage.open_input(path) as source, readable("base file", path):
         file = open_parquet(source)
@@ -137,7 +137,7 @@ def base_tables(storage: Storage, path: str, schema: pa.Schema, batch_rows: int)
 
 
 def _counted(batch: pa.RecordBatch) -> pa.Table:
-    """A batch without columns has lost its row count for Arrow tables: one null column keeps it."""
+    """Arrow tables without columns have no row count: one null column keeps the batch's count."""
     if batch.num_columns:
         return pa.Table.from_batches([batch])
     return pa.table({"__none": pa.nulls(batch.num_rows)})

@@ -1,7 +1,7 @@
 """Reads of a table to Arrow: snapshot, read-optimized, and either as of an instant.
 
-A read picks file slices (pure, `scan_slices`), then streams each. Columns that are not asked for and partitions
-outside the filter are neither listed nor read.
+A read selects file slices (pure, `scan_slices`), then streams each. Columns that are not requested, and partitions
+outside the filter, are neither listed nor read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .slice_stream import SliceStream
 
 
 class Query(Enum):
-    """What a reader wants to see."""
+    """What a reader sees."""
 
     SNAPSHOT = "snapshot"
     READ_OPTIMIZED = "read-optimized"
@@ -38,7 +38,7 @@ class Query(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """One read. `as_of`: an instant time; `partition`: at or under this path; `threads`: slices read at once."""
+    """One read. `as_of`: an instant time; `partition`: at or under this path; `threads`: slices to read in parallel."""
 
     query: Query = Query.SNAPSHOT
     as_of: str | None = None
@@ -69,7 +69,7 @@ class Scan:
         return stream.base_batches() if self.options.query is Query.READ_OPTIMIZED else stream.batches()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All batches, one slice after the other. A file cleaned away meanwhile raises MissingFileError."""
+        """All batches, one slice after the other. MissingFileError: a file was cleaned meanwhile."""
         for slice_ in self.slices:
             yield from self.slice_batches(slice_)
 
@@ -81,7 +81,7 @@ class Scan:
 
 
 def plan_read(table: Table, options: ReadOptions) -> Scan:
-    """Loads a view and picks the slices; UsageError for unknown columns."""
+    """Loads a view and selects the slices; UsageError for unknown columns."""
     view = table.load_view(options.partition)
     if options.as_of is not None:
         check_as_of(table, view.timeline, options.as_of)
@@ -94,7 +94,7 @@ def plan_read(table: Table, options: ReadOptions) -> Scan:
 
 
 def scan_slices(view: TableView, options: ReadOptions) -> tuple[FileSlice, ...]:
-    """The slices a reader merges, or for read-optimized the base files as slices without logs (pure)."""
+    """The slices that a reader merges; for read-optimized, the base files as slices without logs (pure)."""
     groups = [g for g in view.groups if not is_replaced(g, view.facts, options.as_of)]
     if options.query is Query.SNAPSHOT:
         found = (latest_slice(g, options.as_of) for g in groups)
@@ -108,7 +108,7 @@ def scan_slices(view: TableView, options: ReadOptions) -> tuple[FileSlice, ...]:
 
 
 def read_table(table: Table, options: ReadOptions | None = None) -> pa.Table:
-    """All rows of a read as an Arrow table; read again as a whole when a file vanished meanwhile."""
+    """All rows of a read as an Arrow table; reads everything again if a file was removed meanwhile."""
     chosen = options or ReadOptions()
     return consistent(lambda: plan_read(table.reload(), chosen).to_table())
 
@@ -122,7 +122,7 @@ def slice_rules(
     every_duplicate: bool = False,
     batch_rows: int = 65_536,
 ) -> SliceRules:
-    """How slices of this table are merged for one reader."""
+    """The rules for merging this table's slices for one reader."""
     config = table.config
     fields = _ordering_fields(config.ordering_fields, schema.arrow)
     keys = KeySource.of(config.populate_meta_fields, config.record_key_fields)
@@ -134,7 +134,7 @@ def slice_rules(
             found=f"hoodie.table.recordkey.fields={','.join(keys.fields)}",
         )
     if IS_DELETED in schema.arrow.names and schema.arrow.field(IS_DELETED).type != pa.bool_():
-        # Hudi 0.15 takes no notice of such a column, 1.2 fails.
+        # Hudi 0.15 ignores such a column, 1.2 fails.
         raise UnsupportedError(
             f"a column {IS_DELETED} of another type than boolean is not supported",
             path=table.storage.base_path,
@@ -159,7 +159,7 @@ def slice_rules(
 
 
 def visibility_of(timeline: Timeline, *, as_of: str | None = None) -> Visibility:
-    """Whose log blocks one reader sees."""
+    """Which instants' log blocks one reader sees."""
     return Visibility(
         latest=as_of or UNKNOWN_COMPLETION,
         completed=frozenset(timeline.completed_writes)
@@ -171,7 +171,7 @@ def visibility_of(timeline: Timeline, *, as_of: str | None = None) -> Visibility
 
 
 def _ordering_fields(names: Sequence[str], schema: pa.Schema) -> tuple[str, ...]:
-    """Ordering fields that are columns. One that is not has no values: Hudi then goes by commit time."""
+    """Ordering fields that are columns. A field without a column has no values: Hudi then merges by commit time."""
     nested = [name for name in names if "." in name and name not in schema.names]
     if nested:
         raise UnsupportedError("ordering fields inside records are not supported", found=", ".join(nested))
@@ -179,11 +179,11 @@ def _ordering_fields(names: Sequence[str], schema: pa.Schema) -> tuple[str, ...]
 
 
 def check_as_of(table: Table, timeline: Timeline, as_of: str) -> None:
-    """Refuses a point in time whose answer would not be whole or would still change, as Hudi does."""
+    """Refuses a point in time whose result would be incomplete or could still change, as Hudi does."""
     pending = [i.requested_time for i in timeline.inflight_writers]
     if pending and as_of >= min(pending):
         raise UsageError(
-            "as-of point is not before the first pending write",
+            "the as-of point is not before the first pending write",
             instant=as_of,
             expected=f"before {min(pending)}",
             found="a write that may still complete at or before it",

@@ -1,4 +1,4 @@
-"""Puts right what dead writers and copied tables leave: rollbacks of pending writes, modification times of version 6.
+"""Repairs what dead writers and copied tables leave: rollbacks of pending writes, modification times of version 6.
 
 The ways in are `dead_writers` and `modification_times`.
 

@@ -1,4 +1,4 @@
-"""Which pending writes nobody will complete any more, and their rollback."""
+"""Finds pending writes of dead writers, which will never complete, and rolls them back."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ def roll_back_dead_writers(
     now_ms: int,
     expiry_s: float,
 ) -> list[str]:
-    """Finishes what rollbacks were left half-way and undoes every write whose writer is dead; the rollbacks' instants.
+    """Finishes rollbacks that were left half-way, undoes every write of a dead writer, returns the rollbacks' instants.
 
-    A writer is dead when its heartbeat is not live (see `heartbeat.is_live`). `lazy`: other writers may be at work,
-    also such that show no heartbeat; then none of its files may be younger than `expiry_s` either, unless its process
-    is known to be gone. Latest instant first, as Hudi. A rollback that somebody is at work on is left alone, and where
-    its plan cannot be read every other write too: it may be of any.
+    A writer is dead if its heartbeat is not live (see `heartbeat.is_live`). `lazy`: other writers may be at work, even
+    writers without heartbeats; then a writer counts as dead only if none of its files is younger than `expiry_s`
+    either, unless its process is known to be gone. The latest instant comes first, as in Hudi. A rollback whose process
+    is live is left alone. If the plan of such a rollback cannot be read, all other writes are left alone too: it may be
+    of any of them.
 
-    ConflictError: a rollback of a completed instant pends: only Hudi can finish it.
+    ConflictError: a rollback of a completed instant is pending: only Hudi can finish it.
     """
     check_keepable(table, moves_rows=False)
     dead = partial(_is_dead, table, lazy=lazy, now_ms=now_ms, expiry_s=expiry_s)
@@ -41,7 +42,7 @@ def roll_back_dead_writers(
     left = [r for r in readable if not _is_service(table, r.plan.instant)]
     done = [roll_back(table, r.plan.instant, lock) for r in left if dead(r.at(State.INFLIGHT))]
     known = {r.target for r in left}
-    # The process of an unreadable one may be writing its plan this moment. When it is dead, all is undone beside it.
+    # The process of an unreadable rollback may be writing its plan right now. If it is dead, the writes are undone.
     is_unclear = any(not dead(r.at(State.INFLIGHT)) for r in pending if r.target is None)
     for instant in () if is_unclear else reversed(table.load_timeline().inflight_writers):
         if instant.requested_time not in known and not _is_service(table, instant) and dead(instant):
@@ -51,7 +52,7 @@ def roll_back_dead_writers(
 
 
 def _roll_back_unless_done(table: Table, instant: Instant, lock: TableLock) -> list[str]:
-    """Nothing when the instant completed, or somebody undid it, since it was found pending."""
+    """Does nothing if the instant completed, or another process undid it, after it was found pending."""
     try:
         return [roll_back(table, instant, lock)]
     except ConflictError:
@@ -74,7 +75,7 @@ def _is_dead(table: Table, instant: Instant, *, lazy: bool, now_ms: int, expiry_
 
 
 def _is_service(table: Table, instant: Instant) -> bool:
-    """Whether a pending write is an attempt at a table service: its requested file must stay, so it is left to Hudi.
+    """Whether a pending write is an attempt at a table service: its requested file must stay, so Hudi must handle it.
 
     A clustering of version 6 is a replace commit whose requested file names file groups.
     """
@@ -85,9 +86,9 @@ def _is_service(table: Table, instant: Instant) -> bool:
 
 
 def _forget_heartbeats(table: Table, *, now_ms: int, expiry_s: float) -> None:
-    """Removes the heartbeats of rollbacks and of what they undid: left by a process killed at the very end.
+    """Removes heartbeats of rollbacks, and of what they undid, that a process killed at the very end has left.
 
-    And those of ours that no longer beat for an instant that completed or was never begun.
+    Also removes phantombase heartbeats that are no longer live, of instants that completed or were never begun.
     """
     folder = heartbeat_path("").rstrip("/")
     if table.storage.find(folder) is None:

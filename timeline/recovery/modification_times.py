@@ -1,13 +1,13 @@
-"""Version 6: completed instants whose files have times that make Hudi 1.x read the table otherwise than 0.15.
+"""Version 6: completed instants whose files have times that make Hudi 1.x read the table differently from 0.15.
 
-Hudi 1.x takes the modification time of a completed file for the completion time of its instant B, and puts the log
-files that are named after B on the newest slice of their file group that began by then; 0.15 and we put them on B
-itself. The two agree where
+Hudi 1.x uses the modification time of a completed file as the completion time of its instant B. It assigns the log
+files that are named after B to the newest slice of their file group that began by then; 0.15 and phantombase assign
+them to B itself. The two agree if
 
     B <= modification time of B's completed file < the next slice of each file group with log files on B
 
-A copy made without times breaks this for all but the newest slices, a clock that is ahead for some. From version 8 on
-names hold completion times.
+A copy made without times breaks this for all but the newest slices, and a clock that is ahead breaks it for some. From
+version 8 on names contain completion times.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..view.view import FileGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mistimed:
-    """A completed file whose time is wrong. `modified`: that time as an instant time; `why`: what it contradicts."""
+    """A completed file with a wrong time. `modified`: that time as an instant time; `why`: what it contradicts."""
 
     instant: str
     path: str
@@ -35,21 +35,21 @@ class Mistimed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retimed:
-    """A file whose time is set back: to the moment `time` names."""
+    """A file whose time is set back to the moment that `time` names."""
 
     path: str
     time: str
 
 
 def mistimed(groups: Iterable[FileGroup], completed: Mapping[str, str], now: str) -> dict[str, str]:
-    """The instants among `completed` (to the times of their files, as instant times) that are wrong, and why (pure)."""
+    """Instants with wrong times, and why (pure). `completed`: instants with their files' times, as instant times."""
     found: dict[str, str] = {instant: "in the future" for instant, time in completed.items() if time > now}
     for group in groups:
         for at, slice_ in enumerate(group.slices):
             base, later = slice_.base_instant, group.slices[at + 1 :]
             time = completed.get(base)
             if time is None or base in found or (later and not slice_.logs):
-                continue  # archived instants have no file; no log ever joins an older slice
+                continue  # archived instants have no file; a log never joins an older slice
             if time < base.ljust(len(time), "0"):
                 found[base] = "before the instant itself"
             elif later and time >= later[0].base_instant:
@@ -58,13 +58,13 @@ def mistimed(groups: Iterable[FileGroup], completed: Mapping[str, str], now: str
 
 
 def find_mistimed(table: Table) -> tuple[Mistimed, ...]:
-    """What is wrong in a table of version 6, by instant; nothing in others. Errors as `Table.load_view`.
+    """The wrong times in a table of version 6, by instant; empty for other versions. Errors as in `Table.load_view`.
 
-    ClockError: the instants are of another zone than this process's, in which all would look wrong.
+    ClockError: the instants are in another zone than this process, so all of them would look wrong.
     """
     if table.layout.slicing is not Slicing.BY_BASE_INSTANT:
         return ()
-    view = table.load_view(exactly=table.partitions())  # one that is missing is for others to find
+    view = table.load_view(exactly=table.partitions())  # missing partitions are not reported here
     table.times.check_zone(view.timeline)
     stamps = {s.file_name: s for s in timeline_files(table)}
     of_writes = {i.requested_time: stamps[i.file_name] for i in _completed(table, view.timeline.instants, stamps)}
@@ -81,7 +81,7 @@ def _completed(table: Table, instants: Iterable[Instant], stamps: Mapping[str, S
 
 
 def timeline_files(table: Table) -> tuple[Stamp, ...]:
-    """Every file of the timeline with the time that its name says it was written at."""
+    """Every file of the timeline, with the time at which, by its name, it was written."""
     parsed = [
         (i, e.modified_ms)
         for e in table.storage.list(table.config.timeline_folder)
@@ -93,7 +93,7 @@ def timeline_files(table: Table) -> tuple[Stamp, ...]:
 
 
 def all_files(table: Table) -> tuple[Retimed, ...]:
-    """Every file of the timeline whose name says when it was written: not what is under way."""
+    """Every file of the timeline whose name contains the time of its writing: not files of pending instants."""
     files = [s for s in timeline_files(table) if _is_time(s.time)]
     states = {s.file_name: table.layout.parse(s.file_name) for s in files}
     return tuple(
@@ -104,9 +104,9 @@ def all_files(table: Table) -> tuple[Retimed, ...]:
 
 
 def repair_times(table: Table, files: Iterable[Retimed]) -> None:
-    """Sets the modification times of timeline files to the moments given, in the zone of the table's instants.
+    """Sets the modification times of timeline files to the given moments, in the zone of the table's instants.
 
-    StorageError: the storage cannot, or does not keep them. May be repeated.
+    StorageError: the storage cannot set times, or does not keep them. May be repeated.
     """
     for one in files:
         wanted = table.times.milliseconds(one.time)
@@ -114,7 +114,7 @@ def repair_times(table: Table, files: Iterable[Retimed]) -> None:
         entry = table.storage.find(one.path)
         if entry is None or entry.modified_ms != wanted:
             raise StorageError(
-                "the storage does not keep the time a file was given",
+                "the storage does not keep the modification time that was set",
                 path=one.path,
                 expected=str(wanted),
                 found="no file" if entry is None else str(entry.modified_ms),

@@ -1,18 +1,18 @@
-"""Rolls back pending writes of dead writers, as Hudi does it, so that either kind finishes what the other began.
+"""Rolls back pending writes of dead writers in Hudi's way: Hudi and phantombase can finish each other's rollbacks.
 
-    lock   R.rollback.requested: what is to be done        R greater than every time on storage
-           R.rollback.inflight; what was staged for t goes: a writer that was not dead places nothing more
-           a second look, then the files:
-             version 6      base files of t deleted; log files of t revoked by a command block in a new log file behind
+    lock   R.rollback.requested: the plan                  R greater than every time on storage
+           R.rollback.inflight; staged files of t go: if its writer lives after all, it places nothing more
+           a second look for files, then the files:
+             version 6      base files of t deleted; log files of t revoked by a command block in a new log file after
              versions 8, 9  base and log files of t deleted: their names carry t
            markers of t
     lock   t.inflight and t.requested deleted, R.rollback
            heartbeat of t
 
-Every step may be repeated by anyone at any time; after a crash anywhere, running it again comes to the same end. What
-t made is found by its markers and by listing. The plan tells the rest of the way once it is visible, so the markers may
-go before R completes; the heartbeat stays: Hudi's single writers undo an instant that others have completed commits
-after only while its heartbeat, fresh or stale, is there.
+Any process may repeat every step at any time; after a crash anywhere, running it again leads to the same end. Files
+of t are found by its markers and by listing. Once the plan is visible, it contains the rest of the work, so the markers
+may go before R completes. The heartbeat stays until then: Hudi's single writers undo an instant with later completed
+commits only while its heartbeat, fresh or stale, exists.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..format.rollback_plan import RollbackPlan, encode_rollback_metadata, encod
 from ..locks.heartbeat import BEAT_S, heartbeat, heartbeat_path
 from ..locks.table_lock import TableLock
 from ..metadata_table.records.files import files_of_rollback
-from ..metadata_table.update import Change, check_keepable, forget, prepare, tell
+from ..metadata_table.update import Change, apply_update, check_keepable, forget, prepare
 from ..storage.folders import join, staged_folder
 from ..table.pending_rollbacks import PendingRollback, pending_rollbacks
 from ..table.table import Table
@@ -37,14 +37,14 @@ from ..traces.find import traces_of
 from ..traces.markers import delete_markers
 from ..traces.revoke import revoke
 
-"""Times that are taken though no timeline file shows them (records of attempts), asked under the lock."""
+"""Times that are in use although no timeline file shows them (records of attempts); called under the lock."""
 
 
 def roll_back(table: Table, instant: Instant, lock: TableLock) -> str:
-    """Undoes a pending write; the rollback's instant. May be repeated.
+    """Undoes a pending write and returns the rollback's instant. May be repeated.
 
-    Whether its writer is dead is the caller's business. A rollback of it that pends is finished. ConflictError: it
-    completed, or nobody knows it. UsageError: a table service's instant. UnsupportedError: see
+    The caller decides whether the writer is dead. A pending rollback of the write is finished. ConflictError: the write
+    completed, or is unknown. UsageError: the instant of a table service. UnsupportedError: see
     `check_keepable`.
     """
     check_keepable(table, moves_rows=False)
@@ -65,7 +65,7 @@ def roll_back(table: Table, instant: Instant, lock: TableLock) -> str:
 
 
 def undo_late(table: Table, target: str, action: str) -> None:
-    """By a writer itself: what it placed after its rollback, which would count as committed once t is archived."""
+    """Called by a writer: undoes what it placed after its write was rolled back; it would count once t is archived."""
     plan = traces_of(table, target, action, scan=False)
     for partition, name in plan.doomed:
         table.storage.delete(join(partition, name))
@@ -76,13 +76,13 @@ def undo_late(table: Table, target: str, action: str) -> None:
 
 
 def _pending_rollback_of(table: Table, target: str) -> PendingRollback | None:
-    """An unreadable one may be of the instant too: then two rollbacks undo it, and each step may be done twice."""
+    """The pending rollback of an instant. An unreadable one may be of it too: then two undo it, and steps run twice."""
     readable = (r for r in pending_rollbacks(table) if isinstance(r, PendingRollback))
     return next((r for r in readable if r.target == target), None)
 
 
 def completed_rollback_of(table: Table, target: str) -> str | None:
-    """The completed rollback that has undone an instant, as far as the active timeline tells."""
+    """The completed rollback that undid an instant, if the active timeline contains it."""
     for instant in table.load_timeline().instants:
         if instant.action == "rollback" and instant.completed and instant.requested_time > target:
             path = table.instant_path(instant)
@@ -91,11 +91,11 @@ def completed_rollback_of(table: Table, target: str) -> str | None:
     return None
 
 
-# --- what is to be done --------------------------------------------------------------------------------------------
+# --- the plan ------------------------------------------------------------------------------------------------------
 
 
 def _request(table: Table, instant: Instant, lock: TableLock) -> PendingRollback | None:
-    """Makes the rollback visible, or finds it; None when the instant pends no more."""
+    """Makes the rollback visible, or finds it; None if the instant is no longer pending."""
     target = instant.requested_time
     plan = traces_of(table, target, instant.action, scan=instant.state is State.INFLIGHT)
     with lock.hold(f"request the rollback of {target}"):
@@ -111,7 +111,7 @@ def _request(table: Table, instant: Instant, lock: TableLock) -> PendingRollback
         path = table.instant_path(rollback.at(State.REQUESTED))
         if not table.storage.put_if_absent(path, encode_rollback_plan(plan, table.storage.base_path)):
             raise ConflictError(
-                "somebody else requested a rollback at the same instant",
+                "another process requested a rollback at the same instant",
                 path=path,
                 instant=rollback.instant,
                 todo="All writers of a table must share one lock. Run again.",
@@ -120,28 +120,29 @@ def _request(table: Table, instant: Instant, lock: TableLock) -> PendingRollback
 
 
 def _with_traces(table: Table, rollback: PendingRollback, *, scan: bool) -> PendingRollback:
-    """A rollback with what lies around beyond its plan; `scan`: somebody else may have made the plan."""
+    """A rollback, extended by files that its plan lacks; `scan`: another process may have made the plan."""
     plan = rollback.plan
     pending = table.load_timeline().find(plan.target, plan.instant.family)
     traces = traces_of(table, plan.target, plan.action, scan=scan and pending is not None and not plan.revoked)
     return replace(rollback, plan=plan.with_all_of(traces))
 
 
-# --- doing it ------------------------------------------------------------------------------------------------------
+# --- its execution -------------------------------------------------------------------------------------------------
 
 
 def _finish(table: Table, rollback: PendingRollback, lock: TableLock, *, scan: bool) -> str:
-    """Does what the plan says and completes the rollback; every step may have been done before."""
+    """Executes the plan and completes the rollback; every step may have been done before."""
     storage, start = table.storage, time.monotonic()
     _check(table, rollback.plan)
-    with heartbeat(storage, rollback.instant, BEAT_S):  # Hudi 1.2's multi-writers leave the rollback to us then
+    # With the heartbeat, Hudi 1.2's multi-writers leave the rollback to phantombase.
+    with heartbeat(storage, rollback.instant, BEAT_S):
         storage.put_if_absent(table.instant_path(rollback.at(State.INFLIGHT)), b"")
         storage.delete_folder(staged_folder(rollback.plan.target))
         plan = _with_traces(table, rollback, scan=scan).plan
         for partition, name in plan.doomed:
             storage.delete(join(partition, name))
         commands = dict(c for s in plan.revoked if (c := revoke(table, s, plan.target)) is not None)
-        for instant in (plan.target, rollback.instant):  # Hudi marks its command blocks under the rollback
+        for instant in (plan.target, rollback.instant):  # Hudi puts markers of its command blocks under the rollback
             delete_markers(storage, instant)
         took_ms = int((time.monotonic() - start) * 1000)
         done = encode_rollback_metadata(plan, rollback.instant, took_ms, commands, storage.base_path)
@@ -151,7 +152,7 @@ def _finish(table: Table, rollback: PendingRollback, lock: TableLock, *, scan: b
 
 
 def _check(table: Table, plan: RollbackPlan) -> None:
-    """Refuses what must never be deleted, whatever a plan says."""
+    """Refuses to delete files that must never be deleted, whatever the plan contains."""
     current = table.load_timeline().find(plan.target, plan.instant.family)
     if current is not None and current.completed:
         raise _not_pending(table, plan.target)
@@ -167,7 +168,7 @@ def _check(table: Table, plan: RollbackPlan) -> None:
 
 
 def _left_behind(instant: str, plan: RollbackPlan, commands: Mapping[tuple[str, str], int]) -> Change:
-    """Log files that stay: revoked ones and those that revoke them, whose instant the metadata table may not know."""
+    """Log files that stay: revoked ones and those that revoke them; the metadata table may not know their instant."""
     revoked: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for slice_ in plan.revoked:
         revoked[slice_.partition] |= slice_.logs
@@ -176,7 +177,7 @@ def _left_behind(instant: str, plan: RollbackPlan, commands: Mapping[tuple[str, 
 
 
 def _complete(table: Table, rollback: PendingRollback, content: bytes, left: Change, lock: TableLock) -> None:
-    """Takes the instant off the timeline and completes the rollback, in one section."""
+    """Removes the instant from the timeline and completes the rollback, in one section."""
     plan, update = rollback.plan, prepare(table, left) if left.files else None
     with lock.hold(f"complete the rollback of {plan.target}"):
         _check_unchanged(table)
@@ -190,7 +191,7 @@ def _complete(table: Table, rollback: PendingRollback, content: bytes, left: Cha
         if current is not None and current.completed:
             raise _not_pending(table, plan.target)
         if left.files:
-            tell(table, left, update)
+            apply_update(table, left, update)
         forget(table, plan.target)
         for state in (State.INFLIGHT, State.REQUESTED):
             table.storage.delete(table.instant_path(plan.instant.at(state)))
@@ -200,7 +201,7 @@ def _complete(table: Table, rollback: PendingRollback, content: bytes, left: Cha
 
 
 def _check_unchanged(table: Table) -> None:
-    """Under the lock: an upgrade moves the timeline and changes what is done to log files."""
+    """Called under the lock: an upgrade moves the timeline and changes how log files are treated."""
     if table.reload().config != table.config:
         raise TableChangedError(
             "the table's settings changed during a rollback", path=table.storage.base_path, todo="Run again."
@@ -213,5 +214,5 @@ def _not_pending(table: Table, target: str) -> ConflictError:
         path=table.storage.base_path,
         instant=target,
         found="it is completed, or no longer on the timeline",
-        todo="`timeline show` tells what became of it; Hudi's restore undoes completed ones.",
+        todo="`timeline show` shows what happened to it; Hudi's restore undoes completed instants.",
     )

@@ -1,6 +1,6 @@
-"""Where a table's files lie: the `Storage` contract, the storages that keep it, and staged files on top of them.
+"""Access to the files of a table: the `Storage` contract, its implementations, and staged files on top of them.
 
-The way in is `contract.Storage`. Nothing outside this room names a storage of one kind; a new kind (an object
+The way in is `contract.Storage`. Nothing outside this room names one kind of storage; a new kind (an object
 store, HDFS) is a file here.
 
 May import: ground.

@@ -1,8 +1,8 @@
-"""Storage: the few operations everything stands on. This file is the contract; `local_storage` keeps it on POSIX.
+"""Storage: the few operations that everything is built on. This is the contract; `local` implements it on POSIX.
 
 Paths are relative to the table's base path, `/`-separated, never absolute. Two operations carry the protocol:
-`put_if_absent` (a whole object appears under its name or not at all, and never replaces one) and `place` (a
-finished staged file gets its final name, never replacing one). `pyarrow.fs` offers neither: its `move`
+`put_if_absent` (a whole object appears under its name or not at all, and never replaces another) and `place` (a
+finished staged file gets its final name, and never replaces another file). `pyarrow.fs` offers neither: its `move`
 replaces an existing file.
 """
 
@@ -29,93 +29,93 @@ class Entry:
 
 
 class Storage(Protocol):
-    """What a table needs of the place it lies in. A store that cannot keep a promise is refused, not imitated."""
+    """What a table needs from its storage. A store that cannot keep a promise is refused, not emulated."""
 
     @property
     def base_path(self) -> str:
-        """The table's base path, for messages, and as writers record it."""
+        """The table's base path, as used in messages and in the records of writers."""
         ...
 
     @property
     def location(self) -> str:
-        """Names the place itself: equal for two storages that lie in one, however their paths were given."""
+        """Identifies the place: equal for two storages of the same place, however their paths were given."""
         ...
 
     def list(self, folder: str) -> list[Entry]:
-        """The folder's entries, by name; MissingFileError when there is no such folder."""
+        """The folder's entries, by name; MissingFileError if there is no such folder."""
         ...
 
     def find(self, path: str) -> Entry | None:
-        """The entry at `path`, or None when nothing is there."""
+        """The entry at `path`, or None if there is none."""
         ...
 
     def read(self, path: str) -> bytes:
-        """The whole object; MissingFileError when there is none."""
+        """The whole object; MissingFileError if there is none."""
         ...
 
     def open_input(self, path: str) -> pa.NativeFile:
-        """Random access for reading; MissingFileError when there is none."""
+        """Random access for reading; MissingFileError if there is none."""
         ...
 
     def open_output(self, path: str) -> IO[bytes]:
-        """A new object for writing; StorageError when the name is taken. See `close_output`, `abort_output`.
+        """A new object for writing; StorageError if the name is taken. See `close_output`, `abort_output`.
 
-        Closed otherwise it is whole, but a power cut may take it.
+        If it is closed in another way it is complete, but may not survive a power cut.
         """
         ...
 
     def close_output(self, file: IO[bytes]) -> None:
-        """Ends an output: it is whole, and survives a power cut."""
+        """Finishes an output: it is complete, and survives a power cut."""
         ...
 
     def abort_output(self, file: IO[bytes]) -> None:
-        """Gives an output up. Parts of it may stay under its name, where the store shows what is being written."""
+        """Abandons an output. Parts of it may remain under its name, if the store shows incomplete objects."""
         ...
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """True: `data` is now durably at `path`. False: something was there already, and still is."""
+        """True: `data` is now durably at `path`. False: an object was there already, and still is."""
         ...
 
     def make_folder(self, folder: str) -> None:
-        """Makes a folder and those above it; there already is success. Where folders are only names: nothing."""
+        """Makes a folder and its parents; success if it exists. Does nothing where folders are only names."""
         ...
 
     def place(self, source: str, target: str) -> bool:
-        """Gives a finished staged file its final name. True: placed. False: `target` was there already."""
+        """Gives a finished staged file its final name. True: placed. False: `target` existed already."""
         ...
 
     def overwrite(self, path: str, data: bytes) -> None:
-        """Replaces an object. For hoodie.properties and heartbeats only: nothing else is ever replaced."""
+        """Replaces an object. Only for hoodie.properties and heartbeats: no other object is ever replaced."""
         ...
 
     def delete(self, path: str) -> None:
-        """Removes an object; nothing there is success."""
+        """Removes an object; success if it does not exist."""
         ...
 
     def delete_folder(self, folder: str) -> None:
-        """Removes a folder with all in it; nothing there is success."""
+        """Removes a folder with its content; success if it does not exist."""
         ...
 
     def set_modified(self, path: str, modified_ms: int) -> None:
-        """Gives a file another modification time. For `timeline repair-times` only.
+        """Changes the modification time of a file. Only for `timeline repair-times`.
 
-        MissingFileError: there is none. StorageError: this store cannot.
+        MissingFileError: there is no such file. StorageError: this store cannot set times.
         """
         ...
 
     def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[None]:
         """Holds the lock of that name against every process that uses this storage, also on other machines.
 
-        `busy` is raised when it was not free in time, LockError when it cannot be used at all: never a lock that
-        excludes only some. That of a process that died is free at last.
+        Raises `busy` if it did not become free in time, and LockError if it cannot be used at all: a lock never
+        excludes only some processes. The lock of a process that died becomes free in the end.
         """
         ...
 
 
 def files_below(storage: Storage, folder: str) -> Iterator[tuple[str, Entry]]:
-    """(path relative to `folder`, entry) of every file in it and its subfolders; nothing where there is no folder.
+    """(path relative to `folder`, entry) of every file in it and its subfolders; empty if there is no such folder.
 
-    One that somebody removes meanwhile is there no more.
+    Files that another process removes meanwhile are left out.
     """
     try:
         entries = storage.list(folder)

@@ -13,8 +13,8 @@ from ..errors import LockError
 
 @contextmanager
 def hold_file(path: str, timeout_s: float, busy: LockError) -> Iterator[None]:
-    """Holds a lock file; `busy` is raised when it was not free in time, LockError when it cannot be used at all."""
-    lock = filelock.FileLock(path, thread_local=False)  # the thread that leaves may be another than the one that enters
+    """Holds a lock file. Raises `busy` if it did not become free in time, LockError if it cannot be used at all."""
+    lock = filelock.FileLock(path, thread_local=False)  # the thread that leaves may differ from the one that enters
     try:
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         lock.acquire(timeout=timeout_s)

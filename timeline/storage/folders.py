@@ -1,30 +1,30 @@
-"""Folders of a table that are Hudi's or ours, and paths inside them (pure)."""
+"""Folders of a table that belong to Hudi or phantombase, and paths inside them (pure)."""
 
 from __future__ import annotations
 
 HOODIE = ".hoodie"
-"""The table's own folder, relative to its base path."""
+"""Hudi's folder in a table, relative to the base path."""
 
 
 RECORDS = f"{HOODIE}/.phantombase"
-"""Our folder in it; Hudi looks at nothing in there."""
+"""The folder of phantombase inside it; Hudi ignores it."""
 
 
 TEMPORARY = f"{RECORDS}/tmp"
-"""Files being written, or tried out. Those of killed processes stay until a compaction run finds them abandoned."""
+"""Files being written, and test files. Those of killed processes stay until a compaction run finds them abandoned."""
 
 
 WRITES = f"{RECORDS}/writes"
-"""Where our writes stage their files: a folder for each instant."""
+"""Writes stage their files here: a folder for each instant."""
 
 
 def staged_folder(instant: str) -> str:
-    """Where one write stages its files."""
+    """The folder where one write stages its files."""
     return f"{WRITES}/{instant}"
 
 
 def inside_table(path: str) -> bool:
-    """Whether a path of the table's own files stays below the folder it is relative to."""
+    """Whether a path, relative to the table or a folder in it, stays inside that folder."""
     return not path.startswith("/") and "\0" not in path and ".." not in path.split("/")
 
 

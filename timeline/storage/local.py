@@ -33,7 +33,7 @@ def _translated(path: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class LocalStorage:
-    """A POSIX file system: temp file + fsync + `os.link` + fsync of the folder. Picklable: Spark tasks get a copy."""
+    """A POSIX file system: temporary file, fsync, `os.link`, fsync of the folder. Picklable: Spark tasks get a copy."""
 
     base_path: str
 
@@ -46,7 +46,7 @@ class LocalStorage:
 
     @contextmanager
     def _temporary(self, data: bytes) -> Iterator[str]:
-        """A durable file with `data` in a folder of ours: what a killed process leaves lies where Hudi never looks."""
+        """A durable file with `data` in phantombase's folder: what a killed process leaves there, Hudi never sees."""
         path = self._full(f"{TEMPORARY}/{uuid.uuid4().hex}")
         os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
@@ -67,7 +67,7 @@ class LocalStorage:
                     try:
                         entries.append(_entry(item.name, item.stat()))
                     except FileNotFoundError:
-                        continue  # gone between the listing and the stat: as if listed a moment later
+                        continue  # removed between the listing and the stat: as if listed a moment later
             return sorted(entries, key=lambda e: e.name)
 
     def find(self, path: str) -> Entry | None:
@@ -101,7 +101,7 @@ class LocalStorage:
         sync(os.path.dirname(file.name))
 
     def abort_output(self, file: IO[bytes]) -> None:
-        with suppress(OSError):  # a full disk fails the flush of a close too
+        with suppress(OSError):  # on a full disk the flush of a close fails too
             file.close()
 
     def put_if_absent(self, path: str, data: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""The one place that opens a storage by its URL."""
+"""The only place that opens a storage by its URL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FILE = "file://"
 
 
 def open_storage(url: str) -> Storage:
-    """The storage with its base at a URL or a plain path; nothing need be there. UnsupportedError: another scheme."""
+    """The storage with its base at a URL or a plain path, which need not exist. UnsupportedError: another scheme."""
     path = url.removeprefix(_FILE)
     if "://" in path:
         raise UnsupportedError(

@@ -1,4 +1,4 @@
-"""Looks things up ahead of who asks for them: in order, a few at a time, and no more once nobody asks."""
+"""Computes results ahead of the consumer: in order, a few at a time, and no more once the consumer stops."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ AHEAD = 8
 
 
 def prefetched(items: Iterable[T], do: Callable[[T], U], ahead: int = AHEAD) -> Iterator[U]:
-    """`do` of each item, in order; at most `ahead` of them are under way or done and not asked for yet.
+    """`do` of each item, in order; at most `ahead` calls are running or finished but not consumed yet.
 
-    What `do` raises is raised where its result is asked for. Once the iterator is closed, nothing more begins.
+    An error of `do` is raised when its result is consumed. After the iterator is closed, no more calls begin.
     """
     source = iter(items)
     waiting: deque[Future[U]] = deque()

@@ -1,4 +1,4 @@
-"""Tries what the protocol asks of a storage, before anything rests on it."""
+"""Tests what the protocol requires of a storage, before anything depends on it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .contract import Storage
 from .folders import TEMPORARY
 
 PLACED = ".phantombase-probe"
-"""Always the same name in a partition: what a killed process leaves is taken away by the next. Hudi passes over it."""
+"""The same name in every partition: a file that a killed process leaves is removed by the next one. Hudi ignores it."""
 
 _THREADS = 8
 
 
 def probe(storage: Storage) -> None:
-    """Tries the two promises the protocol stands on, on throw-away objects; StorageError when one is broken."""
+    """Tests the two promises that the protocol depends on, with temporary objects; StorageError if one is broken."""
     name = f"{TEMPORARY}/probe-{uuid.uuid4().hex}"
     put, placed = f"{name}-put", f"{name}-placed"
     try:
@@ -39,7 +39,7 @@ def probe(storage: Storage) -> None:
 
 
 def probe_partitions(storage: Storage, partitions: Iterable[str]) -> None:
-    """Tries to place a file in each of these folders; StorageError where that fails: nothing could be published there.
+    """Tests placing a file in each of these folders; StorageError if that fails: nothing could be published there.
 
     A partition may lie on another file system than the table's own folder, or be read-only.
     """

@@ -1,4 +1,4 @@
-"""Staged files: written whole or not at all, and given their final names whole."""
+"""Staged files: written completely or not at all, then given their final names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .contract import Storage
 
 @contextmanager
 def staged_output(storage: Storage, path: str) -> Iterator[IO[bytes]]:
-    """A new file, durable at the end; nothing is left of a half-written one. StorageError: a full disk, say."""
+    """A new file, durable at the end; no incomplete file is left. StorageError: a full disk, for example."""
     file = storage.open_output(path)
     try:
         yield file
@@ -26,10 +26,11 @@ def staged_output(storage: Storage, path: str) -> Iterator[IO[bytes]]:
 
 
 def place_staged(storage: Storage, staged: Callable[[], str], final: str, size: int) -> None:
-    """Staged file to final name, now or found done; its size in bytes must be the recorded one.
+    """Gives a staged file its final name, unless it has it already; its size in bytes must be the recorded one.
 
-    What the call says is not asked: it may have taken effect and failed, or somebody else's may have. `staged` is
-    asked for only where nothing is there yet. StorageError: what is there is not what was staged.
+    The result of the placing call is not trusted: the call may have failed after taking effect, or another process may
+    have placed the file. So the final file is checked. `staged` is called only if the final file does not exist.
+    StorageError: the final file is not the staged one.
     """
     failure: PhantombaseError | None = None
     if storage.find(final) is None:
@@ -42,7 +43,7 @@ def place_staged(storage: Storage, staged: Callable[[], str], final: str, size: 
         raise failure
     if found is None or found.size != size:
         raise StorageError(
-            "a placed file is not what was staged",
+            "a placed file differs from the staged one",
             path=final,
             expected=f"{size} bytes",
             found="nothing" if found is None else f"{found.size} bytes",

@@ -1,4 +1,4 @@
-"""A table that Hudi is just upgrading or downgrading: half of its timeline is in another folder."""
+"""Detects a table that Hudi is upgrading or downgrading: half of its timeline is in another folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .table import Table
 
 
 def refuse_half_upgraded(table: Table) -> None:
-    """ConflictError while an upgrade or downgrade moves the timeline: an instant not seen may be in the other half.
+    """ConflictError while an upgrade or downgrade moves the timeline: a missing instant may be in the other half.
 
     Hudi moves the files first, and changes the version in hoodie.properties last.
     """
@@ -25,5 +25,5 @@ def refuse_half_upgraded(table: Table) -> None:
                 path=f"{table.storage.base_path}/{folder}",
                 expected=f"all instants in {table.config.timeline_folder}",
                 found=found,
-                todo="Let Hudi finish it, then run again. Where none is under way, move this file away.",
+                todo="Let Hudi finish it, then run again. If no upgrade or downgrade is running, move this file away.",
             )

@@ -1,11 +1,10 @@
-"""Which rollbacks pend, and what each undoes, as far as that can be read.
+"""Finds pending rollbacks and what each of them undoes, as far as that is readable.
 
-Hudi writes `<R>.rollback.requested` in place: killed meanwhile it leaves a file of no bytes, or half of one. What such
-a rollback was to undo is unknown, so each caller has to say what it does about it:
-
-    nothing has been undone   Hudi asks the file for its plan before it undoes anything
-    Hudi's next writer        removes it, where it is only requested; one that went inflight is passed over, for ever
-    what it may name          any instant that was there before its file was: the target is chosen first
+Hudi writes `<R>.rollback.requested` in place: a process killed meanwhile leaves an empty or incomplete file. What such
+a rollback was meant to undo is unknown, so each caller must decide what to do about it. What is known:
+    nothing has been undone   Hudi reads the plan from the file before it undoes anything
+    Hudi's next writer        removes it if it is only requested; an inflight one is ignored, for ever
+    its possible targets      any instant that existed before its file did: the target is chosen first
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class PendingRollback:
 class UnreadableRollback:
     """A rollback at instant `instant` that has not completed yet.
 
-    `path`: of the plan that cannot be read. `inflight`: path of the inflight file, where it has one.
+    `path`: of the unreadable plan. `inflight`: path of the inflight file, if it has one.
     """
 
     instant: str
@@ -54,15 +53,15 @@ class UnreadableRollback:
 
     @property
     def todo(self) -> str:
-        """What ends the waiting for it."""
+        """What to do so that other processes need not wait for it any longer."""
         if self.inflight is None:
             return (
-                "The next Hudi writer of the table removes this file. Where no Hudi process is left "
-                "that writes to the table, remove it by hand: it has undone nothing."
+                "The next Hudi writer of the table removes this file. If no Hudi process writes to the table any more, "
+                "remove it by hand: it has undone nothing."
             )
         return (
-            f"Hudi passes over it for ever. Stop what rolls back or restores, then remove {self.inflight} by hand, and "
-            f"{self.path} where it is there: a write that it was to undo pends still, and is rolled back anew."
+            f"Hudi ignores it for ever. Stop all processes that roll back or restore, then remove {self.inflight} by "
+            f"hand, and {self.path} if it exists. The write to undo is still pending; it is rolled back later."
         )
 
     def at(self, state: State) -> Instant:
@@ -74,7 +73,7 @@ AnyRollback: TypeAlias = PendingRollback | UnreadableRollback
 
 
 def pending_rollbacks(table: Table) -> tuple[AnyRollback, ...]:
-    """Every pending rollback, Hudi's and ours: the readable ones, latest target first, then the unreadable ones."""
+    """Every pending rollback, of Hudi or phantombase: readable ones, latest target first, then unreadable ones."""
     readable, unreadable = list[PendingRollback](), list[AnyRollback]()
     for instant in table.load_timeline().pending("rollback"):
         path = table.instant_path(instant.at(State.REQUESTED))

@@ -19,14 +19,14 @@ _SERVICE_OPERATIONS = frozenset({"COMPACT", LOG_COMPACT, "CLUSTER", "INDEX"})
 
 @dataclass(frozen=True)
 class TableSchema:
-    """`commit_text`: as commits record it; `file_text`: as data files carry it (Avro JSON)."""
+    """`commit_text`: as recorded in commits; `file_text`: as stored in data files (Avro JSON)."""
 
     commit_text: str
     file_text: str
 
     @staticmethod
     def of(text: str, *, populate_meta_fields: bool) -> TableSchema:
-        """That of a table whose commits record `text`: with meta columns in its files where it has them."""
+        """The schema of a table whose commits record `text`: with meta columns in its files if it has them."""
         own = without_meta_columns(text)  # version 6 delete_partition commits record the meta columns too
         return TableSchema(commit_text=own, file_text=with_meta_columns(own) if populate_meta_fields else own)
 
@@ -37,11 +37,11 @@ class TableSchema:
 
 
 def find_schema(files: InstantFiles, timeline: Timeline) -> str:
-    """The table's Avro schema without meta columns: that of the newest completed write that records one.
+    """The table's Avro schema without meta columns: the schema of the newest completed write that records one.
 
-    Newest by requested time. Table services come last: they repeat the schema they found. Then the schema of
-    CREATE TABLE. MalformedError where the table has none. UnsupportedError: columns that may have other names in
-    older files, which only Hudi's own schema beside it tells (`hoodie.schema.on.read.enable`).
+    Newest by requested time. Table services come last, since they repeat the schema that they found. After them comes
+    the schema of CREATE TABLE. MalformedError: the table has none. UnsupportedError: columns may have other names in
+    older files, which only Hudi's own schema beside it shows (`hoodie.schema.on.read.enable`).
     """
     fallback = ""
     for requested in sorted(timeline.completed_writes, reverse=True):

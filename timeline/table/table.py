@@ -1,7 +1,7 @@
 """A table on storage: the way in to its clock, timeline, file-system view, instants and schema.
 
-Readers load the timeline first and list the files afterwards; a file gone in between means the whole is read
-again (`consistent`). The work is done by the units that `Table` puts together.
+Readers load the timeline first and list the files afterwards; if a file is removed in between, everything is read
+again (`consistent`). `Table` combines units that do the work.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _READ_AGAIN_MAX = 5
 class Table:
     """A Hudi table that phantombase can read.
 
-    `config` is a snapshot: see `reload`. `listing`: where views come from. `clock`: of this process, and its zone.
+    `config` is a snapshot: see `reload`. `listing`: source of views. `clock`: settings of this process's clock.
     """
 
     storage: Storage
@@ -53,7 +53,7 @@ class Table:
 
     @staticmethod
     def open(path: str) -> Table:
-        """The table at a path or URL. NotATableError, UnsupportedError: refused by name, nothing is touched."""
+        """The table at a path or URL. NotATableError, UnsupportedError: refused by name, nothing is changed."""
         storage = open_storage(path)
         entry = storage.find("")
         if entry is None or not entry.is_folder:
@@ -74,28 +74,28 @@ class Table:
         return Table(storage, config)
 
     def reload(self) -> Table:
-        """The table as hoodie.properties stands now: a Hudi 1.x writer may have upgraded it meanwhile."""
+        """The table with the current hoodie.properties: a Hudi 1.x writer may have upgraded it meanwhile."""
         return replace(Table.on(self.storage), listing=self.listing, clock=self.clock)
 
     def with_clock(self, clock: ClockOptions) -> Table:
-        """The same table, whose instants this process chooses and reads in another zone."""
+        """The same table with another zone, in which this process chooses and reads its instants."""
         return replace(self, clock=clock)
 
     @property
     def layout(self) -> Layout:
-        """What differs by table version."""
+        """The differences between table versions."""
         return self.config.layout
 
-    # --- what it is put together from --------------------------------------------------------------------------
+    # --- its units ---------------------------------------------------------------------------------------------
 
     @property
     def files(self) -> InstantFiles:
-        """Its instants' own files."""
+        """The files of its instants."""
         return InstantFiles(self.storage, self.config)
 
     @property
     def facts(self) -> FactLoader:
-        """What the instants say of file groups."""
+        """Loads what instants record about file groups."""
         return FactLoader(self.files)
 
     @property
@@ -112,23 +112,23 @@ class Table:
 
     @property
     def times(self) -> TableClock:
-        """What its times mean to this process."""
+        """Converts and chooses times, by this process's clock."""
         return TableClock(storage=self.storage, config=self.config, options=self.clock)
 
     def now(self) -> datetime:
-        """The clock in the zone the table's instants are generated in (naive, as instants are)."""
+        """The current time in the zone of the table's instants (naive, as instants are)."""
         return self.times.now()
 
     def next_time(self, timeline: Timeline, also_above: Iterable[str] = ()) -> str:
-        """A time greater than every one in use, see `TableClock.next_time`. `timeline`: loaded under the table lock."""
+        """A time greater than every used one, see `TableClock.next_time`. `timeline`: loaded under the table lock."""
         return self.times.next_time(timeline, also_above)
 
     def completion_time(self, timeline: Timeline, also_above: Iterable[str] = ()) -> str | None:
-        """The same for the name of a completed file; None where the table's version has no completion times."""
+        """The same for the name of a completed file; None if the table's version has no completion times."""
         return self.next_time(timeline, also_above) if self.layout.has_completion_times else None
 
     def age_s(self, time: str) -> float | None:
-        """Seconds since an instant time; None for made-up ones such as `00000000000001`."""
+        """Seconds since an instant time; None for artificial ones such as `00000000000001`."""
         try:
             return (self.now() - parse_time(time)).total_seconds()
         except UsageError:
@@ -159,7 +159,7 @@ class Table:
     # --- view --------------------------------------------------------------------------------------------------
 
     def partitions(self, under: str = "") -> list[str]:
-        """Partition paths at or under a folder, as the table's listing has them."""
+        """Partition paths at or under a folder, from the table's listing."""
         return [partition for partition, _ in self.listing.below(self.storage, self.config, under)]
 
     def load_view(
@@ -176,7 +176,7 @@ class Table:
     def load_plan_view(
         self, plans: Iterable[CompactionPlan], *, pending: str | None = None, prevails: str | None = None
     ) -> TableView:
-        """`load_view` of the partitions that plans name, as far as they are there: one may have been removed since."""
+        """`load_view` of those partitions of the plans that exist: one may have been removed meanwhile."""
         return self.load_view(exactly=self.views.planned_partitions(plans), pending=pending, prevails=prevails)
 
     def check_unchanged(self) -> None:
@@ -194,14 +194,14 @@ class Table:
         return find_schema(self.files, timeline)
 
     def schema(self, text: str) -> TableSchema:
-        """The schema as files carry it: with meta columns where the table has them."""
+        """The schema as stored in files: with meta columns if the table has them."""
         return TableSchema.of(text, populate_meta_fields=self.config.populate_meta_fields)
 
 
 def consistent(load: Callable[[], T]) -> T:
-    """Runs a read again when a listed file was gone by the time it was opened, or the table was upgraded.
+    """Runs a read again if a listed file was removed before it was opened, or if the table was upgraded.
 
-    `load` opens the table anew each time; the last failure is raised.
+    `load` must open the table again at each call; the last failure is raised.
     """
     for _ in range(_READ_AGAIN_MAX - 1):
         try:

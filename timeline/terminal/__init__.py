@@ -1,4 +1,4 @@
-"""What all commands share at the terminal: the error boundary, output, progress, tables, logging.
+"""Terminal code that all commands share: the error boundary, output, progress, tables, logging.
 
 May import: format, ground.
 """

@@ -1,7 +1,7 @@
-"""What all commands share at the terminal: the error boundary, output, progress, logging.
+"""Terminal code that all commands share: the error boundary, output, progress, logging.
 
 stdout carries the result (one JSON document with `--json`), stderr everything else. Exit codes: 0 done,
-1 refused or failed with one line `error: ...`, 2 wrong usage, 70 a bug. Nothing here knows tables.
+1 refused or failed with one line `error: ...`, 2 wrong usage, 70 a bug. This module knows nothing of tables.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..errors import PhantombaseError
 EXIT_FAILED = 1
 EXIT_BUG = 70
 TRACEBACK = "PHANTOMBASE_TRACEBACK"
-"""Environment variable: `1` shows the traceback above the error line."""
+"""Environment variable: `1` prints the traceback above the error line."""
 
 _PIPE_COLUMNS = 1000
 _LOG_INTERVAL_S = 10.0
@@ -42,7 +42,7 @@ Data = TypeVar("Data", bound=Mapping[str, Any])
 
 
 def run(app: typer.Typer, args: Sequence[str] | None = None) -> NoReturn:
-    """Runs a command line (`sys.argv` by default) and exits; what goes wrong is one line on stderr."""
+    """Runs a command line (`sys.argv` by default) and exits; an error becomes one line on stderr."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # file names need not be valid text
             stream.reconfigure(errors="backslashreplace")
@@ -68,7 +68,7 @@ def _fail(error: BaseException, message: str, code: int) -> NoReturn:
 
 
 def flowing(text: str) -> str:
-    """Help as written in a docstring, its paragraphs free to wrap anywhere; indented lines stay as they are."""
+    """Help from a docstring, with paragraphs that may wrap anywhere; indented lines are kept."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(p if "\n " in p else p.replace("\n", " ") for p in paragraphs)
 
@@ -82,13 +82,13 @@ def one_line(text: str) -> str:
 
 
 def emit(data: Data, json_flag: bool, render: Callable[[Data], Iterable[RenderableType]]) -> None:
-    """The result on stdout: `data` as one JSON document, or what `render` makes of it."""
+    """Prints the result on stdout: `data` as one JSON document, or what `render` makes of it."""
     if json_flag:
         print(json.dumps(data, indent=2), flush=True)
         return
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _PIPE_COLUMNS  # a line of a pipe is a row: grep and cut work, nothing is shortened
+        console.width = _PIPE_COLUMNS  # in a pipe each line is a row, so that grep and cut work; nothing is shortened
     for item in render(data):
         console.print(item)
 
@@ -97,7 +97,7 @@ def emit(data: Data, json_flag: bool, render: Callable[[Data], Iterable[Renderab
 
 
 class ShownProgress(Protocol):
-    """What a long piece of work reports to."""
+    """Receives the progress of a long operation."""
 
     def advance(self, done: int = 0, **numbers: int) -> None:
         """Adds `done` finished steps; `numbers` are other counts so far (`rows=120_000`)."""
@@ -106,7 +106,7 @@ class ShownProgress(Protocol):
 
 @contextmanager
 def progress(total: int, description: str, *, clock: Callable[[], float] = time.monotonic) -> Iterator[ShownProgress]:
-    """Progress on stderr: a bar on a terminal, else a log line now and then; quick work logs nothing."""
+    """Progress on stderr: a bar on a terminal, else a log line now and then; quick operations log nothing."""
     console = Console(stderr=True)
     if not console.is_interactive:
         yield _LoggedProgress(total, description, clock)
@@ -123,16 +123,16 @@ def progress(total: int, description: str, *, clock: Callable[[], float] = time.
 
 
 class Report(Protocol):
-    """Shows how far a piece of work is: `done` of `total` steps; `numbers` are other counts so far."""
+    """Shows the progress of an operation: `done` of `total` steps; `numbers` are other counts so far."""
 
     def __call__(self, description: str, done: int, total: int, **numbers: int) -> None:
-        """May be called as often as there is news."""
+        """May be called for every change."""
         ...
 
 
 @contextmanager
 def reporting() -> Iterator[Report]:
-    """Progress of work that names its own steps: one bar after the other, a new one where the count starts anew."""
+    """Progress of an operation that names its own steps: one bar after the other, a new one if the count restarts."""
     with ExitStack() as shown:
         at, bar = ("", 0, 0), None
 
@@ -173,10 +173,10 @@ class _LoggedProgress:
 
 
 def configure_logging(json: bool, verbose: bool, *, quiet: bool = True) -> None:
-    """Logs go to stderr, as text or as one JSON object a line; the only place that configures logging.
+    """Logs go to stderr, as text or as one JSON object per line; no other code configures logging.
 
-    `verbose`: debug events, and what libraries log at level info. On a terminal bars and results tell enough:
-    there only warnings are logged, unless `verbose` or not `quiet` (daemons).
+    `verbose`: debug events, and events that libraries log at level info. On a terminal bars and results are enough:
+    only warnings are logged there, unless `verbose` or not `quiet` (daemons).
     """
     processors: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -194,7 +194,7 @@ def configure_logging(json: bool, verbose: bool, *, quiet: bool = True) -> None:
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        # Looked up for each logger, not once: stderr may be another one by then.
+        # Looked up for each logger, not once: stderr may have been replaced by then.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
@@ -205,7 +205,7 @@ def configure_logging(json: bool, verbose: bool, *, quiet: bool = True) -> None:
 
 
 class _IntoStructlog(logging.Handler):
-    """Libraries (kazoo, py4j) log through the standard library: the same lines in the same place."""
+    """Sends logs of libraries (kazoo, py4j), which use the standard library, to the same place in the same form."""
 
     def emit(self, record: logging.LogRecord) -> None:
         structlog.get_logger().log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info)

@@ -44,7 +44,7 @@ Row: TypeAlias = dict[str, Any]
 
 
 def moment(time: str) -> datetime | None:
-    """The moment an instant time names, or None for made-up ones such as `00000000000001`."""
+    """The moment that an instant time names, or None for artificial ones such as `00000000000001`."""
     try:
         return parse_time(time)
     except (UsageError, ValueError):

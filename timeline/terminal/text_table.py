@@ -12,12 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 _SHORTENED_COLUMNS = 9
-"""What is left at least of a column that gives way: `4b9809df…`."""
+"""Smallest width of a column that is shortened: `4b9809df…`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of a table of rows. `shorten`: gives way, with an ellipsis, where the terminal is too narrow."""
+    """One column of a table of rows. `shorten`: shorten it, with an ellipsis, if the terminal is too narrow."""
 
     title: str
     cell: Callable[[Mapping[str, Any]], str | Text | None]
@@ -25,14 +25,14 @@ class Column:
     shorten: bool = False
 
     def text(self, row: Mapping[str, Any]) -> Text:
-        """The row's cell; a dash where there is nothing to say."""
+        """The row's cell; a dash for no value."""
         cell = self.cell(row)
         return Text("–", "dim") if cell is None else Text(cell) if isinstance(cell, str) else cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsTable:
-    """A rich renderable. First the columns marked `shorten` give way; only if that is not enough do cells wrap."""
+    """A rich renderable. First the columns marked `shorten` are shortened; only if that is not enough, cells wrap."""
 
     title: str
     columns: Sequence[Column]
@@ -61,7 +61,7 @@ class RowsTable:
 
 
 def facts_grid(facts: Mapping[str, str]) -> Table:
-    """Names and values, one a line."""
+    """Names and values, one pair per line."""
     grid = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         grid.add_row(Text(name, "dim"), Text(value, overflow="fold"))

@@ -1,4 +1,4 @@
-"""What a pending write has left in a table: found by its markers and by listing."""
+"""Finds what a pending write has left in a table, by its markers and by listing."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .markers import MarkerKind, list_markers
 def traces_of(table: Table, target: str, action: str, *, scan: bool) -> RollbackPlan:
     """The files of a pending instant, by its markers and by listing.
 
-    Names of base files carry their instant; so do names of log files from version 8 on, and before in file groups
-    that the instant began. Other log files of version 6 are known by their markers; without any marker, all log files
-    are asked for blocks of the instant if `scan` says so.
+    Names of base files contain their instant. So do names of log files from version 8 on, and before version 8 in file
+    groups that the instant began. Other log files of version 6 are known from their markers. Without any marker, and
+    with `scan`, all log files are searched for blocks of the instant.
     """
     markers = list_markers(table.storage, target)
     marked: dict[str, set[str]] = {m.partition: set() for m in markers}
@@ -34,8 +34,8 @@ def traces_of(table: Table, target: str, action: str, *, scan: bool) -> Rollback
     planned, named = _planned_groups(table, target), _named_by_others(table, target, action)
     for partition in sorted({*table.partitions(), *marked}):
         for entry, name in data_files(table, partition):
-            # A plan may share its millisecond with a writer that takes no lock: its base files, and on version 6 the
-            # logs that others wrote under it, are not the write's.
+            # A plan may share its millisecond with a writer that takes no lock: the plan's base files, and on version 6
+            # the logs that others wrote under it, do not belong to the write.
             of_plan = (partition, name.file_id) in planned and (by_base or isinstance(name, BaseFileName))
             if name.instant == target and not of_plan and join(partition, entry.name) not in named:
                 doomed.append((partition, entry.name))
@@ -49,7 +49,7 @@ def traces_of(table: Table, target: str, action: str, *, scan: bool) -> Rollback
 
 
 def _planned_groups(table: Table, time: str) -> frozenset[tuple[str, str]]:
-    """The file groups of the compaction plan of that time; none without such a plan."""
+    """The file groups of the compaction plan of that time; empty without such a plan."""
     requested = table.files.requested_merge(time)
     if requested.action != "compaction" or table.storage.find(table.instant_path(requested)) is None:
         return frozenset()
@@ -57,12 +57,12 @@ def _planned_groups(table: Table, time: str) -> frozenset[tuple[str, str]]:
 
 
 def _named_by_others(table: Table, time: str, action: str) -> frozenset[str]:
-    """Files of completed writes of that time, of other actions. ConflictError: one pends, whose files are unknown."""
+    """Files that other completed actions of that time name. ConflictError: one is pending, so its files are unknown."""
     timeline = table.load_timeline()
     others = [i for i in timeline.pending_writes_at(time) if i.family not in (action, "commit")]
     if others:
         raise ConflictError(
-            "another action that pends has the time of this write, and their files cannot be told apart",
+            "another pending action has the same time as this write, and their files cannot be distinguished",
             path=table.storage.base_path,
             instant=time,
             found=others[0].action,
@@ -72,7 +72,7 @@ def _named_by_others(table: Table, time: str, action: str) -> frozenset[str]:
 
 
 def data_files(table: Table, partition: str) -> Iterator[tuple[Entry, BaseFileName | LogFileName]]:
-    """Base and log files of a partition; none where there is no such folder (marked, but never made)."""
+    """Base and log files of a partition; empty if there is no such folder (it has a marker, but was never made)."""
     try:
         entries = table.storage.list(partition)
     except MissingFileError:

@@ -1,10 +1,10 @@
-"""Hudi's write markers: which files a pending instant may have made. Its rollback looks there.
+"""Hudi's write markers: they name the files that a pending instant may have made. Hudi's rollback reads them.
 
     direct           .hoodie/.temp/<t>/<partition>/<file name>.marker.<CREATE|MERGE|APPEND>, empty files
     timeline server  .hoodie/.temp/<t>/MARKERS.type (text) and MARKERS0, MARKERS1, ...: the same paths, one a line
 
-A marker is made before its file and goes after the instant is completed or rolled back. Base files have CREATE or
-MERGE; log files APPEND on version 6 and CREATE on versions 8 and 9, where each delta commit has log files of its own.
+A marker is made before its file and removed after the instant is completed or rolled back. Base files have CREATE or
+MERGE; log files APPEND on version 6 and CREATE on versions 8 and 9, where each delta commit has its own log files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LISTS = re.compile(r"MARKERS\d+")
 
 
 class MarkerKind(Enum):
-    """What is done to the file."""
+    """What the write does with the file."""
 
     CREATE = "CREATE"
     MERGE = "MERGE"
@@ -35,7 +35,7 @@ class MarkerKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """One marked file: its partition ("" in a non-partitioned table), its name, and what is done to it."""
+    """One marked file: its partition ("" in a non-partitioned table), its name, and what the write does with it."""
 
     partition: str
     file: str
@@ -48,7 +48,7 @@ class Marker:
 
     @staticmethod
     def parse(text: str, where: str) -> Marker:
-        """The marker of a path below the marker folder; MalformedError names `where` it stands."""
+        """The marker of a path below the marker folder; MalformedError names `where` it is."""
         match = _MARKER.fullmatch(text)
         if match is None or not inside_table(text):
             raise MalformedError(
@@ -56,30 +56,30 @@ class Marker:
                 path=where,
                 expected="[<partition>/]<file>.marker.<CREATE|MERGE|APPEND>",
                 found=repr(text),
-                todo="If it is not Hudi's, remove it: what a pending write has made cannot be told beside it.",
+                todo="If it is not Hudi's, remove it: with it, the files of a pending write cannot be determined.",
             )
         return Marker(partition=match["partition"] or "", file=match["file"], kind=MarkerKind(match["kind"]))
 
 
 def marker_folder(instant: str) -> str:
-    """Where the markers of an instant lie, in all table versions."""
+    """The folder of an instant's markers, in all table versions."""
     return f"{HOODIE}/.temp/{instant}"
 
 
 def log_marker_kind(layout: Layout) -> MarkerKind:
-    """The kind of marker a log file has."""
+    """The kind of a log file's marker."""
     return MarkerKind.APPEND if layout.slicing is Slicing.BY_BASE_INSTANT else MarkerKind.CREATE
 
 
 def make_marker(storage: Storage, instant: str, marker: Marker) -> None:
-    """Makes a direct marker; one that is there already is as good."""
+    """Makes a direct marker; success if it exists already."""
     storage.put_if_absent(f"{marker_folder(instant)}/{marker.path}.marker.{marker.kind.value}", b"")
 
 
 def list_markers(storage: Storage, instant: str) -> list[Marker]:
-    """Every marker of an instant, in either form; empty where there are none.
+    """Every marker of an instant, in either form; empty if there are none.
 
-    MalformedError: something else lies among them. UnsupportedError: a marker type of the future.
+    MalformedError: other files lie among them. UnsupportedError: a later marker type.
     """
     return sorted(set(_markers(storage, marker_folder(instant))), key=lambda m: (m.path, m.kind.value))
 
@@ -91,7 +91,7 @@ def _markers(storage: Storage, folder: str) -> Iterator[Marker]:
             continue
         if path == _TYPE_FILE:
             kind = storage.read(where).decode(errors="replace").strip()
-            if kind not in ("", _TIMELINE_SERVER):  # empty: its writer was killed while making it
+            if kind not in ("", _TIMELINE_SERVER):  # empty: its writer was killed while it made the file
                 raise UnsupportedError("unknown type of write markers", path=where, found=kind)
         elif _LISTS.fullmatch(path):
             lines = storage.read(where).decode(errors="replace").splitlines()
@@ -101,5 +101,5 @@ def _markers(storage: Storage, folder: str) -> Iterator[Marker]:
 
 
 def delete_markers(storage: Storage, instant: str) -> None:
-    """Removes the markers of an instant; none there is success."""
+    """Removes the markers of an instant; success if there are none."""
     storage.delete_folder(marker_folder(instant))

@@ -1,4 +1,4 @@
-"""Command blocks of version 6: what a pending instant has appended to file slices is revoked, not deleted."""
+"""Command blocks of version 6: blocks that a pending instant appended to file slices are revoked, not deleted."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ..storage.folders import join
 from ..table.table import Table
 from .find import data_files
 
-_TOKEN = "1-0-1"  # as Hudi's own command blocks
+_TOKEN = "1-0-1"  # as in Hudi's own command blocks
 _TRIES = 20
 
 
 def revoke(table: Table, slice_: RevokedSlice, target: str) -> tuple[tuple[str, str], int] | None:
-    """Puts a command block behind the revoked log files of a slice, once: where it is, and its file's size (bytes).
+    """Puts a command block after the revoked log files of a slice, once; returns its file and that file's size (bytes).
 
-    None for a slice whose logs are all gone. ConflictError: others were faster each time.
+    None for a slice whose logs are all gone. ConflictError: other processes took the file name at each try.
 
-    The block's own instant is its target. Hudi takes the rollback's, which is greater than that of writes that were
-    going on meanwhile: Hudi 0.15 stops reading a slice there and hides their rows (hudi-format.md 6.2).
+    The block's own instant is its target. Hudi uses the rollback's instant, which is greater than those of writes that
+    ran meanwhile: Hudi 0.15 stops reading a slice there and hides their rows (hudi-format.md 6.2).
     """
     for _ in range(_TRIES):
         logs = [
@@ -41,7 +41,7 @@ def revoke(table: Table, slice_: RevokedSlice, target: str) -> tuple[tuple[str, 
         if table.storage.put_if_absent(join(slice_.partition, str(made)), block):
             return (slice_.partition, str(made)), len(block)
     raise ConflictError(
-        "no free name for a log file: others were faster each time",
+        "no free name for a log file: other processes took it at each try",
         path=slice_.partition,
         found=f"{_TRIES} tries in file group {slice_.file_id}",
         todo="Run again.",

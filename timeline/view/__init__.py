@@ -1,7 +1,7 @@
 """The file-system view: which files make a file slice, and which slices a reader merges.
 
-`view` holds the rules as pure functions, the pending-compaction rule among them; `view_loader` loads what they
-need.
+`view` holds the rules as pure functions, among them the pending-compaction rule; `view_loader` loads their
+input.
 
 May import: format, ground, instants, storage.
 """

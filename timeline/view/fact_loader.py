@@ -1,4 +1,4 @@
-"""Loads the facts of a view: what completed and pending instants say of file groups in their own files."""
+"""Loads the facts of a view: what the files of completed and pending instants record about file groups."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class FactLoader:
         )
 
     def named_files(self, timeline: Timeline, time: str, but: str | None = None) -> frozenset[str]:
-        """Paths of the files that the completed writes of one time name; `but`: not those of this action."""
+        """Paths of the files that the completed writes of one time name; `but`: without those of this action."""
         writes = (i for i in timeline.completed if i.requested_time == time and i.family != but)
         return frozenset().union(*(self.files.commit_metadata(i).named_files for i in writes))
 
     def replaced_groups(self, timeline: Timeline) -> dict[GroupKey, str]:
-        """File groups that completed replace commits have replaced, each with the instant that did."""
+        """File groups that completed replace commits have replaced, each with the replacing instant."""
         replaced: dict[GroupKey, str] = {}
         for instant in timeline.completed:
             if instant.family == "replacecommit":
@@ -54,7 +54,7 @@ class FactLoader:
     def pending_plans(self, timeline: Timeline, prevails: str | None = None) -> dict[GroupKey, str]:
         """The file groups of pending compaction plans, each with its plan's instant.
 
-        MalformedError: one in two plans, unless `prevails`, the instant of a plan, is one of those: then it is there.
+        MalformedError: a group is in two plans. If one of them is `prevails`, there is no error and that plan counts.
         """
         plans: dict[GroupKey, str] = {}
         for instant in timeline.pending_compactions:
@@ -69,7 +69,7 @@ class FactLoader:
                         "file group in two pending compaction plans",
                         path="/".join(key),
                         found=f"{other} and {time}",
-                        todo="One of them was requested without the table's lock. Take the later one back, or where "
+                        todo="One of them was requested without the table's lock. Take the later one back, or if "
                         f"that is refused the other: compactor-daemon unschedule TABLE {time}.",
                     )
                 plans[key] = prevails

@@ -1,6 +1,6 @@
-"""Where a reader's partitions and files come from; `Table.listing` is the one that is asked.
+"""Where a reader's partitions and files come from; `Table.listing` is the listing in use.
 
-The storage itself is the default. The metadata table is the other (`metadata_table.listing`).
+The storage itself is the default. The metadata table is the alternative (`metadata_table.listing`).
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from ..storage.contract import Entry, Storage
 from .partition_folders import is_partition, subfolders
 
 Listed: TypeAlias = tuple[str, list[Entry]]
-"""A partition path and its files; what else lies in the folder may be among them."""
+"""A partition path and the files in its folder; these may include files that are not data files."""
 
 _THREADS = 8
 
 
 class Listing(Protocol):
-    """Partitions and files of a table, given by its storage and its settings, as they are now."""
+    """Partitions and files of a table, found by its storage and its current settings."""
 
     def below(self, storage: Storage, config: TableConfig, folder: str) -> Iterable[Listed]:
-        """The partitions at or under a folder; none where there is no such folder."""
+        """The partitions at or under a folder; empty if there is no such folder."""
         ...
 
     def exactly(self, storage: Storage, config: TableConfig, partitions: Collection[str]) -> Iterable[Listed]:
-        """These partitions, by name; MissingFileError where one is not there."""
+        """These partitions, by name; MissingFileError if one does not exist."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StorageListing:
-    """Lists folders. Partitions are found by their metadata file."""
+    """Lists folders. A folder with a partition metadata file is a partition."""
 
     def below(self, storage: Storage, config: TableConfig, folder: str) -> Iterator[Listed]:
         if folder and ((entry := storage.find(folder)) is None or not entry.is_folder):

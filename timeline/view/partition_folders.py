@@ -12,7 +12,7 @@ _PARTITION_MARK = ".hoodie_partition_metadata"
 
 
 def listed_if_there(storage: Storage, folder: str) -> list[Entry] | None:
-    """The entries of a folder; None where it is gone."""
+    """The entries of a folder; None if it does not exist."""
     try:
         return storage.list(folder)
     except MissingFileError:
@@ -25,6 +25,6 @@ def is_partition(entries: Iterable[Entry]) -> bool:
 
 
 def subfolders(folder: str, entries: Iterable[Entry]) -> list[str]:
-    """Paths of the folders in a folder which may be partitions or hold some: all but Hudi's own, as Hudi looks."""
+    """Paths of the subfolders that may be or contain partitions: all except Hudi's own, as in Hudi."""
     names = [e.name for e in entries if e.is_folder and e.name != HOODIE]
     return [f"{folder}/{name}" if folder else name for name in names]

@@ -5,8 +5,8 @@
     DC6                         -> logs on the phantom slice SC5, which has no base file yet
 
 **The pending-compaction rule** (`latest_slice`): while SC5 is pending, slice (SC1) and slice (SC5) are read as
-one: base SC1, logs of SC1, then logs of SC5. Any base file of instant SC5 is ignored until SC5 is completed.
-Readers, schedulers and compactors all go through this file.
+one: base SC1, logs of SC1, then logs of SC5. A base file of instant SC5 is ignored until SC5 is completed.
+All readers, schedulers and compactors use this file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..storage.contract import Entry
 
 
 def input_names(slice_: FileSlice) -> tuple[str, ...]:
-    """Names of the files a compaction of the slice merges: base first, then logs in order."""
+    """Names of the files that a compaction of the slice merges: base first, then logs in order."""
     base = (str(slice_.base.name),) if slice_.base else ()
     return base + tuple(str(log.name) for log in slice_.logs)
 
@@ -45,7 +45,7 @@ class DataFile(Generic[Name]):
 
     @property
     def path(self) -> str:
-        """Relative to the table's base path."""
+        """The path relative to the table's base path."""
         return f"{self.partition}/{self.name}" if self.partition else str(self.name)
 
 
@@ -75,7 +75,7 @@ class FileSlice:
 
     @property
     def base_bytes(self) -> int:
-        """Bytes of the base file, 0 without one."""
+        """Bytes of the base file, 0 if there is none."""
         return self.base.size if self.base else 0
 
 
@@ -83,7 +83,7 @@ class FileSlice:
 class FileGroup:
     """All visible slices of one file id in one partition, oldest first.
 
-    `pending_compaction`: the instant of the plan this group is in, whose slice may still lack its base file.
+    `pending_compaction`: the instant of the plan that contains this group; its slice may lack its base file so far.
     """
 
     partition: str
@@ -99,12 +99,12 @@ class FileGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewFacts:
-    """What the timeline's files say about file groups, beside the timeline itself.
+    """What the files of the timeline record about file groups.
 
-    `pending_plans`: file group -> instant of the pending compaction plan it is in.
+    `pending_plans`: file group -> instant of the pending compaction plan that contains it.
     `replaced`: file group -> instant of the completed replace commit that replaced it.
-    `compacted`: file group -> instant -> base file name, of every completed compaction. `shared`: of times that
-    several writes have, the paths of the files that their completed commits name; no others of these times count.
+    `compacted`: file group -> instant -> base file name, of every completed compaction. `shared`: for times that
+    several writes share, the paths of the files that their completed commits name; no other files of these times count.
     """
 
     pending_plans: Mapping[GroupKey, str]
@@ -113,20 +113,20 @@ class ViewFacts:
     shared: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def last_compaction(self, key: GroupKey) -> tuple[str, str]:
-        """(instant, base file name) of a file group's newest completed compaction; two empty texts without one."""
+        """(instant, base file name) of a file group's newest completed compaction; two empty texts if there is none."""
         return max(self.compacted.get(key, {}).items(), default=("", ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableView:
-    """One consistent look at a table: its timeline, what the timeline's files say, and its file groups."""
+    """A consistent state of a table: its timeline, the facts in the timeline's files, and its file groups."""
 
     timeline: Timeline
     facts: ViewFacts
     groups: tuple[FileGroup, ...]
 
     def by_key(self) -> dict[GroupKey, FileGroup]:
-        """The file groups, replaced ones too, by their keys."""
+        """The file groups by their keys, replaced ones included."""
         return {g.key: g for g in self.groups}
 
 
@@ -156,15 +156,15 @@ def file_groups(
 
 
 def check_partitions(facts: ViewFacts, listed: Collection[str]) -> None:
-    """MissingFileError: a compaction, completed or pending, names a partition that a whole listing did not find."""
+    """MissingFileError: a compaction, completed or pending, names a partition that a complete listing did not find."""
     for (partition, file_id), instant in facts.pending_plans.items():
         if partition not in listed:
             raise MissingFileError(
-                "a pending compaction plan names a partition that is not there",
+                "a pending compaction plan names a partition that does not exist",
                 path=f"{partition}/{file_id}",
                 instant=instant,
                 expected="a folder with .hoodie_partition_metadata in it",
-                todo="Restore the folder or its metadata file: without it the partition's rows are not seen.",
+                todo="Restore the folder or its metadata file: without it readers do not see the partition's rows.",
             )
     for key in facts.compacted:
         if key[0] not in listed and key not in facts.replaced:
@@ -174,7 +174,7 @@ def check_partitions(facts: ViewFacts, listed: Collection[str]) -> None:
 
 def _lost_base(path: str, instant: str) -> MissingFileError:
     return MissingFileError(
-        "a completed compaction names a base file that is not there",
+        "a completed compaction names a base file that does not exist",
         path=path,
         instant=instant,
         todo="Restore the file, or restore the table to an instant before the compaction. Do not compact or clean.",
@@ -211,8 +211,8 @@ def _visible_bases(key: GroupKey, bases: list[BaseFile], timeline: Timeline, fac
     visible: dict[str, BaseFile] = {}
     for base in bases:
         instant = base.name.instant
-        # A commit names the file of a compaction that counts, strays of other attempts do not. A writer's instant of
-        # the same time says nothing of a group that is in the plan.
+        # The commit names the valid file of a compaction, and does not name stray files of other attempts. A writer's
+        # instant of the same time does not matter for a group that is in the plan.
         named = compacted.get(instant)
         if instant in facts.shared:
             if base.path not in facts.shared[instant]:
@@ -239,10 +239,10 @@ def _visible_bases(key: GroupKey, bases: list[BaseFile], timeline: Timeline, fac
 def _slices_by_name(
     bases: Mapping[str, BaseFile], logs: list[LogFile], pending: str | None, timeline: Timeline
 ) -> dict[str, list[LogFile]]:
-    """Version 6: a log's name carries the base instant of its slice.
+    """Version 6: a log's name contains the base instant of its slice.
 
-    A slice counts when its base instant is committed or is the pending compaction's. Without a base file that
-    is a log-only slice, opened by the delta commit it is named after.
+    A slice counts if its base instant is committed or is the instant of the pending compaction. Without a base file
+    it is a log-only slice, opened by the delta commit in its name.
     """
     stacks: dict[str, list[LogFile]] = {instant: [] for instant in bases}
     if pending is not None:
@@ -259,7 +259,7 @@ def _slices_by_completion(
 ) -> dict[str, list[LogFile]]:
     """Versions 8 and 9: a log belongs to the newest base requested before its delta commit completed.
 
-    Logs of delta commits that are not completed are dropped. A log older than every base opens a slice.
+    Logs of delta commits that are not completed are dropped. A log older than every base opens its own slice.
     """
     stacks: dict[str, list[LogFile]] = {instant: [] for instant in bases}
     if pending is not None:
@@ -274,7 +274,7 @@ def _slices_by_completion(
 
 
 def latest_slice(group: FileGroup, as_of: str | None = None) -> FileSlice | None:
-    """The slice a snapshot reader merges: the newest, and under a pending compaction the two newest as one.
+    """The slice that a snapshot reader merges: the newest, or during a pending compaction the two newest as one.
 
     `as_of`: only slices with a base instant up to this one (blocks are filtered separately).
     """
@@ -289,12 +289,12 @@ def latest_slice(group: FileGroup, as_of: str | None = None) -> FileSlice | None
 
 
 def slice_before(group: FileGroup, instant: str) -> FileSlice | None:
-    """What a compaction at `instant` must merge: the newest slice below it (closure: all its logs)."""
+    """The slice that a compaction at `instant` must merge: the newest slice before it (closure: all its logs)."""
     return max((s for s in group.slices if s.base_instant < instant), key=lambda s: s.base_instant, default=None)
 
 
 def latest_base(group: FileGroup, as_of: str | None = None) -> BaseFile | None:
-    """What a read-optimized reader reads: the newest visible base file."""
+    """The base file that a read-optimized reader reads: the newest visible one."""
     bases = [s.base for s in group.slices if s.base and (as_of is None or s.base_instant <= as_of)]
     return bases[-1] if bases else None
 
@@ -306,12 +306,12 @@ def is_replaced(group: FileGroup, facts: ViewFacts, as_of: str | None = None) ->
 
 
 def log_instants(entries: Iterable[Entry]) -> set[str]:
-    """The instants in the names of a listing's log files. Names are not checked: `file_groups` does that."""
+    """The instants in the names of a listing's log files. Does not check the names: `file_groups` does."""
     names = (e.name.partition(".log.") for e in entries if not e.is_folder)
     return {head.rpartition("_")[2] for head, log, _ in names if log and head.startswith(".")}
 
 
 def base_instants(entries: Iterable[Entry]) -> set[str]:
-    """The instants in the names of a listing's base files, as `log_instants`."""
+    """The instants in the names of a listing's base files, like `log_instants`."""
     names = (e.name for e in entries if not e.is_folder and e.name.endswith((".parquet", ".hfile")))
     return {name.rpartition("_")[2].partition(".")[0] for name in names if not name.startswith(".")}

@@ -1,4 +1,4 @@
-"""Loads a table's file-system view: the timeline first, then facts, and the files last."""
+"""Loads a table's file-system view: first the timeline, then facts, and the files last."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .view import FileGroup, TableView, ViewFacts, base_instants, check_partitio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewLoader:
-    """`listing`: where the files of partitions are looked up."""
+    """`listing`: where to look up the files of partitions."""
 
     storage: Storage
     config: TableConfig
@@ -41,7 +41,7 @@ class ViewLoader:
         """Timeline, then facts, then listing.
 
         `partition`: only partitions at or under that path. `exactly`: these partitions and no others. `pending`: a
-        compaction or log compaction that counts as not completed. `prevails`: see `FactLoader.pending_plans`.
+        compaction or log compaction that is treated as not completed. `prevails`: see `FactLoader.pending_plans`.
         UsageError: no such partition. MissingFileError, TableChangedError: see `consistent`.
         """
         timeline = self.timelines.load()
@@ -64,24 +64,24 @@ class ViewLoader:
         return TableView(timeline=timeline, facts=facts, groups=groups)
 
     def planned_partitions(self, plans: Iterable[CompactionPlan]) -> set[str]:
-        """The partitions that plans name, as far as their folders are there."""
+        """The partitions that plans name and whose folders exist."""
         named = {partition for plan in plans for partition, _ in plan.groups}
         return {p for p in named if not p or self.storage.find(p) is not None}
 
     def check_unchanged(self) -> None:
-        """TableChangedError when the settings are others by now.
+        """TableChangedError if the settings have changed.
 
-        An upgrade renames the whole timeline: what was listed may be half of it.
+        An upgrade renames the whole timeline: the listing may contain only half of it.
         """
         if load_table_config(self.storage) != self.config:
             raise TableChangedError(
-                "the table's settings changed while it was looked at",
+                "the table's settings changed while it was read",
                 path=self.storage.base_path,
                 todo="Open it again.",
             )
 
     def partition_groups(self, partition: str, timeline: Timeline, facts: ViewFacts) -> tuple[FileGroup, ...]:
-        """The file groups of one partition under a timeline and facts loaded before; () without such a folder."""
+        """The file groups of one partition with a timeline and facts loaded before; () if there is no such folder."""
         try:
             entries = self.storage.list(partition)
         except MissingFileError:
@@ -92,9 +92,9 @@ class ViewLoader:
         return file_groups(partition, entries, timeline, facts)
 
     def _check_not_cleaned(self, timeline: Timeline, listings: Iterable[Iterable[Entry]]) -> None:
-        """TableChangedError when files that the timeline takes for the newest may have been gone from the listings.
+        """TableChangedError if files that are the newest by the timeline may have been removed before the listing.
 
-        A base file completed after the timeline was loaded is ignored; but what it stands for may be cleaned by then.
+        A base file completed after the timeline was loaded is ignored, but the files that it replaces may be cleaned.
         """
         ignored = {t for entries in listings for t in base_instants(entries) if not timeline.is_committed(t)}
         if not ignored:
@@ -103,15 +103,15 @@ class ViewLoader:
         completed = sorted(ignored & now.completed_writes.keys())
         if completed and now.may_be_cleaned_since(timeline):
             raise TableChangedError(
-                "the table was compacted and cleaned while it was looked at",
+                "the table was compacted and cleaned while it was read",
                 path=self.storage.base_path,
                 instant=completed[-1],
-                todo="Do it again.",
+                todo="Run it again.",
             )
 
 
 def _needs_archive(timeline: Timeline, entries: Iterable[Entry]) -> bool:
-    """Whether only the archive tells which files of a listing count: also of base files, where archiving has passed a
+    """Whether only the archive shows which files of a listing count: also for base files, if archiving has passed a
     savepoint, which keeps its own instant in the active timeline."""
     entries = list(entries)
     if any(timeline.needs_archive(t) for t in log_instants(entries)):

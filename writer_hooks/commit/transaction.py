@@ -26,7 +26,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import EXPIRY_S, Pulse, heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.column_stats.measure import Measured
-from phantombase.timeline.metadata_table.update import Change, check_keepable, prepare, tell
+from phantombase.timeline.metadata_table.update import Change, apply_update, check_keepable, prepare
 from phantombase.timeline.planning.schedule import clustered_file_groups
 from phantombase.timeline.recovery.rollback import completed_rollback_of, roll_back, undo_late
 from phantombase.timeline.table.pending_rollbacks import UnreadableRollback, pending_rollbacks
@@ -126,7 +126,7 @@ class Transaction:
             done = Instant(
                 requested_time=self.instant, action=ACTION, state=State.COMPLETED, completion_time=completion
             )
-            tell(table, change, update)
+            apply_update(table, change, update)
             path = table.instant_path(done)
             data = encode_commit(metadata, table.layout.encoding)
             try:

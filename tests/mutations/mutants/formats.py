@@ -76,7 +76,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/storage/local", "        os.link(source, target)", "        os.replace(source, target)", "storage/local"),
     ("timeline/storage/local", 'return open(full, "xb")', 'return open(full, "wb")', "storage/local"),
     ("timeline/storage/local", 'os.unlink(os.path.join(os.path.dirname(full), f".{os.path.basename(full)}.crc"))', "pass", "storage/local"),
-    ("timeline/storage/local", "continue  # gone between", "raise  # gone between", "storage/local"),
+    ("timeline/storage/local", "continue  # removed between", "raise  # removed between", "storage/local"),
     # Few bytes that stand for much.
     ("timeline/errors", 'if "\\n" in text or "\\r" in text else text', "if False else text", "log/hostile_bytes"),
     ("timeline/avro/schema", "self._depth > _DEPTH_MAX or", "", "log/hostile_bytes"),

@@ -18,7 +18,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/locks/heartbeat", 'return -1 if fields[0] in "ZX" else int(fields[19])', "return int(fields[19])", "locks/heartbeat"),
     ("timeline/locks/heartbeat", '.rpartition(")")[2].split()', '.partition(")")[2].split()', "locks/heartbeat"),
     ("timeline/locks/heartbeat", "ours = data.startswith(_OURS)", "ours = bool(data)", "locks/heartbeat"),
-    ("timeline/locks/heartbeat", "    except MissingFileError:  # its owner has just ended well\n        return None\n", "    except ZeroDivisionError:\n        return None\n", "locks/heartbeat"),
+    ("timeline/locks/heartbeat", "    except MissingFileError:  # its owner has just completed\n        return None\n", "    except ZeroDivisionError:\n        return None\n", "locks/heartbeat"),
     ("timeline/locks/heartbeat", "max(self._longest_s, now - self._last), now", "now - self._last, now", "locks/heartbeat"),
     ("timeline/locks/heartbeat", "max(self._longest_s, time.time() - self._last) >= expiry_s", "max(self._longest_s, time.time() - self._last) > expiry_s", "locks/heartbeat"),
     ("timeline/locks/heartbeat", "max(self._longest_s, time.time() - self._last) >= expiry_s", "self._longest_s >= expiry_s", "locks/heartbeat"),
@@ -60,7 +60,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/storage/staged_file", "if found is None or found.size != size:", "if found is None:", "storage/staged_file"),
     ("timeline/storage/staged_file", "if found is None or found.size != size:", "if found is not None and found.size != size:", "storage/staged_file"),
     # The archived timeline: unknown is never "not there".
-    ("timeline/instants/archived_timeline", "        except MissingFileError:\n            # Files go", "        except ZeroDivisionError:\n            # Files go", "table/archived_timeline"),
+    ("timeline/instants/archived_timeline", "        except MissingFileError:\n            # Files disappear", "        except ZeroDivisionError:\n            # Files disappear", "table/archived_timeline"),
     ("timeline/instants/archived_timeline", "        raise UnknownStateError(\n", "        return ()\n        raise UnknownStateError(\n", "table/archived_timeline"),
     ("timeline/instants/archived_timeline", "    except MissingFileError:\n        return\n    if config", "    except PhantombaseError:\n        return\n    if config", "table/archived_timeline"),
     ("timeline/instants/archived_timeline", "except (PhantombaseError, OSError) as error:", "except PhantombaseError as error:", "table/archived_timeline"),

@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Which row wins, how it meets the base file, what the books say of it, and what does not fit in memory."""
+"""Which row wins, how it meets the base file, what the ledger counts, and what does not fit in memory."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/merge/spill", "row[np.flatnonzero(live)[order]] = np.arange(len(order))", "row[np.flatnonzero(live)] = np.arange(len(order))", "attempt/memory_limit"),
     ("timeline/merge/spilled_merge", "start += len(batch.keys)", "pass", "attempt/memory_limit"),
     ("timeline/merge/spilled_merge", "table = by_position(found)", "table = pa.concat_tables(found)", "attempt/memory_limit"),
-    ("timeline/merge/spilled_merge", "untouched = books.untouched - (len(self._books) - 1) * self._base_rows", "untouched = books.untouched", "attempt/memory_limit"),
+    ("timeline/merge/spilled_merge", "untouched = ledger.untouched - (len(self._ledgers) - 1) * self._base_rows", "untouched = ledger.untouched", "attempt/memory_limit"),
     ("timeline/arrow/spill_file", "self._held = table.slice(cut)", "pass", "attempt/memory_limit"),
     ("timeline/log/decode", "last = max(first + 1, ", "last = max(first + 2, ", "attempt/memory_limit"),
-    # Who is who, and the books: every equation.
+    # Row identity and the ledger: every equation.
     ("timeline/merge/identity", "columns[RECORD_KEY] = keys", "pass", "arrow/row_hash"),
     ("timeline/merge/identity", "(self.base - self.removed + self.added) & _MASK", "self.out", "merge/slice_merge"),
     ("timeline/merge/identity", "self._removed += hash_sum(hashes[changes.replaced]) + hash_sum(hashes[changes.deleted])", "pass", "attempt/memory_limit"),
@@ -78,26 +78,26 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/arrow/row_hash", "total = _mixed(total * _A + _hashes(flat(column)))", "total = total + _hashes(flat(column))", "arrow/row_hash"),
     ("timeline/arrow/row_hash", "result[np.asarray(array.is_null())] = _NULL", "pass", "arrow/row_hash"),
     ("timeline/arrow/row_hash", "items + place.astype(np.uint64) * _A", "items", "arrow/row_hash"),
-    ("timeline/audit/audit", 'if str(log.name) not in books.inputs:', "if False:", "audit/audit"),
-    ("timeline/audit/audit", "if same and text != books.output:", "if False:", "audit/audit"),
-    ("timeline/audit/kept_books", "if len(set(texts.values())) > 1:", "if False:", "audit/audit"),
-    ("timeline/audit/kept_books", "for e in reversed(logged)", "for e in logged", "audit/audit_undone"),
-    ("timeline/audit/kept_books", "if entry.ledger in commits.values() or any(not own or not w or own & w for w in written):", "if True:", "audit/audit_undone"),
-    ("timeline/audit/kept_books", "if not same and not problems:", "if False:", "audit/audit_undone"),
+    ("timeline/audit/audit", 'if str(log.name) not in recorded.inputs:', "if False:", "audit/audit"),
+    ("timeline/audit/audit", "if same and text != recorded.output:", "if False:", "audit/audit"),
+    ("timeline/audit/kept_ledgers", "if len(set(texts.values())) > 1:", "if False:", "audit/audit"),
+    ("timeline/audit/kept_ledgers", "for e in reversed(logged)", "for e in logged", "audit/audit_undone"),
+    ("timeline/audit/kept_ledgers", "if entry.ledger in commits.values() or any(not own or not w or own & w for w in written):", "if True:", "audit/audit_undone"),
+    ("timeline/audit/kept_ledgers", "if not same and not problems:", "if False:", "audit/audit_undone"),
     ("timeline/audit/audit", "if not wrong or not is_undone(now.table, instant, written):", "if True:", "audit/audit_undone"),
     ("timeline/audit/audit", "g.verdict is Verdict.WRONG and (g.partition, g.file_id) in lost]", "g.verdict is Verdict.WRONG]", "audit/audit_undone"),
-    ("timeline/audit/audit", "return books.key not in view.facts.compacted and books.path(books.output or \"\") not in now.books.named", "return True", "audit/audit_undone"),
-    ("timeline/audit/audit", "if books.key in view.facts.replaced:", "if False:", "audit/audit_undone"),
+    ("timeline/audit/audit", "recorded.key not in view.facts.compacted and recorded.path(recorded.output or \"\") not in now.ledgers.named", "True", "audit/audit_undone"),
+    ("timeline/audit/audit", "if recorded.key in view.facts.replaced:", "if False:", "audit/audit_undone"),
     ("timeline/audit/undone", "refuse_half_upgraded(table)\n", "pass\n", "audit/audit_undone"),
     ("timeline/audit/undone", "if LEDGER in metadata.extra_metadata or not metadata.named_files.isdisjoint(written):", "if False:", "audit/audit_undone"),
     ("timeline/audit/undone", "if instant in archived:", "if False:", "audit/audit_undone"),
     ("timeline/audit/undone", "return instant >= timeline.start or any(time < instant for time in archived)", "return instant >= timeline.start", "audit/audit_undone"),
     ("timeline/audit/audit_log", " or _read(storage, path).ledger == ledger:", ":", "audit/audit_undone"),
     ("compactor_daemon/attempt/retire", "    if not is_ours(table, done, go):\n        return\n", "", "audit/audit_undone"),
-    ("timeline/audit/audit", "        books.ledger.check_itself(books.path(books.file_id))\n", "", "audit/audit"),
-    ("timeline/audit/audit", '_same("size of the file written", size, books.size, path)', "pass", "audit/audit"),
-    ("timeline/audit/audit", '_same("hash of the rows in it", f"{out:016x}", f"{ledger.identity.out:016x}", path)', "pass", "audit/audit"),
-    ("timeline/audit/audit", '_same("books of the merge run again", again, ledger, path)', "pass", "audit/audit"),
+    ("timeline/audit/audit", "        recorded.ledger.check_itself(recorded.path(recorded.file_id))\n", "", "audit/audit"),
+    ("timeline/audit/audit", '_same("size of the written file", size, recorded.size, path)', "pass", "audit/audit"),
+    ("timeline/audit/audit", '_same("hash of the rows in the written file", f"{out:016x}", f"{ledger.identity.out:016x}", path)', "pass", "audit/audit"),
+    ("timeline/audit/audit", '_same("ledger of the repeated merge", again, ledger, path)', "pass", "audit/audit"),
     ("timeline/merge/ledger", "self.base_rows, footer_rows_in)", "0, 0)", "merge/slice_merge"),
     ("timeline/merge/ledger", "self.log_entries, header_entries)", "0, 0)", "merge/slice_merge"),
     ("timeline/merge/ledger", "self.rows_out, footer_rows_out)", "0, 0)", "merge/slice_merge"),

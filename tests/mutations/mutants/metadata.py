@@ -7,7 +7,7 @@ from tests.mutations.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     # The metadata table.
-    ("writer_hooks/commit/transaction", "            tell(table, change, update)\n", "", "attempt/metadata_faults"),
+    ("writer_hooks/commit/transaction", "            apply_update(table, change, update)\n", "", "attempt/metadata_faults"),
     ("timeline/recovery/rollback", "        forget(table, plan.target)\n", "", "attempt/metadata_faults"),
     ("timeline/metadata_table/commit", "    forget(table, instant)\n", "", "attempt/metadata_faults metadata_table/commit"),
     ("timeline/metadata_table/commit", "    _refuse_compacted(metadata, timeline, found)\n", "", "metadata_table/commit"),

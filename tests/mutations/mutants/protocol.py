@@ -75,7 +75,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/attempt/publish", "    storage.delete(inflight_path(table, go.instant))  # a dead", "    # a dead", "attempt/decision"),
     ("compactor_daemon/attempt/publish", "        if partition and table.storage.find(partition) is None:\n", "        if partition and not but and table.storage.find(partition) is None:\n", "attempt/late_events"),
     ("compactor_daemon/attempt/publish", "        if partition and table.storage.find(partition) is None:\n", "        if partition and but and table.storage.find(partition) is None:\n", "attempt/late_events"),
-    ("compactor_daemon/attempt/publish", "    tell(table, change, update)\n", "", "attempt/metadata_faults"),
+    ("compactor_daemon/attempt/publish", "    apply_update(table, change, update)\n", "", "attempt/metadata_faults"),
     ("compactor_daemon/attempt/publish", "    if done is None:\n        raise StorageError(", "    if done is None:\n        return\n        raise StorageError(", "attempt/decision"),
     ("compactor_daemon/attempt/publish", "{}), None)\n    _check_ours(table, done, go)\n", "{}), None)\n", "attempt/attempt"),
     ("compactor_daemon/attempt/publish", "    if go.completion_time is None or not compacted_after(table, go.completion_time):\n", "    if True:\n", "attempt/metadata_faults"),

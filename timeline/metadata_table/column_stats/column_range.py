@@ -1,8 +1,8 @@
-"""The values of one column in one file: least, greatest, how many, how many nulls (pure).
+"""The values of one column in one file: least, greatest, number of values, number of nulls (pure).
 
-Order: numbers by value, NaN above all of them and equal to itself, as Spark and Java compare; strings and bytes by
-their (UTF-8) bytes, as Spark compares; decimals by value. The low bound of a float is never
-0.0 but -0.0, the high one never -0.0, for Java holds the two for different.
+Order: numbers by value, NaN above all of them and equal to itself, as in Spark and Java; strings and bytes by
+their (UTF-8) bytes, as in Spark; decimals by value. A float's low bound of zero is always -0.0, and its high bound of
+zero always 0.0, since Java treats the two as different.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _EXACT = decimal.Context(prec=100)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnRange:
-    """Bounds of a column's values: `low` <= every value <= `high`; both None where all are null.
+    """Bounds of a column's values: `low` <= every value <= `high`; both None if all values are null.
 
     Values are physical (`value_type`): dates in days, times and timestamps in their unit, decimals unscaled. `values`
-    counts nulls too. `bytes_`, `uncompressed`: of the column's Parquet chunks, 0 where there are none.
+    counts nulls too. `bytes_`, `uncompressed`: sizes of the column's Parquet chunks, 0 if there are none.
     """
 
     column: str
@@ -58,7 +58,7 @@ class ColumnRange:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """What JSON can hold, losing nothing."""
+        """The range as JSON values, without loss."""
         return {
             "column": self.column,
             "type": str(self.type),
@@ -69,7 +69,7 @@ class ColumnRange:
 
     @staticmethod
     def from_json(data: Any) -> ColumnRange:
-        """Inverse of `to_json`; KeyError, TypeError or ValueError on anything else."""
+        """Inverse of `to_json`; KeyError, TypeError or ValueError on other input."""
         kind = ValueType.parse(data["type"])
         nulls, values, bytes_, uncompressed, *_ = data["counts"]
         return ColumnRange(
@@ -85,17 +85,17 @@ class ColumnRange:
 
 
 def ranges_to_json(ranges: Sequence[ColumnRange] | None) -> list[dict[str, Any]] | None:
-    """Those of a file, None where nobody measured it."""
+    """The ranges of a file, None if no process measured it."""
     return None if ranges is None else [found.to_json() for found in ranges]
 
 
 def ranges_from_json(data: Any) -> tuple[ColumnRange, ...] | None:
-    """Inverse of `ranges_to_json`; errors as `ColumnRange.from_json`."""
+    """Inverse of `ranges_to_json`; errors as in `ColumnRange.from_json`."""
     return None if data is None else tuple(ColumnRange.from_json(one) for one in data)
 
 
 def merged_ranges(parts: Iterable[Sequence[ColumnRange]]) -> tuple[ColumnRange, ...]:
-    """One range a column over all parts, in the order the columns come."""
+    """One range for each column over all parts, in the order of the columns."""
     merged: dict[str, ColumnRange] = {}
     for part in parts:
         for found in part:
@@ -105,7 +105,7 @@ def merged_ranges(parts: Iterable[Sequence[ColumnRange]]) -> tuple[ColumnRange, 
 
 
 def ranges_of_rows(rows: pa.Table | pa.RecordBatch, columns: Sequence[IndexedColumn]) -> tuple[ColumnRange, ...]:
-    """The range of each column over these rows; of a column that is not there, as of one of nulls."""
+    """The range of each column over these rows; a missing column counts as a column of nulls."""
     return tuple(_range(column, _column(rows, column.name), rows.num_rows) for column in columns)
 
 
@@ -115,7 +115,7 @@ def no_values(column: IndexedColumn, rows: int) -> ColumnRange:
 
 
 def range_between(column: IndexedColumn, low: Value, high: Value, *, nulls: int, values: int) -> ColumnRange:
-    """A range with these bounds, zero bounds of floats as the module says."""
+    """A range with these bounds; zero bounds of floats follow the rule of this module."""
     if column.type.kind in _FLOATS:
         low, high = (-0.0 if low == 0 else low), (0.0 if high == 0 else high)
     return ColumnRange(column=column.name, type=column.type, low=low, high=high, nulls=nulls, values=values)
@@ -162,7 +162,7 @@ def _physical(scalar: pa.Scalar, kind: ValueType) -> Value:
 
 
 def _float_ends(array: pa.Array) -> tuple[float, float]:
-    """Arrow leaves NaN out unless there is nothing else."""
+    """Least and greatest value; Arrow ignores NaN unless there is nothing else, so it is checked separately."""
     ends = pc.min_max(array)
     low, high = ends["min"].as_py(), ends["max"].as_py()
     if pc.any(pc.is_nan(array)).as_py():

@@ -1,9 +1,10 @@
-"""Ranges of the columns of a file that is there already: from a Parquet footer, or from a log file's rows.
+"""Column ranges of an existing file: from a Parquet footer, or from the rows of a log file.
 
-A footer's statistics are taken where they bound all values: not for floats, for Parquet writers leave NaN out of them
-(or leave the statistics out, as Hudi's does); not where the column has another type by now. Such a column is read. Long
-texts may be cut in a footer, the low bound to a lesser, the high one to a greater text (Parquet format, Statistics); a
-decimal of variable length so cut would be another number, so these are read too.
+The statistics in a footer are used if they bound all values. They do not for floats, since Parquet writers leave NaN
+out of them (or leave out the statistics, as Hudi's writer does), and not for a column whose type changed since. Such
+columns are read. A footer may contain shortened texts, the low bound shortened to a lesser text and the high bound to a
+greater one (Parquet format, Statistics). A shortened decimal of variable length would be another number, so such
+columns are read too.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ _LOG_DATA = (BlockKind.AVRO_DATA, BlockKind.PARQUET_DATA)
 
 
 def ranges_of_parquet(source: pa.NativeFile, path: str, columns: Sequence[IndexedColumn]) -> tuple[ColumnRange, ...]:
-    """The range of each column of a Parquet file. MalformedError, UnsupportedError: as of any read of the file.
+    """The range of each column of a Parquet file. MalformedError, UnsupportedError: as in any read of the file.
 
-    A column that the file has not is one of nulls.
+    A column that the file does not have counts as a column of nulls.
     """
     with readable("file", path):
         file = open_parquet(source)
@@ -43,9 +44,9 @@ def ranges_of_parquet(source: pa.NativeFile, path: str, columns: Sequence[Indexe
 def ranges_of_log(
     source: pa.NativeFile, path: str, columns: Sequence[IndexedColumn], schema: pa.Schema, *, float_as_text: bool = True
 ) -> tuple[ColumnRange, ...]:
-    """The range of each column over all rows of a log file, whatever becomes of its blocks.
+    """The range of each column over all rows of a log file, whether its blocks count or not.
 
-    `schema`: the table's; `float_as_text` as for `decode_rows`. Deletes have no values.
+    `schema`: the table's; `float_as_text` as in `decode_rows`. Deletes have no values.
     """
     nothing = tuple(no_values(column, 0) for column in columns)
     wanted = {c.name.partition(".")[0] for c in columns}
@@ -61,7 +62,7 @@ def ranges_of_log(
 
 
 def _of_footer(file: pq.ParquetFile, place: int, column: IndexedColumn) -> ColumnRange | None:
-    """What the footer says of a column, None where that does not bound all its values."""
+    """The footer's range of a column, None if it does not bound all values."""
     if column.type.kind in (Kind.FLOAT, Kind.DOUBLE) or _type_at(file.schema_arrow, column.name) != column.type:
         return None
     metadata = file.metadata
@@ -71,22 +72,22 @@ def _of_footer(file: pq.ParquetFile, place: int, column: IndexedColumn) -> Colum
 
 
 def _of_chunk(chunk: pq.ColumnChunkMetaData, column: IndexedColumn) -> ColumnRange | None:
-    said = chunk.statistics
-    if said is None or not said.has_null_count:
+    found = chunk.statistics
+    if found is None or not found.has_null_count:
         return None
-    if said.null_count == chunk.num_values:
+    if found.null_count == chunk.num_values:
         return no_values(column, chunk.num_values)
-    if not said.has_min_max or (column.type.kind is Kind.DECIMAL and chunk.physical_type == "BYTE_ARRAY"):
+    if not found.has_min_max or (column.type.kind is Kind.DECIMAL and chunk.physical_type == "BYTE_ARRAY"):
         return None
     try:
-        low, high = (_physical(raw, column.type) for raw in (said.min_raw, said.max_raw))
+        low, high = (_physical(raw, column.type) for raw in (found.min_raw, found.max_raw))
     except UnicodeDecodeError:
-        return None  # cut in the middle of a character
-    return range_between(column, low, high, nulls=said.null_count, values=chunk.num_values)
+        return None  # shortened in the middle of a character
+    return range_between(column, low, high, nulls=found.null_count, values=chunk.num_values)
 
 
 def _physical(raw: bool | int | bytes, kind: ValueType) -> Value:
-    """A bound as Parquet stores it, as `ColumnRange` has it."""
+    """Converts a bound from its form in Parquet to its form in `ColumnRange`."""
     if not isinstance(raw, bytes):
         return raw
     if kind.kind is Kind.STRING:
@@ -97,7 +98,7 @@ def _physical(raw: bool | int | bytes, kind: ValueType) -> Value:
 def _of_columns(
     source: pa.NativeFile, file: pq.ParquetFile, columns: Sequence[IndexedColumn]
 ) -> tuple[ColumnRange, ...]:
-    """The ranges as the values say; of a column that is not there, nulls."""
+    """The ranges, computed from the values; a missing column counts as a column of nulls."""
     rows = file.metadata.num_rows
     names = sorted({c.name.partition(".")[0] for c in columns} & set(file.schema_arrow.names))
     if not names or not rows:
@@ -114,7 +115,7 @@ def _type_at(schema: pa.Schema, path: str) -> ValueType | None:
 
 
 def _sized(found: ColumnRange, metadata: pq.FileMetaData, place: int | None) -> ColumnRange:
-    """With the bytes of the column's chunks."""
+    """The range, with the sizes of the column's chunks."""
     if place is None:
         return found
     chunks = [metadata.row_group(i).column(place) for i in range(metadata.num_row_groups)]

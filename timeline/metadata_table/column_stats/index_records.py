@@ -1,4 +1,4 @@
-"""What the index partitions are told of new files."""
+"""The records of new files in the index partitions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A file's place and what is known of it; `bloom` of a base file that has one."""
+    """A file's partition, its name, and what is known about it; `bloom`: of a base file that has a filter."""
 
     partition: str
     name: str
@@ -37,10 +37,10 @@ class _Known:
 def index_records(
     table: Table, files: Sizes, instant: str, measure: Measure | None, wanted: Collection[str], measured: Measured
 ) -> Iterator[tuple[str, KeyedRecord]]:
-    """Records with their index partitions, of those that are `wanted`; file by file, partitions' own at the end.
+    """The records for the `wanted` index partitions, each with its partition: file by file, those of partitions last.
 
-    `measured`: what is known; other files, and those of which other columns are known than are asked for now, are read,
-    in their places. A base file without a bloom filter has no record of one.
+    `measured`: ranges that are known already. A file is read if its ranges are not known, or are known for other
+    columns than are needed now. A base file without a bloom filter gets no filter record.
     """
     columns = [] if measure is None else [(c.name, c.type) for c in measure.columns]
 
@@ -75,6 +75,6 @@ def index_records(
 
 def _bloom(storage: Storage, path: str) -> BloomFilter | None:
     with storage.open_input(path) as source, readable("file", path):
-        said = pq.read_metadata(source).metadata or {}
-    text, code = said.get(b"org.apache.hudi.bloomfilter"), said.get(b"hoodie_bloom_filter_type_code")
+        footer = pq.read_metadata(source).metadata or {}
+    text, code = footer.get(b"org.apache.hudi.bloomfilter"), footer.get(b"hoodie_bloom_filter_type_code")
     return None if text is None or code is None else BloomFilter(code.decode(), text.decode())

@@ -1,15 +1,16 @@
 """Which columns of a table have statistics in its metadata table (pure).
 
-Hudi 1.x writes the columns down in `.hoodie/.index_defs/index.json`. There is none at table version 6, and a schema may
-have grown since: so what is written down, and what Hudi would take of the schema by its defaults (Hudi
-HoodieTableMetadataUtil.getColumnsToIndex, isColumnTypeSupported):
+Hudi 1.x records the columns in `.hoodie/.index_defs/index.json`. At table version 6 there is no such file, and the
+schema may have grown since it was written. So the columns are those in the file, plus those that Hudi would choose from
+the schema by its defaults (Hudi HoodieTableMetadataUtil.getColumnsToIndex, isColumnTypeSupported):
 
     0.15        every column
     1.x         _hoodie_commit_time, _hoodie_partition_path, _hoodie_record_key, and the first 32 columns that can have
-                statistics; all where more than 32 are written down, since its writers are told to take more then
+                statistics; all of them if the file records more than 32, since its writers then use a greater limit
 
-A reader asks for the columns written down, or for all of its schema; statistics nobody asks for do no harm, those
-that lack beside others of the same file do: Hudi takes a column without them for one that has no value in the file.
+A reader asks for the recorded columns, or for all columns of its schema. Extra statistics do no harm. Missing
+statistics of one column beside those of other columns of the same file do: Hudi treats such a column as one without any
+value in the file.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ _ALWAYS = (COMMIT_TIME, PARTITION_PATH, RECORD_KEY)
 
 @dataclass(frozen=True, slots=True)
 class IndexedColumn:
-    """A column with statistics: a path of names with dots between them, through structs."""
+    """A column with statistics: names joined by dots, as a path through structs."""
 
     name: str
     type: ValueType
 
 
 def columns_to_index(schema_text: str, index_defs: bytes | None, table_version: int) -> tuple[IndexedColumn, ...]:
-    """The columns of an Avro schema (with the meta columns, where the table has them) that get statistics.
+    """The columns of an Avro schema (with the meta columns, if the table has them) that get statistics.
 
-    `index_defs`: content of INDEX_DEFINITIONS, None where there is no such file. MalformedError: damaged definitions.
+    `index_defs`: content of INDEX_DEFINITIONS, None if there is no such file. MalformedError: damaged definitions.
     """
     definitions = _definitions(index_defs)
     version = _index_version(definitions, table_version)
@@ -66,7 +67,7 @@ def index_version(index_defs: bytes | None, table_version: int) -> IndexVersion:
 
 
 def record_index_is_partitioned(index_defs: bytes | None) -> bool:
-    """Whether the record index keeps keys apart by partition, since 1.1; without a definition it does not.
+    """Whether the record index separates keys by partition (possible since 1.1); without a definition it does not.
 
     MalformedError: damaged definitions.
     """
@@ -121,7 +122,7 @@ def _is_taken(kind: ValueType | None, version: IndexVersion) -> bool:
 
 
 def _value_type(record: dict[str, Any], path: str) -> ValueType | None:
-    """The type at a path; None where there is nothing, or nothing that has statistics."""
+    """The type at a path; None if there is no such column, or if its type has no statistics."""
     node: Any = record
     for name in path.split("."):
         fields = node.get("fields", []) if isinstance(node, dict) else []

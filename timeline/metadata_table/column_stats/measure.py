@@ -1,6 +1,7 @@
-"""Measuring new files for the indexes: the range of each column, where the metadata table has statistics.
+"""Measures new files for the indexes: the range of each column, if the metadata table has statistics.
 
-Whoever writes a file measures it, so that nobody else has to read it; what is not known is read by whoever commits.
+The process that writes a file measures it, so that it need not be read again. The committing process reads files that
+were not measured.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Measured: TypeAlias = Mapping[str, Sequence[ColumnRange]]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Which columns are measured; picklable. `version`: how the ranges will be stored."""
+    """The columns to measure; picklable. `version`: how the ranges will be stored."""
 
     columns: tuple[IndexedColumn, ...]
     version: IndexVersion
@@ -36,7 +37,7 @@ class Measure:
 
     @staticmethod
     def of(table: Table, schema: TableSchema) -> Measure | None:
-        """That of a table whose newest rows have a schema; None where no index has ranges."""
+        """The measure for a table whose newest rows have this schema; None if no index stores ranges."""
         if not {COLUMN_STATS, PARTITION_STATS} & set(table.config.metadata_partitions):
             return None
         try:
@@ -52,7 +53,7 @@ class Measure:
         )
 
     def file(self, storage: Storage, path: str, name: str) -> tuple[ColumnRange, ...]:
-        """The ranges of a base or log file, which has or will get that name. Errors: as of any read of it."""
+        """The ranges of a base or log file whose final name is `name`. Errors: as in any read of the file."""
         with storage.open_input(path) as source:
             if isinstance(parse_data_file(name), LogFileName):
                 return ranges_of_log(source, path, self.columns, self.schema, float_as_text=self.float_as_text)

@@ -1,9 +1,9 @@
 """Records of `column_stats`, `partition_stats` and `bloom_filters`, by the field names of HoodieMetadataRecord (pure).
 
-Fields that a schema has not yet (0.15 knows no `isTightBound` and no `valueType`) may be left out when it is written;
-fields that are not here are null. Two records of a key are merged by Hudi as follows (HoodieTableMetadataUtil
-.mergeColumnStatsRecords): a deleted or a tight new one takes the place of the old one, else bounds are widened and
-counts added. So `partition_stats` records of one write need nothing of the older ones: they are not tight.
+Fields that an older schema lacks (0.15 has no `isTightBound` and no `valueType`) are left out when a record is written;
+fields that are not set here are null. Hudi merges two records of one key like this (HoodieTableMetadataUtil
+.mergeColumnStatsRecords): a new record that is deleted or tight replaces the old one; otherwise bounds are widened and
+counts added. So `partition_stats` records of a write need not include older values: they are not tight.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _NO_TYPE = ValueType(Kind.NULL)
 def column_stats_records(
     partition: str, file_name: str, ranges: Sequence[ColumnRange], version: IndexVersion
 ) -> list[KeyedRecord]:
-    """One record a column of a new file, be it one without rows (as Hudi has them of a log file of deletes).
+    """One record for each column of a new file, even of a file without rows (as in Hudi for a log file of deletes).
 
-    None at all where a column's bounds cannot be stored: a file without records is never left out by a reader, one
-    without some of them may be.
+    No records at all if the bounds of one column cannot be stored: a reader never skips a file without records, but it
+    may skip a file of which only some records are missing.
     """
     stored = [(column_stats_key(r.column, partition, file_name), _stats(file_name, r, version)) for r in ranges]
     if any(stats is None for _, stats in stored):
@@ -44,9 +44,9 @@ def column_stats_records(
 def deleted_column_stats_records(
     partition: str, file_name: str, columns: Sequence[IndexedColumn], version: IndexVersion
 ) -> Iterator[KeyedRecord]:
-    """One record a column of a file that is no more, as Hudi 0.15 writes them.
+    """One record for each column of a file that was deleted, as Hudi 0.15 writes them.
 
-    1.x deletes the keys from the metadata table, and passes over such records where it finds them.
+    1.x deletes the keys from the metadata table instead, and ignores such records.
     """
     for column in columns:
         key = column_stats_key(column.name, partition, file_name)
@@ -69,9 +69,9 @@ def deleted_column_stats_records(
 def partition_stats_records(
     partition: str, ranges: Sequence[ColumnRange], version: IndexVersion
 ) -> Iterator[KeyedRecord]:
-    """One record a column over all files a write added to a partition, to be merged into what is there.
+    """One record for each column over all files that a write added to a partition; Hudi merges it into the older one.
 
-    None of a column without rows, or whose bounds cannot be stored: Hudi has no such columns in `partition_stats`.
+    None for a column without rows, or with bounds that cannot be stored: Hudi has no such columns in `partition_stats`.
     """
     for found in ranges:
         stats = _stats(partition, found, version)
@@ -86,7 +86,7 @@ def bloom_filter_record(partition: str, file_name: str, instant: str, bloom: Blo
 
 
 def deleted_bloom_filter_record(partition: str, file_name: str, instant: str) -> KeyedRecord:
-    """A base file that `instant` deleted."""
+    """The record of a base file that `instant` deleted."""
     return _bloom(partition, file_name, instant, "", b"", is_deleted=True)
 
 
@@ -101,7 +101,7 @@ def _record(key: str, kind: int, stats: Mapping[str, Any] | None) -> dict[str, A
 
 
 def _stats(name: str, found: ColumnRange, version: IndexVersion) -> dict[str, Any] | None:
-    """None where a bound cannot be stored."""
+    """The statistics; None if a bound cannot be stored."""
     low = None if found.low is None else found.type.low_bound(found.low, version)
     high = None if found.high is None else found.type.high_bound(found.high, version)
     if (low is None, high is None) != (found.low is None, found.high is None):

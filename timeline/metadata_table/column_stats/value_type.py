@@ -1,7 +1,8 @@
-"""Types of values that column statistics have, and how the metadata table stores a value of each (pure).
+"""Value types of column statistics, and how the metadata table stores a value of each (pure).
 
-A value is stored in a record of one field `value`, whose name says its type. Index version 1 (table versions 6 and 8)
-has the type in that name alone; version 2 (table version 9) names the type besides, and stores a simpler value:
+A value is stored in a record of one field `value`, and the record's name gives its type. In index version 1 (table
+versions 6 and 8) only that name gives the type; version 2 (table version 9) also names the type, and stores simpler
+values:
 
     type                             value here      version 1           version 2
     boolean, int, long               bool, int       Boolean, Int, Long  the same
@@ -12,9 +13,9 @@ has the type in that name alone; version 2 (table version 9) names the type besi
     (local-)timestamp-millis, -micros   int          Long (see below)    the same
     decimal(p, s)                    unscaled, int   Decimal             Bytes
 
-DecimalWrapper is decimal(30, 15): in version 1 Hudi 1.x gives up columns of other decimals, 0.15 fails where a value
-does not fit. Bounds of milliseconds in version 1 are wide, see `_readings`. Source: Hudi ValueType, ValueMetadata,
-HoodieAvroWrapperUtils.
+DecimalWrapper is decimal(30, 15): in version 1 Hudi 1.x keeps no statistics of other decimals, and 0.15 fails on a
+value that does not fit. Bounds of milliseconds in version 1 are wide, see `_readings`. Source: Hudi ValueType,
+ValueMetadata, HoodieAvroWrapperUtils.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from ...errors import MalformedError
 Value = bool | int | float | str | bytes
 
 Wrapped = tuple[str, dict[str, Value]]
-"""(full name of the wrapper's record type, the record), as fastavro has a value of a union."""
+"""(full name of the wrapper's record type, the record), the form in which fastavro takes a union value."""
 
 _NAMESPACE = "org.apache.hudi.avro.model"
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
@@ -42,14 +43,14 @@ _DECIMAL_PRECISION, _DECIMAL_SCALE = 30, 15
 
 
 class IndexVersion(IntEnum):
-    """How values are stored; of `column_stats` and `partition_stats` together."""
+    """How values are stored, in `column_stats` and `partition_stats` alike."""
 
     V1 = 1
     V2 = 2
 
 
 class Kind(IntEnum):
-    """The number is what version 2 stores as `typeOrdinal`."""
+    """The kind of a value; version 2 stores the number as `typeOrdinal`."""
 
     NULL = 1
     BOOLEAN = 2
@@ -92,7 +93,7 @@ _INTS = (Kind.INT, Kind.DATE, Kind.TIME_MILLIS)
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """A kind, with precision and scale of decimals (else 0)."""
+    """A kind, with precision and scale for decimals (otherwise 0)."""
 
     kind: Kind
     precision: int = 0
@@ -100,7 +101,7 @@ class ValueType:
 
     @staticmethod
     def of(arrow: pa.DataType) -> ValueType | None:
-        """The type of a column's values, None where there is none (lists, maps, structs)."""
+        """The type of a column's values, None if it has no statistics (lists, maps, structs)."""
         if pa.types.is_decimal(arrow):
             return ValueType(Kind.DECIMAL, arrow.precision, arrow.scale)
         if pa.types.is_fixed_size_binary(arrow):
@@ -110,28 +111,28 @@ class ValueType:
 
     @property
     def arrow(self) -> pa.DataType:
-        """The Arrow type the values are compared in."""
+        """The Arrow type in which values are compared."""
         if self.kind is Kind.DECIMAL:
             return (pa.decimal128 if self.precision <= 38 else pa.decimal256)(self.precision, self.scale)
         return _ARROW[self.kind]
 
     @property
     def fits_version_1(self) -> bool:
-        """Whether version 1 stores every value as it is: not so for decimals beyond decimal(30, 15)."""
+        """Whether version 1 stores every value exactly; it does not for decimals beyond decimal(30, 15)."""
         return self.scale <= _DECIMAL_SCALE and self.precision - self.scale <= _DECIMAL_PRECISION - _DECIMAL_SCALE
 
     def low_bound(self, value: Value, version: IndexVersion) -> Wrapped | None:
-        """A lower bound as it is stored: the value or a lesser one, None where neither can be."""
+        """A lower bound in stored form: the value or a lesser one, None if none can be stored."""
         return self._wrapped(min(self._readings(value, version)), version, towards=math.floor)
 
     def high_bound(self, value: Value, version: IndexVersion) -> Wrapped | None:
-        """An upper bound as it is stored: the value or a greater one, None where neither can be."""
+        """An upper bound in stored form: the value or a greater one, None if none can be stored."""
         return self._wrapped(max(self._readings(value, version)), version, towards=math.ceil)
 
     def _readings(self, value: Value, version: IndexVersion) -> tuple[Any, ...]:
-        """The value, and what a reader may take it for: Hudi 0.15's compares every long of a timestamp as microseconds.
+        """The value, and how a reader may misread it: Hudi 0.15's compares every long of a timestamp as microseconds.
 
-        With the least and the greatest of both in its bounds, a file is found under either reading.
+        Bounds that include both, the least and the greatest, let every reader find the file.
         """
         if version is IndexVersion.V2 or self.kind not in (
             Kind.TIMESTAMP_MILLIS,
@@ -147,7 +148,7 @@ class ValueType:
             return f"{_NAMESPACE}.BytesWrapper", {"value": _java_bytes(int(value))}
         unscaled = towards(int(value) * Fraction(10) ** (_DECIMAL_SCALE - self.scale))
         if abs(unscaled) >= 10**_DECIMAL_PRECISION:
-            return None  # Hudi 0.15 fails where it reads such a record, the compaction of the metadata table too.
+            return None  # Hudi 0.15 fails on such a record, even when it compacts the metadata table.
         return f"{_NAMESPACE}.DecimalWrapper", {"value": _java_bytes(unscaled)}
 
     def _wrapper(self, version: IndexVersion) -> str:

@@ -1,4 +1,4 @@
-"""Records of the metadata table and the HFiles they lie in: bytes to entries and back.
+"""Records of the metadata table and the HFiles that contain them: bytes to entries and back.
 
 May import: avro, format, ground, log.
 """

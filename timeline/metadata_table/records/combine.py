@@ -1,8 +1,8 @@
-"""How two entries of one key become one in the metadata table (pure).
+"""How two entries of one key are combined in the metadata table (pure).
 
-Hudi combines in two steps: first the entries of a slice's log blocks among each other, then the base file's entry with
-the result. The order of the steps shows: a file that is only deleted in the logs stays there as deleted until the base
-file's entry has been taken in. Source: HoodieMetadataPayload and HoodieTableMetadataUtil of Hudi 0.15.0 and 1.2.0.
+Hudi combines in two steps: first the entries of a slice's log blocks with each other, then the base file's entry with
+the result. The order matters: a file that is only deleted in the logs remains there as deleted until the result is
+combined with the base file's entry. Source: HoodieMetadataPayload and HoodieTableMetadataUtil of Hudi 0.15.0 and 1.2.0.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .decode import MetadataEntry
 from .keys import MetadataRecord
 
 PARTITIONS, FILES, COLUMN_STATS, PARTITION_STATS = 1, 2, 3, 6
-"""Values of `type` whose entries are combined; of all others the later entry counts."""
+"""Values of `type` whose entries are combined; for all others the later entry wins."""
 
 _FILES_FIELD, _STATS_FIELD = "filesystemMetadata", "ColumnStatsMetadata"
 _SUMS = ("valueCount", "nullCount", "totalSize", "totalUncompressedSize")
 
 
 def fold(entries: Iterable[MetadataEntry]) -> dict[str, MetadataRecord | None]:
-    """The entries of log blocks in order, one a key; None where the last word is that the key is deleted."""
+    """The entries of log blocks, given in order, one for each key; None if the last entry deletes the key."""
     folded: dict[str, MetadataRecord | None] = {}
     for key, newer in entries:
         older = folded.get(key)
@@ -35,7 +35,7 @@ def fold(entries: Iterable[MetadataEntry]) -> dict[str, MetadataRecord | None]:
 def merge(
     base: Iterable[tuple[str, MetadataRecord]], logs: dict[str, MetadataRecord | None]
 ) -> Iterator[tuple[str, MetadataRecord]]:
-    """A slice's entries: those of its base file with what `fold` made of its logs, then those only in logs."""
+    """A slice's entries: those of its base file combined with the result of `fold`, then those only in logs."""
     rest = dict(logs)
     for key, older in base:
         newer = rest.pop(key, older)
@@ -45,7 +45,7 @@ def merge(
 
 
 def combine(older: MetadataRecord, newer: MetadataRecord) -> MetadataRecord:
-    """What Hudi makes of two entries of one key. MalformedError: of different types, an impossible size."""
+    """The combination of two entries of one key. MalformedError: they have different types, or an impossible size."""
     kind = newer["type"]
     if older["type"] != kind:
         raise MalformedError(
@@ -63,7 +63,7 @@ def combine(older: MetadataRecord, newer: MetadataRecord) -> MetadataRecord:
 
 
 def present_files(record: MetadataRecord) -> dict[str, int]:
-    """Names and sizes of the files (of `__all_partitions__`: partitions) that an entry does not say are deleted."""
+    """Names and sizes of the files (of `__all_partitions__`: partitions) that an entry does not mark as deleted."""
     with _shaped(record):
         listed = record.get(_FILES_FIELD) or {}
         return {name: int(file["size"]) for name, file in listed.items() if not file["isDeleted"]}
@@ -71,7 +71,7 @@ def present_files(record: MetadataRecord) -> dict[str, int]:
 
 @contextmanager
 def _shaped(record: MetadataRecord) -> Iterator[None]:
-    """Each block brings its own schema: one that names or types fields otherwise shows here."""
+    """MalformedError if a record lacks expected fields: each block has its own schema, which may differ."""
     try:
         yield
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
@@ -83,7 +83,7 @@ def _shaped(record: MetadataRecord) -> Iterator[None]:
 
 
 def _files(older: MetadataRecord, newer: MetadataRecord) -> dict[str, dict[str, Any]]:
-    """Sizes only grow; who deletes a file that is there takes both entries away, else the deletion stays."""
+    """Sizes only grow. Deleting an existing file removes both entries; otherwise the deletion is kept."""
     files = dict(older.get(_FILES_FIELD) or {})
     for name, file in (newer.get(_FILES_FIELD) or {}).items():
         before = files.get(name)
@@ -101,7 +101,7 @@ def _files(older: MetadataRecord, newer: MetadataRecord) -> dict[str, dict[str, 
 
 
 def _stats(older: MetadataRecord, newer: MetadataRecord) -> MetadataRecord:
-    """A tight or deleted entry, or one behind a deleted one, replaces; all others widen what there was."""
+    """A tight or deleted entry replaces the older one, and so does an entry after a deleted one; others widen it."""
     if newer["isDeleted"] or older["isDeleted"] or newer.get("isTightBound"):
         return newer
     lows = [v for v in (older["minValue"], newer["minValue"]) if v is not None]
@@ -115,7 +115,7 @@ def _stats(older: MetadataRecord, newer: MetadataRecord) -> MetadataRecord:
 
 
 def _java_order(bound: tuple[str, MetadataRecord]) -> Any:
-    """A bound's place in Java's natural order: text by UTF-16 units, bytes as signed, NaN last, -0.0 before 0.0."""
+    """A bound's sort key in Java's natural order: text by UTF-16 units, bytes as signed, NaN last, -0.0 before 0.0."""
     value = bound[1].get("value")
     match value:
         case str():

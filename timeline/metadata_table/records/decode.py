@@ -1,14 +1,14 @@
 """Entries of the metadata table as dicts, from HFiles and from log blocks (pure).
 
-Every entry is an Avro `HoodieMetadataRecord`; `type` says which of its fields has what the entry is about:
+Every entry is an Avro `HoodieMetadataRecord`; its `type` says which of its fields holds the content:
 
     1, 2   filesystemMetadata     file (or partition) name -> {size, isDeleted}
     3, 6   ColumnStatsMetadata    of a file; of a partition
     4, 5   BloomFilterMetadata, recordIndexMetadata
     7      SecondaryIndexMetadata
 
-A value of a union of several records (a column's bounds) is a pair: (name of the record, the record). In HFiles the
-record's own `key` is empty: the entry's key stands for it. Source: HoodieMetadata.avsc, HoodieHFileDataBlock of Hudi
+A union value of several record types (a column's bounds) is a pair: (name of the record, the record). In HFiles the
+record's own `key` is empty: the entry's key is used. Source: HoodieMetadata.avsc, HoodieHFileDataBlock of Hudi
 0.15.0 and 1.2.0.
 """
 
@@ -33,10 +33,10 @@ from .hfile import HFile, open_hfile
 from .keys import MetadataRecord
 
 MetadataEntry: TypeAlias = tuple[str, MetadataRecord | None]
-"""(key, record); None deletes what there was of the key."""
+"""(key, record); None deletes earlier entries of the key."""
 
 Keys: TypeAlias = Collection[str] | None
-"""Of entries that are wanted; others of HFiles, which need not be decoded to be known, are passed over."""
+"""Keys of the wanted entries; other HFile entries are skipped without decoding."""
 
 _SCHEMA = "schema"
 
@@ -51,7 +51,7 @@ def base_entries(data: pa.Buffer, where: str, keys: Keys = None) -> Iterator[tup
 
 
 def block_entries(block: LogBlock, source: pa.NativeFile, keys: Keys = None) -> Iterator[MetadataEntry]:
-    """The entries of a log block in order. UnsupportedError: a kind of block that no metadata table has."""
+    """The entries of a log block in order. UnsupportedError: a kind of block that metadata tables never have."""
     match block.kind:
         case BlockKind.HFILE_DATA:
             yield from _hfile_entries(
@@ -81,7 +81,7 @@ def _hfile_entries(file: HFile, schema: str, keys: Keys) -> Iterator[tuple[str, 
 
 
 def _avro_values(block: LogBlock, source: pa.NativeFile) -> Iterator[bytes]:
-    """The records of an Avro block, each behind its length; see `log_decode`."""
+    """The records of an Avro block; each follows its length, see `log_decode`."""
     with decoding(block):
         content = memoryview(content_of(block, source))
         count, position = content_version(bytes(content[:8]), block), 8
@@ -103,10 +103,10 @@ def _decoded(value: bytes, schema: str, where: str) -> MetadataRecord:
         )
         rest = len(value) - stream.tell()
         if rest or not isinstance(record["type"], int):
-            raise MalformedError("not a record of the metadata table", found=f"{record!r}, {rest} bytes behind it")
+            raise MalformedError("not a record of the metadata table", found=f"{record!r}, {rest} bytes after it")
     except PhantombaseError as error:
         raise type(error)(error.what, path=where, expected=error.expected, found=error.found) from error
-    except Exception as error:  # a decoder fed with arbitrary bytes raises arbitrary errors
+    except Exception as error:  # a decoder may raise anything when it reads arbitrary bytes
         raise MalformedError(
             "unreadable record of the metadata table", path=where, found=f"{type(error).__name__}: {error}"
         ) from error
@@ -115,6 +115,6 @@ def _decoded(value: bytes, schema: str, where: str) -> MetadataRecord:
 
 @lru_cache(maxsize=16)
 def _parsed(schema: str) -> Any:
-    """What fastavro decodes by; schemas that stand for too much are refused by `parse_avro`."""
+    """The schema in fastavro's form; `parse_avro` refuses schemas that expand to too much."""
     parse_avro(schema)
     return fastavro.parse_schema(json.loads(schema))

@@ -1,7 +1,7 @@
-"""Records of the `files` partition: which files a data table's partitions have gained (pure).
+"""Records of the `files` partition: files that a data table's partitions have gained (pure).
 
-A record per partition, merged into the older ones per file name, and one that lists the partitions. A partition's name
-is its path, `.` in a table without partitions. (hudi-format.md 17.)
+There is one record for each partition, merged into the older ones by file name, and one that lists the partitions. A
+partition's name is its path, or `.` in a table without partitions. (hudi-format.md 17.)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LIST_TYPE, _FILES_TYPE = 1, 2
 
 
 def files_of(metadata: CommitMetadata) -> dict[str, dict[str, int]]:
-    """Every file a write names, by partition; a partition it names without files is there too."""
+    """Every file that a write names, by partition; partitions that it names without files are included."""
     found: dict[str, dict[str, int]] = {}
     for partition, stats in metadata.partition_to_write_stats.items():
         names = found.setdefault(partition, {})
@@ -35,10 +35,10 @@ def files_of(metadata: CommitMetadata) -> dict[str, dict[str, int]]:
 
 
 def files_of_rollback(commands: Mapping[tuple[str, str], int], revoked: Sizes) -> dict[str, dict[str, int]]:
-    """The log files a rollback leaves behind where it made command blocks (version 6): those, and what they revoke.
+    """The log files that a rollback with command blocks leaves (version 6): those with the blocks and the revoked ones.
 
-    A writer that died early leaves empty ones. Hudi's readers fail on a size of 0 (HoodieMetadataPayload), and Hudi's
-    own rollbacks say 1.
+    A writer that died early leaves empty files. Hudi's readers fail on a size of 0 (HoodieMetadataPayload), and Hudi's
+    own rollbacks write 1.
     """
     found: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for (partition, name), size in commands.items():
@@ -48,7 +48,7 @@ def files_of_rollback(commands: Mapping[tuple[str, str], int], revoked: Sizes) -
 
 
 def files_records(added: Sizes) -> list[tuple[str, MetadataRecord]]:
-    """Keys and records of files that are there from now on."""
+    """Keys and records of files that exist from now on."""
     partitions = {partition_name(p): {"size": 0, "isDeleted": False} for p in added}
     listed = {"key": ALL_PARTITIONS, "type": _LIST_TYPE, "filesystemMetadata": partitions}
     records = [(ALL_PARTITIONS, listed)]

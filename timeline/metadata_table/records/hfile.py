@@ -9,12 +9,12 @@
     file info  'PBUF', protobuf {1: repeated {1: name, 2: value}}
     trailer    magic, protobuf message, padding, version int32 (its lower three bytes); the message's fields are below
 
-Integers are big-endian. Both protobuf messages have their length in front. Data blocks are found one behind the other,
-so that no index is read; the trailer's count of entries proves that none is missing. Source: Hudi's HFile.proto and
+Integers are big-endian. Both protobuf messages are preceded by their length. Data blocks follow each other, so the
+index need not be read; the trailer's count of entries proves that none is missing. Source: Hudi's HFile.proto and
 format document, HBase's format, and files of Hudi 0.15.0 (written with HBase) and 1.2.0.
 
-CRC32 checksums are verified. CRC32C ones are not, as in Hudi's own reader, and Hudi 1.x writes none: compressed with
-gzip, Hudi's default, content has a CRC-32 of its own, which is verified.
+CRC32 checksums are verified. CRC32C checksums are not, as in Hudi's own reader. Hudi 1.x writes no checksums: content
+compressed with gzip, Hudi's default, contains a CRC-32 of its own, which is verified.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import pyarrow as pa
 from ...errors import MalformedError, UnsupportedError
 
 ENTRIES = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
-"""Of every batch."""
+"""The schema of every batch."""
 
 TRAILER_BYTES = 4096
 _VERSION = 3
@@ -54,14 +54,14 @@ _GZIP, _NONE = 1, 2
 _CODECS = ("lzo", "gz", "none", "snappy", "lz4", "bz2", "zstd")
 _NO_CODEC_SAID = 2
 _DEFLATE_RATIO_MAX = 1032
-"""What one deflated byte can stand for at most."""
+"""One deflated byte can expand to this many bytes at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class HFile:
-    """An HFile's bytes (`where` names them), what its trailer says, and its file info by name.
+    """An HFile's bytes (`where` names them), the fields of its trailer, and its file info by name.
 
-    Hudi's has the Avro schema of the values under `schema`, where they are not a log block's.
+    Base files of Hudi hold the Avro schema of the values under `schema`; log blocks have it in their header.
     """
 
     data: pa.Buffer
@@ -73,9 +73,9 @@ class HFile:
     _codec: int
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All entries in the file's order, which is that of their keys, a data block at a time; see `ENTRIES`.
+        """All entries in the file's order, which is the order of their keys, one data block at a time; see `ENTRIES`.
 
-        MalformedError: damaged bytes, another number of entries than the trailer says.
+        MalformedError: damaged bytes, or a number of entries that differs from the trailer's.
         """
         count = 0
         for content in self._data_blocks():
@@ -85,7 +85,7 @@ class HFile:
             yield batch
         if count != self.entry_count:
             raise MalformedError(
-                "HFile holds another number of entries than it says",
+                "number of entries in an HFile differs from its trailer",
                 path=self.where,
                 expected=str(self.entry_count),
                 found=str(count),
@@ -106,7 +106,7 @@ class HFile:
 def open_hfile(data: pa.Buffer, where: str) -> HFile:
     """Reads trailer and file info. `where` names the bytes in errors.
 
-    MalformedError: not an HFile, damaged. UnsupportedError: compressed otherwise than with gzip, encrypted.
+    MalformedError: not an HFile, or damaged. UnsupportedError: a compression other than gzip, encryption.
     """
     with _decoding(where):
         trailer = _trailer(data)
@@ -144,7 +144,7 @@ def _trailer(data: pa.Buffer) -> dict[int, int]:
 def _file_info(data: pa.Buffer, offset: int, codec: int) -> dict[str, bytes]:
     magic, content, _ = _block(data, offset, codec)
     if magic != FILE_INFO_MAGIC or content[:4] != INFO_MAGIC:
-        raise MalformedError("no file info where the trailer says", found=f"{magic!r} at byte {offset}")
+        raise MalformedError("no file info at the offset in the trailer", found=f"{magic!r} at byte {offset}")
     info = {}
     for _, pair in _fields(_delimited(content, 4)):
         parts = dict(_fields(_bytes(pair)))
@@ -153,7 +153,7 @@ def _file_info(data: pa.Buffer, offset: int, codec: int) -> dict[str, bytes]:
 
 
 def _block(data: pa.Buffer, start: int, codec: int) -> tuple[bytes, bytes, int]:
-    """(magic, uncompressed content, offset behind it) of the block at an offset."""
+    """(magic, uncompressed content, offset after it) of the block at an offset."""
     room = data.size - TRAILER_BYTES - start - HEADER.size
     if start < 0 or room < 0:
         raise MalformedError("HFile block outside the file", found=f"byte {start}")
@@ -179,22 +179,24 @@ def _verify(block: bytes, checksums: bytes, step: int) -> None:
 
 
 def _content(stored: bytes, size: int, codec: int) -> bytes:
-    """A block's content, which must have the size its header says: it is looked at before room is made."""
+    """A block's content, which must have the size in its header; the size is checked before memory is allocated."""
     content = stored
     if codec == _GZIP:
         if size > _DEFLATE_RATIO_MAX * len(stored):
-            raise MalformedError("HFile block promises more than fits into it", found=f"{size} in {len(stored)} bytes")
+            raise MalformedError("HFile block claims more than fits into it", found=f"{size} in {len(stored)} bytes")
         gzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
         content = gzip.decompress(stored, size + 1)
         if not gzip.eof:
-            raise MalformedError("HFile block is cut off", expected=f"{size} bytes", found=str(len(content)))
+            raise MalformedError("HFile block is truncated", expected=f"{size} bytes", found=str(len(content)))
     if len(content) != size:
-        raise MalformedError("HFile block of another size than it says", expected=str(size), found=str(len(content)))
+        raise MalformedError(
+            "size of an HFile block differs from its header", expected=str(size), found=str(len(content))
+        )
     return content
 
 
 def _entries(content: bytes) -> pa.RecordBatch:
-    """A data block's entries: where one begins only the one before it tells."""
+    """A data block's entries; each entry gives the offset of the next one."""
     keys, values, position = [], [], 0
     while position < len(content):
         key_bytes, value_bytes = LENGTHS.unpack_from(content, position)
@@ -213,10 +215,10 @@ def _entries(content: bytes) -> pa.RecordBatch:
 
 
 def _delimited(data: bytes, position: int) -> bytes:
-    """A message with its length in front."""
+    """A message that is preceded by its length."""
     size, start = _varint(data, position)
     if start + size > len(data):
-        raise MalformedError("protobuf message is cut off", expected=f"{size} bytes", found=str(len(data) - start))
+        raise MalformedError("protobuf message is truncated", expected=f"{size} bytes", found=str(len(data) - start))
     return data[start : start + size]
 
 
@@ -237,7 +239,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """(value, position behind it); IndexError past the end."""
+    """(value, position after it); IndexError past the end."""
     result = shift = 0
     while shift < 64:
         byte = data[position]
@@ -257,7 +259,7 @@ def _bytes(value: int | bytes) -> bytes:
 
 @contextmanager
 def _decoding(where: str) -> Iterator[None]:
-    """What broken bytes raise, as an error of ours that names them."""
+    """Turns the errors that broken bytes raise into an error of the tree that names them."""
     try:
         yield
     except (MalformedError, UnsupportedError) as error:

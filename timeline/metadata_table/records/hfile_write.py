@@ -1,7 +1,7 @@
-"""HFiles to bytes: what `hfile` reads (the format is said there), uncompressed and with one level of index (pure).
+"""HFiles to bytes (see `hfile` for the format), uncompressed and with one level of index (pure).
 
-Hudi 0.15 reads them with HBase, 1.x with its own code: so keys are whole HBase keys, in the index too, and every block
-has HBase's CRC32 checksums.
+Hudi 0.15 reads them with HBase, 1.x with its own code. So keys are complete HBase keys, in the index too, and every
+block has HBase's CRC32 checksums.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from .hfile import (
 )
 
 _BLOCK_BYTES = 64 << 10
-"""Where a data block ends. Hudi 1.2's reader takes the size of a block's checksums off its content: with blocks of this
-size they are shorter than any last entry, which it would else pass over."""
+"""Size at which a data block ends. Hudi 1.2's reader subtracts the size of a block's checksums from its content. With
+blocks of this size the checksums are shorter than any last entry, which the reader would skip otherwise."""
 _CRC32, _CHECKSUM_STEP = 1, 16 << 10
 _NO_BLOCK = -1
 _NO_COMPRESSION = 2
 _PUT = struct.pack(">bqb", 0, 2**63 - 1, 4)
-"""Behind a row: no column family, HBase's latest timestamp, a put."""
+"""Follows a row: no column family, HBase's latest timestamp, a put."""
 _COMPARATOR = b"org.apache.hudi.io.storage.HoodieHBaseKVComparator"
 _VERSION = b"\x03\x00\x00\x03"  # 3, minor 3: blocks have checksums
 _SINGLE_BYTE_VINT = 127
 
 
 def encode_hfile(entries: Sequence[tuple[bytes, bytes]], info: Mapping[str, bytes]) -> bytes:
-    """An HFile of (key, value) pairs in ascending order of their keys, none of them twice, and its file info."""
+    """An HFile of (key, value) pairs in ascending order of their distinct keys, with its file info."""
     out = bytearray()
     index = bytearray()
     blocks, first, last = 0, 0, 0
@@ -47,7 +47,7 @@ def encode_hfile(entries: Sequence[tuple[bytes, bytes]], info: Mapping[str, byte
         blocks += 1
     on_open = len(out)
     out += _block(ROOT_INDEX_MAGIC, bytes(index), _NO_BLOCK)
-    out += _block(ROOT_INDEX_MAGIC, b"", _NO_BLOCK)  # of meta blocks, of which there are none
+    out += _block(ROOT_INDEX_MAGIC, b"", _NO_BLOCK)  # the index of meta blocks; there are none
     info_at = len(out)
     out += _block(FILE_INFO_MAGIC, _file_info(entries, info), _NO_BLOCK)
     numbers = {
@@ -69,7 +69,7 @@ def encode_hfile(entries: Sequence[tuple[bytes, bytes]], info: Mapping[str, byte
 
 
 def grouped(entries: Sequence[tuple[bytes, bytes]], bytes_max: int) -> Iterable[Sequence[tuple[bytes, bytes]]]:
-    """The entries in order, in groups that end with the entry that reaches so many bytes; none is empty."""
+    """The entries in order, in groups that end with the entry that reaches `bytes_max`; no group is empty."""
     start, size = 0, 0
     for place, (key, value) in enumerate(entries):
         size += len(key) + len(value)
@@ -90,7 +90,7 @@ def _entry(entry: tuple[bytes, bytes]) -> bytes:
 
 
 def _block(magic: bytes, content: bytes, before: int) -> bytes:
-    """A block with its checksums; `before`: where the data block in front of it begins."""
+    """A block with its checksums; `before`: offset of the previous data block."""
     kept = HEADER.size + len(content)
     checksums = 4 * -(-kept // _CHECKSUM_STEP)
     head = HEADER.pack(magic, len(content) + checksums, len(content), before, _CRC32, _CHECKSUM_STEP, kept)
@@ -101,7 +101,7 @@ def _block(magic: bytes, content: bytes, before: int) -> bytes:
 
 def _file_info(entries: Sequence[tuple[bytes, bytes]], info: Mapping[str, bytes]) -> bytes:
     count = max(len(entries), 1)
-    said = {
+    fields = {
         "KEY_VALUE_VERSION": struct.pack(">i", 1),
         "MAX_MEMSTORE_TS_KEY": bytes(8),
         "hfile.AVG_KEY_LEN": struct.pack(">i", sum(len(k) for k, _ in entries) // count),
@@ -110,7 +110,7 @@ def _file_info(entries: Sequence[tuple[bytes, bytes]], info: Mapping[str, bytes]
         "hfile.LASTKEY": _cell_key(entries[-1][0]) if entries else b"",
         **info,
     }
-    pairs = (_bytes_field(1, name.encode()) + _bytes_field(2, value) for name, value in sorted(said.items()))
+    pairs = (_bytes_field(1, name.encode()) + _bytes_field(2, value) for name, value in sorted(fields.items()))
     message = b"".join(_bytes_field(1, pair) for pair in pairs)
     return INFO_MAGIC + _varint(len(message)) + message
 
@@ -131,7 +131,7 @@ def _varint(value: int) -> bytes:
 
 
 def _vint(value: int) -> bytes:
-    """A positive integer as Hadoop's WritableUtils write it: one byte, or (-112 - bytes) and so many bytes."""
+    """A positive integer in the format of Hadoop's WritableUtils: one byte, or (-112 - n) followed by n bytes."""
     if value <= _SINGLE_BYTE_VINT:
         return bytes([value])
     digits = value.to_bytes((value.bit_length() + 7) // 8, "big")

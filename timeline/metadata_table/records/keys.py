@@ -1,4 +1,4 @@
-"""Keys of the metadata table's records, and the file group a key belongs to (pure).
+"""Keys of the metadata table's records, and the file group of a key (pure).
 
 Format (Hudi PartitionIndexID, ColumnIndexID, FileIndexID, HashID; versions 6, 8 and 9 alike): base64 text of hashes of
 UTF-8 bytes. A partition or a column is xxHash64 with a fixed seed, big-endian; a file is the MD5 of its name.
@@ -21,7 +21,7 @@ import numpy as np
 import xxhash
 
 MetadataRecord: TypeAlias = dict[str, Any]
-"""A `HoodieMetadataRecord` by field names, without meta columns; a field its writer did not know is missing."""
+"""A `HoodieMetadataRecord` by field names, without meta columns; a field that its writer did not know is missing."""
 
 ALL_PARTITIONS = "__all_partitions__"
 """Key of the one record of `files` that lists all partitions."""

@@ -1,12 +1,12 @@
-"""Which partitions of the metadata table a write of ours can keep true (pure).
+"""Which partitions of the metadata table phantombase can keep correct (pure).
 
-    files, column_stats, partition_stats, bloom_filters   kept: what they say follows from the files a write names
-    record_index, secondary_index_*                       follow rows: compactions move none, so only writes change them
-    expr_index_*                                          say of files what only Hudi can compute
-    anything else                                         unknown
+    files, column_stats, partition_stats, bloom_filters   kept: their content follows from the files of a write
+    record_index, secondary_index_*                       follow rows: only writes change them, compactions move no rows
+    expr_index_*                                          contain values of files that only Hudi can compute
+    all others                                            unknown
 
-What is not kept is taken out of `hoodie.table.metadata.partitions`, as Hudi does when it disables an index: readers do
-not look at it then, and a Hudi writer that wants it builds it anew. (Names: MetadataPartitionType of 0.15.0 and 1.2.0.)
+A partition that is not kept is removed from `hoodie.table.metadata.partitions`, as Hudi does when it disables an index.
+Readers then ignore it, and a Hudi writer that uses it builds it again. (Names: MetadataPartitionType of 0.15.0, 1.2.0.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OF_FILES = ("expr_index_",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """What a change does about each partition: `kept` true, `left` since nothing changes in it, `dropped`."""
+    """What a change means for each partition: `kept` correct, `left` unchanged, or `dropped`."""
 
     kept: tuple[str, ...]
     left: tuple[str, ...]
@@ -37,7 +37,7 @@ class Upkeep:
 
 
 def upkeep(built: Collection[str], building: Collection[str], *, moves_rows: bool, where: str) -> Upkeep:
-    """What is to be done about the partitions that are `built` or being built.
+    """Decides about the partitions that are `built` or being built.
 
     `moves_rows`: false for compactions and log compactions: every row stays in its file group.
     UnsupportedError: an unknown partition; one that cannot be kept while Hudi is building it, since its builder skips
@@ -66,7 +66,7 @@ def upkeep(built: Collection[str], building: Collection[str], *, moves_rows: boo
 
 
 def being_built(name: str, where: str) -> UnsupportedError:
-    """A partition that cannot be kept, and cannot be dropped either now."""
+    """The error for a partition that cannot be kept, and cannot be dropped either at the moment."""
     return UnsupportedError(
         "Hudi is building an index that phantombase cannot keep",
         path=where,

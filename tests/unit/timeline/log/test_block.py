@@ -242,14 +242,16 @@ EMPTY = struct.pack(">iqi", 0, 0, 0)
         pytest.param(raw(0, AVRO, EMPTY), "unknown log format version", id="pre-historic"),
         pytest.param(raw(1, 7, EMPTY), "unknown log block type", id="type 7"),
         pytest.param(raw(1, 2, EMPTY), "unknown log block type", id="CORRUPT on disk"),
-        pytest.param(raw(1, AVRO, struct.pack(">iii", 1, 0, 99) + b"x" * 20), "runs past its block", id="header"),
-        pytest.param(raw(1, AVRO, struct.pack(">iii", 1, 0, -1) + EMPTY), "runs past its block", id="negative length"),
+        pytest.param(raw(1, AVRO, struct.pack(">iii", 1, 0, 99) + b"x" * 20), "extends past its block", id="header"),
+        pytest.param(
+            raw(1, AVRO, struct.pack(">iii", 1, 0, -1) + EMPTY), "extends past its block", id="negative length"
+        ),
         pytest.param(raw(1, AVRO, struct.pack(">iii", 1, 9, 0) + EMPTY), "unreadable log block header", id="key 9"),
         pytest.param(
             raw(1, AVRO, struct.pack(">iii", 1, 0, 1) + b"\xff" + EMPTY), "unreadable log block header", id="no UTF-8"
         ),
-        pytest.param(raw(1, AVRO, struct.pack(">iqi", 0, 1, 0)), "content runs past", id="content one too long"),
-        pytest.param(raw(1, AVRO, struct.pack(">iqi", 0, -1, 0)), "content runs past", id="negative content"),
+        pytest.param(raw(1, AVRO, struct.pack(">iqi", 0, 1, 0)), "content extends past", id="content one too long"),
+        pytest.param(raw(1, AVRO, struct.pack(">iqi", 0, -1, 0)), "content extends past", id="negative content"),
     ],
 )
 def test_malformed(data: bytes, message: str) -> None:

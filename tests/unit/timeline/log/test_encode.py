@@ -91,7 +91,7 @@ def test_parquet_content(codec: str) -> None:
 @pytest.mark.parametrize("log_format", LogFormat)
 def test_both_formats_refuse_the_same_rows(log_format: LogFormat) -> None:
     """No rows, and nulls where none may be."""
-    with pytest.raises(UsageError, match="no rows"):
+    with pytest.raises(UsageError, match="without rows"):
         data_block(TABLE.slice(0, 0), instant="1", schema_text=ONE, log_format=log_format)
     nulls = TABLE.set_column(0, "k", pa.array(["a", None, "b"]))
     with pytest.raises(UsageError, match="column k must not hold nulls"):
@@ -205,7 +205,7 @@ def test_ordering_values_that_cannot_be(ordering: Ordering, said: str) -> None:
 
 def test_other_deletes_that_cannot_be() -> None:
     """No keys, null keys, types without an order in Hudi."""
-    with pytest.raises(UsageError, match="no keys"):
+    with pytest.raises(UsageError, match="without keys"):
         deletes([], ())
     with pytest.raises(UsageError, match="key of deletes"):
         delete_block(pa.array(["a", None]), pa.array(["", ""]), (), instant="7", schema_text="{}", hudi_0x=False)

@@ -29,7 +29,7 @@ from phantombase.timeline.metadata_table.records.files import files_of_rollback
 from phantombase.timeline.metadata_table.records.keys import file_group_index
 from phantombase.timeline.metadata_table.records.partitions import upkeep
 from phantombase.timeline.metadata_table.slices import open_slices
-from phantombase.timeline.metadata_table.update import Change, prepare, tell
+from phantombase.timeline.metadata_table.update import Change, apply_update, prepare
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
@@ -173,7 +173,7 @@ def test_a_base_file_without_a_filter_takes_the_filters_out(table: Table) -> Non
 def told(table: Table, instant: str, name: str) -> None:
     """Only the metadata table hears of a file, as if its writer had died then."""
     change = Change(instant=instant, files={"north": {name: 7}}, moves_rows=True, schema_text=None)
-    tell(table, change, prepare(table, change))
+    apply_update(table, change, prepare(table, change))
 
 
 def listed(table: Table) -> set[str]:

@@ -250,7 +250,7 @@ def test_bytes_behind_the_last(table: Indexed, inside: bool) -> None:
     if inside:
         content = content[:8] + (len(content) - 12 + 1).to_bytes(4, "big") + content[12:]
     table.commit(block(3, {0: ADDED, 2: table.schema}, content + b"\x00"))
-    with pytest.raises(MalformedError, match="1 bytes behind it" if inside else "do not add up"):
+    with pytest.raises(MalformedError, match="1 bytes after it" if inside else "do not add up"):
         read_files(table.open())
 
 

@@ -127,5 +127,5 @@ def test_zero_and_less_are_refused(name: str, value: int) -> None:
 
 
 def test_hard_without_a_limit_is_refused() -> None:
-    with pytest.raises(UsageError, match="there is none"):
+    with pytest.raises(UsageError, match="no limit is set"):
         BoundOptions(hard=True)

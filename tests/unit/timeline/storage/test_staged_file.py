@@ -87,7 +87,7 @@ def test_what_took_no_effect_is_the_error_it_was(storage: LocalStorage) -> None:
 @pytest.mark.parametrize("done", [True, False])
 def test_a_call_that_lied_is_an_error(storage: LocalStorage, done: bool) -> None:
     """Nothing is there, whatever the call answered."""
-    with pytest.raises(StorageError, match=r"not what was staged.*nothing"):
+    with pytest.raises(StorageError, match=r"differs from the staged one.*nothing"):
         place_staged(at_place(storage, lambda call: done), lambda: "staged", FINAL, 5)
 
 
@@ -95,6 +95,6 @@ def test_a_call_that_lied_is_an_error(storage: LocalStorage, done: bool) -> None
 def test_another_file_under_the_final_name_is_an_error(storage: LocalStorage, there: bytes) -> None:
     """Half of it, or somebody else's: never taken for the staged one, never replaced."""
     storage.put_if_absent(FINAL, there)
-    with pytest.raises(StorageError, match="not what was staged"):
+    with pytest.raises(StorageError, match="differs from the staged one"):
         place_staged(storage, lambda: "staged", FINAL, 5)
     assert storage.read(FINAL) == there

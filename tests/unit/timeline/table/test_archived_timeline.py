@@ -186,7 +186,7 @@ def test_manifest_may_not_point_elsewhere(tmp_path: Path) -> None:
     (folder / "sub").mkdir()
     next(folder.glob("*.parquet")).rename(folder / "sub" / "x.parquet")
     (folder / "manifest_3").write_text('{"files": [{"fileName": "sub/x.parquet"}]}')
-    with pytest.raises(UnknownStateError, match="something else than file names"):
+    with pytest.raises(UnknownStateError, match="entries that are not file names"):
         load(storage)
 
 

@@ -222,7 +222,7 @@ def test_a_partition_of_a_plan_that_was_not_listed_is_an_error(name: str, tmp_pa
     path = unzip_golden(name, tmp_path)
     for file in (path / "north").glob(".hoodie_partition_metadata*"):
         file.unlink()
-    with pytest.raises(MissingFileError, match="names a partition that is not there"):
+    with pytest.raises(MissingFileError, match="names a partition that does not exist"):
         open_table(path).load_view()
 
 

@@ -1,7 +1,7 @@
-"""The books a compaction leaves: the ledger of every file group, with the names of the files it speaks of.
+"""What a compaction records: the ledger of every file group, with the names of the files that it covers.
 
-They are stored twice: in the commit's extraMetadata under `LEDGER`, and in the audit log,
-`.hoodie/.phantombase/audit/<instant>.json`, which stays when Hudi archives the commit and nobody ever deletes
+It is stored twice: in the commit's extraMetadata under `LEDGER`, and in the audit log,
+`.hoodie/.phantombase/audit/<instant>.json`, which remains when Hudi archives the commit, and is never deleted
 (`audit_log`).
 """
 
@@ -19,14 +19,14 @@ from ..storage.folders import RECORDS
 from ..view.view import GroupKey
 
 LEDGER = "phantombase.ledger"
-"""Key of the books in a commit's extraMetadata: {"total": counts, "file_groups": {partition/file id: counts}}."""
+"""Key in a commit's extraMetadata; its value: {"total": counts, "file_groups": {partition/file id: counts}}."""
 AUDIT_LOG = f"{RECORDS}/audit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupBooks:
-    """One compacted file group. `inputs`: names of the files merged, base first; `output`: name of the base file
-    written, None where there was nothing to write; `size` in bytes; `skipped`: log blocks left out, by cause."""
+class GroupLedger:
+    """One compacted file group. `inputs`: names of the merged files, base file first; `output`: name of the written
+    file, None if there was nothing to write; `size` in bytes; `skipped`: log blocks left out, by cause."""
 
     partition: str
     file_id: str
@@ -47,12 +47,12 @@ class GroupBooks:
         return next((name for name in self.inputs if not name.startswith(".")), None)
 
     def path(self, name: str) -> str:
-        """Of one of the files, relative to the table base."""
+        """Path of one of its files, relative to the table base."""
         return f"{self.partition}/{name}" if self.partition else name
 
 
-def encode_books(groups: list[GroupBooks]) -> str:
-    """As stored."""
+def encode_ledgers(groups: list[GroupLedger]) -> str:
+    """The ledgers as stored."""
     body = {
         "total": total(g.ledger for g in groups).to_json(),
         "file_groups": {
@@ -69,17 +69,17 @@ def encode_books(groups: list[GroupBooks]) -> str:
     return json.dumps(body, separators=(",", ":"))
 
 
-def decode_books(text: str, where: str) -> list[GroupBooks]:
-    """Inverse of `encode_books`; MalformedError names the file."""
+def decode_ledgers(text: str, where: str) -> list[GroupLedger]:
+    """Inverse of `encode_ledgers`; MalformedError names the file."""
     try:
         return [_group(key, values) for key, values in json.loads(text)["file_groups"].items()]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MalformedError("unreadable ledger", path=where, found=f"{type(error).__name__}: {error}") from error
 
 
-def _group(key: str, values: Mapping[str, Any]) -> GroupBooks:
+def _group(key: str, values: Mapping[str, Any]) -> GroupLedger:
     partition, _, file_id = key.rpartition("/")
-    return GroupBooks(
+    return GroupLedger(
         partition=partition,
         file_id=file_id,
         inputs=tuple(values["inputs"]),
@@ -91,12 +91,12 @@ def _group(key: str, values: Mapping[str, Any]) -> GroupBooks:
 
 
 def audit_path(instant: str, execution: int = 1) -> str:
-    """Where the audit log keeps an instant. `execution`: its first one that completed, its second one, ..."""
+    """Path of an instant's entry in the audit log. `execution`: 1 for the first that completed, 2 for the second."""
     return f"{AUDIT_LOG}/{instant}{'' if execution == 1 else f'-{execution}'}.json"
 
 
 def logged_instants(storage: Storage) -> tuple[str, ...]:
-    """Instants of the audit log, ascending."""
+    """Instants in the audit log, ascending."""
     if storage.find(AUDIT_LOG) is None:
         return ()
     names = (e.name for e in storage.list(AUDIT_LOG))

@@ -1,4 +1,4 @@
-"""Which books a compaction is audited by: its commit's, and what the audit log has of the same execution."""
+"""The ledgers that a compaction is audited against: in its commit, and in the audit log for the same execution."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.instant import Instant
 from ..table.table import Table
 from .audit_log import AuditEntry, entries
-from .books import LEDGER, GroupBooks, audit_path, decode_books
+from .group_ledger import LEDGER, GroupLedger, audit_path, decode_ledgers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptBooks:
-    """The books of a compaction, and what is wrong with how they are kept. `named`: files its commit names."""
+class KeptLedgers:
+    """The ledgers of a compaction, and what is wrong with how they are stored. `named`: files that its commit names."""
 
-    groups: tuple[GroupBooks, ...]
+    groups: tuple[GroupLedger, ...]
     problems: tuple[str, ...]
     named: frozenset[str]
 
 
-def commits_with_books(table: Table, only: str | None = None) -> list[Instant]:
-    """Completed commits with books, of one instant or of all."""
+def commits_with_ledgers(table: Table, only: str | None = None) -> list[Instant]:
+    """Completed commits with a ledger, of one instant or of all."""
     return [i for i in table.files.completed_commits(only) if LEDGER in table.commit_metadata(i).extra_metadata]
 
 
-def kept_books(table: Table, instant: str) -> KeptBooks:
-    """The books of a commit that is there, or else those of the last execution."""
+def kept_ledgers(table: Table, instant: str) -> KeptLedgers:
+    """The ledgers of the commit if there is one, else those of the last execution."""
     logged = entries(table.storage, instant)
-    commits = {table.instant_path(c): table.commit_metadata(c) for c in commits_with_books(table, instant)}
+    commits = {table.instant_path(c): table.commit_metadata(c) for c in commits_with_ledgers(table, instant)}
     problems = [e.trouble for e in logged if e.ledger is None]
     texts = {path: metadata.extra_metadata[LEDGER] for path, metadata in commits.items()}
     if len(commits) > 1:
@@ -46,7 +46,7 @@ def kept_books(table: Table, instant: str) -> KeptBooks:
         if len(set(texts.values())) > 1:
             problems.append(f"different ledgers in {' and '.join(texts)}")
     groups = _first_readable(texts, problems)
-    return KeptBooks(
+    return KeptLedgers(
         groups=groups,
         problems=tuple(problems),
         named=frozenset(s.path for m in commits.values() for s in _stats(m) if s.path),
@@ -58,9 +58,9 @@ def _stats(metadata: CommitMetadata) -> Iterator[WriteStat]:
 
 
 def _same_execution(commits: Mapping[str, str], logged: tuple[AuditEntry, ...]) -> dict[str, str]:
-    """Ledgers of the entries of the execution that these ledgers of commits are of, by path.
+    """By path, the ledgers of those entries that belong to the same execution as the commits with these ledgers.
 
-    The names of files are an attempt's own: an entry of other files is of an execution that was undone.
+    Each attempt has its own file names: an entry that names other files belongs to an execution that was undone.
     """
     written = [_written(text) for text in commits.values()]
     found = {}
@@ -70,23 +70,23 @@ def _same_execution(commits: Mapping[str, str], logged: tuple[AuditEntry, ...]) 
         own = _written(entry.ledger)
         if entry.ledger in commits.values() or any(not own or not w or own & w for w in written):
             found[entry.path] = entry.ledger
-    if any(text in commits.values() for text in found.values()):  # those of no file at all may be of another execution
+    if any(text in commits.values() for text in found.values()):  # an entry without files may be of another execution
         found = {path: text for path, text in found.items() if text in commits.values() or _written(text)}
     return found
 
 
 def _written(ledger: str) -> frozenset[str]:
-    """Paths of the files in a ledger's books; none where it cannot be read."""
+    """Paths of the written files in a ledger; empty if the ledger cannot be read."""
     try:
-        return frozenset(g.path(g.output) for g in decode_books(ledger, "") if g.output is not None)
+        return frozenset(g.path(g.output) for g in decode_ledgers(ledger, "") if g.output is not None)
     except MalformedError:
         return frozenset()
 
 
-def _first_readable(texts: Mapping[str, str], problems: list[str]) -> tuple[GroupBooks, ...]:
+def _first_readable(texts: Mapping[str, str], problems: list[str]) -> tuple[GroupLedger, ...]:
     for where, text in texts.items():
         try:
-            return tuple(decode_books(text, where))
+            return tuple(decode_ledgers(text, where))
         except MalformedError as error:
             problems.append(str(error))
     return ()

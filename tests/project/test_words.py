@@ -1,0 +1,65 @@
+"""The texts of the code and the docs use technical words: a process is a process, and a record is a ledger."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.places import ROOT
+
+PACKAGES = ("timeline",)
+"""Packages whose texts are finished; the test of the words covers only these."""
+
+BANNED = re.compile(r"\b(whoever|somebody|nobody|anybody|of ours|books)\b", re.IGNORECASE)
+"""Say which process is meant (writer, reader, daemon, compactor), and ledger for books."""
+
+_PAGES = ("README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")))
+_GENERATED = "docs/reference/options.md"  # from the help of the options, which stands in the packages
+_CODE_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def files() -> list[str]:
+    """The source files of the finished packages."""
+    return sorted(str(p.relative_to(ROOT)) for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
+
+
+def texts(source: str) -> Iterator[tuple[int, str]]:
+    """The docstrings, strings and comments of a source, each with its line. Implicitly joined strings are one text."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def banned(text: str) -> list[str]:
+    """The banned words in a text; a line break between two words counts as a space."""
+    return BANNED.findall(" ".join(text.split()))
+
+
+@pytest.mark.parametrize("file", files())
+def test_no_banned_word_is_in_the_texts_of_a_file(file: str) -> None:
+    found = [(line, words) for line, text in texts((ROOT / file).read_text()) if (words := banned(text))]
+    assert found == []
+
+
+@pytest.mark.parametrize("page", [page for page in _PAGES if page != _GENERATED])
+def test_no_banned_word_is_in_a_page(page: str) -> None:
+    """Code blocks are skipped: they show the output of commands, which the packages write."""
+    assert banned(_CODE_BLOCK.sub("", (ROOT / page).read_text())) == []
+
+
+def test_a_banned_word_is_found_in_every_kind_of_text() -> None:
+    source = '"""Whoever\ncomes."""\nX = "a record of" " ours"  # nobody\nY = f"{X} keeps books"\n'
+    assert sorted(word.lower() for _, text in texts(source) for word in banned(text)) == [
+        "books",
+        "nobody",
+        "of ours",
+        "whoever",
+    ]
