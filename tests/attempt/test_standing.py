@@ -227,7 +227,7 @@ def test_a_publisher_that_wakes_up_after_archiving_publishes_nothing(tmp_path: P
         archive_all_but_last(path, 6)
         truth.update(read_rows(path))
 
-    with pytest.raises(ConflictError, match="the timeline begins behind it"):
+    with pytest.raises(ConflictError, match="the active timeline begins after it"):
         publish(open_table(path), go, Sleeper(meanwhile))
     assert base_files(path, instant), "they are the table's"
     assert read_rows(path) == truth
