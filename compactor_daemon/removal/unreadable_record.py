@@ -1,6 +1,6 @@
 """Recovery from an attempt whose `fate` cannot be read: it may have decided the compaction (`go`).
 
-Once the compaction is completed, its commit says all that the record said (`go_of_commit`). Before that no attempt
+Once the compaction is completed, its commit contains all that the record contained (`go_of_commit`). Before that no attempt
 decides again until an operator, who knows that no compactor works on the compaction, takes the attempt back:
 `take_back_unreadable`. Under one hold of the table lock it does this, in this order:
 

@@ -39,5 +39,5 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/write/write", "        if what.options.buckets is not None:\n            _check_buckets(room, counts)\n", "", "writing/back_pressure"),
     ("writer_hooks/write/write", "            room.check((partition for partition, _ in mine.appended), lambda group: group.key in mine.appended)\n", "", "writing/back_pressure"),
     ("writer_hooks/commit/after_commit", "        strategy=TriggerStrategy.TIME_ELAPSED,\n", "        strategy=TriggerStrategy.ALWAYS,\n", "writing/back_pressure"),
-    ("writer_hooks/commit/after_commit", "    at_once = ScheduleOptions(\n", "    at_once = replace(\n        said,\n", "writing/back_pressure"),
+    ("writer_hooks/commit/after_commit", "    at_once = ScheduleOptions(\n", "    at_once = replace(\n        own,\n", "writing/back_pressure"),
 )  # fmt: skip
