@@ -87,8 +87,8 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
         _log.info("attempt_declared_dead", instant=instant, attempt=number)
     number = open_next(storage, instant, who)
     _refuse_unscheduled(table, instant, who)
-    # The plan is visible to every write that begins from here on. Writes that pend now may have begun before it: they
-    # must end before the decision (barrier).
+    # The plan is visible to every write that begins from here on. Writes that are pending now may have begun before the
+    # plan was visible: they must end before the decision (barrier).
     timeline = table.load_timeline()
     pending = timeline.pending_delta_commits if has_barrier(table, plan) else ()
     # So must older pending replace commits: the file group that one replaces may be cleaned, and the replace commit

@@ -26,7 +26,7 @@ def completed_compaction(table: Table, instant: str) -> Instant | None:
             path=table.config.timeline_folder,
             instant=instant,
             found=", ".join(i.file_name for i in found),
-            todo="Two kinds of compactor ran on this table. Stop both; the commits tell which files count.",
+            todo="Two kinds of compactor ran on this table. Stop both; the commits show which files count.",
         )
     return found[0] if found else None
 

@@ -52,7 +52,7 @@ class Evidence:
 
     `timeline`: includes archived instants if the plan is gone or a merged write is not active. `has_plan`: the
     requested file is there. `undone`: targets of pending rollbacks. `unreadable`: the plans of pending rollbacks whose
-    target is unknown. `tells_times_apart`: whether two actions may have the same requested time; with a metadata table
+    target is unknown. `allows_equal_times`: whether two actions may have the same requested time; with a metadata table
     they may not. `back`: file groups that were left out as replaced and are not replaced any more, because the replace
     commit was rolled back.
     """
@@ -61,7 +61,7 @@ class Evidence:
     has_plan: bool
     undone: frozenset[str]
     unreadable: tuple[UnreadableRollback, ...] = ()
-    tells_times_apart: bool
+    allows_equal_times: bool
     back: tuple[str, ...] = ()
 
 
@@ -88,7 +88,7 @@ def rule(instant: Instant, merged: Collection[str], oldest: str, seen: Evidence)
     if seen.back:
         return Ruling(standing=Standing.FALLEN, why=f"file group {seen.back[0]} is not replaced any more")
     others = [i.action for i in timeline.instants if i.requested_time == time and i.family != instant.family]
-    if others and not seen.tells_times_apart:
+    if others and not seen.allows_equal_times:
         why = f"a {others[0]} has the same time, and the metadata table cannot tell them apart (--drop-metadata-table)"
         return Ruling(standing=Standing.FALLEN, why=why)
     return Ruling(standing=Standing.STANDS)
@@ -142,7 +142,7 @@ def evidence_of_planned(table: Table) -> Evidence:
         has_plan=True,
         undone=frozenset(r.target for r in rollbacks if r.target is not None),
         unreadable=tuple(r for r in rollbacks if isinstance(r, UnreadableRollback)),
-        tells_times_apart=not table.config.metadata_partitions,
+        allows_equal_times=not table.config.metadata_partitions,
     )
 
 

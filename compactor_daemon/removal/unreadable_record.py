@@ -1,7 +1,7 @@
 """Recovery from an attempt whose `fate` cannot be read: it may have decided the compaction (`go`).
 
-Once the compaction is completed, its commit contains all that the record contained (`go_of_commit`). Before that no attempt
-decides again until an operator, who knows that no compactor works on the compaction, takes the attempt back:
+Once the compaction is completed, its commit contains all that the record contained (`go_of_commit`). Before that no
+attempt decides again until an operator, who knows that no compactor works on the compaction, takes the attempt back:
 `take_back_unreadable`. Under one hold of the table lock it does this, in this order:
 
     refuse     if the compaction is completed, a compactor shows a sign of life, or a rollback names the instant

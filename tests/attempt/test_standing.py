@@ -314,7 +314,7 @@ def seen(*instants: Instant, archived: tuple[Instant, ...] = ()) -> Evidence:
         timeline=Timeline(layout=LAYOUT_2, instants=instants, archived=archived),
         has_plan=True,
         undone=frozenset(),
-        tells_times_apart=True,
+        allows_equal_times=True,
     )
 
 
@@ -341,7 +341,7 @@ _BASIC = seen(_OLD, _NEW)
         (seen(_NEW), Standing.FALLEN),
         (seen(_NEW, archived=(_OLD,)), Standing.STANDS),
         (seen(_OLD, write("05"), _NEW), Standing.STANDS),
-        (replace(seen(_OLD, write("05"), _NEW), tells_times_apart=False), Standing.FALLEN),
+        (replace(seen(_OLD, write("05"), _NEW), allows_equal_times=False), Standing.FALLEN),
     ],
 )
 def test_rule(what: Evidence, expected: Standing) -> None:

@@ -6,9 +6,9 @@ Two writes conflict if they change one file group, as in Hudi's optimistic concu
     inserts into the same partition    under a key index both may have inserted one key (not `insert`, `bulk_insert`)
     inserts anywhere                   the same, if keys are unique over all partitions (a global record index)
     another schema                     two writes that both change it: the later one would remove the other's column
-    a compaction requested meanwhile   version 6: the write's log lies below the plan, which does not name it. All
-                                       versions: a rewritten base file would be older than the compaction's; and a key
-                                       found in a base file may be deleted by the logs of the plan
+    a compaction requested meanwhile   version 6: the write's log is on the slice that the plan compacts, but the plan
+                                       does not name it. All versions: a rewritten base file would be older than the
+                                       compaction's; and a key found in a base file may be deleted by the plan's logs
     a clustering requested meanwhile   it replaces the file group without the rows of this write (also Hudi's rule)
 """
 
