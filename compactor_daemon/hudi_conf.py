@@ -1,4 +1,4 @@
-"""Hudi's own configuration names for options of ours: `--conf hoodie.parquet.compression.codec=gzip` (pure)."""
+"""Hudi's configuration names for options of phantombase: `--conf hoodie.parquet.compression.codec=gzip` (pure)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STRATEGIES = {s.name: s for s in TriggerStrategy if s is not TriggerStrategy.AL
 """By Hudi's names; ALWAYS is not one of them."""
 
 _Known: TypeAlias = Mapping[str, tuple[str, Callable[[str], Any]]]
-"""Hudi's name: the field of ours, and its value from text."""
+"""By Hudi's name: the name of the field here, and the function that makes its value of text."""
 
 _KNOWN: _Known = {
     "hoodie.parquet.compression.codec": ("codec", _codec),
@@ -55,11 +55,11 @@ def parse_hudi_conf(pairs: Iterable[str]) -> dict[str, Any]:
 def parse_schedule_conf(pairs: Iterable[str], strategies: tuple[Strategy, ...] = ()) -> dict[str, Any]:
     """`name=value` pairs as fields of ScheduleOptions; UsageError for names without a meaning here.
 
-    `strategies`: those said elsewhere; without any, settings of strategies are for Hudi's default one.
+    `strategies`: those chosen by other options; without any, settings of strategies belong to Hudi's default strategy.
     """
     found = _parsed(pairs, SCHEDULE_CONF)
     if not strategies and "strategies" not in found and any(field in found for field, _ in STRATEGY_CONF.values()):
-        found["strategies"] = (Strategy.LOG_FILE_SIZE,)  # Hudi's default, whose settings these are
+        found["strategies"] = (Strategy.LOG_FILE_SIZE,)  # Hudi's default, to which these settings belong
     return found
 
 
@@ -68,7 +68,7 @@ def _parsed(pairs: Iterable[str], known: _Known) -> dict[str, Any]:
     for pair in pairs:
         name, _, value = pair.partition("=")
         if name not in known:
-            raise UsageError("not a configuration that has a meaning here", expected=", ".join(known), found=pair)
+            raise UsageError("not a known Hudi configuration", expected=", ".join(known), found=pair)
         field, convert = known[name]
         try:
             converted = convert(value)

@@ -1,13 +1,14 @@
-"""A class-data archive for Spark's JVM: its classes, parsed and checked, mapped in instead of loaded from 280 jars.
+"""A class-data archive for Spark's JVM: parsed and checked classes are mapped in, instead of loaded from 280 jars.
 
     ~/.cache/phantombase/jvm/         $XDG_CACHE_HOME in place of ~/.cache; may be deleted at any time
       spark-<digest>.jsa              the archive; the digest is of the JVM, the jars and their times
       spark-<digest>.jsa.new          written by a JVM as it exits
       spark-<digest>.jsa.lock         held by that JVM, from its start to its end
 
-The second run has its JVM write one on the way out, when the command is over already; the third run takes it. Not the
-first: where the cache does not outlive a run (a container), none would ever be used. Writing costs 6 CPU seconds once,
-each use saves 2. What goes wrong here only costs time: the JVM checks an archive before it uses it, and does without.
+The JVM of the second run writes the archive as it exits, when the command is over already; the third run uses it. The
+first run writes none: if the cache does not outlive a run (in a container), no archive would ever be used. Writing
+costs 6 CPU seconds once, each use saves 2. A failure here only costs time: the JVM checks an archive before it uses it,
+and otherwise runs without one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassArchive:
-    """`java_options` use the archive or make it. Enter the context to start the JVM, which inherits `passed`."""
+    """`java_options` use the archive or make it. Start the JVM inside the context; it inherits `passed`."""
 
     java_options: str = ""
     passed: tuple[int, ...] = ()
@@ -39,7 +40,7 @@ NO_ARCHIVE = ClassArchive()
 
 
 def spark_java() -> str | None:
-    """The Java that Spark's scripts choose; None where there is none."""
+    """The Java that Spark's scripts choose; None if there is none."""
     home = os.environ.get("JAVA_HOME")
     return shutil.which(f"{home}/bin/java" if home else "java")
 
@@ -80,7 +81,7 @@ def _archive() -> ClassArchive:
 
 
 def _is_whole(new: Path) -> bool:
-    """The JVM writes the header last: until then the file begins with zeros."""
+    """Whether an archive is complete: the JVM writes the header last; until then the file begins with zeros."""
     with new.open("rb") as file:
         return any(file.read(4))
 

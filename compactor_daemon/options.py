@@ -1,4 +1,4 @@
-"""Options of compaction: one frozen dataclass a part, each option in one home with its unit and default."""
+"""Options of compaction: one frozen dataclass per part; each option is defined once, with its unit and default."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Executor(Enum):
 
 
 def output_to_json(output: OutputOptions | None) -> dict[str, Any] | None:
-    """As stored in records of attempts."""
+    """The options as stored in records of attempts."""
     return None if output is None else {**asdict(output), "codec": output.codec.value, "bloom": output.bloom.value}
 
 
 def output_from_json(values: object) -> OutputOptions | None:
-    """Inverse of `output_to_json`; unknown fields are ignored, and a spill folder that is not on this machine.
+    """Inverse of `output_to_json`. Unknown fields are ignored, and so is a spill folder that is not on this machine.
 
-    None also for a value this release does not know: no decision may become unreadable by it. The options serve to make
-    a lost file again, and that file's size and books are checked.
+    None also for a value that this release does not know: it must not make a decision unreadable. The options are used
+    to make a lost file again, and then the size and the ledger of that file are checked.
     """
     if not isinstance(values, dict):
         return None
@@ -60,10 +60,10 @@ class ExecuteOptions:
         None, "memory of a Spark executor JVM on a cluster; default: Spark's", metavar="SIZE"
     )
     max_executors: int | None = option(
-        None, "on a cluster: one executor for each file slice that waits, at most so many, and none while idle", least=1
+        None, "on a cluster: the limit of executors; one is used for each waiting file slice, none while idle", least=1
     )
     spark_conf: tuple[tuple[str, str], ...] = option(
-        (), "a setting of Spark, which wins over what is set here", metavar="NAME=VALUE"
+        (), "a setting of Spark; it overrides the settings made here", metavar="NAME=VALUE"
     )
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class ExecuteOptions:
 
     @property
     def on_cluster(self) -> bool:
-        """Whether slices are compacted by executors of a cluster, in processes of their own."""
+        """Whether slices are compacted by executors of a cluster, in other processes than this one."""
         return self.executor is Executor.SPARK and re.fullmatch(r"local(\[.*\])?", self.master) is None
 
 
@@ -95,25 +95,27 @@ _SPARK_NAMES = {
     "spark.executor.memory": "executor-memory",
     "spark.dynamicAllocation.maxExecutors": "max-executors",
 }
-"""Each option has one home."""
+"""Settings of Spark that have an option here, which must be used instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOptions:
-    """Patience of one attempt (stages: claim, open, decide); seconds but for the last."""
+    """How long one attempt waits, and for what (stages: claim, open, decide). Seconds, except `redo_max`."""
 
-    foreign_grace_s: float = option(3600.0, "a Hudi compactor without sign of life for so long counts as dead", least=0)
-    foreign_look_s: float = option(3.0, "how often we look for a Hudi compactor while file slices are staged", least=0)
-    heartbeat_s: float = option(BEAT_S, "how often our heartbeat, which Hudi 1.2+ respects, is refreshed")
-    heartbeat_expiry_s: float = option(EXPIRY_S, "a heartbeat of Hudi older than this is no sign of life")
-    barrier_s: float = option(
-        300.0, "how long to wait for writes that began before the compaction; daemons wait on", least=0
+    foreign_grace_s: float = option(
+        3600.0, "a Hudi compactor counts as dead after this time without a sign of life", least=0
     )
-    barrier_poll_s: float = option(1.0, "how often the barrier looks", least=0)
+    foreign_look_s: float = option(3.0, "how often staging looks for a Hudi compactor", least=0)
+    heartbeat_s: float = option(BEAT_S, "how often the heartbeat, which Hudi 1.2+ respects, is refreshed")
+    heartbeat_expiry_s: float = option(EXPIRY_S, "a heartbeat of Hudi that is older than this is no sign of life")
+    barrier_s: float = option(
+        300.0, "how long to wait for writes that began before the compaction; daemons wait without limit", least=0
+    )
+    barrier_poll_s: float = option(1.0, "how often the barrier looks for pending writes", least=0)
     claim_wait_s: float = option(
         0.0, "how long to wait for another phantombase compactor on the table", flag="wait", least=0
     )
-    redo_max: int = option(5, "rounds of staging when inputs keep changing", least=1)
+    redo_max: int = option(5, "the most rounds of staging while inputs keep changing", least=1)
 
     def __post_init__(self) -> None:
         check_finite(self, least_of(AttemptOptions))

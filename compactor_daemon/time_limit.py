@@ -1,4 +1,4 @@
-"""When work on compactions is to end: between instants, and while slices are staged, never while one is published."""
+"""The time limit of compaction work: it ends between instants or while slices are staged, never during publishing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from phantombase.timeline.errors import StoppedError
 
 
 class Limit:
-    """A point in time that may come closer while the work goes on, also by another thread.
+    """A point in time at which work ends. It may be moved closer while the work goes on, also by another thread.
 
     `seconds` from now; None: no limit so far. `clock`: seconds, monotonic.
     """
@@ -21,7 +21,7 @@ class Limit:
         self._why = "its time limit"
 
     def close(self, seconds: float, why: str = "its time limit") -> None:
-        """From now on no instant begins; the one at work has so many seconds left, or less if that is the limit."""
+        """Lets no more instants begin. The instant at work has at most `seconds` left, or less by an earlier limit."""
         self._closed, self._why = True, why
         self._end = min(self._end, self._clock() + seconds)
 
@@ -31,12 +31,12 @@ class Limit:
         return self._closed or self._clock() >= self._end
 
     def check_begin(self) -> None:
-        """StoppedError when no instant may begin."""
+        """StoppedError: no instant may begin."""
         if self.closed:
             raise self._stopped()
 
     def check(self) -> None:
-        """StoppedError when the instant at work has no time left."""
+        """StoppedError: the instant at work has no time left."""
         if self._clock() >= self._end:
             raise self._stopped()
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the virtual environment .venv beside the sources; sourced by demo.sh and test.sh.
-#   setup.sh [EXTRA]    EXTRA: "dev" for what the tests need
+# Makes the virtual environment .venv beside the sources. demo.sh and test.sh source this file.
+#   setup.sh [EXTRA]    EXTRA: "dev" also installs what the tests need
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -23,7 +23,7 @@ version="$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | hea
 extra="${1:-}"
 wanted="$(cat pyproject.toml constraints.txt | cksum)"
 ready=.venv/.ready
-# What the tests need holds all that the commands need.
+# The packages for the tests include all packages for the commands.
 if [ "$(cat "$ready${extra:+-$extra}" 2>/dev/null)" != "$wanted" ] &&
   { [ -n "$extra" ] || [ "$(cat "$ready-dev" 2>/dev/null)" != "$wanted" ]; }; then
   echo "setting up .venv with $("$python" --version) and Java $version ..." >&2

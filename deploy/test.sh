@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sets everything up and runs linters, type checker and tests; all of them with --all first (tests/support/selection.py).
-# Other arguments go to pytest.
+# Sets everything up and runs linters, type checker and tests. With --all as the first argument it runs all tests
+# (tests/support/selection.py). Other arguments go to pytest.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" dev
 if [ "${1:-}" = "--all" ]; then
   export PHANTOMBASE_ALL=1

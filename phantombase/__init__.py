@@ -2,9 +2,9 @@
 
     from phantombase import Table, compact, read_table, schedule, writer
 
-Everything is loaded when it is asked for first: `import phantombase` costs nothing. The packages with the work in them
-are `phantombase.timeline`, `phantombase.compactor_daemon` and `phantombase.writer_hooks`; in a checkout they lie beside
-this folder. A module of a user that is called `timeline` is no trouble: all of this is below `phantombase`.
+Each name is loaded when it is first used, so `import phantombase` costs nothing. The work is done by the packages
+`phantombase.timeline`, `phantombase.compactor_daemon` and `phantombase.writer_hooks`; in a checkout they lie beside
+this folder. They do not conflict with a user's own module `timeline`, because they are below `phantombase`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Scheduling, compacting and reading by one call each; writing begins with `phantombase.writer`."""
+"""Schedule, compact or read with one call; writing begins with `phantombase.writer`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .timeline.table.table import Table
 def read_table(table: Table | str | os.PathLike[str], options: ReadOptions | None = None) -> pa.Table:
     """All rows of a table, given as its path, URL or `Table`, as an Arrow table.
 
-    A snapshot read by default: base files merged with log files, also while compactions are pending.
+    The default is a snapshot read: base files merged with log files, also while compactions are pending.
     """
     return _read(_opened(table), options)
 
@@ -29,10 +29,10 @@ def read_table(table: Table | str | os.PathLike[str], options: ReadOptions | Non
 def schedule(
     table: Table | str | os.PathLike[str], options: ScheduleOptions | None = None, *, lock: str | None = None
 ) -> Scheduled:
-    """Requests a compaction of a table: by default of every file group with log files, now.
+    """Requests a compaction of a table; by default of every file group with log files, at once.
 
     `lock`: the table lock that all writers share, `file:PATH` or `zookeeper:HOSTS/BASE/PATH/KEY`; by default a file in
-    the table, which only phantombase's own writers know. Nothing is compacted yet: see `compact`.
+    the table, which only phantombase's own writers know. `compact` executes the request.
     """
     opened = _opened(table)
     return schedule_compaction(opened, table_lock(opened.storage, lock), options or PLAN_NOW)
@@ -48,9 +48,9 @@ def compact(
     output: OutputOptions | None = None,
     attempt: AttemptOptions | None = None,
 ) -> Compactions:
-    """Executes the pending compactions of a table, or only the one that is named, earliest first.
+    """Executes the pending compactions of a table, earliest first, or only the named `instant`.
 
-    `limit_s`: once so many seconds have passed nothing new begins; the next call goes on. `lock`: see `schedule`.
+    `limit_s`: after this many seconds no instant begins; the next call continues. `lock`: see `schedule`.
     """
     return run_compactions(
         os.fspath(table),

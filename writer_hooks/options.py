@@ -1,4 +1,4 @@
-"""Options of a write: each in one home, with its unit, its default and Hudi's name for it."""
+"""Options of a write: each is defined once, with its unit, its default and Hudi's name for it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from phantombase.timeline.planning.options import ScheduleOptions
 
 
 class Mode(Enum):
-    """Who compacts.
+    """What a writer does for compaction.
 
-    WRITE_ONLY: this writer has nothing to do with it. SCHEDULE: it requests compactions when they are due, somebody
-    else executes them. INLINE: it executes what pends, before the write returns.
+    WRITE_ONLY: nothing. SCHEDULE: it requests compactions when they are due; another compactor executes them. INLINE:
+    it requests them, and executes pending ones before the write returns.
     """
 
     WRITE_ONLY = "write-only"
@@ -31,11 +31,12 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionOptions:
-    """`limit_s`: how long inline compaction may take; what is left is for the next one (None: as long as it takes).
+    """What a write does for compaction after its commit. In brackets: Hudi's names.
 
-    How much one plan holds is `schedule.target_io_bytes`. In brackets: Hudi's names. `mode`: SCHEDULE
-    (`hoodie.compact.schedule.inline`) or INLINE (`hoodie.compact.inline`). `notify`: called when a compaction was
-    requested, to wake up whoever executes it in this process. `fleet`: the ZooKeeper of the daemons to wake up.
+    `mode`: SCHEDULE (`hoodie.compact.schedule.inline`) or INLINE (`hoodie.compact.inline`). `schedule`: when and what
+    to request; `schedule.target_io_bytes` limits the size of one plan. `limit_s`: how long inline compaction may take,
+    None: without limit; the next write continues. `notify`: called when a compaction was requested, to wake a thread of
+    this process that executes it. `fleet`: the ZooKeeper of the daemons to wake.
     """
 
     mode: Mode = Mode.WRITE_ONLY
@@ -49,7 +50,7 @@ class CompactionOptions:
 
 
 class FullAction(Enum):
-    """What a write does that meets a full file group, and cannot make room itself. GO_ON: none counts as full."""
+    """What a write does if a file group is full and it cannot make room itself. GO_ON: no group counts as full."""
 
     WAIT = "wait"
     FAIL = "fail"
@@ -58,15 +59,16 @@ class FullAction(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackPressure:
-    """How long a file group's log may become. `wait_s` is all a write waits, however often, in seconds;
-    an inline compaction it has begun meanwhile is under its own limit.
+    """How long a file group's log may become.
 
-    `stop_trigger`: Paimon's `num-sorted-run.stop-trigger`, with its default: three above the compaction trigger.
+    `wait_s`: the longest time in seconds that a write waits, over all its waits; an inline compaction that it begins
+    meanwhile has its own limit. `stop_trigger`: as Paimon's `num-sorted-run.stop-trigger`, with the same default: three
+    above the compaction trigger.
     """
 
-    stop_trigger: int | None = option(None, "log files of one file group that no write goes beyond")
-    action: FullAction = option(FullAction.WAIT, "what a write does that would go beyond: wait, fail, or go on")
-    wait_s: float = option(600.0, "seconds that one write waits at most before it fails")
+    stop_trigger: int | None = option(None, "the most log files of one file group that a write may leave")
+    action: FullAction = option(FullAction.WAIT, "what a write does that would exceed it: wait, fail, or go on")
+    wait_s: float = option(600.0, "the most seconds that one write waits before it fails")
 
     def __post_init__(self) -> None:
         check_least(self, {"stop_trigger": 1})
@@ -74,11 +76,11 @@ class BackPressure:
             raise UsageError("wait-s is out of range", expected="more than 0 seconds", found=str(self.wait_s))
         if self.action is FullAction.GO_ON and self.stop_trigger is not None:
             raise UsageError(
-                "stop-trigger says nothing with go-on", expected="wait or fail", found=str(self.stop_trigger)
+                "stop-trigger has no effect with go-on", expected="wait or fail", found=str(self.stop_trigger)
             )
 
     def limit(self, compaction_trigger: int) -> int | None:
-        """Log files of one file group at which it is full; None: never."""
+        """The number of log files at which a file group is full; None: never."""
         if self.action is FullAction.GO_ON:
             return None
         return self.stop_trigger if self.stop_trigger is not None else compaction_trigger + _ABOVE_TRIGGER
@@ -88,7 +90,7 @@ _ABOVE_TRIGGER = 3
 
 
 NO_LIMIT = BackPressure(action=FullAction.GO_ON)
-"""The default of a write that is no batch of a stream."""
+"""The default for writes other than batches of a stream."""
 
 
 class Operation(Enum):
@@ -102,28 +104,29 @@ class Operation(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """How a write works; sizes in bytes, times in seconds. In brackets: Hudi's name.
+    """How a write works; sizes in bytes, times in seconds. In brackets: Hudi's names.
 
-    `buckets`: the bucket index with so many buckets a partition (`hoodie.bucket.index.num.buckets`); None: the key
-    index, which reads the key columns of base files.
-    `bucket_fields`: key fields the bucket is made of, () for all (`hoodie.bucket.index.hash.field`).
-    `combine`: keep one row a key of the batch; None: for upsert and delete (`hoodie.combine.before.upsert`, `.insert`).
+    `buckets`: use the bucket index with this many buckets per partition (`hoodie.bucket.index.num.buckets`); None: use
+    the key index, which reads the key columns of base files.
+    `bucket_fields`: the key fields that are hashed, () for all (`hoodie.bucket.index.hash.field`).
+    `combine`: keep one row per key of the batch; None: only for upsert and delete (`hoodie.combine.before.upsert`,
+    `.insert`).
     `log_format`: of log blocks (`hoodie.logfile.data.block.format`).
-    `file_bytes`: where a new base file ends (`hoodie.parquet.max.file.size`); `small_file_bytes`: base files below it
-    take inserts (`hoodie.parquet.small.file.limit`), 0: none does.
+    `file_bytes`: the size at which a new base file ends (`hoodie.parquet.max.file.size`). `small_file_bytes`: smaller
+    base files take inserts (`hoodie.parquet.small.file.limit`); 0: none does.
     `slots`: tasks of a shuffle (`hoodie.upsert.shuffle.parallelism`); None: by the size of the input, see
     `spark_engine.default_slots`.
-    `batch_bytes`: input gathered by a task before it is split.
-    `retries`: how often a write that lost against another one is tried again.
-    `lazy_rollback`: only writers without heartbeat for `heartbeat_expiry_s` are taken for dead
-    (`hoodie.cleaner.policy.failed.writes=LAZY`); None: when a lock is given, since others write too.
-    `lock`: `file:PATH` or `zookeeper:HOST:PORT/BASE/KEY`, the same for all who write to or schedule on the table
+    `batch_bytes`: input that a task gathers before it splits it.
+    `retries`: how often a write that conflicts with another one is tried again.
+    `lazy_rollback`: only writers without a heartbeat for `heartbeat_expiry_s` count as dead
+    (`hoodie.cleaner.policy.failed.writes=LAZY`); None: only if a lock is given, since other processes write then.
+    `lock`: `file:PATH` or `zookeeper:HOST:PORT/BASE/KEY`, the same for all writers and schedulers of the table
     (`hoodie.write.lock.*`); None: a file in the table, which real Hudi does not know.
-    `drop_metadata_table`: turn the metadata table off first, as Hudi's writers do with `hoodie.metadata.enable=false`;
-    else it is kept true where the table has one.
-    `compaction`: what is done for it after the commit.
+    `drop_metadata_table`: first turn off the metadata table, as Hudi's writers do with `hoodie.metadata.enable=false`;
+    otherwise the metadata table, if the table has one, is kept up to date.
+    `compaction`: what the write does for compaction after its commit.
     `back_pressure`: how long a file group's log may become; None: batches of a stream wait, other writes go on.
-    `times`: how TIMESTAMP partition values are formatted, as far as the table does not store it, under Hudi's names
+    `times`: the format of TIMESTAMP partition values, as far as the table does not store it, under Hudi's names
     (`hoodie.keygen.timebased.*`).
     `clock`: the zone of the table's instants, and how far this process's clock may be off.
     """
@@ -154,7 +157,7 @@ class WriteOptions:
         check_below(self, "heartbeat_s", "heartbeat_expiry_s")
         if self.heartbeat_s >= EXPIRY_S:
             raise UsageError(
-                "heartbeat-s is as long as the time after which Hudi's writers take a write for dead",
+                "heartbeat-s must be shorter than the time after which a write counts as dead for Hudi's writers",
                 expected=f"less than {EXPIRY_S:g}",
                 found=f"{self.heartbeat_s:g}",
             )
@@ -162,7 +165,7 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """What a write does with its rows, and how."""
+    """A write: its operation and options."""
 
     operation: Operation
     options: WriteOptions = field(default_factory=WriteOptions)
@@ -174,17 +177,17 @@ class Write:
 
     @property
     def looks_keys_up(self) -> bool:
-        """Whether it matters where the keys are already."""
+        """Whether the write must find the file groups of existing keys."""
         return self.operation in (Operation.UPSERT, Operation.DELETE)
 
     @property
     def combines(self) -> bool:
-        """Whether one row a key of the batch is kept."""
+        """Whether only one row per key of the batch is kept."""
         return self.options.combine if self.options.combine is not None else self.looks_keys_up
 
     @property
     def rolls_back_lazily(self) -> bool:
-        """Whether only writers without heartbeat are taken for dead."""
+        """Whether only writers without a heartbeat count as dead."""
         return self.options.lazy_rollback if self.options.lazy_rollback is not None else self.options.lock is not None
 
 

@@ -1,11 +1,13 @@
 """One attempt at a pending compaction: open, stage, decide.
 
-    open    e = 1 + the highest number on storage; every earlier attempt must be dead. Storage decides who wins.
+    open    the number e is 1 + the highest number on storage; every earlier attempt must be dead. Storage decides
+            which of two processes opens it
     stage   one task per file slice leaves `<position>.ok`; finished slices of dead attempts are adopted
-    decide  barrier and closure hold, then in the table lock nothing has changed: `fate` = go, once, by put-if-absent
+    decide  barrier and closure hold, and under the table lock nothing has changed: then `fate` = go is written, once,
+            by put-if-absent
 
-Nothing has a final name before `go`. A crash at any line leaves either an attempt without fate (the next holder
-declares it dead and opens its own) or a `go` (the next holder publishes it).
+No file has a final name before `go`. A crash at any line leaves either an attempt without a fate (the next holder of
+the claim declares it dead and opens its own) or a `go` (the next holder publishes it).
 """
 
 from __future__ import annotations
@@ -45,11 +47,11 @@ RunTasks = Callable[[list[SliceTask]], list[SliceDone]]
 """Compacts file slices somewhere and returns their records; raises errors of the tree."""
 
 Aside = Callable[[], AbstractContextManager[bool]]
-"""Entered while an attempt waits for writes; whether it may wait for as long as they take, see `AttemptOptions`."""
+"""Entered while an attempt waits for writes. Gives whether it may wait without limit, see `AttemptOptions`."""
 
 
 def stay() -> AbstractContextManager[bool]:
-    """The `Aside` of work that nothing else waits behind."""
+    """The `Aside` of work that blocks no other work while it waits."""
     return nullcontext(False)
 
 
@@ -57,8 +59,8 @@ def stay() -> AbstractContextManager[bool]:
 class Attempt:
     """An opened attempt and what it found when it began.
 
-    `barrier`: writes that were pending then and must have ended before the decision. `trace`: what an executor
-    of Hudi, dead by now, had left.
+    `barrier`: writes that were pending then and must end before the decision. `trace`: what a Hudi executor that is
+    dead by now left behind.
     """
 
     instant: str
@@ -72,8 +74,8 @@ class Attempt:
 def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt:
     """Opens the next attempt, declaring unfinished earlier ones dead (the caller holds the claim).
 
-    ConflictError: a Hudi compactor is alive at the instant, a restore or a rollback is in its way (no decision would
-    stand), or somebody else opened an attempt this moment.
+    ConflictError: a Hudi compactor is alive at the instant, a restore or a rollback is in the way (no decision would
+    stand), or another process opened an attempt at the same moment.
     """
     storage = table.storage
     plan = table.compaction_plan(instant)
@@ -85,10 +87,12 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
         _log.info("attempt_declared_dead", instant=instant, attempt=number)
     number = open_next(storage, instant, who)
     _refuse_unscheduled(table, instant, who)
-    # The plan is visible: whoever is pending from here on must end before the decision (barrier).
+    # The plan is visible to every write that begins from here on. Writes that are pending now may have begun before the
+    # plan was visible: they must end before the decision (barrier).
     timeline = table.load_timeline()
     pending = timeline.pending_delta_commits if has_barrier(table, plan) else ()
-    # A file group replaced by an older instant may be cleaned, and that instant archived, while this one pends.
+    # So must older pending replace commits: the file group that one replaces may be cleaned, and the replace commit
+    # archived, while this compaction is pending.
     pending += tuple(i for i in pending_replacing_writes(table, timeline) if i.requested_time < instant)
     return Attempt(
         instant=instant,
@@ -101,18 +105,21 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
 
 
 def _refuse_unscheduled(table: Table, instant: str, who: str) -> None:
-    """Once more, now that the attempt is open: whoever removes the plan ends every attempt that was open before."""
+    """Looks for the plan again, now that the attempt is open.
+
+    A process that removes the plan ends every attempt that it finds open. It may have missed this one.
+    """
     try:
         table.compaction_plan(instant)
     except MissingFileError as error:
         declare_dead(table.storage, instant, who)
         raise ConflictError(
-            "this compaction was unscheduled this moment", path=table.storage.base_path, instant=instant
+            "this compaction was just unscheduled", path=table.storage.base_path, instant=instant
         ) from error
 
 
 def merge_rules(table: Table, view: TableView, schema: TableSchema, output: OutputOptions) -> SliceRules:
-    """How slices are merged and the books kept."""
+    """How slices are merged and what their ledgers count."""
     rules = slice_rules(
         table,
         view.timeline,
@@ -156,11 +163,11 @@ def stage(
 ) -> tuple[list[SliceDone], TableSchema]:
     """Stages every file slice until barrier and closure hold; returns the records and the table's schema.
 
-    The view is taken again after the barrier: a file group whose inputs (or schema) changed is done again. Each round
-    looks at the barrier before it takes its view, also where it has nothing to do: a write that completes in between is
-    in the view, or it still pended.
-    `check` raises when the work is to end; it is asked before each round and while waiting for the barrier, which is
-    done `aside`.
+    The view is loaded again after the barrier; a file group whose inputs (or schema) changed is merged again. Each
+    round looks at the barrier before it loads its view, even when it has nothing to merge. So a write of the barrier
+    that completes between the two steps is either in the view, or was seen pending and causes another round.
+    `check` raises when the work must end; it is called before each round and while waiting for the barrier. The wait
+    runs inside `aside`.
     """
     storage = table.storage
     adopted = _adoptable(table, attempt)
@@ -183,7 +190,7 @@ def stage(
         own = done_slices(storage, attempt.instant, attempt.number)
         done = {t.position: d for t in tasks if (d := _usable(t, own, adopted)) is not None}
         todo = [t for t in tasks if t.position not in done]
-        for task in todo:  # a result on other inputs stands in the way of its successor
+        for task in todo:  # the record of a merge of other inputs would block the new one
             storage.delete(f"{attempt_folder(attempt.instant, attempt.number)}/{task.position}{OK}")
         if todo:
             _log.info("staging", instant=attempt.instant, attempt=attempt.number, slices=len(todo), adopted=len(done))
@@ -197,14 +204,15 @@ def stage(
         path=storage.base_path,
         instant=attempt.instant,
         found=f"{options.redo_max} rounds",
-        todo="Find the writer that adds log files below the plan; all writers must share the table lock.",
+        todo="Find the writer that adds log files below the plan. All writers must share the table lock.",
     )
 
 
 def _adoptable(table: Table, attempt: Attempt) -> dict[str, SliceDone]:
-    """Finished slices of earlier (dead) attempts, by fingerprint; their staged files are still there.
+    """Finished slices of earlier (dead) attempts, by fingerprint, whose staged files are still there.
 
-    None that a decision names, which was revoked then: who takes that back, now or later, takes its files away.
+    A slice that a decision names is not adopted. That decision was revoked, and the process that takes it back removes
+    its files, now or later.
     """
     named = {p.final for go in decisions(table.storage, attempt.instant) for p in go.placements}
     found: dict[str, SliceDone] = {}
@@ -229,9 +237,9 @@ def _usable(task: SliceTask, own: Mapping[int, SliceDone], adopted: Mapping[str,
 
 
 def _is_whole(done: SliceDone, visibility: Visibility) -> bool:
-    """Whether what a result left out as not completed still is, and what it merged still counts.
+    """Whether the writes that a result left out are still not completed, and the writes that it merged still count.
 
-    On version 6 a write's log files are the same before and after it completes: the fingerprint does not tell.
+    The fingerprint does not show this on version 6: a write has the same log files before and after it completes.
     """
     if done.uncommitted is None or done.merged is None:
         return False
@@ -251,7 +259,7 @@ def _wait_for(
     check: Callable[[], None],
     aside: Aside,
 ) -> None:
-    """AttemptDeadError: the attempt was ended by others meanwhile."""
+    """AttemptDeadError: another process ended the attempt meanwhile."""
     _log.info("barrier_waiting", instant=attempt.instant, writes=[i.requested_time for i in waiting])
     deadline = time.monotonic() + options.barrier_s
     with aside() as is_patient:
@@ -273,5 +281,5 @@ def _still_pending(table: Table, waiting: list[Instant], attempt: Attempt, optio
         instant=attempt.instant,
         expected=f"completed or rolled back within {options.barrier_s:g} s",
         found=f"{first.action} {first.requested_time} {first.state.name.lower()} ({len(waiting)} in all)",
-        todo="Let the writer finish; if it is dead, the next Hudi writer rolls it back. Then run again.",
+        todo="Let the writer finish. If it is dead, the next Hudi writer rolls it back. Then run again.",
     )

@@ -49,8 +49,9 @@ _log = structlog.get_logger()
 class Compacted:
     """One executed instant.
 
-    `rows` and `bytes_written`: of the base files written; `rows_read`: rows of the base files and entries of the logs
-    merged, `bytes_read`: of these files, but for base files that a cleaner took before this was counted.
+    `rows` and `bytes_written` count the base files written. `rows_read` counts the rows of the merged base files and
+    the entries of the merged logs. `bytes_read` is the size of these files; base files that a cleaner removed before
+    the count are missing in it.
     """
 
     instant: str
@@ -81,11 +82,12 @@ def pending_instants(table: Table, only: str | None = None) -> tuple[str, ...]:
 
 
 def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseError]:
-    """What would be refused, found before anything in the table is touched: the error of each such instant.
+    """Finds the instants that would be refused, before anything in the table changes: the error of each.
 
     MissingFileError: a plan names a file that is not there. UnsupportedError: a log block cannot be merged. Only
-    headers of log blocks are read. A decided instant is not asked: publishing it reads none. Raises what concerns them
-    all: the table's schema, say, or ClockError where this process may choose no completion time.
+    headers of log blocks are read. Decided instants are not checked, because publishing reads no log blocks. An error
+    that concerns all instants is raised: one of the table's schema, for example, or ClockError when this process must
+    not choose a completion time.
     """
     refused: dict[str, PhantombaseError] = {}
     plans: dict[str, CompactionPlan] = {}
@@ -100,7 +102,7 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
     except PhantombaseError:
         if len(plans) == 1:
             raise
-        # Trouble in the partitions of one plan is nothing to the others: each by itself.
+        # An error in the partitions of one plan must not refuse the others: check each plan alone.
         for instant in plans:
             with _noted(refused, instant):
                 refused |= preflight(table, [instant])
@@ -135,14 +137,14 @@ def compact_instant(
     output: OutputOptions,
     options: AttemptOptions,
     limit: Limit | None = None,
-    tell: Callable[[WorkNote], None] = lambda _: None,
+    on_note: Callable[[WorkNote], None] = lambda _: None,
     aside: Aside = stay,
 ) -> Compacted:
     """Brings one pending compaction to its end; the caller holds the claim.
 
-    A decision made by an attempt that died is published; otherwise a new attempt is opened, staged and decided.
-    StoppedError: the limit was reached before the decision; the attempt stays without fate, for the next run to adopt.
-    `tell` hears what the heartbeat says, as it changes. `aside`: where it waits for writes.
+    If an attempt that died had decided, its decision is published; otherwise a new attempt is opened, staged and
+    decided. StoppedError: the limit was reached before the decision; the attempt stays without a fate, and the next run
+    adopts its finished slices. `on_note` gets each new note of the heartbeat. The wait for writes runs inside `aside`.
     """
     started = time.monotonic()
     table = table.reload()
@@ -155,7 +157,7 @@ def compact_instant(
     def noted(**numbers: int) -> None:
         nonlocal note
         note = replace(note, **numbers)
-        tell(note)
+        on_note(note)
 
     noted()
     with heartbeat(storage, instant, options.heartbeat_s, note=lambda: note.to_note()):
@@ -185,7 +187,7 @@ def compact_instant(
                     yield is_patient
                 noted(waiting=0)
 
-            with _taken_over_is_said(storage, work):
+            with _death_explains_errors(storage, work):
                 probe_partitions(storage, table.views.planned_partitions([work.plan]))
                 done, schema = stage(table, work, output, options, run, check, waiting)
                 go = decide_go(table, work, done, schema, lock)
@@ -204,14 +206,17 @@ def compact_instant(
 
 
 @contextmanager
-def _taken_over_is_said(storage: Storage, attempt: Attempt) -> Iterator[None]:
-    """Whatever an attempt trips over once somebody took it over (files retired under its hands) is AttemptDeadError."""
+def _death_explains_errors(storage: Storage, attempt: Attempt) -> Iterator[None]:
+    """Turns any error of an attempt that another process has ended into AttemptDeadError.
+
+    The other process may have removed files that the attempt still uses, so any error may follow.
+    """
     try:
         yield
     except PhantombaseError as error:
         try:
             fate = read_fate(storage, attempt.instant, attempt.number)
-        except MalformedError:  # by whom it was taken over, if so, is unknown
+        except MalformedError:  # whether another process ended it is unknown: the first error says more
             raise error from None
         if fate is None or fate.kind == GO or isinstance(error, AttemptDeadError):
             raise
@@ -221,15 +226,15 @@ def _taken_over_is_said(storage: Storage, attempt: Attempt) -> Iterator[None]:
 def _summary(storage: Storage, go: Go, seconds: float, *, resumed: bool) -> Compacted:
     commit = decode_commit(go.content, go.completed_path)
     stats = [s for part in commit.partition_to_write_stats.values() for s in part]
-    books = decode_ledgers(commit.extra_metadata[LEDGER], go.completed_path)
-    bases = [storage.find(b.path(b.base)) for b in books if b.base is not None]
+    ledgers = decode_ledgers(commit.extra_metadata[LEDGER], go.completed_path)
+    bases = [storage.find(one.path(one.base)) for one in ledgers if one.base is not None]
     return Compacted(
         instant=go.instant,
         attempt=go.attempt,
         file_groups=len(stats),
         rows=sum(s.num_writes for s in stats),
         bytes_written=sum(s.file_size_in_bytes for s in stats),
-        rows_read=sum(b.ledger.base_rows + b.ledger.log_entries for b in books),
+        rows_read=sum(one.ledger.base_rows + one.ledger.log_entries for one in ledgers),
         bytes_read=sum(e.size for e in bases if e is not None) + sum(s.total_log_size_compacted for s in stats),
         seconds=seconds,
         resumed=resumed,

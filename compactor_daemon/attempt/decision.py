@@ -1,4 +1,4 @@
-"""The decision of an attempt: in the table lock, nothing has changed, then `go` once and for all."""
+"""The decision of an attempt: under the table lock, check that nothing has changed, then write `go`, which is final."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .publish import check_unchanged
 
 
 def decide_go(table: Table, attempt: Attempt, done: list[SliceDone], schema: TableSchema, lock: TableLock) -> Go:
-    """The decision, in the table lock. ConflictError, AttemptDeadError: nothing is published."""
+    """Decides under the table lock. ConflictError, AttemptDeadError: nothing is published."""
     with lock.hold("decide a compaction"):
         check_unchanged(table, attempt.table_version, attempt.instant)
         _check_undisturbed(table, attempt)
@@ -32,7 +32,7 @@ def decide_go(table: Table, attempt: Attempt, done: list[SliceDone], schema: Tab
         go = build_go(
             table.layout, attempt, done, schema, completion, table.config.timeline_folder, oldest=timeline.start
         )
-        # A write that was merged may have been rolled back since the view was taken.
+        # A write that was merged may have been rolled back since the view was loaded.
         refuse(table, go.instant, standing_of(table, go))
         if completion is not None:
             reserve(table.storage, attempt.instant, attempt.number, completion)
@@ -46,14 +46,14 @@ def _check_undisturbed(table: Table, attempt: Attempt) -> None:
         table.compaction_plan(instant)
     except MissingFileError as error:
         raise ConflictError(
-            "this compaction was unscheduled, or rolled back and removed, meanwhile",
+            "this compaction was meanwhile unscheduled, or rolled back and removed",
             path=error.path,
             instant=instant,
             todo="This attempt published nothing.",
         ) from error
     done = completed_compaction(table, instant)
     if done is not None:
-        raise ConflictError("somebody else completed this compaction", path=table.instant_path(done), instant=instant)
+        raise ConflictError("another process completed this compaction", path=table.instant_path(done), instant=instant)
     ForeignWatch(table, instant, attempt.number, attempt.trace).look()
 
 
@@ -67,7 +67,7 @@ def build_go(
     *,
     oldest: str,
 ) -> Go:
-    """The go record (pure but for its nonce)."""
+    """The `go` record. It depends on the arguments alone, except for its random nonce."""
     completed = Instant(
         requested_time=attempt.instant, action=attempt.plan.action, state=State.COMPLETED, completion_time=completion
     )
@@ -93,8 +93,11 @@ def build_go(
 
 
 def _passed(layout: Layout, attempt: Attempt, done: list[SliceDone]) -> tuple[str, ...]:
-    """File groups without inputs: replaced. Should their replace commit be rolled back before this is published, their
-    logs on the plan's slice would hide what lies below; on version 6 only, elsewhere no log is named after it."""
+    """The replaced file groups, which were left out: they have no inputs.
+
+    Their replace commit may be rolled back before this decision is published. Then logs on the plan's slice would hide
+    the rows below them. Only version 6 has such logs: from version 8 on, no log is named after the plan.
+    """
     if attempt.plan.merges_logs or layout.slicing is not Slicing.BY_BASE_INSTANT:
         return ()
     return tuple(f"{d.partition}/{d.file_id}" for d in done if not d.inputs)

@@ -1,7 +1,7 @@
-"""What a plan has to merge, as the view holds it (closure): never less than the plan, and never what came later.
+"""What a plan has to merge, according to the view (closure): never less than the plan, and nothing that came later.
 
-What the plan names and is not there belongs to a file group that was replaced, or to a write that was rolled back or
-restored away: then there is nothing to do; else it is lost: an error.
+A file that the plan names may be missing because its file group was replaced, or because its write was rolled back or
+removed by a restore. Then it need not be merged. Otherwise it is lost, and that is an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..execution.log_task import LogOutput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """What becomes one file: a slice, or with `log` some of its log files. `slice` without any file: nothing."""
+    """What becomes one file: a slice, or with `log` some of its log files. A `slice` without files: nothing to do."""
 
     slice: FileSlice
     log: LogOutput | None = None
@@ -32,9 +32,10 @@ class Input:
 def planned_inputs(table: Table, view: TableView, plan: CompactionPlan, instant: str, rules: SliceRules) -> list[Input]:
     """What an instant has to merge, in plan order. MissingFileError: the plan names a file that is not there.
 
-    A compaction: all logs the view holds before the instant; more than the plan is merged too. A log compaction: the
-    planned logs, which readers put in one place; what came later has another. StalePlanError, BarrierError: they are
-    no neighbours any more, or may be none because of a pending write.
+    A compaction merges all logs that the view holds before the instant, also logs that the plan does not name. A log
+    compaction merges exactly the planned logs: they are neighbours in the order of reading, and later logs come before
+    or behind them. StalePlanError: they are no neighbours any more. BarrierError: a pending write may come between
+    them.
     """
     groups = view.by_key()
     found = ((o, groups.get((o.partition_path, o.file_id))) for o in plan.operations)
@@ -44,17 +45,18 @@ def planned_inputs(table: Table, view: TableView, plan: CompactionPlan, instant:
 
 
 def has_barrier(table: Table, plan: CompactionPlan) -> bool:
-    """Whether writes that pend when the plan is visible must end before it is carried out.
+    """Whether writes that are pending when the plan becomes visible must end before it is executed.
 
-    Not for log compactions from version 8 on: a write that may come between the planned files is a conflict at once
-    (`planned_inputs`), and all others have their place before or behind them, whenever they complete.
+    Log compactions need no barrier from version 8 on. A write that may come between the planned files is a conflict at
+    once (`planned_inputs`); every other write has its place before or behind them, whenever it completes.
     """
     return not plan.merges_logs or table.layout.slicing is Slicing.BY_BASE_INSTANT
 
 
 def _closed(view: TableView, group: FileGroup | None, instant: str, operation: CompactionOperation) -> FileSlice:
     if (operation.partition_path, operation.file_id) in view.facts.replaced:
-        # Nobody reads it. What is placed there after its cleaning comes to light once the replace commit is archived.
+        # No reader reads a replaced file group. But a file placed there after its cleaning would become visible once
+        # the replace commit is archived.
         return _without_files(operation)
     slice_ = slice_before(group, instant) if group is not None else None
     have = set(input_names(slice_)) if slice_ is not None else set()
@@ -66,9 +68,10 @@ def _closed(view: TableView, group: FileGroup | None, instant: str, operation: C
 
 
 def _is_rolled_back(view: TableView, log: str) -> bool:
-    """Whether the write that a log is named after neither counts nor pends: rollbacks and restores remove such logs.
+    """Whether the write that a log is named after is neither committed nor pending.
 
-    On version 6 the name says nothing of the write, and a rollback leaves the file where it is.
+    Rollbacks and restores remove such logs. On version 6 the name of a log does not show its write, and a rollback
+    leaves the file where it is.
     """
     timeline = view.timeline
     if timeline.layout.slicing is Slicing.BY_BASE_INSTANT:
@@ -90,7 +93,7 @@ def _planned_logs(
     home = next((s for s in group.slices if wanted & set(input_names(s))), None) if group is not None else None
     is_replaced = (operation.partition_path, operation.file_id) in view.facts.replaced
     if is_replaced or (group is not None and _is_compacted(group, home, operation)):
-        return Input(slice=_without_files(operation))  # nobody reads these logs any more: nothing to do
+        return Input(slice=_without_files(operation))  # no reader reads these logs any more: nothing to do
     have = set(input_names(home)) if home is not None else set()
     if home is None or wanted - have:
         raise _missing(view, operation, instant, wanted, have)
@@ -109,7 +112,7 @@ def _planned_logs(
 def _neighbours(
     table: Table, view: TableView, home: FileSlice, operation: CompactionOperation, instant: str, rules: SliceRules
 ) -> tuple[tuple[LogPiece, ...], bool]:
-    """See `planned_pieces`. BarrierError: but for pending writes, which may come between, they can be merged."""
+    """See `planned_pieces`. BarrierError: they can be merged, unless one of the pending writes comes between them."""
     writes = view.timeline.pending_delta_commits
     try:
         return planned_pieces(runs_of(table.storage, home, rules, writes), operation, instant)
@@ -122,12 +125,15 @@ def _neighbours(
         path=f"{operation.partition_path}/{operation.file_id}",
         instant=instant,
         found=", ".join(i.requested_time for i in writes),
-        todo="Let the writer finish; if it is dead, the next Hudi writer rolls it back. Then run again.",
+        todo="Let the writer finish. If it is dead, the next Hudi writer rolls it back. Then run again.",
     )
 
 
 def _is_compacted(group: FileGroup, home: FileSlice | None, operation: CompactionOperation) -> bool:
-    """Whether a base file was made of the planned logs meanwhile: Hudi plans file groups in pending log compactions."""
+    """Whether a compaction has merged the planned logs into a base file meanwhile.
+
+    Hudi plans compactions also of file groups that a pending log compaction names.
+    """
     since = home.base_instant if home is not None else operation.base_instant_time or ""
     return any(s.base is not None and s.base_instant > since for s in group.slices)
 
@@ -146,10 +152,10 @@ def _missing(
     view: TableView, operation: CompactionOperation, instant: str, want: set[str], have: set[str]
 ) -> MissingFileError:
     gone = (
-        "Where it is gone for ever, restore the table with Hudi to an instant before the plan: logs that were written "
-        "since show with the plan alone, so it cannot be taken back."
+        "If it is lost for good, restore the table with Hudi to an instant before the plan. The plan cannot be taken "
+        "back: without it no reader finds the logs that were written since."
         if _is_written_under(view, instant)
-        else f"Where it is gone on purpose, take the plan back: compactor-daemon unschedule TABLE {instant}."
+        else f"If it was removed on purpose, take the plan back: compactor-daemon unschedule TABLE {instant}."
     )
     return MissingFileError(
         "the compaction plan names a file that is not there",
@@ -162,7 +168,7 @@ def _missing(
 
 
 def _is_written_under(view: TableView, instant: str) -> bool:
-    """Version 6: whether a log lies on the slice that a plan opens; without the plan no reader finds it."""
+    """Version 6: whether a log lies on the plan's phantom slice. Without the plan no reader would find that log."""
     if view.timeline.layout.slicing is not Slicing.BY_BASE_INSTANT:
         return False
     planned = (group for group in view.groups if group.pending_compaction == instant)

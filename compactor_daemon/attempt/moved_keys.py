@@ -1,12 +1,12 @@
-"""Keys that a pending plan has made writers put elsewhere: without the plan the next upsert would double them.
+"""Keys that a pending plan made writers put into another file group: without it the next upsert would double them.
 
-    F    base with key k; the plan's logs delete k
-    C    pending: an upsert of k under the key index finds it nowhere (F's next base file will lack it) and puts it into
-         a new or small base file G
-    C unscheduled: F's base file still holds k, and so does G's. Both read right, since F's log deletes k. But a
-         look-up goes by base files: the next upsert of k goes to F and to G, and F's row is there again
+    F    a file group; its base file holds key k, and the plan's logs delete k
+    C    a pending compaction of F: an upsert of k under the key index does not find k (F's next base file will lack
+         it) and puts it into a new or small base file G
+    C unscheduled: the base files of F and of G both hold k. Reads are still right, since F's log deletes k. But the
+         key index looks at base files only: the next upsert of k goes to F and to G, and F has a row of k again
 
-The same with Hudi's SIMPLE and BLOOM indexes. Once C, or a later plan on F, is pending or executed, k lies in G alone.
+Hudi's SIMPLE and BLOOM indexes do the same. While C, or a later plan on F, is pending or executed, k is in G alone.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from phantombase.timeline.view.view import BaseFile, FileSlice, TableView, is_re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovableKeys:
-    """Where keys may have been moved from and to; equal ones give equal answers.
+    """Where keys may have been moved from and to. Equal values give equal answers.
 
-    `sources`: slices under the plan that have a base file and a log that may delete. `targets`: base files younger
-    than the plan, by partition of the sources. `pending`: delta commits that may still bring more, where there is
-    a source.
+    `sources`: slices below the plan that have a base file and a log that may delete. `targets`: base files younger
+    than the plan, by partition of the sources. `pending`: delta commits that may still add targets, if there is a
+    source.
     """
 
     sources: tuple[FileSlice, ...]
@@ -44,7 +44,7 @@ class MovableKeys:
 
 
 def movable_keys(view: TableView, instant: str, deletes: Callable[[str], bool]) -> MovableKeys:
-    """What a view says of a plan (pure). `deletes`: whether the log file at a path may delete."""
+    """The movable keys of a plan, by a view (pure). `deletes`: whether the log file at a path may delete."""
     under = (slice_before(g, instant) for g in view.groups if g.pending_compaction == instant)
     sources = tuple(s for s in under if s is not None and s.base and any(deletes(log.path) for log in s.logs))
     targets: defaultdict[str, list[BaseFile]] = defaultdict(list)
@@ -63,8 +63,8 @@ def movable_keys(view: TableView, instant: str, deletes: Callable[[str], bool]) 
 def refuse_moved(table: Table, view: TableView, instant: str, keys: MovableKeys) -> None:
     """ConflictError: a deleted key of a source is in a target. BarrierError: a pending write may put one there.
 
-    Reads key columns only, one base file's keys in memory at a time; not for under the lock. Without meta columns
-    nobody looks keys up by file.
+    Reads key columns only, with the keys of one base file in memory at a time. Too slow to call under the lock. A table
+    without meta columns has no index that looks keys up by file, so no key was moved.
     """
     if not table.config.populate_meta_fields or not (keys.pending or keys.targets):
         return
@@ -76,12 +76,12 @@ def refuse_moved(table: Table, view: TableView, instant: str, keys: MovableKeys)
         gone = _deleted_keys(table, source, rules)
         if len(gone) and keys.pending:
             raise BarrierError(
-                "a pending write may put keys elsewhere that this plan deletes",
+                "a pending write may put keys that this plan deletes into another file group",
                 path=f"{source.partition}/{source.file_id}",
                 instant=instant,
                 expected="no pending delta commit",
                 found=", ".join(keys.pending),
-                todo="Let it complete, or be rolled back, then run again.",
+                todo="Wait until it has completed or was rolled back, then run again.",
             )
         lookup = KeyLookup(gone)
         for target in targets if len(gone) else ():
@@ -89,12 +89,12 @@ def refuse_moved(table: Table, view: TableView, instant: str, keys: MovableKeys)
                 at = lookup.find(batch)
                 if (at >= 0).any():
                     raise ConflictError(
-                        "keys that this plan deletes were written elsewhere since; without the plan they would double",
+                        "keys that this plan deletes are now in another file group; without the plan they would double",
                         path=target.path,
                         instant=instant,
                         expected=f"no key in it that {source.base.path if source.base else source.file_id} holds too",
                         found=repr(gone[int(at[at >= 0][0])].as_py()),
-                        todo="Execute this compaction (compactor-daemon compact): then they are in one place.",
+                        todo="Execute this compaction (compactor-daemon compact): then each key is in one place.",
                     )
 
 

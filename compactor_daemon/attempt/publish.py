@@ -1,11 +1,15 @@
 """Publishing a decided compaction: a function of the `go` record alone.
 
-Owner, successor or both may do it, at any time, twice:
+The process that decided, its successor, or both at once may publish, at any time and more than once:
 
-    does it stand? -> place each file -> check each size -> in the lock: does it stand? -> the metadata table, where it
-    is on -> completed file by put-if-absent -> does it still stand? is it the decided one?
+    1. check that the decision stands
+    2. place each file and check its size
+    3. take the table lock and check again that the decision stands
+    4. update the metadata table, if the table has one
+    5. put the completed file by put-if-absent
+    6. check that the decision still stands, and that the completed file is the decided one
 
-A placed file that is gone, with its staged copy, is merged again from its inputs.
+A placed file that is lost together with its staged copy is merged again from its inputs.
 """
 
 from __future__ import annotations
@@ -52,16 +56,16 @@ def check_unchanged(table: Table, version: int, instant: str) -> None:
             instant=instant,
             expected=f"table version {version}",
             found=f"table version {now}",
-            todo="Nothing of it is visible. If a run says this again, let Hudi execute this compaction; "
-            "the next run then removes what is left.",
+            todo="Nothing of this compaction is visible. If the next run fails in the same way, let Hudi execute the "
+            "compaction; the run after that removes what is left.",
         )
 
 
 def publish(table: Table, go: Go, lock: TableLock) -> None:
     """Gives the decided files their final names and completes the instant; may be repeated.
 
-    ConflictError: somebody else completed the instant first, the decision does not stand any more (`standing`), or the
-    table changed: what only `go` names has no final name then.
+    ConflictError: another process completed the instant first, the decision does not stand any more (`standing`), or
+    the table changed. Files that only `go` names have no final names then.
     """
     table = table.reload()
     placed, update = replace(go, placements=()), None
@@ -78,30 +82,32 @@ def publish(table: Table, go: Go, lock: TableLock) -> None:
         _check_publishable(table, go)
         kept = without_groups(go, table.facts.replaced_groups(table.load_timeline()), table.layout)
         remove_placed(table, go, keep={p.final for p in kept.placements})
-        if kept.placements != placed.placements:  # it did not stand at first; or a file group was replaced meanwhile
+        # The decision did not stand at the first check, or a file group was replaced meanwhile.
+        if kept.placements != placed.placements:
             update = None
-        _place_all(table, kept, but=frozenset(placed.placements))
+        _place_all(table, kept, already=frozenset(placed.placements))
         _complete(table, go, kept, update)
 
 
 def _complete(table: Table, go: Go, kept: Go, update: Update | None) -> None:
-    """In the lock: the completed file, of what was `kept` of the decision."""
+    """Puts the completed file under the lock. `kept`: the decision without the files that must not be placed."""
     storage, change = table.storage, _change(table, kept)
-    storage.delete(inflight_path(table, go.instant))  # a dead JVM attempt's: Hudi refuses to go on beside it
+    # An inflight file can only be that of a dead Hudi executor; Hudi refuses to work beside it.
+    storage.delete(inflight_path(table, go.instant))
     apply_update(table, change, update)
     path = _completed_path(table, go)
-    if not completed_commits(table, go.instant):  # an executor of Hudi may take no lock
-        _check_publishable(table, go)  # once more: all that was done in the section may have taken long
+    if not completed_commits(table, go.instant):  # a Hudi executor may have completed it without the lock
+        _check_publishable(table, go)  # again: the steps since the last check may have taken long
         try:
-            storage.put_if_absent(path, kept.content)  # "no" may be the answer to a put of ours that was sent twice
-        except PhantombaseError:  # it may have taken effect
+            storage.put_if_absent(path, kept.content)  # "no" may be the answer to our own put, when it was sent twice
+        except PhantombaseError:  # the put may have taken effect
             look_back(table, go, path)
             raise
         look_back(table, go, path)
     done = completed_compaction(table, go.instant)
     if done is None:
         raise StorageError("the completed commit is not there after it was written", path=path)
-    if not is_ours(table, done, go):  # without the lock, between our look and our put
+    if not is_ours(table, done, go):  # completed without the lock, between our check and our put
         apply_update(table, Change.of(go.instant, table.commit_metadata(done), {}), None)
     _check_ours(table, done, go)
 
@@ -114,8 +120,9 @@ def _change(table: Table, go: Go) -> Change:
 def _completed_path(table: Table, go: Go) -> str:
     """Where the completed file goes: as decided, or with a later completion time (under the lock).
 
-    Hudi archives what has completed before the last compaction of the metadata table, and takes nothing of it from that
-    table's logs from then on. What is told only now is in those: this compaction's files would be gone.
+    Hudi archives instants that completed before the last compaction of the metadata table. From then on it ignores
+    their entries in the logs of the metadata table. The entries of this compaction are written to those logs only now.
+    With a completion time before that compaction they would be ignored, and this compaction's files would be lost.
     """
     if go.completion_time is None or not compacted_after(table, go.completion_time):
         return go.completed_path
@@ -125,9 +132,9 @@ def _completed_path(table: Table, go: Go) -> str:
 
 
 def _measured(storage: Storage, go: Go) -> dict[str, tuple[ColumnRange, ...]]:
-    """What the tasks found out of the files they wrote, where their records are still there.
+    """The column ranges that the tasks measured in the files they wrote, as far as their records are still there.
 
-    Who publishes the same decision may be taking them away this moment.
+    Another process that publishes the same decision may be removing the records at this moment.
     """
     done: list[SliceDone] = []
     for number in range(1, go.attempt + 1):
@@ -137,7 +144,7 @@ def _measured(storage: Storage, go: Go) -> dict[str, tuple[ColumnRange, ...]]:
 
 
 def _may_stand(table: Table, go: Go) -> bool:
-    """Whether it is worth while to place files; the lock section decides."""
+    """Whether it is worth placing files before the lock is taken; the check under the lock decides."""
     try:
         check_unchanged(table, go.table_version, go.instant)
     except TableChangedError:
@@ -147,10 +154,11 @@ def _may_stand(table: Table, go: Go) -> bool:
     return standing_of(table, go).standing is Standing.STANDS
 
 
-def _place_all(table: Table, go: Go, but: Collection[Placement] = ()) -> None:
-    """All files of a decision get their final names, but for those that have them.
+def _place_all(table: Table, go: Go, already: Collection[Placement] = ()) -> None:
+    """Gives all files of a decision their final names, except those that are placed `already`.
 
-    ConflictError: a partition was removed. A file placed there would make a folder that no listing takes for one.
+    ConflictError: a partition was removed. A file placed there would make a folder that no listing takes for a
+    partition.
     """
     for partition in sorted({p.final.rpartition("/")[0] for p in go.placements}):
         if partition and table.storage.find(partition) is None:
@@ -158,19 +166,19 @@ def _place_all(table: Table, go: Go, but: Collection[Placement] = ()) -> None:
                 "a partition of this compaction is not there any more",
                 path=f"{table.storage.base_path}/{partition}",
                 instant=go.instant,
-                todo="Restore it. Where it is gone on purpose, take the compaction back: "
+                todo="Restore it. If it was removed on purpose, take the compaction back: "
                 f"compactor-daemon unschedule TABLE {go.instant}.",
             )
     for placement in go.placements:
-        if placement not in but:
+        if placement not in already:
             place(table, go, placement)
 
 
 def _check_publishable(table: Table, go: Go) -> None:
     """TableChangedError, ConflictError: the decision cannot be published; its files have no final names then.
 
-    Hudi may run the plan in its place, and of two base files of one instant its readers take either. Only under the
-    lock: outside of it somebody else may be completing the same decision.
+    They must not keep them: Hudi may execute the plan instead, and of two base files of one instant a reader may take
+    either. The caller holds the table lock: without it another process may be completing the same decision.
     """
     try:
         check_unchanged(table, go.table_version, go.instant)
@@ -188,7 +196,7 @@ def _check_publishable(table: Table, go: Go) -> None:
 
 
 def place(table: Table, go: Go, placement: Placement) -> None:
-    """Gives one file of a decision its final name, see `place_staged`; merged again where its staged copy is gone."""
+    """Gives one file of a decision its final name, see `place_staged`. A file without a staged copy is merged again."""
     place_staged(table.storage, lambda: _staged(table, go, placement), placement.final, placement.size)
 
 
@@ -200,12 +208,12 @@ def _staged(table: Table, go: Go, placement: Placement) -> str:
 
 
 def _check_ours(table: Table, done: Instant, go: Go) -> None:
-    """ConflictError when the completed commit is not the decided one; what only `go` names is removed then."""
+    """ConflictError: the completed commit is not the decided one. Files that only `go` names are removed then."""
     if is_ours(table, done, go):
         return
     remove_placed(table, go, keep=named_files(table, done))
     raise ConflictError(
-        "somebody else completed this compaction first",
+        "another process completed this compaction first",
         path=table.instant_path(done),
         instant=go.instant,
         expected=go.completed_path,

@@ -1,8 +1,8 @@
 """Merges one file of a decided compaction again, when the published file and its staged copy are both lost.
 
-Its inputs live until a clean. The commit names sizes and books, so the new file must have both. The decision
-names the options the file was written with, and the same rows under the same options give them. Another library may
-not, and then the instant stays as it is and says so.
+Its inputs are kept until a clean. The commit states the size and the ledger of each file, so the new file must have the
+same. The decision names the options that the file was written with; the same rows and the same options give the same
+file. Another release of a library may give another file: then the instant stays as it is, with an error.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .inputs import planned_inputs
 
 _TODO = "Run again with the release that decided, and the libraries it had."
 _TODO_UNKNOWN = (
-    "The decision does not tell the options it was made with, so the defaults were taken. Run the release that "
-    "decided, with the codec, bloom, row group and memory options it had."
+    "The decision does not name its options, so the defaults were used. Run again with the release that decided, and "
+    "the codec, bloom, row group and memory options it had."
 )
 
 
@@ -40,26 +40,26 @@ def merge_again(table: Table, go: Go, placement: Placement) -> str:
     position, attempt = (int(part) for part in str(name.token).split("-")[:2])
     operation = plan.operations[position]
     view = table.load_plan_view([replace(plan, operations=(operation,))], pending=go.instant)
-    said = decode_commit(go.content, go.completed_path).extra_metadata
-    schema = table.schema(said["schema"])
+    metadata = decode_commit(go.content, go.completed_path).extra_metadata
+    schema = table.schema(metadata["schema"])
     rules = merge_rules(table, view, schema, output)
     (one,) = planned_inputs(table, view, replace(plan, operations=(operation,)), go.instant, rules)
-    if one.log is not None and isinstance(name, LogFileName):  # logs that came since have taken the next version
+    if one.log is not None and isinstance(name, LogFileName):  # later logs may have taken the next versions
         one = replace(one, log=replace(one.log, version=name.version))
     (task,) = tasks_for([(position, one)], rules, schema, output, instant=go.instant, attempt=attempt)
     storage = table.storage
     storage.delete(f"{attempt_folder(go.instant, attempt)}/{position}{OK}")  # it names the lost file
     done = compact_slice(storage, task)
-    books = {b.key: b for b in decode_ledgers(said[LEDGER], go.completed_path)}
-    same = (done.final, done.size, done.ledger) == (placement.final, placement.size, books[one.slice.key].ledger)
+    ledgers = {group.key: group.ledger for group in decode_ledgers(metadata[LEDGER], go.completed_path)}
+    same = (done.final, done.size, done.ledger) == (placement.final, placement.size, ledgers[one.slice.key])
     if done.staged is None or not same:
         if done.staged is not None:
             storage.delete(done.staged)
         raise StorageError(
-            "a published base file is lost, and merged again it is not the one that was decided",
+            "a published base file is lost, and merging its inputs again gave another file than was decided",
             path=placement.final,
             instant=go.instant,
-            expected=f"{placement.size} bytes and the books of the commit",
+            expected=f"{placement.size} bytes and the ledger of the commit",
             found=f"{done.size} bytes",
             todo=f"{_TODO if placement.output is not None else _TODO_UNKNOWN} "
             "Until then nothing of the compaction is removed.",

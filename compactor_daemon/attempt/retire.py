@@ -1,7 +1,7 @@
 """Cleaning up behind a compaction that is completed and whole.
 
-Before that nobody deletes staged data. `open` and `fate` records stay until Hudi has archived the instant: they stop
-zombies that old.
+Staged data is deleted only then. The `open` and `fate` records stay until Hudi has archived the instant: they stop a
+process that slept since it opened an attempt.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _log = structlog.get_logger()
 
 
 def retire(table: Table, go: Go) -> None:
-    """Places what is missing again, then removes strays of the instant, staged data and the heartbeat.
+    """Places missing files again, then removes strays of the instant, staged data and the heartbeat.
 
     MissingFileError: the decision is not published. ConflictError: a rollback names the instant.
     """
@@ -49,37 +49,38 @@ def retire(table: Table, go: Go) -> None:
     if done is None:
         raise MissingFileError("a decided compaction is not completed", path=go.completed_path, instant=go.instant)
     refuse_rollback(table, go.instant)
-    named = named_files(table, done)  # a file group that was replaced before the compaction was published is not in it
+    named = named_files(table, done)  # without file groups that were replaced before the compaction was published
     placements = [p for p in go.placements if p.final in named]
     names = _data_names(table, {p.final.rpartition("/")[0] for p in placements})
     finals = [(p, *p.final.rpartition("/")[::2]) for p in placements]
     gone = any(parse_data_file(text) not in names[partition] for _, partition, text in finals)
     timeline = table.load_timeline()
     if gone and completed_compaction(table, go.instant) is None:
-        # Archived since it was looked for: a file may be gone with a replace commit that was archived, too.
+        # The instant was archived since the check above. A file may be gone because its file group was replaced, and
+        # that replace commit archived too.
         raise MissingFileError(
             "a decided compaction is not completed any more", path=go.completed_path, instant=go.instant
         )
     replaced = table.facts.replaced_groups(timeline) if gone else {}
     for placement, partition, text in finals:
-        # A newer base file of the group, or the group replaced: a cleaner may have taken this one, and it is needed no
-        # more. In a replaced group it would come to light again once the replace commit is archived.
+        # If the group has a newer base file, or is replaced, a cleaner may have removed this file, and it is not needed
+        # any more. Placed again in a replaced group, it would become visible once the replace commit is archived.
         mine, bases = parse_data_file(text), [n for n in names[partition] if isinstance(n, BaseFileName)]
         later = [n for n in bases if mine is not None and n.file_id == mine.file_id and n.instant > go.instant]
         newer = any(timeline.is_committed(n.instant) for n in later)
         is_replaced = mine is not None and (partition, mine.file_id) in replaced
         if not newer and (mine in names[partition] or not is_replaced):
             place(table, go, placement)
-    keep_books(table, go, done)
+    keep_ledger(table, go, done)
     _remove_strays(table, done, _groups(table, go))
     remove_staged(table.storage, go.instant)
 
 
-def keep_books(table: Table, go: Go, done: Instant) -> None:
-    """The ledger of a compaction, completed as `done`, into the audit log, which outlives its commit.
+def keep_ledger(table: Table, go: Go, done: Instant) -> None:
+    """Copies the ledger of a compaction, completed as `done`, into the audit log, which outlives the commit.
 
-    Nothing where that is the commit of another decision: of a process that slept while the compaction was rolled back
-    and executed again. The last entry is to be that of the last execution.
+    Does nothing if `done` is the commit of another decision: this process may have slept while the compaction was
+    rolled back and executed again, and the last entry must be that of the last execution.
     """
     if not is_ours(table, done, go):
         return
@@ -88,7 +89,7 @@ def keep_books(table: Table, go: Go, done: Instant) -> None:
 
 
 def _data_names(table: Table, partitions: Iterable[str]) -> dict[str, list[BaseFileName | LogFileName]]:
-    """What is in these partitions; nothing where one was removed."""
+    """The data files in these partitions; none for a partition that was removed."""
     found: dict[str, list[BaseFileName | LogFileName]] = {}
     for partition in partitions:
         try:
@@ -100,7 +101,7 @@ def _data_names(table: Table, partitions: Iterable[str]) -> dict[str, list[BaseF
 
 
 def _groups(table: Table, go: Go) -> frozenset[GroupKey]:
-    """The file groups of the plan; where that is gone already, those that were decided."""
+    """The file groups of the plan; if the plan is gone already, those of the decision."""
     try:
         return table.compaction_plan(go.instant).groups
     except MissingFileError:
@@ -108,11 +109,11 @@ def _groups(table: Table, go: Go) -> frozenset[GroupKey]:
 
 
 def _remove_strays(table: Table, done: Instant, groups: Collection[GroupKey]) -> None:
-    """Files of these file groups and of the instant that its commit does not name: readers would take either.
+    """Removes files of these file groups and of the instant that its commit does not name: a reader might take them.
 
-    No others: a writer that takes no lock may have begun in the same millisecond.
-    A log that carries a compaction's instant is a write: of version 6, which lies on the slice to be, also once a Hudi
-    writer has upgraded the table. So logs go only where the instant is a log compaction, from version 8 on.
+    Files of other groups stay: a writer that takes no lock may have begun in the same millisecond.
+    A log that carries a compaction's instant belongs to a write of version 6, on the phantom slice; a Hudi writer may
+    have upgraded the table since. So logs are removed only if the instant is a log compaction, from version 8 on.
     """
     named = named_files(table, done)
     kind = BaseFileName if done.action == "commit" else LogFileName
@@ -121,7 +122,7 @@ def _remove_strays(table: Table, done: Instant, groups: Collection[GroupKey]) ->
     write = Instant(requested_time=done.requested_time, action="deltacommit", state=State.REQUESTED)
     begun = (table.storage.find(table.instant_path(write.at(state))) for state in (State.REQUESTED, State.INFLIGHT))
     if kind is LogFileName and any(begun):
-        return  # of a writer that takes no lock and began in the same millisecond: its logs have such names, too
+        return  # a writer that takes no lock began in the same millisecond: its logs have the same form of name
     for partition, names in _data_names(table, {partition for partition, _ in groups}).items():
         for name in names:
             path = f"{partition}/{name}" if partition else str(name)
@@ -138,13 +139,13 @@ def remove_staged(storage: Storage, instant: str) -> None:
 
 
 _ABANDONED_MS = 3_600_000
-"""A file being written for so long has lost its writer."""
+"""A temporary file that has not changed for this long has lost its writer."""
 
 
 def finish_completed(table: Table, lock: TableLock) -> None:
-    """Brings instants that are no longer pending to their end: what earlier runs, killed there, had left.
+    """Finishes instants that are no longer pending: cleans up what earlier runs left when they were killed.
 
-    Each for itself: the first error is raised when the others are done.
+    An error of one instant does not stop the others; the first error is raised at the end.
     """
     failed: PhantombaseError | None = None
     for instant in littered_instants(table):
@@ -159,8 +160,9 @@ def finish_completed(table: Table, lock: TableLock) -> None:
 
 
 def littered_instants(table: Table) -> tuple[str, ...]:
-    """Instants that are no longer pending and have staged files, a heartbeat, or files of a revoked decision left."""
-    recorded = recorded_instants(table.storage)  # first: one that is requested and opened meanwhile is none of these
+    """Instants that are no longer pending and still have staged files, a heartbeat, or files of a revoked decision."""
+    # The records before the timeline: an instant that is requested and opened in between must not count as littered.
+    recorded = recorded_instants(table.storage)
     pending = {i.requested_time for i in table.load_timeline().pending_merges}
     return tuple(i for i in recorded if i not in pending and _is_littered(table, i))
 
@@ -168,9 +170,9 @@ def littered_instants(table: Table) -> tuple[str, ...]:
 def finish(table: Table, instant: str, lock: TableLock) -> None:
     """Cleans up behind an instant that is no longer pending.
 
-    Completed by this project: retired. Completed by a Hudi compactor, or gone from the timeline: what was placed and
-    staged is removed, after undecided attempts were declared dead. ConflictError: see `take_back`, `standing`.
-    MalformedError: it is not completed, and whether it was decided cannot be read.
+    An instant that phantombase completed is retired. If a Hudi compactor completed it, or it is gone from the timeline,
+    undecided attempts are declared dead, then placed and staged files are removed. ConflictError: see `take_back`,
+    `standing`. MalformedError: it is not completed, and the record that shows whether it was decided cannot be read.
     """
     storage = table.storage
     done = completed_compaction(table, instant)
@@ -193,28 +195,31 @@ def finish(table: Table, instant: str, lock: TableLock) -> None:
     elif made and not _taken_back(table, instant, lock):
         return
     if go is None:
-        declare_dead(storage, instant, "completed by somebody else")
+        declare_dead(storage, instant, "completed by another process")
     remove_staged(storage, instant)
 
 
 def _lost_removed(table: Table, done: Instant, made: Sequence[Go], lock: TableLock) -> bool:
-    """Whether no file stands of decisions other than the one that was completed as `done`."""
+    """Removes files that only lost decisions name, not the commit `done`; whether none is left."""
     named = named_files(table, done)
     placed = (p.final for one in made for p in one.placements)
     if not any(final not in named and table.storage.find(final) is not None for final in placed):
         return True
-    with lock.hold("remove files of a decision"):  # else from under the hands of a process that publishes it
+    with lock.hold("remove files of a decision"):  # without the lock, another process might be publishing them
         table = table.reload()
         still = completed_compaction(table, done.requested_time)
         if still is None or named_files(table, still) != named:
-            return False  # rolled back, and perhaps published by another decision: the next run looks at it anew
+            return False  # rolled back, and perhaps published by another decision: the next run checks it again
         for one in made:
             remove_placed(table, one, keep=named)
     return True
 
 
 def _taken_back(table: Table, instant: str, lock: TableLock) -> bool:
-    """Whether no file stands of decisions whose instant is neither pending nor completed, as far as that is known."""
+    """Takes back fallen decisions of an instant that is neither pending nor completed.
+
+    False: a decision stands or waits after all; nothing else of the instant may be removed.
+    """
     with lock.hold("take a decision back"):
         table = table.reload()
         for go in decisions(table.storage, instant):
@@ -227,7 +232,7 @@ def _taken_back(table: Table, instant: str, lock: TableLock) -> bool:
 
 
 def _finish_by_commit(table: Table, done: Instant) -> None:
-    """Cleans up behind a completed compaction of which it cannot be read how it was decided: its commit tells."""
+    """Cleans up behind a completed compaction whose decision cannot be read; its commit says what was decided."""
     if LEDGER in table.commit_metadata(done).extra_metadata:
         retire(table, go_of_commit(table, done))
         return
@@ -237,7 +242,10 @@ def _finish_by_commit(table: Table, done: Instant) -> None:
 
 
 def _remove_abandoned(storage: Storage) -> None:
-    """Ages are taken by the storage's clock: ours may be hours ahead, and files just being written would go."""
+    """Removes abandoned temporary files, with ages by the clock of the storage.
+
+    The clock of this process may be hours ahead: then files that are just being written would be removed.
+    """
     entries = storage.list(TEMPORARY) if storage.find(TEMPORARY) is not None else []
     if not entries:
         return
@@ -267,7 +275,7 @@ def _is_littered(table: Table, instant: str) -> bool:
     try:
         made = decisions(storage, instant)
         finals = [p.final for go in made if is_revoked(storage, instant, go.attempt) for p in go.placements]
-    except MalformedError:  # `finish` says so
+    except MalformedError:  # `finish` reports it
         return True
     if any(storage.find(final) is not None for final in finals):
         return True
@@ -275,15 +283,14 @@ def _is_littered(table: Table, instant: str) -> bool:
 
 
 def forget_archived(table: Table) -> None:
-    """Removes the records of instants that Hudi has archived, where nothing can act on those any more, and files whose
-    writers were killed long ago.
+    """Removes the records of archived instants, on which no process can act any more, and abandoned temporary files.
 
-    Not of one that is littered: another process may be about to take its files back, or has failed to; without the
-    records nothing would tell that these count for nothing.
+    The records of a littered instant stay. Another process may be about to take its files back, or has failed to do so;
+    without the records nothing shows that these files must not be read.
     """
     _remove_abandoned(table.storage)
     timeline = table.load_timeline()
-    refuse_half_upgraded(table)  # else an instant that is in the other half seems to be archived
+    refuse_half_upgraded(table)  # in a half upgraded table an instant of the other half would seem to be archived
     active = {i.requested_time for i in timeline.instants}
     for instant in recorded_instants(table.storage):
         if instant not in active and instant < timeline.start and not _is_littered(table, instant):

@@ -1,6 +1,6 @@
-"""Who works on which pending compaction. Claims save work; no safety rests on them.
+"""Claims: which process works on which pending compaction. Claims save work; no safety rests on them.
 
-The way in is `claims`; ZooKeeper, a lock file and the doorbell are ways to hold and to announce them.
+The way in is `claims`. A claim is a node in ZooKeeper, or a lock file; the doorbell announces a new plan.
 
 May import: state, zookeeper; all of timeline.
 """

@@ -1,4 +1,7 @@
-"""Claims: who works on which pending compaction. They save work; no safety rests on them (storage decides who wins)."""
+"""Claims: which process works on which pending compaction.
+
+Claims save work; no safety rests on them: if two processes work on one instant, storage decides which attempt wins.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ TABLE_ID = f"{RECORDS}/table-id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Who works on an instant, and how far it is: file slices done of `total`, bytes of all their inputs.
+    """Which process works on an instant, and its progress: file slices `done` of `total`, bytes of all their inputs.
 
-    `since_ms` since the epoch; `attempt` None until one is opened. `nonce` tells one holding from the next.
+    `since_ms` since the epoch; `attempt` is None until one is opened. `nonce` distinguishes one claim from the next.
     """
 
     instant: str
@@ -53,7 +56,7 @@ class Claim:
         )
 
     def after(self, note: WorkNote) -> Claim:
-        """The claim with what its holder says of the work."""
+        """The claim with the progress that its holder notes."""
         return replace(self, attempt=note.attempt, done=note.done, total=note.total, input_bytes=note.bytes)
 
     def to_json(self) -> bytes:
@@ -62,7 +65,7 @@ class Claim:
 
     @staticmethod
     def from_json(data: bytes, instant: str) -> Claim:
-        """Inverse of `to_json`; unknown fields are ignored. What cannot be read is a claim of an unknown holder."""
+        """Inverse of `to_json`; unknown fields are ignored. An unreadable claim has an unknown holder."""
         with suppress(MalformedError):
             fields = Fields.parse(data, instant, "unreadable claim")
             return Claim(
@@ -81,19 +84,20 @@ class Claim:
 
 
 class HeldClaim(Protocol):
-    """A claim of ours."""
+    """A claim that this process holds."""
 
     @property
     def lost(self) -> bool:
-        """Whether somebody else may hold it by now: the work under it is to stop."""
+        """Whether another process may hold the claim by now: then the work under it must stop."""
         ...
 
     def report(self, note: WorkNote) -> None:
-        """Shows progress to whoever looks; never raises, and tells ZooKeeper once a second at most."""
+        """Publishes the progress; never raises. Writes to ZooKeeper at most once a second."""
         ...
 
     def release(self) -> None:
-        """Gives it back; never raises. What cannot be removed now is removed later, or ends with the session."""
+        """Gives the claim back; never raises. A node that cannot be removed now is removed later, or by the session's
+        end."""
         ...
 
 
@@ -106,22 +110,22 @@ class Claims(Protocol):
         ...
 
     def names(self) -> frozenset[str]:
-        """The claimed instants; UnknownStateError when nobody can tell."""
+        """The claimed instants. UnknownStateError: they cannot be known now."""
         ...
 
     def all(self) -> Mapping[str, Claim]:
-        """The claims by instant; UnknownStateError when nobody can tell."""
+        """The claims by instant. UnknownStateError: they cannot be known now."""
         ...
 
     def take(self, instant: str) -> HeldClaim | None:
-        """Claims an instant; None: somebody else holds it. UnknownStateError: it is unknown whether we got it."""
+        """Claims an instant. None: another process holds it. UnknownStateError: the outcome is unknown."""
         ...
 
 
 def find_table_id(storage: Storage) -> str | None:
     """The name of a table in ZooKeeper, None while no fleet has served it.
 
-    It lies in the table: machines may mount it under different paths.
+    It is kept in the table, because machines may mount the table under different paths.
     """
     try:
         return storage.read(TABLE_ID).decode()
@@ -130,6 +134,6 @@ def find_table_id(storage: Storage) -> str | None:
 
 
 def table_id(storage: Storage) -> str:
-    """The name of a table in ZooKeeper; given now if it has none."""
+    """The name of a table in ZooKeeper; a table without a name gets one now."""
     storage.put_if_absent(TABLE_ID, uuid.uuid4().hex.encode())
     return storage.read(TABLE_ID).decode()

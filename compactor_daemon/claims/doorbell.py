@@ -1,4 +1,4 @@
-"""Tells a fleet that a plan was requested, so that an idle daemon claims it at once instead of at its next poll."""
+"""The doorbell: announces a requested plan, so that an idle daemon claims it at once and not at its next poll."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .zookeeper_claims import claims_of
 _log = structlog.get_logger()
 
 _CONNECT_S = 3.0
-"""A writer does not wait longer for daemons that find its plan by themselves."""
+"""A writer waits no longer than this to reach ZooKeeper: daemons find its plan at their next poll anyway."""
 
 
 def ring(table: Table, instant: str, zookeeper: ZooKeeperOptions) -> None:
-    """Wakes the daemons of a table. Never raises: the plan stands, and a poll finds it too.
+    """Wakes the daemons of a table. Never raises: the plan is on the timeline, and a poll finds it too.
 
-    Nothing to do for a table that no fleet has served yet.
+    Does nothing for a table that no fleet has served yet.
     """
     try:
         name = find_table_id(table.storage)

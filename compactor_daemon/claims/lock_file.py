@@ -1,4 +1,4 @@
-"""One compactor process a table, by a lock file: for liveness only."""
+"""A lock file that allows one compactor process per table. It saves work; no safety rests on it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from phantombase.timeline.table.table import Table
 
 @contextmanager
 def claim(table: Table, wait_s: float = 0.0) -> Iterator[None]:
-    """One compactor process a table, for liveness only: safety rests on the attempts' records.
+    """Holds the claim on all instants of a table. It saves work; safety rests on the records of attempts.
 
-    ClaimedError when another process of ours holds the claim for longer than `wait_s`.
+    ClaimedError: another process of phantombase holds the claim for longer than `wait_s`.
     """
     path = f"{RECORDS}/claim.lock"
     busy = ClaimedError(
         "another compactor is at work on this table",
         path=f"{table.storage.base_path}/{path}",
-        todo="Wait for it, or run with --wait SECONDS.",
+        todo="Wait until it ends, or run with --wait SECONDS.",
     )
     with table.storage.hold(path, wait_s, busy):
         yield

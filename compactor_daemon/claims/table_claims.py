@@ -18,7 +18,8 @@ from .lock_file import claim
 
 
 class TableClaims:
-    """See `Claims`: all instants of the table are claimed together, with the first and until the last of ours."""
+    """See `Claims`. All instants of the table are claimed together: the first claim takes the lock file, and the end of
+    the last one releases it."""
 
     available = True
 
@@ -30,7 +31,7 @@ class TableClaims:
         self._lock = threading.Lock()
 
     def names(self) -> frozenset[str]:
-        """See `Claims`; of others nothing is known but that `take` fails."""
+        """See `Claims`. Claims of other processes are not listed; they only make `take` fail."""
         with self._lock:
             return frozenset(self._ours)
 
@@ -60,7 +61,7 @@ class TableClaims:
 
 
 class HeldTable:
-    """See `HeldClaim`. A lock file is lost with its process only; progress is shown by the heartbeat."""
+    """See `HeldClaim`. A lock file is lost only when its process ends. The heartbeat shows the progress."""
 
     lost = False
 
@@ -69,7 +70,7 @@ class HeldTable:
         self._instant = instant
 
     def report(self, note: WorkNote) -> None:
-        """Nobody looks here."""
+        """Does nothing: other processes read the heartbeat."""
 
     def release(self) -> None:
         """See `HeldClaim`."""

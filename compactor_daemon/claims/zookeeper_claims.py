@@ -1,10 +1,10 @@
-"""Claims of a fleet: one ephemeral node an instant, made by a plain create.
+"""Claims of a fleet: one ephemeral node per instant, made by a plain create.
 
-    <chroot>/phantombase/<table id>/claims/<instant>     ephemeral, JSON (`Claim`): who, since when, how far
+    <chroot>/phantombase/<table id>/claims/<instant>     ephemeral, JSON (`Claim`): holder, time and progress
     <chroot>/phantombase/<table id>/requests             its data changes when a plan was requested: the doorbell
 
-The node disappears with the session of its holder. A create or delete without an answer is settled by looking at the
-node's owner, at the latest before claims are taken again.
+The node disappears with the session of its holder. After a create or delete without an answer, the owner of the node
+shows the outcome; it is read at the latest before claims are taken again.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _REPORT_S = 1.0
 
 
 class ZooKeeperClaims:
-    """See `Claims`. `table`: the table's id; `holder`: the daemon's name, as others see it.
+    """See `Claims`. `table`: the table's id; `holder`: the daemon's name, as other processes see it.
 
-    `wake` is called in kazoo's thread: once after each look at the names, when a claim is taken or given back.
+    `wake` is called in kazoo's thread when a claim is taken or given back: once after each call of `names`.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class ZooKeeperClaims:
     ) -> None:
         self.session = session
         self._holder = holder
-        # One function for all looks: kazoo keeps a set of them until one fires.
+        # One function for all calls: kazoo keeps a set of watch functions until one fires.
         self._watch = None if wake is None else lambda event: wake()
         self._base = f"{session.options.root}/phantombase/{table}"
         self._folder = f"{self._base}/claims"
         self._settling = threading.Lock()
-        """Between finding a node left over and removing it, nobody may take it up."""
+        """Held while a leftover node is found and removed: meanwhile no thread may take it as a claim."""
         self._doubtful: set[str] = set()
         self._held: set[str] = set()
 
@@ -97,17 +97,17 @@ class ZooKeeperClaims:
         return HeldNode(self, claim, number)
 
     def wake_on_request(self, wake: Callable[[], None]) -> None:
-        """`wake` is called, in kazoo's thread, whenever a plan is requested, also after reconnecting."""
+        """Calls `wake` in kazoo's thread whenever a plan is requested, also after reconnecting."""
         from kazoo.recipe.watchers import DataWatch
 
         client = self.session.client
         self._call(client.ensure_path_async, self._requests)
-        self._call(client.get_async, self._requests)  # whether we may
-        # Not here: it waits for ZooKeeper without a limit.
+        self._call(client.get_async, self._requests)  # raises if this process has no permission
+        # In another thread: DataWatch waits for ZooKeeper without a limit.
         client.handler.spawn(DataWatch, client, self._requests, lambda data, stat: wake())
 
     def ring(self, instant: str) -> None:
-        """Tells the fleet that a plan was requested."""
+        """Announces a requested plan to the fleet."""
         self._call(self.session.client.ensure_path_async, self._requests)
         self._call(self.session.client.set_async, self._requests, instant.encode())
 
@@ -122,7 +122,7 @@ class ZooKeeperClaims:
         return self.session.call(ask, *args, **options)
 
     def _create(self, claim: Claim) -> None:
-        """One request, and not kazoo's `makepath`, which goes on with more of them after we have stopped waiting."""
+        """Makes the node with one request. Kazoo's `makepath` sends more requests after this call has timed out."""
         from kazoo.exceptions import NoNodeError
 
         create = partial(
@@ -135,7 +135,7 @@ class ZooKeeperClaims:
             create()
 
     def _settle(self) -> None:
-        """Removes nodes of ours that nobody works under: calls whose answer never came."""
+        """Removes nodes of this session without work: those of calls that had no answer."""
         for instant in tuple(self._doubtful):
             with self._settling:
                 if self._is_leftover(instant):
@@ -143,7 +143,7 @@ class ZooKeeperClaims:
                 self._doubtful.discard(instant)
 
     def _is_leftover(self, instant: str) -> bool:
-        """Whether a node is of this session although no work of ours goes on under it."""
+        """Whether a node belongs to this session although this process does not work under it."""
         if instant in self._held:
             return False
         stat = self._call(self.session.client.exists_async, self._path(instant))
@@ -162,7 +162,7 @@ class ZooKeeperClaims:
             return
 
     def _write(self, claim: Claim) -> bool:
-        """Shows a claim's progress without waiting; False when its node is gone."""
+        """Writes a claim's progress to its node; False if the node is gone."""
         from kazoo.exceptions import NoNodeError
 
         try:
@@ -174,7 +174,7 @@ class ZooKeeperClaims:
     def _give_back(self, instant: str, number: int) -> None:
         self._held.discard(instant)
         if self.session.number != number:
-            # The node went with its session, unless that had just been replaced when it was made.
+            # The node went with its old session, unless the node was made just after a new session had begun.
             self._doubtful.add(instant)
             return
         try:
@@ -192,7 +192,7 @@ class HeldNode:
         self._claim = claim
         self._session = session
         self._gone = False
-        self._said = time.monotonic()
+        self._reported_at = time.monotonic()
 
     @property
     def lost(self) -> bool:
@@ -202,9 +202,10 @@ class HeldNode:
     def report(self, note: WorkNote) -> None:
         """See `HeldClaim`."""
         now = self._claim.after(note)
-        if now == self._claim or (time.monotonic() - self._said < _REPORT_S and now.attempt == self._claim.attempt):
+        is_soon = time.monotonic() - self._reported_at < _REPORT_S
+        if now == self._claim or (is_soon and now.attempt == self._claim.attempt):
             return
-        self._claim, self._said = now, time.monotonic()
+        self._claim, self._reported_at = now, time.monotonic()
         if self.lost or not self._claims.available:
             return
         try:
@@ -219,6 +220,6 @@ class HeldNode:
 
 @contextmanager
 def claims_of(options: ZooKeeperOptions, table: str) -> Iterator[ZooKeeperClaims]:
-    """The claims on a table in a session of their own, for commands and writers."""
+    """The claims on a table, with a session of its own: for commands and writers."""
     with zookeeper_session(options) as session:
         yield ZooKeeperClaims(session, table, holder="")

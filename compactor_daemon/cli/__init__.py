@@ -1,6 +1,6 @@
 """The `compactor-daemon` command.
 
-`main` has the commands; options become flags in `option_flags`.
+`main` defines the commands; `option_flags` makes flags of options.
 
 May import: attempt, claims, daemon, ground, removal, run, state, status, zookeeper; all of timeline.
 """

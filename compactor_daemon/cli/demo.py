@@ -29,7 +29,7 @@ def unpack_demo_table(into: Path) -> Path:
 
 
 def same_rows(left: pa.Table, right: pa.Table) -> bool:
-    """Whether two reads hold the same rows in any order; the file a row lies in does not count."""
+    """Whether two reads hold the same rows, in any order and in any file."""
 
     def ordered(rows: pa.Table) -> pa.Table:
         return rows.drop_columns([FILE_NAME]).sort_by(RECORD_KEY).combine_chunks()
@@ -38,6 +38,6 @@ def same_rows(left: pa.Table, right: pa.Table) -> bool:
 
 
 def current_rows(base_files: pa.Table, snapshot: pa.Table) -> int:
-    """How many rows of the snapshot the base files alone hold in their newest version."""
+    """How many rows of the snapshot have their newest version in the base files."""
     newest = pc.is_in(snapshot.column(COMMIT_SEQNO), base_files.column(COMMIT_SEQNO))
     return int(pc.sum(newest).as_py() or 0)

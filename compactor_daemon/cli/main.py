@@ -56,8 +56,8 @@ def compact(
         bool,
         typer.Option(
             "--drop-metadata-table",
-            help="turn Hudi's metadata table off first, if it is on. It is kept true otherwise; the next Hudi writer "
-            "with hoodie.metadata.enable=true builds it anew",
+            help="first turn off Hudi's metadata table, if it is on; the next Hudi writer with "
+            "hoodie.metadata.enable=true builds it again. Without this option the metadata table is kept up to date",
         ),
     ] = False,
     execute: ExecuteOptions = EXECUTE,
@@ -68,9 +68,9 @@ def compact(
 ) -> None:
     """Execute the pending compactions of a table.
 
-    Each file slice is one Spark task: base file and log files are merged into a new base file under Hudi's rules,
-    the books of every file group are balanced, and only then one decision makes all files of the compaction
-    visible. A run that was killed is finished by the next one.
+    Each file slice is one Spark task, which merges base file and log files into a new base file under Hudi's rules.
+    When the ledger of every file group balances, one decision makes all files of the compaction visible. If a run is
+    killed, the next one finishes its work.
 
     Example: `compactor-daemon compact /data/orders`
     """
@@ -128,9 +128,9 @@ def demo(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show what this does, on a small table that real Apache Hudi 1.2.0 wrote.
+    """Compact a small table that real Apache Hudi 1.2.0 wrote.
 
-    Shows its pending compactions, compacts them, and checks that every row reads the same as before.
+    Shows the pending compactions, executes them, and checks that every row reads the same as before.
     """
     configure_logging(json, verbose=False)
     with tempfile.TemporaryDirectory(prefix="phantombase-demo-") as temporary:

@@ -1,12 +1,12 @@
 """Command line options made of the fields of option dataclasses, and the same options in a file or under Hudi's names.
 
-One home for each option: its dataclass has default, help and validation. A command takes the dataclasses:
+Each option is defined once: its dataclass has the default, the help and the validation. A command takes dataclasses:
 
     @offers
     def compact(table: TablePath, output: OutputOptions = OutputOptions(),
                 attempt: Annotated[AttemptOptions, Only("barrier_s")] = AttemptOptions()) -> None: ...
 
-On the command line each has its fields in its place: `--codec`, `--bloom`, ..., `--barrier`.
+On the command line the fields of each dataclass take its place: `--codec`, `--bloom`, ..., `--barrier`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from phantombase.timeline.planning.options import ScheduleOptions
 
 from ..hudi_conf import SCHEDULE_CONF, parse_hudi_conf, parse_schedule_conf
 from ..options import print_bytes
-from .parameters import said_once
+from .parameters import merge_options
 
 _CONFIG = Annotated[
-    str | None, typer.Option(metavar="FILE", help="a TOML file; its table `schedule` has these options by their names")
+    str | None, typer.Option(metavar="FILE", help="a TOML file; its table `schedule` sets these options by name")
 ]
 _CONF = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="an option under Hudi's own name (README)")]
 
@@ -44,10 +44,10 @@ class Only:
 
 
 def offers(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command an option for each field of the option dataclasses among its parameters; these have defaults.
+    """Gives a command an option for each field of the option dataclasses among its parameters, which have defaults.
 
-    ScheduleOptions bring `--config` as well, and both these and OutputOptions `--conf`. UsageError: an option is given
-    twice and differs.
+    ScheduleOptions also add `--config`; both ScheduleOptions and OutputOptions add `--conf`. UsageError: an option is
+    given twice with different values.
     """
     own = inspect.signature(command, eval_str=True).parameters
     hints = get_type_hints(command, include_extras=True)
@@ -56,7 +56,7 @@ def offers(command: Callable[..., None]) -> Callable[..., None]:
     params: dict[str, inspect.Parameter] = {}
     for name, param in own.items():
         made = groups[name].params() if name in groups else [param.replace(annotation=hints[name])]
-        for one in made:  # what two bring, such as --conf, stands with the second
+        for one in made:  # an option that two dataclasses add, such as --conf, is listed with the second
             params.pop(one.name, None)
             params[one.name] = one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 
@@ -75,7 +75,7 @@ def offers(command: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """The options of one dataclass: what they are where nothing is given, and the fields offered, by flag."""
+    """The options of one dataclass: their default value, and the offered fields by flag."""
 
     default: Any
     fields: Mapping[str, Field[Any]]
@@ -87,40 +87,40 @@ class _Group:
 
     def params(self) -> list[inspect.Parameter]:
         """The command's parameters, in the order of the fields."""
-        many = self.kind in _SEVERAL_ENTRANCES
+        many = self.kind in _SEVERAL_SOURCES
         made = [(flag, *_param(self.kind, f, getattr(self.default, f.name), many)) for flag, f in self.fields.items()]
-        made += [(name, annotation, None) for name, annotation in _SEVERAL_ENTRANCES.get(self.kind, {}).items()]
+        made += [(name, annotation, None) for name, annotation in _SEVERAL_SOURCES.get(self.kind, {}).items()]
         return [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
             for name, annotation, default in made
         ]
 
     def typed(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Takes what was typed out of the command's arguments; as fields."""
+        """Removes the typed options from the command's arguments; returns them by field."""
         found = {field: given.pop(flag) for flag, field in self.fields.items()}
         return {f.name: _value(self.kind, f, value) for f, value in found.items() if value not in (None, [])}
 
     def built(self, typed: Mapping[str, Any], pairs: list[str], file: str | None) -> Any:
-        """The dataclass, of all entrances. `pairs`: under Hudi's names."""
-        entrances = [typed]
+        """The dataclass, built from all sources. `pairs`: options under Hudi's names."""
+        sources = [typed]
         if self.kind is OutputOptions:
-            entrances.append(parse_hudi_conf(pairs))
+            sources.append(parse_hudi_conf(pairs))
         if self.kind is ScheduleOptions:
             in_file = _read(file)
             strategies = typed.get("strategies") or in_file.get("strategies") or ()
-            entrances += [parse_schedule_conf(pairs, strategies), in_file]
-        return replace(self.default, **said_once(*entrances))
+            sources += [parse_schedule_conf(pairs, strategies), in_file]
+        return replace(self.default, **merge_options(*sources))
 
 
-_SEVERAL_ENTRANCES: dict[type, dict[str, Any]] = {
+_SEVERAL_SOURCES: dict[type, dict[str, Any]] = {
     ScheduleOptions: {"config": _CONFIG, "conf": _CONF},
     OutputOptions: {"conf": _CONF},
 }
-"""Dataclasses whose options are given in other ways, too, and the parameters for these."""
+"""Dataclasses whose options can be given in other ways too, and the parameters for these."""
 
 
 def _group(hint: Any, default: Any) -> _Group | None:
-    """The options a parameter stands for, None where it is an option or an argument itself."""
+    """The options that a parameter stands for; None if the parameter is an option or an argument itself."""
     kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if not is_dataclass(kind):
         return None
@@ -130,8 +130,8 @@ def _group(hint: Any, default: Any) -> _Group | None:
 
 
 def _conf_of(kind: type, kinds: set[type], pairs: list[str]) -> list[str]:
-    """The pairs that are for one dataclass; what none knows is refused by the one that gets it."""
-    if not kinds >= _SEVERAL_ENTRANCES.keys():
+    """The pairs for one dataclass; the dataclass that gets an unknown pair refuses it."""
+    if not kinds >= _SEVERAL_SOURCES.keys():
         return pairs
     return [p for p in pairs if (p.partition("=")[0] in SCHEDULE_CONF) == (kind is ScheduleOptions)]
 
@@ -161,12 +161,12 @@ def _read(path: str | None) -> dict[str, Any]:
 
 
 def _flag(field: Field[Any]) -> str:
-    """The option's name: without its unit, which the help and the value tell."""
+    """The option's name, without its unit, which the help and the value show."""
     return str(field.metadata["flag"] or field.name.removesuffix("_s"))
 
 
 def _type(kind: type, field: Field[Any]) -> tuple[Any, bool]:
-    """The type of the value, or of one of several; whether there may be several."""
+    """The type of one value, and whether there may be several values."""
     hint = get_type_hints(kind)[field.name]
     if get_origin(hint) is tuple:
         return get_args(hint)[0], True
@@ -177,7 +177,7 @@ def _type(kind: type, field: Field[Any]) -> tuple[Any, bool]:
 def _param(kind: type, field: Field[Any], default: Any, many: bool) -> tuple[Any, Any]:
     """The annotation of a command's parameter, and its default.
 
-    `many`: there are other entrances, so that None stands for what is not typed, and the help alone shows the default.
+    `many`: there are other sources, so that None means "not typed", and only the help shows the default.
     """
     of, several = _type(kind, field)
     text = field.metadata["size"] or get_origin(of) is tuple
@@ -203,7 +203,7 @@ def _shown(field: Field[Any], default: Any) -> str | bool:
 
 
 def _value(kind: type, field: Field[Any], given: Any) -> Any:
-    """What was typed or is in a file, as the field's value; UsageError where it is none."""
+    """The field's value from what was typed or is in a file. UsageError: not a value of the field."""
     of, several = _type(kind, field)
     if several:
         return tuple(_one(field, of, v) for v in (given if isinstance(given, list) else [given]))

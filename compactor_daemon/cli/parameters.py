@@ -1,4 +1,4 @@
-"""Command line options that several commands share, and what is asked of them all."""
+"""Command line options that several commands share, and the checks of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phantombase.timeline.parquet.output_options import OutputOptions
 from ..options import AttemptOptions, ExecuteOptions
 
 OUTPUT, EXECUTE, ATTEMPT, CLOCK = OutputOptions(), ExecuteOptions(), AttemptOptions(), ClockOptions()
-"""The defaults: each option's home is its dataclass."""
+"""The defaults, from the dataclasses that define the options."""
 
 TablePath = Annotated[str, typer.Argument(metavar="TABLE", help="base path of the table (the folder with .hoodie)")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
@@ -22,17 +22,20 @@ Lock = Annotated[
     str | None,
     typer.Option(
         metavar="LOCK",
-        help="table lock shared with every writer and scheduler of the table: file:PATH or "
+        help="table lock that every writer and scheduler of the table shares: file:PATH or "
         "zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY, as Hudi's ZookeeperBasedLockProvider",
     ),
 ]
 SoleWriter = Annotated[
-    bool, typer.Option(help="no other process writes to the table or schedules on it while this runs")
+    bool, typer.Option(help="no other process writes to the table, or requests compactions, while this runs")
 ]
 
 
 def check_writers_known(lock: str | None, sole_writer: bool, what: str, todo: str) -> None:
-    """UsageError unless it is said who else writes: those who share a lock, or nobody. `what` needs to know it."""
+    """UsageError unless exactly one is given: a `lock` that all other writers share, or `sole_writer`.
+
+    `what`: the first line of the error, `todo`: its advice.
+    """
     if (lock is None) == (not sole_writer):
         raise UsageError(
             what,
@@ -42,10 +45,10 @@ def check_writers_known(lock: str | None, sole_writer: bool, what: str, todo: st
         )
 
 
-def said_once(*said: Mapping[str, Any]) -> dict[str, Any]:
-    """Options from several entrances in one; UsageError when two of them name one and differ."""
+def merge_options(*sources: Mapping[str, Any]) -> dict[str, Any]:
+    """Options from several sources in one. UsageError: two sources give an option different values."""
     found: dict[str, Any] = {}
-    for one in said:
+    for one in sources:
         if differing := [name for name in one if name in found and found[name] != one[name]]:
             raise UsageError("an option is given twice with different values", found=", ".join(differing))
         found |= one

@@ -1,4 +1,4 @@
-"""What `compactor_daemon.status.status` computed, for a terminal (pure: plain dicts in, rich renderables out)."""
+"""Renders what `compactor_daemon.status.status` computed, for a terminal (pure: dicts in, rich renderables out)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phantombase.timeline.terminal.plain import Row, human_bytes, human_duration
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
 _NAMED = 2
-"""More compactions that wait for a write are counted, not named."""
+"""Up to this many compactions that wait for a write are named; more are counted."""
 _STATES = {
     "unknown": "bold red",
     "unscheduled": "red",
@@ -28,10 +28,10 @@ _SEVERITIES = {"danger": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 def status(data: Row) -> Iterator[RenderableType]:
-    """What pends, why the rest waits, which writes hold it, and what was done lately."""
+    """The pending compactions, why they wait, the writes that they wait for, and the last completed ones."""
     pending, writes, recent = data["pending"], data["writes"], data["recent"]
     if data["claims_problem"]:
-        yield _said("claims unknown:", "bold red", data["claims_problem"])
+        yield _labelled("claims unknown:", "bold red", data["claims_problem"])
     if pending:
         late = f", {data['overdue']:,} overdue" if data["overdue"] else ""
         title = f"{plural(len(pending), 'pending compaction')}{late}"
@@ -49,13 +49,13 @@ def status(data: Row) -> Iterator[RenderableType]:
         yield RowsTable(title="completed lately", columns=_RECENT_COLUMNS, rows=recent)
         for row in recent:
             if row["problem"]:
-                yield _said("problem:", "bold red", f"{row['instant']}: {row['problem']}")
+                yield _labelled("problem:", "bold red", f"{row['instant']}: {row['problem']}")
     if data["beside_hudi"]:
         yield ""
         yield Text("beside Hudi", "bold")
         for finding in data["beside_hudi"]:
             severity = finding["severity"]
-            yield _said(f"{severity}:", _SEVERITIES[severity], f"{finding['what']} ({finding['found']})")
+            yield _labelled(f"{severity}:", _SEVERITIES[severity], f"{finding['what']} ({finding['found']})")
             yield Text(f"  {finding['todo']}", "dim")
 
 
@@ -63,23 +63,23 @@ def _reasons(pending: list[Row]) -> Iterator[RenderableType]:
     for row in pending:
         if row["why"]:
             silent = f", silent for {human_duration(row['foreign']['silent_s'])}" if row["state"] == "foreign" else ""
-            yield _said(f"{row['state']}:", _style(row), f"{row['instant']}: {row['why']}{silent}")
+            yield _labelled(f"{row['state']}:", _style(row), f"{row['instant']}: {row['why']}{silent}")
         if row["problem"]:
-            yield _said("problem:", "bold red", f"{row['instant']}: {row['problem']}")
+            yield _labelled("problem:", "bold red", f"{row['instant']}: {row['problem']}")
         if row["state"] == "parked":
-            yield Text(f"  compactor-daemon release TABLE {row['instant']} has it tried again", "dim")
+            yield Text(f"  to try it again: compactor-daemon release TABLE {row['instant']}", "dim")
 
 
 def _writers(writes: list[Row]) -> Iterator[RenderableType]:
     dead = [row["instant"] for row in writes if row["alive"] is False and row["holds"]]
     if dead:
-        yield _said("dead:", "red", f"{', '.join(dead)}: compactions wait until the next writer rolls it back")
+        yield _labelled("dead:", "red", f"{', '.join(dead)}: compactions wait until the next writer rolls it back")
 
 
 def claims(data: Row) -> Iterator[RenderableType]:
-    """Who works on what."""
+    """Which process works on which compaction."""
     if not data["claims"]:
-        yield Text("Nobody works on a compaction.")
+        yield Text("No process works on a compaction.")
         return
     yield RowsTable(title=plural(len(data["claims"]), "claim"), columns=_CLAIM_COLUMNS, rows=data["claims"])
 
@@ -88,16 +88,16 @@ def released(data: Row) -> Iterator[RenderableType]:
     """What `release` did."""
     if data["attempt"] is not None:
         files = plural(len(data["files"]), "file")
-        yield Text(f"taken back: attempt {data['attempt']} of {data['instant']} does not stand, {files} removed")
+        yield Text(f"took back attempt {data['attempt']} of {data['instant']}: it does not stand, {files} removed")
         return
     if data["failures"]:
-        yield Text(f"released {data['instant']}: {plural(data['failures'], 'failure')} forgotten, it is tried again")
+        yield Text(f"released {data['instant']}: {plural(data['failures'], 'failure')} removed, it may be tried again")
     else:
         yield Text(f"nothing to release: {data['instant']} has no failures")
 
 
-def _said(word: str, style: str, text: str) -> Text:
-    return Text.assemble((word, style), f" {text}")
+def _labelled(label: str, style: str, text: str) -> Text:
+    return Text.assemble((label, style), f" {text}")
 
 
 # --- cells -------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def _said(word: str, style: str, text: str) -> Text:
 def _age(row: Mapping[str, Any]) -> Text | None:
     if row["age_s"] is None:
         return None
-    # Less than nothing: another clock or another time zone than the writer's.
+    # A negative age: this clock or time zone differs from the writer's.
     text = "not yet begun" if row["age_s"] < 0 else human_duration(row["age_s"])
     return Text(text, "bold red" if row.get("overdue") else "")
 

@@ -47,11 +47,11 @@ def run_daemon(
     rules: Annotated[Rules, Only("max_concurrent", "order", "poll_s")] = _RULES,
     on_term: Annotated[
         Stop,
-        typer.Option(help="on SIGTERM or SIGINT: finish the instants at work, or hand them over to other daemons"),
+        typer.Option(help="on SIGTERM or SIGINT: finish the instants at work, or leave them to other daemons"),
     ] = Stop.FINISH,
     retry: Annotated[RetryOptions, Only("retries", "backoff_s")] = _RETRY,
     schedule: Annotated[
-        bool, typer.Option("--schedule", help="also request compactions, when due; needs --lock or --sole-writer")
+        bool, typer.Option("--schedule", help="also request compactions that are due; needs --lock or --sole-writer")
     ] = False,
     sole_writer: Annotated[
         bool, typer.Option(help="with --schedule: only phantombase's own processes write to the tables")
@@ -64,29 +64,29 @@ def run_daemon(
     clock: ClockOptions = CLOCK,
     metrics_port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, metavar="PORT", help="serve /metrics (Prometheus), /healthz and /readyz there"),
+        typer.Option(min=0, max=65535, metavar="PORT", help="port for /metrics (Prometheus), /healthz and /readyz"),
     ] = None,
     json: Json = False,
 ) -> None:
     """Serve tables: execute their compactions as they are requested, until stopped.
 
-    Alone, or with `--zookeeper` as one of many daemons on machines that share the tables' file system. Each pending
-    instant is executed by one of them; when it dies, another goes on with what it had finished. What a dead, paused
-    or cut-off daemon does later cannot harm a table: storage decides who wins, not ZooKeeper.
+    The daemon works alone, or with `--zookeeper` as one of many daemons on machines that share the tables' file system.
+    One of them executes each pending instant; if it dies, another one adopts its finished file slices. A daemon that
+    was paused or cut off cannot harm a table later: storage decides which attempt wins, not ZooKeeper.
 
-    SIGTERM or SIGINT stop it gracefully (`--on-term`), a second one at once.
+    SIGTERM or SIGINT stops the daemon gracefully (`--on-term`); a second signal ends it at once.
 
     Example: `compactor-daemon run /data/orders /data/rides --zookeeper zk1:2181,zk2:2181,zk3:2181`
     """
     configure_logging(json, verbose=False, quiet=False)
     if not schedule and requests != _SCHEDULE:
-        raise UsageError("options of requests for compactions, and none is to be requested", todo="Add --schedule.")
+        raise UsageError("options for requesting compactions are given without --schedule", todo="Add --schedule.")
     if schedule:
         check_writers_known(
             lock,
             sole_writer,
-            "scheduling needs to know who else writes to the tables",
-            "A plan made while an unseen write is running would lose that write's rows.",
+            "--schedule needs to know which other processes write to the tables",
+            "A plan made while an unknown write is running would lose that write's rows.",
         )
     settings = Settings(
         who=process_name(),
@@ -126,7 +126,7 @@ def _health(daemon: Daemon) -> Health:
 
 @contextmanager
 def _signals(daemon: Daemon, on_term: Stop) -> Iterator[None]:
-    """The first SIGTERM or SIGINT stops the daemon, the second ends the process where it is."""
+    """The first SIGTERM or SIGINT stops the daemon; the second ends the process at once."""
     heard = 0
 
     def handle(number: int, _: FrameType | None) -> None:

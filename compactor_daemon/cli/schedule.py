@@ -1,4 +1,4 @@
-"""`compactor-daemon schedule`: requests a compaction, or shows what it would request and why."""
+"""`compactor-daemon schedule`: requests a compaction, or shows what it would request, and why."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from .parameters import CLOCK, Json, Lock, SoleWriter, TablePath, check_writers_
 from .zookeeper import ZOOKEEPER, Fleet
 
 _SHOWN = 40
-"""File groups shown of each kind; JSON has all."""
+"""The most file groups shown of each kind; JSON has all."""
 
 
 @offers
 def schedule(
     table: TablePath,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="change nothing: show what would be picked, what not, and why")
+        bool, typer.Option("--dry-run", help="change nothing; show which file groups would be picked, and why")
     ] = False,
     lock: Lock = None,
     sole_writer: SoleWriter = False,
@@ -48,11 +48,12 @@ def schedule(
 ) -> None:
     """Request a compaction of every file group that has log files, or of as many as the limits allow.
 
-    With `--trigger` only when one is due, by Hudi's rules; a skipped one says why. With `--zookeeper` an idle daemon of
-    the fleet is told at once; without it daemons find the plan at their next poll. `--dry-run` shows the choice.
+    With `--trigger`, only if a compaction is due by Hudi's rules; otherwise the output gives the reason. With
+    `--zookeeper` an idle daemon of the fleet wakes at once; without it daemons find the plan at their next poll.
+    `--dry-run` shows the choice.
 
-    The plan must not race with writers, so say who else writes: `--lock` when all writers and schedulers
-    share that lock, `--sole-writer` when nobody else does.
+    The plan must not race with writers, so one of these is needed: `--lock`, if all writers and schedulers share that
+    lock, or `--sole-writer`, if no other process writes or schedules.
 
     Examples: `compactor-daemon schedule /data/orders --sole-writer`,
     `compactor-daemon schedule /data/orders --max-file-slices 10 --dry-run`
@@ -64,12 +65,12 @@ def schedule(
         check_writers_known(
             lock,
             sole_writer,
-            "scheduling needs to know who else writes to the table",
-            "A plan made while an unseen write is running would lose that write's rows. --dry-run needs neither.",
+            "schedule needs to know which other processes write to the table",
+            "A plan made while an unknown write is running would lose that write's rows. --dry-run needs neither.",
         )
     fleet = zookeeper.options()
     opened = Table.open(table).with_clock(clock)
-    # A dry run leaves no trace, not even the lock's file.
+    # A dry run leaves nothing in the table, not even the lock's file.
     held: TableLock = ProcessLock(opened.storage.location) if dry_run else table_lock(opened.storage, lock)
     if drop_metadata_table_:
         opened = drop_metadata_table(opened, held)

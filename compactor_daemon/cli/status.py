@@ -1,4 +1,4 @@
-"""The commands that look at compactions (`status`, `claims`) and the one that lets a parked one be tried again."""
+"""The commands that show compactions (`status`, `claims`), and the command that releases a parked one (`release`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .parameters import ATTEMPT, CLOCK, Lock, SoleWriter, TablePath, check_write
 from .zookeeper import ZOOKEEPER, Fleet, ZooKeeperFlags
 
 _RECENT = 5
-_WHO_WRITES = "taking back a decision needs to know who else writes to the table"
+_WHO_WRITES = "release --unreadable needs to know which other processes write to the table"
 _LOOKER = "status"
 RETRY = RetryOptions()
 
@@ -45,28 +45,27 @@ def status(
     zookeeper: Fleet = ZOOKEEPER,
     slo: Annotated[
         float | None,
-        typer.Option(min=0, metavar="SECONDS", help="a compaction that has pended for longer is overdue"),
+        typer.Option(min=0, metavar="SECONDS", help="a compaction that is pending for longer is overdue"),
     ] = None,
-    retries: Annotated[int, typer.Option(min=0, help="as the daemons were told")] = RETRY.retries,
+    retries: Annotated[int, typer.Option(min=0, help="the value that the daemons use")] = RETRY.retries,
     backoff: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="as the daemons were told")
+        float, typer.Option(min=0, metavar="SECONDS", help="the value that the daemons use")
     ] = RETRY.backoff_s,
     foreign_grace: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="as the daemons were told")
+        float, typer.Option(min=0, metavar="SECONDS", help="the value that the daemons use")
     ] = ATTEMPT.foreign_grace_s,
     clock: ClockOptions = CLOCK,
     json: Json = False,
 ) -> None:
-    """Show what pends on a table, who works on it, how far it is, why the rest waits, and what the table shows of
-    Hudi's writers and compactors beside ours.
+    """Show a table's pending compactions: which process works on each, its progress, and why the others wait.
 
-    Without `--zookeeper` storage alone is asked: heartbeats show who works, as of the last beat (every 30 s). Exit
-    code 1 when ZooKeeper was asked and did not tell.
+    Also shows signs of Hudi's own writers and compactors on the table. Without `--zookeeper` only storage is read:
+    heartbeats show which processes work, as of the last beat (every 30 s). Exit code 1: ZooKeeper did not answer.
 
     Example: `compactor-daemon status /data/orders --slo 3600`
     """
     configure_logging(json, verbose=False)
-    opened = Table.open(table).with_clock(clock)  # what is no table is refused before anybody is asked
+    opened = Table.open(table).with_clock(clock)  # first: a path without a table is refused before ZooKeeper is asked
     claimed = _claimed(zookeeper, opened)
     attempt = AttemptOptions(foreign_grace_s=foreign_grace)
     data = status_report(
@@ -88,9 +87,9 @@ def claims(
     zookeeper: Fleet = ZOOKEEPER,
     json: Json = False,
 ) -> None:
-    """Show who works on which compaction, since when, and how far it is.
+    """Show which process works on which compaction, since when, and its progress.
 
-    With `--zookeeper` the claims of a fleet, without it the heartbeats in storage.
+    With `--zookeeper` the claims of a fleet are shown, without it the heartbeats in storage.
 
     Example: `compactor-daemon claims --zookeeper zk1:2181,zk2:2181 /data/orders /data/rides`
     """
@@ -111,30 +110,31 @@ def release(
     instant: Annotated[str, typer.Argument(metavar="INSTANT", help="a pending compaction, as `status` prints it")],
     unreadable: Annotated[
         bool,
-        typer.Option("--unreadable", help="also take back a decision that cannot be read; nobody may be at work on it"),
+        typer.Option("--unreadable", help="also take back an unreadable decision; no process may be at work on it"),
     ] = False,
     lock: Lock = None,
     sole_writer: SoleWriter = False,
     json: Json = False,
 ) -> None:
-    """Forget the failures of a pending compaction: one that is parked is tried again.
+    """Remove the recorded failures of a pending compaction, so that a parked one is tried again.
 
-    With `--unreadable` also where the record of a decision is damaged: files that it may have given final names lose
-    them, and the compaction is decided anew. Nothing may be at work on it, not even asleep: stop the daemons first.
+    With `--unreadable`, also take back a decision whose record is damaged: the files that it may have published are
+    removed, and the compaction can be decided again. No process may be at work on the compaction, not even a sleeping
+    one: stop the daemons first.
 
     Example: `compactor-daemon release /data/orders 20261121091052663`
     """
     configure_logging(json, verbose=False)
     opened, taken = Table.open(table), TakenBack(attempt=None)
     if unreadable:
-        check_writers_known(lock, sole_writer, _WHO_WRITES, "A write or a compactor unseen may be changing the same.")
+        check_writers_known(lock, sole_writer, _WHO_WRITES, "An unknown write or compactor may change the same files.")
         taken = take_back_unreadable(opened, instant, table_lock(opened.storage, lock))
     elif lock is not None or sole_writer:
-        raise UsageError("a lock is for --unreadable only", todo="Leave out --lock and --sole-writer.")
+        raise UsageError("only --unreadable needs a lock", todo="Leave out --lock and --sole-writer.")
     else:
         pending_instants(opened, instant)
-    forgotten = release_failures(opened.storage, instant)
-    found = {"table": table, "instant": instant, "failures": forgotten, **asdict(taken)}
+    removed = release_failures(opened.storage, instant)
+    found = {"table": table, "instant": instant, "failures": removed, **asdict(taken)}
     emit(found, json, status_render.released)
 
 
@@ -164,6 +164,6 @@ def _claimed(zookeeper: ZooKeeperFlags, table: Table) -> Claimed:
 
 
 def _claims_in(session: ZooKeeperSession, table: Table) -> Mapping[str, Claim]:
-    """The claims on a table; none where no fleet has served it yet: those it will make lie under a name given then."""
+    """The claims on a table; none if no fleet has served it yet: then the table has no name in ZooKeeper."""
     name = find_table_id(table.storage)
     return ZooKeeperClaims(session, name, _LOOKER).all() if name is not None else {}

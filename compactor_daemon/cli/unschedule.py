@@ -26,11 +26,11 @@ def unschedule_command(
     sole_writer: SoleWriter = False,
     json: Json = False,
 ) -> None:
-    """Take a requested compaction back.
+    """Take back a requested compaction; its file groups are then free for the next plan.
 
-    Refused while it is published, where Hudi may be at work on it, and where rows written since would be lost or
-    doubled without it: then it is to be executed. Its file groups are free for the next plan. A plan that cannot be
-    read is taken back where nothing rests on it.
+    Refused while the compaction is being published, while Hudi may be at work on it, and if rows written since would be
+    lost or doubled without the plan: then it must be executed. An unreadable plan is taken back if nothing depends on
+    it.
 
     Example: `compactor-daemon unschedule /data/orders 20260101120000000 --sole-writer`
     """
@@ -38,8 +38,8 @@ def unschedule_command(
     check_writers_known(
         lock,
         sole_writer,
-        "unscheduling needs to know who else writes to the table",
-        "An unseen write may be about to write logs on the plan: without it they would be lost.",
+        "unschedule needs to know which other processes write to the table",
+        "An unknown write may be about to write logs on the plan's slices: without the plan they would be lost.",
     )
     opened = Table.open(table)
     done = unschedule(opened, instant, table_lock(opened.storage, lock))

@@ -1,4 +1,4 @@
-"""How commands are told where ZooKeeper is: the options all of them share."""
+"""The ZooKeeper options that several commands share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EMBEDDED = "embedded"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooKeeperFlags:
-    """How a command is told of ZooKeeper. `hosts`: None without one."""
+    """How a command reaches ZooKeeper. `hosts` None: it uses no ZooKeeper."""
 
     hosts: str | None = option(
         None,
@@ -32,30 +32,34 @@ class ZooKeeperFlags:
     )
     folder: Path | None = option(
         None,
-        "of the embedded server [default: a folder of this user]",
+        "folder of the embedded server [default: a folder of this user]",
         flag="zookeeper_dir",
         metavar="FOLDER",
     )
     session_s: float = option(
         10.0,
-        "after so long without a sign of life a daemon's claims are free",
+        "a daemon loses its claims after this time without a sign of life",
         flag="zookeeper_session",
         least=1,
     )
     digest_file: Path | None = option(
         None,
-        "user:password for ZooKeeper, shared by the fleet, in a file",
+        "a file with user:password for ZooKeeper, the same for the whole fleet",
         flag="zookeeper_digest_file",
         metavar="FILE",
     )
     ca: Path | None = option(
         None, "ZooKeeper over TLS: certificates to trust (PEM)", flag="zookeeper_ca", metavar="FILE"
     )
-    cert: Path | None = option(None, "ZooKeeper over TLS: our certificate (PEM)", flag="zookeeper_cert", metavar="FILE")
-    key: Path | None = option(None, "ZooKeeper over TLS: our private key (PEM)", flag="zookeeper_key", metavar="FILE")
+    cert: Path | None = option(
+        None, "ZooKeeper over TLS: client certificate (PEM)", flag="zookeeper_cert", metavar="FILE"
+    )
+    key: Path | None = option(
+        None, "ZooKeeper over TLS: client private key (PEM)", flag="zookeeper_key", metavar="FILE"
+    )
 
     def options(self) -> ZooKeeperOptions | None:
-        """The options, None without hosts. UsageError: a file that cannot be read, options without hosts.
+        """The options, None without hosts. UsageError: a file cannot be read, or options are given without hosts.
 
         ZooKeeperError: no embedded server is running.
         """
@@ -82,7 +86,7 @@ class ZooKeeperFlags:
 
     @contextmanager
     def kept(self) -> Iterator[ZooKeeperOptions | None]:
-        """The options of a daemon: with `embedded` its server is joined or started, and kept running to the exit."""
+        """The options of a daemon; with `embedded`, joins or starts the server and keeps it running until exit."""
         if self.hosts != EMBEDDED:
             yield self.options()
             return
@@ -94,7 +98,7 @@ ZOOKEEPER = ZooKeeperFlags()
 """No fleet."""
 
 Fleet = Annotated[ZooKeeperFlags, Only("hosts", "folder", "digest_file", "ca", "cert", "key")]
-"""For commands that look at a fleet, or ring its bell: they hold no claims."""
+"""For commands that look at a fleet, or ring its doorbell, and hold no claims."""
 
 
 def _text(file: Path) -> str:

@@ -1,6 +1,6 @@
-"""The daemon: which table and instant next, its threads, its metrics and health.
+"""The daemon: chooses the next table and instant, executes it in threads, and serves metrics and health.
 
-`dispatch` decides as a pure function, `loop` does it, `assemble` puts a daemon together.
+`dispatch` decides as a pure function, `loop` carries it out, `assemble` builds a daemon.
 
 May import: attempt, claims, execution, ground, state, zookeeper; all of timeline.
 """

@@ -1,4 +1,4 @@
-"""Puts a daemon together: tables, claims, executor. Everything that is refused is refused before it starts."""
+"""Builds a daemon of tables, claims and an executor. Everything that can be refused is refused before it starts."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def open_daemon(
     observer: Observer | None = None,
     runner: Runner | None = None,
 ) -> Iterator[Daemon]:
-    """A daemon over tables, ready to `run`. Errors of the tree: a table, ZooKeeper or the lock cannot be used.
+    """A daemon for some tables, ready to `run`. Errors of the tree: a table, ZooKeeper or the lock cannot be used.
 
-    `zookeeper` None: a single daemon. `lock`: the table lock as for `table_lock`; `{name}` in it stands for each
-    table's name. `runner`: one that is open already.
+    `zookeeper` None: a single daemon. `lock`: the table lock as for `table_lock`; `{name}` in it is replaced by each
+    table's name. `runner`: a runner that is open already.
     """
     storages = [open_storage(path) for path in paths]
     if len({storage.location for storage in storages}) < len(storages):
@@ -49,19 +49,19 @@ def open_daemon(
         check_keepable(table, moves_rows=False)
     daemons: list[Daemon] = []
 
-    def tell(what: Callable[[Daemon], None]) -> None:
-        for daemon in daemons:  # none while it is being put together
-            what(daemon)
+    def notify(event: Callable[[Daemon], None]) -> None:
+        for daemon in daemons:  # none while the daemon is being built
+            event(daemon)
 
     with ExitStack() as stack:
         session = None
         if zookeeper is not None:
-            session = stack.enter_context(zookeeper_session(zookeeper, lambda: tell(Daemon.session_changed)))
+            session = stack.enter_context(zookeeper_session(zookeeper, lambda: notify(Daemon.session_changed)))
         served: dict[str, ServedTable] = {}
-        # The executor starts while tables are opened; it is given up when one of them is refused.
+        # The executor starts while tables are opened; it is stopped if one of them is refused.
         running = runner or stack.enter_context(open_runner(execute))
         for path, table in tables.items():
-            wake = partial(tell, partial(Daemon.claims_changed, table=path))
+            wake = partial(notify, partial(Daemon.claims_changed, table=path))
             claims = _claims(session, table, settings.who, wake)
             served[path] = ServedTable(path, claims, _lock(table, lock), running, settings)
             served[path].open()

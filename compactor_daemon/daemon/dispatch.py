@@ -1,14 +1,14 @@
-"""What a daemon does next: a pure function of what it knows of its tables, of its own work, and of the clock (pure).
+"""The next actions of a daemon, by the state of its tables, its own work and the clock (pure).
 
-    relist      list a table's timeline: every `poll_s`, or when the doorbell rang or a claim changed
-    request     schedule a compaction under the table lock (daemons with --schedule): when a look found one due
-    sweep       finish what earlier daemons left behind of instants that are completed: at first, then now and then
+    relist      list a table's timeline: every `poll_s`, or after the doorbell rang or a claim changed
+    request     request a compaction under the table lock (daemons with --schedule): after a look found one due
+    sweep       finish completed instants that earlier daemons left behind: at the start, then every `sweep_s`
     take        claim an instant and execute it: while fewer than `max_concurrent` are at work
-    resume      let one go on that has waited for writes: it held no slot meanwhile, and comes before what is taken
+    resume      continue an instant that has waited for writes: it held no slot meanwhile, and comes before any `take`
 
-Tables take turns: the one with the least work at hand first, then the one served longest ago. Within a table the
-earliest instant comes first, or the one with the most log bytes. Where others claim from the same table, a daemon
-picks among the first few, so that not all of them reach for the same instant.
+Tables take turns: first the table with the fewest instants at work here, then the one that was served longest ago.
+Within a table the earliest instant comes first, or the one with the most log bytes. If other daemons claim instants of
+the same table, a daemon picks at random among the first few, so that not all of them try the same instant.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ class Order(Enum):
 
 
 class Stop(Enum):
-    """How a daemon stops: it claims nothing more, and"""
+    """How a daemon stops. In both cases it claims no more instants."""
 
     FINISH = "finish"
-    """instants at work are brought to their end, but for those that wait for writes: they are handed over."""
+    """Instants at work are completed, except those that wait for writes: they are handed over."""
     HAND_OVER = "hand-over"
-    """staging is stopped; another daemon adopts the finished file slices."""
+    """Staging is stopped; another daemon adopts the finished file slices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The options the decisions follow; seconds."""
+    """Options of these decisions; times in seconds."""
 
-    max_concurrent: int = option(1, "instants at a time", least=1)
+    max_concurrent: int = option(1, "how many instants are executed at a time", least=1)
     order: Order = option(
-        Order.EARLIEST, "which pending instant first: the earliest, or the one with the most log bytes"
+        Order.EARLIEST, "which pending instant comes first: the earliest, or the one with the most log bytes"
     )
     poll_s: float = option(10.0, "how often each table's timeline is listed", flag="poll_interval", least=0.1)
-    sweep_s: float = option(300.0, "how often a table is searched for instants that were left behind")
-    once: bool = option(False, "end when nothing is left that can be done now")
+    sweep_s: float = option(300.0, "how often a table is searched for instants that other compactors left behind")
+    once: bool = option(False, "end when nothing more can be done now")
 
     def __post_init__(self) -> None:
         check_least(self, {"max_concurrent": 1})
@@ -73,7 +73,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Finish completed instants of the table that somebody left behind."""
+    """Finish completed instants of the table that other compactors left behind."""
 
     table: str
 
@@ -88,7 +88,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Let an instant go on that has waited aside."""
+    """Continue an instant that was put aside to wait for writes."""
 
     table: str
     instant: str
@@ -99,7 +99,7 @@ Action = Relist | Request | Sweep | Take | Resume
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextSteps:
-    """What to do now; then how long to wait for news at most (seconds); `ended`: nothing is left to do, for ever."""
+    """The actions to do now, then the longest wait for events in seconds. `ended`: the daemon has no work left."""
 
     actions: tuple[Action, ...] = ()
     wait_s: float = 0.0
@@ -109,7 +109,7 @@ class NextSteps:
 def next_steps(
     tables: Mapping[str, TableState], stop: Stop | None, now_ms: int, rules: Rules, pick: Callable[[int], int]
 ) -> NextSteps:
-    """The next actions. `stop`: None while it is to go on. `pick(n)`: a number below n, by chance."""
+    """The next actions. `stop`: None while the daemon must go on. `pick(n)`: a random number below n."""
     running = sum(len(t.running) for t in tables.values())
     if stop is not None:
         return NextSteps(ended=running == 0 and not any(t.busy for t in tables.values()), wait_s=rules.poll_s)
@@ -133,21 +133,21 @@ def _upkeep(name: str, table: TableState, now_ms: int) -> Action | None:
 
 
 def _resumed(tables: Mapping[str, TableState]) -> list[Resume]:
-    """Those that have waited, earliest instant first."""
+    """The instants that have waited and may go on, earliest first."""
     return sorted((Resume(name, i) for name, t in tables.items() for i in t.eager), key=lambda r: (r.instant, r.table))
 
 
 def _takes(
     tables: Mapping[str, TableState], slots: int, now_ms: int, rules: Rules, pick: Callable[[int], int]
 ) -> list[Take]:
-    """One instant a free slot; each table once a round, so that a failed claim is known before the next."""
+    """One instant for each free slot; at most one per table, so that a failed claim is known before the next one."""
     ready = [name for name, t in tables.items() if t.available and t.is_startable(now_ms)]
     turns = sorted(ready, key=lambda n: (len(tables[n].running), tables[n].served))
     return [Take(name, _choose(tables[name], now_ms, rules.order, pick)) for name in turns[: max(0, slots)]]
 
 
 def _choose(table: TableState, now_ms: int, order: Order, pick: Callable[[int], int]) -> str:
-    """The first by the order; where others are at work, one of as many more as there are claims."""
+    """The first instant by the order. If other daemons hold claims, one of the first few: two more for each claim."""
     ranked: Iterable[Pending] = table.startable(now_ms)
     if order is Order.LARGEST:
         ranked = sorted(ranked, key=lambda p: (-p.log_bytes, p.instant))
@@ -156,12 +156,12 @@ def _choose(table: TableState, now_ms: int, order: Order, pick: Callable[[int], 
 
 
 def _at_rest(tables: Mapping[str, TableState]) -> bool:
-    """Whether a daemon that runs once has seen every table and nothing is under way."""
+    """Whether every table was looked at and no upkeep is running or due."""
     return all(t.looked and not t.busy and not t.due for t in tables.values())
 
 
 def _wait_s(tables: Mapping[str, TableState], now_ms: int, rules: Rules) -> float:
-    """Until the next thing that happens by itself; news ends the wait earlier."""
+    """The time until the next action is due; an event ends the wait earlier."""
     moments = [m for t in tables.values() if not t.busy for m in (t.look_at, t.sweep_at)]
     moments += [p.readiness.until_ms for t in tables.values() for p in t.pending if isinstance(p.readiness, Waits)] + [
         until for t in tables.values() for until in t.postponed.values()

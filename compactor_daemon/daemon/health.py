@@ -1,6 +1,6 @@
-"""A daemon's small HTTP server: `/metrics` for Prometheus, `/healthz` and `/readyz` for who starts and watches it.
+"""A daemon's small HTTP server: `/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor.
 
-200 with `ok`, or 503 with the reason in one line.
+The two answer 200 with `ok`, or 503 with the reason in one line.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .metrics import Metrics
 _log = structlog.get_logger()
 
 _CLIENT_S = 10.0
-"""How long a client may take to ask."""
+"""How long a client may take to send its request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """How a daemon is. `silent_s`: since its loop last went round; `trouble`: why it cannot work now, None: it can."""
+    """A daemon's health. `silent_s`: time since its loop last went round. `trouble`: why it cannot work, or None."""
 
     silent_s: float
     trouble: str | None
@@ -36,14 +36,14 @@ class Health:
 
     @property
     def not_alive(self) -> str | None:
-        """Why it should be started again; None: it lives."""
+        """Why the daemon must be started again; None if it is alive."""
         if self.silent_s <= self.silent_s_max:
             return None
-        return f"the loop has not gone round for {self.silent_s:.0f} s, at most {self.silent_s_max:g} s are well"
+        return f"the daemon's loop has stood still for {self.silent_s:.0f} s; the limit is {self.silent_s_max:g} s"
 
     @property
     def not_ready(self) -> str | None:
-        """Why it does not work; None: it does, or could."""
+        """Why the daemon cannot work now; None if it can."""
         return self.not_alive or self.trouble
 
 
@@ -51,7 +51,7 @@ class Health:
 def serve(port: int, metrics: Metrics, health: Callable[[], Health]) -> Iterator[int]:
     """Serves on all interfaces from entry to exit; yields the port, a free one for port 0.
 
-    UsageError: the port cannot be had. `health` is called in other threads.
+    UsageError: the port cannot be used. `health` is called in other threads.
     """
     metrics_app: WSGIApplication = make_wsgi_app(metrics.registry)
 
@@ -68,7 +68,7 @@ def serve(port: int, metrics: Metrics, health: Callable[[], Health]) -> Iterator
     try:
         server = make_server("", port, app, server_class=_Server, handler_class=_Handler)
     except (OSError, OverflowError) as error:
-        raise UsageError("the metrics port cannot be had", path=str(port), found=str(error)) from error
+        raise UsageError("the metrics port cannot be used", path=str(port), found=str(error)) from error
     thread = threading.Thread(target=server.serve_forever, name="http", daemon=True)
     thread.start()
     try:
@@ -90,10 +90,10 @@ def _text(start: StartResponse, status: str, line: str) -> list[bytes]:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True  # a client that hangs does not keep the daemon from ending
+    daemon_threads = True  # so a client that hangs does not stop the daemon from ending
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # HTTPServer's asks the name service who we are, which may take long
+        TCPServer.server_bind(self)  # HTTPServer's asks the name service for this host's name, which may take long
         self.server_name, self.server_port = "", self.server_address[1]
         self.setup_environ()
 
@@ -102,4 +102,4 @@ class _Handler(WSGIRequestHandler):
     timeout = _CLIENT_S
 
     def log_message(self, format: str, *args: object) -> None:
-        _log.debug("http", client=self.client_address[0], said=format % args)
+        _log.debug("http", client=self.client_address[0], request=format % args)

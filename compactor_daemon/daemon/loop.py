@@ -1,9 +1,9 @@
-"""The daemon's loop: asks `dispatch` what to do, has it done by threads, and takes in what they report.
+"""The daemon's loop: gets the next actions from `dispatch`, gives them to threads, and takes in their results.
 
-Only the loop's own thread touches the state. Whatever comes from elsewhere (a finished look or instant, a claim that
-changed, the doorbell, a signal) is put into one queue as a change of the state, and wakes the loop.
+Only the loop's own thread touches the state. Every event (a finished look or instant, a changed claim, the doorbell, a
+signal) is put into one queue as a change of the state, and wakes the loop.
 
-Its moments are those of a clock that nobody sets: after a jump of the machine's clock it looks when it would have.
+The loop uses a monotonic clock: a jump of the machine's clock does not change when it looks at tables.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ _log = structlog.get_logger()
 
 _KEPT = 10_000
 _ASIDE_MAX = 32
-"""Instants that wait for writes, each in a thread of its own; what waits beyond that keeps its slot."""
+"""The most instants that wait for writes in a thread of their own; further ones keep their slot while they wait."""
 _ASIDE_LOOK_S = 0.5
 _UPKEEP_THREADS = 8
 _NEVER_MS = 1 << 62
 _NEAR = 64
 _ECHO_S = 0.5
-"""How soon a table is looked at again after its claims changed: many daemons at work change them all the time."""
+"""How soon a table is looked at after its claims changed: not at once, since many busy daemons change them often."""
 
 
 @dataclass(slots=True)
 class Summary:
-    """What a daemon did: (table, result) and (table, instant, error), the last thousands of each.
+    """What a daemon did: `done` (table, result) and `failed` (table, instant, error), the last ones of each.
 
-    `problems`: by table, what keeps it from being looked at now. `left`: pending at the end.
+    `problems`: by table, why the last look at it failed. `left`: the instants still pending at the end.
     """
 
     done: deque[tuple[str, Compacted]] = field(default_factory=lambda: deque(maxlen=_KEPT))
@@ -63,8 +63,10 @@ class Summary:
 
 @dataclass(slots=True)
 class _Work:
-    """An instant at work; `held` once it is claimed. `near`: those that would be taken around it. `go_on`: what it
-    waits for that has waited aside."""
+    """An instant at work. `held`: its claim, once it is claimed. `near`: other instants that might be taken next.
+
+    `go_on`: gets an item when an instant that was put aside may continue.
+    """
 
     near: tuple[str, ...] = ()
     held: HeldClaim | None = None
@@ -72,14 +74,17 @@ class _Work:
     go_on: SimpleQueue[None] = field(default_factory=lambda: SimpleQueue())
 
     def stop(self, why: str) -> None:
-        """Stops it, unless it is past its decision."""
+        """Stops the work, unless the compaction is decided already."""
         self.limit.close(0.0, why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ended:
-    """How it ended: `done`, `claimed` by somebody else, `unknown` who has the claim, or with an error; none of them:
-    nothing was left to do, nor for the instants `gone` with it."""
+    """How work on an instant ended.
+
+    `done`: completed here. `claimed`: another process holds the claim. `unknown`: the outcome of the claim is unknown.
+    `error`: it failed. None of these: the instant was not pending any more, and neither are the instants `gone`.
+    """
 
     done: Compacted | None = None
     gone: frozenset[str] = frozenset()
@@ -93,7 +98,7 @@ def _steady_ms() -> int:
 
 
 def _on_clock(pending: Pending, ahead_ms: int) -> Pending:
-    """What waits until a moment of the machine's clock waits until the same moment of one so far ahead of it."""
+    """Converts the time until which an instant waits, from the machine's clock to one that is `ahead_ms` ahead."""
     match pending.readiness:
         case Waits(until_ms):
             return replace(pending, readiness=Waits(until_ms + ahead_ms))
@@ -101,7 +106,7 @@ def _on_clock(pending: Pending, ahead_ms: int) -> Pending:
 
 
 class Daemon:
-    """Serves tables until it is stopped, or with `rules.once` until there is nothing left that can be done now."""
+    """Serves tables until it is stopped, or with `rules.once` until nothing more can be done now."""
 
     def __init__(
         self,
@@ -142,11 +147,11 @@ class Daemon:
         self._news.put(partial(self._look_at, table, 0))
 
     def claims_changed(self, table: str) -> None:
-        """A claim on the table was taken or given back by somebody."""
+        """A process took or gave back a claim on the table."""
         self._news.put(partial(self._echo, table))
 
     def session_changed(self) -> None:
-        """ZooKeeper came, went, or took our claims away."""
+        """The connection to ZooKeeper came or went, or the session was lost with its claims."""
         self._news.put(self._session_changed)
 
     @property
@@ -156,12 +161,12 @@ class Daemon:
 
     @property
     def trouble(self) -> str | None:
-        """Why the daemon cannot work now; None: it can."""
+        """Why the daemon cannot work now; None if it can."""
         for name, state in self._states.items():
             if name in self.summary.problems:
                 return self.summary.problems[name]
             if not state.looked:
-                return f"{name} was not looked at yet"
+                return f"{name} has not been looked at yet"
             if not self._served[name].claims.available:
                 return f"claims on {name} cannot be taken: no connection to ZooKeeper"
         return None
@@ -169,7 +174,7 @@ class Daemon:
     # --- the loop ------------------------------------------------------------------------------------------------
 
     def run(self) -> Summary:
-        """Until the end. SparkError: the executor is gone, all claims are given back."""
+        """Runs until the end. SparkError: the executor is gone; all claims are given back."""
         with (
             ThreadPoolExecutor(self._rules.max_concurrent + _ASIDE_MAX, "work") as workers,
             ThreadPoolExecutor(min(_UPKEEP_THREADS, len(self._served)), "upkeep") as upkeep,
@@ -221,7 +226,7 @@ class Daemon:
     # --- in other threads ----------------------------------------------------------------------------------------
 
     def _execute(self, table: str, instant: str, work: _Work) -> None:
-        """Never raises: an error of any kind is news for the loop."""
+        """Never raises: the loop gets an error of any kind as an event."""
         with structlog.contextvars.bound_contextvars(table=table, instant=instant):
             try:
                 ended = self._claimed_and_executed(table, instant, work)
@@ -232,7 +237,7 @@ class Daemon:
 
     def _claimed_and_executed(self, table: str, instant: str, work: _Work) -> _Ended:
         served = self._served[table]
-        if served.is_done(instant):  # since we last looked: no claim is needed to know, and others may be done as well
+        if served.is_done(instant):  # done since the last look: this needs no claim. Instants near it may be done too
             return _Ended(gone=frozenset(i for i in work.near if i != instant and served.is_done(i)))
         try:
             held = served.claims.take(instant)
@@ -252,7 +257,10 @@ class Daemon:
 
     @contextmanager
     def _aside(self, table: str, instant: str, work: _Work) -> Iterator[bool]:
-        """Where work waits for writes: its slot is another's meanwhile. What fails there asks for none again."""
+        """Work waits for writes inside: another instant may use its slot meanwhile.
+
+        At the end it waits for a slot again. Work that fails inside asks for no slot.
+        """
         if not self._room_aside.acquire(blocking=False):
             yield False
             return
@@ -352,7 +360,7 @@ class Daemon:
             self._failed(table, instant, ended.error)
         else:
             self._states[table] = state.without(ended.gone | {instant})
-            self._postpone(table, instant)  # should a restore have made it pending again, nobody spins over it
+            self._postpone(table, instant)  # a restore may make it pending again: then it must not be tried in a loop
         if ended.done is not None:
             self.summary.done.append((table, ended.done))
         if work.held is not None:
@@ -371,7 +379,7 @@ class Daemon:
             self._stopped(Stop.HAND_OVER)
 
     def _postpone(self, table: str, instant: str) -> None:
-        """Not before a while has passed; not again by a daemon that runs once, which would never end else."""
+        """Does not try the instant for a while. A daemon that runs once never tries it again, or it would never end."""
         until = _NEVER_MS if self._rules.once else self._clock() + round(self._retry.backoff_s * 1000)
         self._states[table] = self._states[table].postpone(instant, until)
 

@@ -1,10 +1,10 @@
-"""What a daemon counts, for Prometheus. Each `Metrics` has a registry of its own; tables are named by their path.
+"""A daemon's metrics for Prometheus. Each `Metrics` has a registry of its own; the label `table` is the table's path.
 
-phantombase_pending, _running, _parked, _oldest_pending_seconds     gauges, as last looked at
+phantombase_pending, _running, _parked, _oldest_pending_seconds     gauges, as of the last look
 phantombase_completed_total, _failed_total                          instants
 phantombase_bytes_in_total, _bytes_out_total, _rows_in_total, _rows_out_total    of completed compactions
 phantombase_claim_latency_seconds, phantombase_compaction_seconds   histograms
-phantombase_zookeeper_connected                                     1 or 0; not there without ZooKeeper
+phantombase_zookeeper_connected                                     1 or 0; absent without ZooKeeper
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _COMPACTION_S = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800
 
 
 class Metrics(Observer):
-    """See the module; methods are those of `Observer`, and may be called from any thread."""
+    """See the module. The methods are those of `Observer`; they may be called from any thread."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._pending = self._gauge("pending", "compactions that are requested and not completed")
-        self._running = self._gauge("running", "compactions this daemon works on; none that wait for writes")
-        self._parked = self._gauge("parked", "pending compactions that wait for a release")
+        self._pending = self._gauge("pending", "compactions that are requested and not completed yet")
+        self._running = self._gauge("running", "compactions at work in this daemon, without those that wait for writes")
+        self._parked = self._gauge("parked", "pending compactions that are parked until an operator releases them")
         self._oldest = self._gauge("oldest_pending_seconds", "age of the oldest pending compaction, 0 without one")
-        self._completed = self._counter("completed", "compactions this daemon completed")
-        self._failed = self._counter("failed", "tries of this daemon that failed")
+        self._completed = self._counter("completed", "compactions that this daemon completed")
+        self._failed = self._counter("failed", "tries of compactions by this daemon that failed")
         self._bytes_in = self._counter("bytes_in", "bytes of base and log files merged")
         self._bytes_out = self._counter("bytes_out", "bytes of base files written")
         self._rows_in = self._counter("rows_in", "rows of base files and entries of logs merged")
@@ -38,7 +38,7 @@ class Metrics(Observer):
         self._connected: Gauge | None = None
 
     def serves(self, table: str) -> None:
-        """Shows a table's series from the start: a counter that appears with its first event hides that event."""
+        """Creates a table's series at the start: a counter that appears with its first event would hide that event."""
         gauges = (self._pending, self._running, self._parked, self._oldest)
         counters = (self._completed, self._failed, self._bytes_in, self._bytes_out, self._rows_in, self._rows_out)
         for family in (*gauges, *counters, self._latency, self._seconds):
@@ -82,7 +82,7 @@ class Metrics(Observer):
         self._failed.labels(table).inc()
 
     def zookeeper(self, connected: bool) -> None:
-        """Whether claims can be asked for."""
+        """Whether ZooKeeper is connected."""
         if self._connected is None:
             self._connected = Gauge(
                 "phantombase_zookeeper_connected", "1 while ZooKeeper answers", registry=self.registry

@@ -1,4 +1,4 @@
-"""What a daemon tells of its work."""
+"""The events of a daemon's work, for an observer."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from ..attempt.compact_instant import Compacted
 
 
 class Observer:
-    """By default nobody listens. Tables are named by their path."""
+    """Ignores every event; subclasses override what they need. Tables are named by their path."""
 
     def looked(self, table: str, pending: int, parked: int, oldest_s: float | None) -> None:
         """A table was looked at."""
 
     def started(self, table: str, latency_s: float | None) -> None:
-        """An instant was claimed, so long after it was requested."""
+        """An instant was claimed, `latency_s` after it was requested."""
 
     def put_aside(self, table: str) -> None:
-        """An instant that was started waits for writes, and is not worked on."""
+        """An instant that was started waits for writes now."""
 
     def resumed(self, table: str) -> None:
-        """An instant that was put aside is worked on again, or at its end."""
+        """An instant that was put aside is at work again, or has ended."""
 
     def finished(self, table: str, compacted: Compacted | None) -> None:
-        """An instant was executed; None: there was nothing to do any more, or the work was stopped."""
+        """Work on an instant ended; None: it was completed already, or the work failed or was stopped."""
 
     def failed(self, table: str) -> None:
-        """An instant failed (see `weigh`: what is no failure of it is not told)."""
+        """A try of an instant failed (only errors that count as failures, see `weigh`)."""
 
     def zookeeper(self, connected: bool) -> None:
-        """ZooKeeper came or went."""
+        """The connection to ZooKeeper came or went."""

@@ -1,4 +1,4 @@
-"""A table as the daemon's loop needs it. `served_table` serves real ones."""
+"""A table as the daemon's loop needs it: a protocol. `table_on_storage` implements it for real tables."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .table_state import Pending
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a look found: pending instants, earliest first; the instants others have claimed; whether a plan is due.
+    """What a look found: the pending instants, earliest first, the claimed instants, and whether a plan is due.
 
-    `oldest_s`: age of the oldest pending instant in seconds, None where nothing pends.
+    `oldest_s`: age of the oldest pending instant in seconds, None if none is pending.
     """
 
     pending: tuple[Pending, ...]
@@ -41,7 +41,7 @@ class Served(Protocol):
         ...
 
     def look(self) -> Seen:
-        """What is pending."""
+        """Looks at the table: what is pending, claimed and due."""
         ...
 
     def request(self) -> Scheduled:
@@ -49,17 +49,17 @@ class Served(Protocol):
         ...
 
     def sweep(self) -> None:
-        """Finishes what others left behind."""
+        """Finishes completed instants that other compactors left behind."""
         ...
 
     def is_done(self, instant: str) -> bool:
-        """Whether a daemon has completed it since it was found pending; False may be out of date."""
+        """Whether a daemon has completed the instant since it was found pending; False may be out of date."""
         ...
 
     def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside) -> Compacted | None:
-        """Executes a claimed instant; None: it is not pending any more. `aside`: where it waits for writes."""
+        """Executes a claimed instant; None: it is not pending any more. The wait for writes runs inside `aside`."""
         ...
 
     def failed(self, instant: str, error: Exception) -> None:
-        """Keeps a failure where every daemon sees it."""
+        """Records a failure in the table, so that every daemon sees it."""
         ...

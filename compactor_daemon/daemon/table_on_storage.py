@@ -1,4 +1,4 @@
-"""A table as a daemon serves it: the few things it does there. Each may be called from any thread."""
+"""A table on storage, as a daemon serves it. Each method may be called from any thread."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from .served_table import Seen
 from .table_state import Pending
 
 _ASK_AGAIN_S = 300.0
-"""Intervals and hours of the day make due what was not, though nobody writes."""
+"""How soon to check again whether a compaction is due: time alone can make it so, without new writes."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How tables are served. `who`: the daemon's name. `schedule` None: it requests nothing. `clock`: see `Table`."""
+    """How tables are served. `who`: the daemon's name. `schedule` None: it requests no plans. `clock`: see `Table`."""
 
     who: str
     output: OutputOptions
@@ -69,14 +69,14 @@ class ServedTable:
         self._ask_at = 0.0
 
     def open(self) -> None:
-        """Tries the storage's promises; StorageError."""
+        """Tests that the storage keeps its promises. StorageError: it does not."""
         probe(open_storage(self.path))
 
     def _open(self) -> Table:
         return Table.open(self.path).with_clock(self._settings.clock)
 
     def look(self) -> Seen:
-        """One listing of the timeline; of the records too while something pends. Errors of the tree."""
+        """Lists the timeline once, and the records too if an instant is pending. Errors of the tree."""
         table = self._open()
         check_keepable(table, moves_rows=False)
         timeline = table.load_timeline()
@@ -108,7 +108,7 @@ class ServedTable:
         )
 
     def request(self) -> Scheduled:
-        """Requests a compaction; after a "no" it is due again when the timeline has changed, or time makes it so."""
+        """Requests a compaction. If none was requested, the next check is when the timeline has changed, or later."""
         assert self._settings.schedule is not None
         table = self._open()
         seen = table.load_timeline().instants
@@ -118,7 +118,7 @@ class ServedTable:
         return scheduled
 
     def sweep(self) -> None:
-        """Finishes instants that are completed, or gone, but were left littered; those others work on are not ours."""
+        """Finishes littered instants that are completed or gone, except those that another process has claimed."""
         table = self._open()
         for instant in littered_instants(table):
             if (held := self.claims.take(instant)) is None:
@@ -132,13 +132,13 @@ class ServedTable:
         forget_archived(table)
 
     def is_done(self, instant: str) -> bool:
-        """See `Served`: its books are in the audit log, and it does not pend again: an operator may roll it back."""
+        """See `Served`: its ledger is in the audit log, and it is not pending again, as after a rollback by Hudi."""
         if open_storage(self.path).find(audit_path(instant)) is None:
             return False
         return instant not in pending_instants(Table.open(self.path))
 
     def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside = stay) -> Compacted | None:
-        """Brings a claimed instant to its end; None: somebody else already has. Errors: as `compact_instant`."""
+        """Brings a claimed instant to its end; None: another process has done so. Errors: as `compact_instant`."""
         table = self._open()
         if instant not in pending_instants(table):
             return None
@@ -154,20 +154,20 @@ class ServedTable:
             output=self._settings.output,
             options=self._settings.attempt,
             limit=limit,
-            tell=held.report,
+            on_note=held.report,
             aside=aside,
         )
 
     def failed(self, instant: str, error: Exception) -> None:
-        """Keeps a failure in the table; none of an instant that is gone: it was unscheduled or completed meanwhile."""
+        """Records a failure in the table, unless the instant is gone: it was unscheduled or completed meanwhile."""
         table = self._open()
         if instant in pending_instants(table):
             record_failure(table.storage, instant, failure_of(error, self._settings.who, clock_ms()))
 
     def _log_bytes(self, table: Table, instant: str) -> int:
-        """The bytes a compaction folds away: those of its planned logs (0 where Hudi's plan does not tell).
+        """The bytes of the planned logs; 0 if a plan of Hudi does not state them.
 
-        0 too where the plan cannot be read: that is its own trouble, found when it is executed.
+        0 also if the plan cannot be read: that error is raised when the plan is executed.
         """
         try:
             plan = self._plans.get(instant) or self._plans.setdefault(instant, table.compaction_plan(instant))

@@ -1,4 +1,4 @@
-"""What a daemon knows of a table, and how news change it (pure)."""
+"""What a daemon knows about a table, and how events change it (pure)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..state.failures import Readiness, Ready, Waits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """A pending instant as last looked at. `log_bytes` is known where the order asks for it.
+    """A pending instant, as of the last look. `log_bytes` is known only if the order needs it.
 
     `requested_ms`: since the epoch, None for made-up instant times.
     """
@@ -23,11 +23,12 @@ class Pending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """What the daemon knows of a table. Times in ms of the loop's clock; `busy`: a look, request or sweep is under way.
+    """What the daemon knows about a table. Times in ms of the loop's clock.
 
-    `claimed`: by others, as last heard. `running`: ours. `aside`: those of them that wait for writes, and hold no slot.
-    `eager`: those of them that have waited, and ask for a slot. `postponed`: not before that time, for reasons of
-    others. `served`: the number of the last take on this table, over all tables.
+    `busy`: a look, request or sweep is under way. `claimed`: instants that other processes had claimed at the last
+    look. `running`: instants at work here; of these, `aside` wait for writes and hold no slot, and `eager` have waited
+    and ask for a slot. `postponed`: instants that must not be tried before the given time. `served`: the number of the
+    last take on this table, counted over all tables.
     """
 
     pending: tuple[Pending, ...] = ()
@@ -45,7 +46,7 @@ class TableState:
     served: int = 0
 
     def startable(self, now_ms: int) -> Iterator[Pending]:
-        """The pending instants that may be claimed now, one by one: of thousands, the first few are asked for."""
+        """The pending instants that may be claimed now. An iterator: of thousands, only the first few are needed."""
         return (
             p
             for p in self.pending
@@ -56,13 +57,13 @@ class TableState:
         )
 
     def is_startable(self, now_ms: int) -> bool:
-        """Whether any may be claimed now."""
+        """Whether any instant may be claimed now."""
         return next(self.startable(now_ms), None) is not None
 
     def after_look(
         self, pending: tuple[Pending, ...], claimed: frozenset[str], now_ms: int, poll_ms: int
     ) -> TableState:
-        """What was found is all that counts from now on."""
+        """The state after a look: what the look found replaces what was known."""
         there = {p.instant for p in pending}
         return replace(
             self,
@@ -75,13 +76,13 @@ class TableState:
         )
 
     def after_trouble(self, later_ms: int) -> TableState:
-        """Nothing is known of the table: nothing is begun there before it was looked at again."""
+        """The state after a failed look: nothing is known, so no instant is begun before the next look."""
         return replace(
             self, pending=(), busy=False, looked=True, look_at=later_ms, sweep_at=max(later_ms, self.sweep_at)
         )
 
     def look_by(self, moment_ms: int) -> TableState:
-        """It is looked at then at the latest."""
+        """The table is looked at by this time at the latest."""
         return replace(self, look_at=min(self.look_at, moment_ms))
 
     def begin(self, instant: str, served: int) -> TableState:
@@ -90,37 +91,37 @@ class TableState:
 
     @property
     def slots(self) -> int:
-        """How many of those at work hold a slot."""
+        """How many of the instants at work hold a slot."""
         return len(self.running) - len(self.aside)
 
     def put_aside(self, instant: str) -> TableState:
-        """It waits for writes, and gives its slot back."""
+        """The instant waits for writes, and gives its slot back."""
         return replace(self, aside=self.aside | {instant})
 
     def wants_on(self, instant: str) -> TableState:
-        """What it waited for has ended."""
+        """The writes that the instant waited for have ended; it asks for a slot."""
         return replace(self, eager=self.eager | {instant})
 
     def resume(self, instant: str) -> TableState:
-        """It has a slot again."""
+        """The instant has a slot again."""
         return replace(self, aside=self.aside - {instant}, eager=self.eager - {instant})
 
     def end(self, instant: str) -> TableState:
-        """It is at work no more."""
+        """The instant is not at work any more."""
         return replace(self.resume(instant), running=self.running - {instant})
 
     def without(self, instants: frozenset[str]) -> TableState:
-        """They are not pending any more."""
+        """These instants are not pending any more."""
         return replace(self, pending=tuple(p for p in self.pending if p.instant not in instants))
 
     def claimed_by_others(self, instant: str) -> TableState:
-        """Somebody else holds it."""
+        """Another process holds the claim on the instant."""
         return replace(self, claimed=self.claimed | {instant})
 
     def postpone(self, instant: str, until_ms: int) -> TableState:
-        """It is not tried before then."""
+        """The instant is not tried before `until_ms`."""
         return replace(self, postponed={**self.postponed, instant: until_ms})
 
     def requested_ms(self, instant: str) -> int | None:
-        """When it was requested, since the epoch."""
+        """When the instant was requested, since the epoch."""
         return next((p.requested_ms for p in self.pending if p.instant == instant), None)

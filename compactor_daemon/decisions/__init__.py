@@ -1,4 +1,4 @@
-"""What became of a compaction: does its decision stand, is it completed and by whom, is a compactor of Hudi at it?
+"""The state of a compaction: does its decision stand, who completed it, does a Hudi compactor work on it?
 
 The way in is `standing`: every step that rests on a decision asks it.
 

@@ -1,4 +1,4 @@
-"""The commit a compaction leaves on the timeline, as Hudi 0.15 and 1.2 write theirs, with our ledger (pure)."""
+"""The commit that a compaction leaves on the timeline: as Hudi 0.15 and 1.2 write it, plus the ledger (pure)."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def _commit(
     for one in slices:
         if one.final is not None:
             stats[one.partition].append(stat(one, one.final))
-    books = encode_ledgers([_books(d) for d in slices])
+    ledger = encode_ledgers([_group_ledger(d) for d in slices])
     return CommitMetadata(
         partition_to_write_stats={partition: tuple(s) for partition, s in stats.items()},
         compacted=True,
-        extra_metadata={"schema": schema_text, LEDGER: books},
+        extra_metadata={"schema": schema_text, LEDGER: ledger},
         operation_type=operation,
     )
 
 
-def _books(done: SliceDone) -> GroupLedger:
+def _group_ledger(done: SliceDone) -> GroupLedger:
     return GroupLedger(
         partition=done.partition,
         file_id=done.file_id,
@@ -53,7 +53,7 @@ def _books(done: SliceDone) -> GroupLedger:
 
 
 def _log_write_stat(done: SliceDone, final: str) -> WriteStat:
-    """As of a write: rows in the log file, and its deletes."""
+    """The statistics that a write would give: the rows in the log file, and its deletes."""
     name, ledger = final.rpartition("/")[2], done.ledger
     return replace(
         _write_stat(done, final),

@@ -1,4 +1,4 @@
-"""The completed commit of a compaction: is there one, and whose is it?"""
+"""The completed commit of a compaction: whether there is one, and which process wrote it."""
 
 from __future__ import annotations
 
@@ -26,26 +26,27 @@ def completed_compaction(table: Table, instant: str) -> Instant | None:
             path=table.config.timeline_folder,
             instant=instant,
             found=", ".join(i.file_name for i in found),
-            todo="Two kinds of compactor ran on this table. Stop both; the commits tell which files count.",
+            todo="Two kinds of compactor ran on this table. Stop both; the commits show which files count.",
         )
     return found[0] if found else None
 
 
 def completed_commits(table: Table, instant: str) -> list[Instant]:
-    """Every completed commit of a compaction or log compaction; two are a fault, see `completed_compaction`."""
+    """Every completed commit of a compaction or log compaction; two are an error, see `completed_compaction`."""
     return [i for i in table.files.completed_commits(instant) if i.action == "commit" or _merged_logs(table, i)]
 
 
 def _merged_logs(table: Table, done: Instant) -> bool:
-    """Whether a delta commit is a log compaction: a write of a writer that takes no lock may share its millisecond."""
+    """Whether a delta commit is a log compaction: a write without the lock may have the same millisecond."""
     return table.commit_metadata(done).operation_type == LOG_COMPACT
 
 
 def is_ours(table: Table, done: Instant, go: Go) -> bool:
-    """Whether a completed commit is the one a decision named: their file names are an attempt's own.
+    """Whether a completed commit carries out the decision `go`, by the names of its files.
 
-    It may name fewer of them, where file groups were replaced before it was published; of none at all the books tell.
-    Its path and bytes are not asked: an upgrade by Hudi renames and rewrites a completed commit.
+    Each attempt has its own file names. The commit may name fewer files than the decision, if file groups were replaced
+    before it was published; if it names none at all, the ledgers are compared. Its path and bytes are not compared: an
+    upgrade by Hudi renames and rewrites a completed commit.
     """
     metadata = table.commit_metadata(done)
     named = metadata.named_files
@@ -56,12 +57,12 @@ def is_ours(table: Table, done: Instant, go: Go) -> bool:
 
 
 def remove_placed(table: Table, go: Go, keep: Collection[str]) -> None:
-    """Takes the final names of a decision's files away, but for those to `keep`."""
+    """Deletes the placed files of a decision, except the paths to `keep`."""
     for placement in go.placements:
         if placement.final not in keep:
             table.storage.delete(placement.final)
 
 
 def named_files(table: Table, done: Instant) -> frozenset[str]:
-    """Paths of the files a completed commit names."""
+    """The paths of the files that a completed commit names."""
     return table.commit_metadata(done).named_files

@@ -1,8 +1,9 @@
-"""Executors of Hudi at an instant of ours: is one alive? (protocol: real Hudi compactors)
+"""Hudi executors at an instant: whether one is alive (docs/protocol.md: real Hudi compactors).
 
-Hudi 1.2+ in a multi-writer mode keeps `.hoodie/.heartbeat/<C>` fresh while it works and respects ours. Older ones
-and single writers show nothing but their inflight file, markers and data files: those count as alive until
-the youngest of them is older than a grace time. We never put an inflight file ourselves, so one is always theirs.
+Hudi 1.2+ in a multi-writer mode keeps `.hoodie/.heartbeat/<C>` fresh while it works, and respects a heartbeat of
+phantombase. Older releases and single writers show only their inflight file, markers and data files: such an executor
+counts as alive until the youngest of these files is older than a grace time. Phantombase never puts an inflight file,
+so an inflight file is always Hudi's.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from ..records.fate import declare_dead
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignTrace:
-    """What an executor of Hudi left at an instant; times in milliseconds since the epoch, None where absent.
+    """What a Hudi executor left at an instant. Times in milliseconds since the epoch, None for what is absent.
 
-    `heartbeat_ms` is None for a heartbeat of ours too.
+    `heartbeat_ms` is None also for a heartbeat of phantombase.
     """
 
     inflight_ms: int | None
@@ -36,7 +37,7 @@ class ForeignTrace:
     youngest_ms: int | None
 
     def is_live(self, now_ms: int, options: AttemptOptions) -> bool:
-        """Whether it may still be at work."""
+        """Whether the executor may still be at work."""
         if self.heartbeat_ms is not None and now_ms - self.heartbeat_ms < options.heartbeat_expiry_s * 1000:
             return True
         if self.inflight_ms is None or self.heartbeat_ms is not None:
@@ -50,7 +51,7 @@ def inflight_path(table: Table, instant: str) -> str:
 
 
 def foreign_trace(table: Table, instant: str, partitions: Iterable[str]) -> ForeignTrace:
-    """Looks for an executor of Hudi at an instant; `partitions`: those its plan writes to."""
+    """Looks for a Hudi executor at an instant. `partitions`: those that its plan writes to."""
     storage = table.storage
     inflight = storage.find(inflight_path(table, instant))
     merges_logs = table.files.requested_merge(instant).action == "logcompaction"
@@ -58,7 +59,7 @@ def foreign_trace(table: Table, instant: str, partitions: Iterable[str]) -> Fore
     times = [e.modified_ms for e in (inflight,) if e is not None]
     if inflight is not None:
         times += [e.modified_ms for _, e in files_below(storage, marker_folder(instant))]
-        # A log that carries a compaction's instant is a write, see `retire`.
+        # A log that carries a compaction's instant belongs to a write, see `retire`.
         logs_too = merges_logs and table.layout.slicing is Slicing.BY_COMPLETION_TIME
         marks = (f"_{instant}.parquet", f"_{instant}.log.") if logs_too else (f"_{instant}.parquet",)
         for partition in partitions:
@@ -71,7 +72,7 @@ def foreign_trace(table: Table, instant: str, partitions: Iterable[str]) -> Fore
 
 
 def refuse_live(trace: ForeignTrace, table: Table, instant: str, now_ms: int, options: AttemptOptions) -> None:
-    """ConflictError while an executor of Hudi may be at work on the instant."""
+    """ConflictError while a Hudi executor may be at work on the instant."""
     if trace.is_live(now_ms, options):
         raise ConflictError(
             "a Hudi compactor is at work on this instant",
@@ -79,15 +80,15 @@ def refuse_live(trace: ForeignTrace, table: Table, instant: str, now_ms: int, op
             instant=instant,
             expected=f"no heartbeat for {options.heartbeat_expiry_s:g} s, silence for {options.foreign_grace_s:g} s",
             found="inflight file" if trace.inflight_ms is not None else "fresh heartbeat",
-            todo="Wait for it, or shorten --foreign-grace if you know that it is dead.",
+            todo="Wait until it ends, or shorten --foreign-grace if you know that it is dead.",
         )
 
 
 class ForeignWatch:
-    """Looks for an executor of Hudi that touches an instant while an attempt of ours is at work on it.
+    """Looks for a Hudi executor that touches an instant while an attempt is at work on it.
 
-    Hudi before 1.2, and its single writers, ask nobody: they put their inflight file beside ours and begin. `trace`:
-    what was there when the attempt was opened. `every_s`: `check` looks no more often.
+    Hudi before 1.2, and its single writers, look for no other compactor: they put their inflight file and begin.
+    `trace`: what was there when the attempt was opened. `every_s`: the shortest time between two looks of `check`.
     """
 
     def __init__(
@@ -108,13 +109,13 @@ class ForeignWatch:
         self._next = clock() + every_s
 
     def check(self) -> None:
-        """Looks, if it is time to; see `look`."""
+        """Calls `look`, if the last call is `every_s` ago."""
         if self._clock() >= self._next:
             self._next = self._clock() + self._every_s
             self.look()
 
     def look(self) -> None:
-        """AttemptDeadError: somebody of Hudi's is at work. The attempt is declared dead before that is said."""
+        """AttemptDeadError: a Hudi executor touched the instant. The attempt is declared dead first."""
         path = inflight_path(self._table, self._instant)
         entry = self._table.storage.find(path)
         now_ms = entry.modified_ms if entry is not None else None
@@ -122,13 +123,13 @@ class ForeignWatch:
             return
         declare_dead(self._table.storage, self._instant, "a Hudi compactor touched the instant")
         raise AttemptDeadError(
-            "a Hudi compactor touched this instant while we were at work on it",
+            "a Hudi compactor touched this instant while phantombase was at work on it",
             path=path,
             instant=self._instant,
             expected=f"its inflight file as attempt {self._attempt} found it: {_moment(self._inflight_ms)}",
             found=_moment(now_ms),
-            todo="We stopped, and nothing of ours was published. Run one kind of compactor per table: Hudi before 1.2, "
-            "or without a lock provider, asks nobody.",
+            todo="This attempt stopped and published nothing. Run one kind of compactor per table: Hudi before 1.2, or "
+            "without a lock provider, looks for no other compactor.",
         )
 
 

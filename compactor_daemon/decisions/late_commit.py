@@ -1,8 +1,9 @@
-"""A completed commit that came too late: its process slept in the lock section between its last look and the put.
+"""A completed commit that came too late: its process slept under the lock, between its last check and the put.
 
-No storage can keep it from that, and others have gone on meanwhile. So it looks back right after the put; where it died
-before it had, the next run withdraws the commit of a decision that was taken back. In either case it stays where others
-have built upon it (`built_upon`): what was restored away is back then, but nothing that was written since is lost.
+No storage can prevent such a put, and other processes have gone on meanwhile. So the process checks again right after
+the put. If it died before that, the next run withdraws the commit, if its decision was taken back.
+In either case the commit stays where other processes have built upon it (`built_upon`): rows that were restored away
+are back then, but no row that was written since is lost.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _log = structlog.get_logger()
 
 
 def look_back(table: Table, go: Go, path: str) -> None:
-    """Takes the completed file that was just put at `path`, or may have been, away again where it should not be there.
+    """Deletes the completed file that was just put at `path`, or may have been put, if it must not be there.
 
-    ConflictError: the plan, or a write that was merged, is gone, or the decision was taken back. Where another
-    compactor has completed the instant, its commit stays alone.
+    ConflictError: the plan, or a write that was merged, is gone, or the decision was taken back. If another compactor
+    has completed the instant, only its commit stays.
     """
     theirs = [i for i in completed_commits(table, go.instant) if not is_ours(table, i, go)]
     if theirs:
@@ -50,14 +51,14 @@ def look_back(table: Table, go: Go, path: str) -> None:
 
 
 def late_commit(table: Table, done: Instant, made: Collection[Go]) -> Go | None:
-    """The decision that a completed commit carried out, where all decisions of its instant were taken back."""
+    """The decision that a completed commit carried out, if all decisions of its instant were taken back."""
     if not all(is_revoked(table.storage, go.instant, go.attempt) for go in made):
         return None
     return next((go for go in made if is_ours(table, done, go)), None)
 
 
 def withdraw(table: Table, go: Go, lock: TableLock) -> bool:
-    """Takes the commit of a `late_commit` away, if it has fallen; whether it did."""
+    """Deletes the completed commit of a `late_commit`, if that decision has fallen; whether it did."""
     with lock.hold("withdraw a late commit"):
         table = table.reload()
         done, ruling = completed_compaction(table, go.instant), standing_of(table, go)

@@ -1,4 +1,4 @@
-"""The decision that a completed commit was made of, read from the commit where its record cannot be read."""
+"""The decision behind a completed commit, rebuilt from the commit when its own record cannot be read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..records.slice_done import SliceDone, done_slices
 
 
 def go_of_commit(table: Table, done: Instant) -> Go:
-    """The decision that a completed commit of ours was made of."""
+    """The decision behind a completed commit of phantombase."""
     storage, instant = table.storage, done.requested_time
     metadata = table.commit_metadata(done)
     finished = {d.final: d for d in finished_slices(storage, instant) if d.final is not None}
@@ -42,5 +42,5 @@ def go_of_commit(table: Table, done: Instant) -> Go:
 
 
 def finished_slices(storage: Storage, instant: str) -> list[SliceDone]:
-    """Finished slices of all attempts: what a decision names is among them."""
+    """Finished slices of all attempts; the slices that a decision names are among them."""
     return [d for number in attempts(storage, instant) for d in done_slices(storage, instant, number).values()]

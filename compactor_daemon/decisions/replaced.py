@@ -1,7 +1,7 @@
 """Decided files of file groups that were replaced since: they get no final name, and the commit does not name them.
 
-Nobody reads a replaced file group, and no cleaner visits again what is placed there after its cleaning: once the
-replace commit is archived its rows would be back.
+No reader reads a replaced file group. But a cleaner visits it only once: a file placed after that would stay, and its
+rows would be visible again once the replace commit is archived.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..records.fate import Go
 
 
 def without_groups(go: Go, gone: Collection[GroupKey], layout: Layout) -> Go:
-    """The decision without the files of these file groups (pure). Their books stay in it."""
+    """The decision without the files of these file groups (pure). Their ledgers stay in it."""
     kept = tuple(p for p in go.placements if placed_group(p.final) not in gone)
     if len(kept) == len(go.placements):
         return go
@@ -36,7 +36,7 @@ def without_groups(go: Go, gone: Collection[GroupKey], layout: Layout) -> Go:
 
 
 def placed_group(final: str) -> GroupKey:
-    """The file group of a file, given by its path. MalformedError: not a data file."""
+    """The file group of the file with this path. MalformedError: not a data file."""
     partition, _, text = final.rpartition("/")
     name = parse_data_file(text)
     if name is None:

@@ -1,13 +1,14 @@
 """Whether a decision still stands: a `go` authorises, the timeline decides.
 
     stands    its plan is there, and so is every write that it merged
-    waits     a restore, or a rollback that concerns it, or may, is under way: when that has ended the answer is another
-    past      it was completed, and archived since, or that cannot be ruled out: its files stay, nothing is published
-    fallen    its plan is gone (restored away, rolled back, unscheduled), or a write it merged was rolled back: what it
-              placed is taken back (`take_back`), for ever
+    waits     a restore is pending, or a rollback that concerns it or may concern it: the answer comes when that ends
+    past      it was completed and archived since, or that cannot be ruled out: its files stay, nothing is published
+    fallen    its plan is gone (by a restore, a rollback, or `unschedule`), or a write that it merged was rolled back:
+              its placed files are taken back (`take_back`), and it never stands again
 
-Asked under the table lock, before anything is published, and before a decision is made. A process may sleep between
-its decision and the lock for any time: an operator restores or rolls back, others publish and archive meanwhile.
+This is checked under the table lock, before a decision is made and before anything is published. A process may sleep
+for any time between its decision and the lock. Meanwhile an operator may restore or roll back, and other processes may
+publish and archive.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ..records.fate import Go
 
 
 class Standing(Enum):
-    """See above."""
+    """The four answers; see the module."""
 
     STANDS = "stands"
     WAITS = "waits"
@@ -38,7 +39,7 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """What was found of a decision, and why it does not stand. `todo`: where that is not the usual."""
+    """The standing of a decision. `why`: the reason if it does not stand. `todo`: advice other than the usual."""
 
     standing: Standing
     why: str = ""
@@ -47,26 +48,27 @@ class Ruling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a ruling needs to know of a table, all read at one moment.
+    """What a ruling needs to know about a table, all read at one moment.
 
-    `timeline`: with its archived instants where the plan is gone or a merged write is not in it. `has_plan`: the
+    `timeline`: includes archived instants if the plan is gone or a merged write is not active. `has_plan`: the
     requested file is there. `undone`: targets of pending rollbacks. `unreadable`: the plans of pending rollbacks whose
-    target is unknown. `tells_times_apart`: whether two actions may share an instant's time; the metadata table cannot.
-    `back`: file groups that were passed over as replaced, and are not any more: the replace commit was rolled back.
+    target is unknown. `allows_equal_times`: whether two actions may have the same requested time; with a metadata table
+    they may not. `back`: file groups that were left out as replaced and are not replaced any more, because the replace
+    commit was rolled back.
     """
 
     timeline: Timeline
     has_plan: bool
     undone: frozenset[str]
     unreadable: tuple[UnreadableRollback, ...] = ()
-    tells_times_apart: bool
+    allows_equal_times: bool
     back: tuple[str, ...] = ()
 
 
 def rule(instant: Instant, merged: Collection[str], oldest: str, seen: Evidence) -> Ruling:
-    """Whether a decision on `instant`, not completed on the active timeline, that merged these writes stands (pure).
+    """The standing of a decision on `instant` that merged these writes (pure).
 
-    `oldest`: where the active timeline began then.
+    The instant is not completed on the active timeline. `oldest`: the start of the active timeline at the decision.
     """
     time, timeline = instant.requested_time, seen.timeline
     restores = timeline.pending("restore")
@@ -86,16 +88,17 @@ def rule(instant: Instant, merged: Collection[str], oldest: str, seen: Evidence)
     if seen.back:
         return Ruling(standing=Standing.FALLEN, why=f"file group {seen.back[0]} is not replaced any more")
     others = [i.action for i in timeline.instants if i.requested_time == time and i.family != instant.family]
-    if others and not seen.tells_times_apart:
+    if others and not seen.allows_equal_times:
         why = f"a {others[0]} has the same time, and the metadata table cannot tell them apart (--drop-metadata-table)"
         return Ruling(standing=Standing.FALLEN, why=why)
     return Ruling(standing=Standing.STANDS)
 
 
 def _counts(time: str, oldest: str, timeline: Timeline) -> bool:
-    """Whether a write that counted once still does; archived: before the decision, or since as the archive tells.
+    """Whether a write that was committed at the decision still is.
 
-    That it is older than the active timeline proves nothing: the oldest writes may be those that were rolled back.
+    It may have been archived before the decision, or since; then the archive names it. That a write is older than the
+    active timeline of today proves nothing: the oldest writes may be those that were rolled back.
     """
     if time in timeline.completed_writes or any(i.requested_time == time and i.is_write for i in timeline.archived):
         return True
@@ -103,20 +106,25 @@ def _counts(time: str, oldest: str, timeline: Timeline) -> bool:
 
 
 def _without_plan(instant: Instant, seen: Evidence) -> Ruling:
-    """Archiving takes the oldest completed instants, so where it passed this one the archive has it, or older ones."""
+    """The standing of a decision whose plan is gone.
+
+    Archiving takes the oldest completed instants first. So if it has passed this instant, the archive holds this
+    instant or older ones.
+    """
     archived = seen.timeline.archived
     time = instant.requested_time
     if any(i.requested_time == time and i.is_write for i in archived):
         return Ruling(standing=Standing.PAST, why="it was completed and archived meanwhile")
     if time < seen.timeline.start and not any(i.requested_time < time for i in archived):
-        return Ruling(standing=Standing.PAST, why="the timeline begins behind it and the archive does not reach back")
+        why = "the active timeline begins after it, and the archive does not reach back to it"
+        return Ruling(standing=Standing.PAST, why=why)
     return Ruling(standing=Standing.FALLEN, why="its plan is gone from the timeline")
 
 
 def gather_evidence(
     table: Table, instant: str, merged: Collection[str] = (), oldest: str = "", passed: Collection[str] = ()
 ) -> Evidence:
-    """What `rule` asks, to be relied on under the table lock. Errors of the tree: what cannot be read is unknown."""
+    """Reads what `rule` needs; it stays true only under the table lock. What cannot be read is unknown: an error."""
     seen = evidence_of_planned(table)
     timeline, has_plan = seen.timeline, _has_plan(table, instant)
     if not has_plan or not all(_counts(t, oldest, timeline) for t in merged):
@@ -126,7 +134,7 @@ def gather_evidence(
 
 
 def evidence_of_planned(table: Table) -> Evidence:
-    """What holds for every instant that has a plan, and has merged nothing yet. Errors as `gather_evidence`."""
+    """The evidence for any instant that has a plan and has merged nothing yet. Errors as `gather_evidence`."""
     refuse_half_upgraded(table)
     timeline, rollbacks = table.load_timeline(), pending_rollbacks(table)
     return Evidence(
@@ -134,12 +142,15 @@ def evidence_of_planned(table: Table) -> Evidence:
         has_plan=True,
         undone=frozenset(r.target for r in rollbacks if r.target is not None),
         unreadable=tuple(r for r in rollbacks if isinstance(r, UnreadableRollback)),
-        tells_times_apart=not table.config.metadata_partitions,
+        allows_equal_times=not table.config.metadata_partitions,
     )
 
 
 def _back(table: Table, timeline: Timeline, instant: str, passed: Collection[str]) -> tuple[str, ...]:
-    """Of a replace commit that was archived since the files are gone; of one that was rolled back they are there."""
+    """The file groups that were left out as replaced and are back.
+
+    If the replace commit was archived since, the files of the group are gone; if it was rolled back, they are there.
+    """
     replaced = table.facts.replaced_groups(timeline)
     found, plan = [], table.compaction_plan(instant)
     for operation in plan.operations:
@@ -152,13 +163,13 @@ def _back(table: Table, timeline: Timeline, instant: str, passed: Collection[str
 
 
 def standing_of(table: Table, go: Go) -> Ruling:
-    """That of a decision whose instant is not completed on the active timeline; the caller holds the table lock."""
+    """The standing of a decision whose instant is not completed on the active timeline; the caller holds the lock."""
     instant = decided_instant(table, go)
     return rule(instant, go.merged, go.oldest, gather_evidence(table, go.instant, go.merged, go.oldest, go.passed))
 
 
 def decided_instant(table: Table, go: Go) -> Instant:
-    """The completed instant that a decision names. MalformedError: its name is none."""
+    """The completed instant that a decision names. MalformedError: not the name of an instant."""
     found = table.layout.parse(go.completed_path.rpartition("/")[2])
     if found is None:
         raise MalformedError("not the name of a completed commit", path=go.completed_path, instant=go.instant)
@@ -166,7 +177,7 @@ def decided_instant(table: Table, go: Go) -> Instant:
 
 
 def refuse(table: Table, instant: str, ruling: Ruling) -> None:
-    """ConflictError unless it stands."""
+    """ConflictError unless the decision stands."""
     if ruling.standing is Standing.STANDS:
         return
     raise ConflictError(
@@ -176,11 +187,11 @@ def refuse(table: Table, instant: str, ruling: Ruling) -> None:
         found=ruling.why,
         todo=ruling.todo
         or {
-            Standing.WAITS: "Let it end, then run again.",
-            Standing.PAST: "Nothing is left to be done.",
+            Standing.WAITS: "Wait until it has ended, then run again.",
+            Standing.PAST: "Nothing is left to do.",
         }.get(
             ruling.standing,
-            "Nothing of it is visible. Where it is still pending, run again, or take it back: "
+            "Nothing of it is visible. If it is still pending, run again, or take it back: "
             f"compactor-daemon unschedule TABLE {instant}.",
         ),
     )
@@ -191,11 +202,11 @@ def _has_plan(table: Table, instant: str) -> bool:
 
 
 def refuse_rollback(table: Table, instant: str) -> None:
-    """ConflictError while a rollback names the instant, or may."""
+    """ConflictError while a pending rollback names the instant, or may name it."""
     for rollback in pending_rollbacks(table):
         if isinstance(rollback, UnreadableRollback):
             raise ConflictError(
-                "a rollback that may be of this compaction is pending",
+                "a rollback that may undo this compaction is pending",
                 path=table.storage.base_path,
                 instant=instant,
                 found=_unreadable(rollback),
@@ -207,7 +218,7 @@ def refuse_rollback(table: Table, instant: str) -> None:
                 path=table.storage.base_path,
                 instant=instant,
                 found=f"rollback {rollback.instant}",
-                todo="Let Hudi finish the rollback (a compaction run of Hudi does), then run again.",
+                todo="Let Hudi finish the rollback (a compaction run of Hudi does so), then run again.",
             )
 
 

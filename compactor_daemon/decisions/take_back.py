@@ -1,12 +1,12 @@
-"""Takes a decision back that does not stand any more (`standing`), under the table lock.
+"""Takes back a decision that does not stand any more (`standing`), under the table lock, in this order:
 
-    revoked    the record that it never will again; publishing looks at it too
-    staged     goes first: nothing of it can be placed from then on
-    placed     loses its final names
-    metadata   forgets the instant, where a publisher died after it had entered it there
+    revoked    the record `revoked` is put: the decision never stands again. Publishing looks for this record too
+    staged     the staged files are deleted, before the placed ones: from then on no file can be placed
+    placed     the placed files are deleted
+    metadata   the metadata table forgets the instant: a publisher may have died after it had entered it there
 
-Each step may be repeated by any process. A crash in between is finished by the next run: placed files of a revoked
-decision are litter (`retire`).
+Any process may repeat each step. After a crash in between, the next run finishes: placed files of a revoked decision
+are litter (`retire`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ _log = structlog.get_logger()
 
 
 def take_back(table: Table, go: Go, why: str) -> None:
-    """The caller holds the table lock. ConflictError: it is completed; no file was removed then."""
+    """Takes `go` back; the caller holds the table lock. ConflictError: it is completed; no file was removed then."""
     storage, table = table.storage, table.reload()
     _refuse_completed(table, go)
     revoke_decision(storage, go.instant, go.attempt, why, process_name())
-    _refuse_completed(table, go)  # by a process whose lock was lost: it looked for the record before this was there
+    # Again: a process whose lock was lost may have looked for the record before it was put, and then completed.
+    _refuse_completed(table, go)
     folder = attempt_folder(go.instant, go.attempt)
     own = [f"{folder}/{e.name}" for e in storage.list(folder) if e.name.endswith(STAGED_ENDINGS)]
     for path in {*own, *(p.staged for p in go.placements)}:

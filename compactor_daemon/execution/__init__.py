@@ -1,4 +1,4 @@
-"""Runs the tasks of an attempt, on Spark or in this process: one file slice to one staged file.
+"""Runs the tasks of an attempt, on Spark or in this process: each merges one file slice into one staged file.
 
 The ways in are `runners` and `slice_task`.
 

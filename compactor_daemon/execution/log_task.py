@@ -1,10 +1,11 @@
-"""Stages the log file that takes the place of some neighbouring log files of a slice.
+"""Stages the log file that replaces some neighbouring log files of a slice.
 
-    folded    one entry a key: a data block and a delete block, or such pairs by partition of the keys beyond memory
-    copied    every block as it is, in order; where folding could be told from it (`folds_exactly`)
+    folded    one entry per key: a data block and a delete block; with more keys than fit into memory, one such pair for
+              each part of the keys
+    copied    every block unchanged, in order; used if a reader could see a difference after folding (`folds_exactly`)
 
-All blocks carry the log compaction's instant and name the instants they stand for, oldest first, as Hudi 1.2 writes
-them. Of one instant readers take the blocks in file order, data and deletes alike (seen: 0.15.0, 1.2.0).
+All blocks carry the log compaction's instant, and name the instants that they replace, oldest first, as Hudi 1.2 writes
+them. Readers take the blocks of one instant in file order, data and deletes alike (seen: 0.15.0, 1.2.0).
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ from phantombase.timeline.view.view import FileSlice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOutput:
-    """The log file that a log compaction makes of a slice's logs.
+    """The log file that a log compaction makes from a slice's logs.
 
-    `instant` and `version`: in its name. `fold`: only the entries that win are written, else all of them as they are.
+    `instant` and `version`: in its name. `fold`: write only the entries that win; otherwise copy all entries.
     """
 
     instant: str
@@ -61,7 +62,7 @@ class LogOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Head:
-    """What all blocks of the file say, and how data blocks are written."""
+    """The header fields of all blocks of the file, and how data blocks are written."""
 
     instant: str
     schema_text: str
@@ -81,9 +82,9 @@ def stage_log(
     schema_text: str,
     codec: str,
 ) -> tuple[Ledger, LogCounts]:
-    """Stages the log file of a log compaction at `instant`; `slice_`: just the logs it is made of.
+    """Stages the log file of a log compaction at `instant`. `slice_` holds exactly the logs to merge.
 
-    Keys and rows in the books are those of the file. LedgerError: what is read back is not what was written.
+    Keys and rows in the ledger are those of the new file. LedgerError: the file read back is not what was written.
     """
     selection = select_blocks(slice_blocks(storage, slice_), rules.visibility)
     parquet = all(b.kind is not BlockKind.AVRO_DATA for b in selection.blocks)
@@ -108,7 +109,7 @@ def stage_log(
 
 
 def _fold(storage: Storage, path: str, slice_: FileSlice, rules: SliceRules, head: _Head) -> tuple[Ledger, LogCounts]:
-    books, tally = [], IdentityTally()
+    ledgers, tally = [], IdentityTally()
     with ExitStack() as stack:
         file = stack.enter_context(staged_output(storage, path))
         logs, counts = read_logs(storage, slice_, rules, rules.schema, stack)
@@ -119,9 +120,9 @@ def _fold(storage: Storage, path: str, slice_: FileSlice, rules: SliceRules, hea
             for block in _blocks(rows, won, slice_.partition, head):
                 file.writelines(block)
             tally.inserted(hashes)
-            books.append(merge.ledger(0))
+            ledgers.append(merge.ledger(0))
     out = _staged(storage, path, rules)
-    ledger = replace(total(books), rows_out=out.rows, identity=tally.finish(out.identity))
+    ledger = replace(total(ledgers), rows_out=out.rows, identity=tally.finish(out.identity))
     if out.deletes != ledger.deletes_of_absent:
         raise LedgerError(
             "the ledger does not balance: deletes out = delete keys",
@@ -145,14 +146,17 @@ def _copy(
 
 
 def _staged(storage: Storage, path: str, rules: SliceRules) -> LogTotals:
-    """What is in the staged file, read back."""
+    """The totals of the staged file, read back."""
     with storage.open_input(path) as source:
         blocks = list(scan_blocks(source, path))
     return log_totals(storage, blocks, rules)
 
 
 def _blocks(rows: pa.Table, won: Winners, partition: str, head: _Head) -> Iterator[Parts]:
-    """The winners of some keys: their rows, then the keys to delete, natural ones apart from those with a value."""
+    """The blocks with the winners of some keys: their rows, then the keys to delete.
+
+    Deletes in natural order and deletes with an ordering value go to separate blocks.
+    """
     common: dict[str, Any] = {"instant": head.instant, "schema_text": head.schema_text, "compacted": head.compacted}
     for part in split_rows(rows, BLOCK_BYTES):
         yield data_block(part, log_format=head.log_format, codec=head.codec, **common)

@@ -1,6 +1,6 @@
-"""Runs file slice tasks: on Spark, one task per file slice, or in this process. The same slice code in both.
+"""Runs file slice tasks: on Spark, one task per file slice, or in this process. Both run the same slice code.
 
-Spark is used through plain RDD tasks: no shuffle, no DataFrame, and only counts come back to the driver.
+Spark runs plain RDD tasks: no shuffle, no DataFrame, and only counts come back to the driver.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .slice_task import Round, SlicePart, SliceTask, compact_slice
 from .spark_session import StartingSpark
 
 SliceProgress = Callable[[int, int], None]
-"""Called with (slices done, slices in all) while tasks run; what it raises ends them."""
+"""Called with (slices done, slices in all) while tasks run; an error that it raises ends them."""
 
 _POLL_S = 0.2
 _CANCEL_S = 10.0
@@ -32,9 +32,10 @@ _CAUSES = 2
 
 
 class Runner(Protocol):
-    """Compacts file slices and returns their records in task order; the first error of the tree is raised.
+    """Compacts file slices and returns their records in task order; raises the first error of the tree.
 
-    `progress` is called several times a second. When it raises, what has not begun is cancelled, and it is raised.
+    `progress` is called several times a second. If it raises, tasks that have not begun are cancelled, and its error is
+    raised.
     """
 
     def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
@@ -43,16 +44,16 @@ class Runner(Protocol):
 
 
 class Spark(Protocol):
-    """Where a Spark context comes from."""
+    """A source of a Spark context."""
 
     def context(self) -> Any:
-        """The context, once it is there; SparkError when it does not start."""
+        """Waits for the context; SparkError: Spark does not start."""
         ...
 
 
 @contextmanager
 def open_runner(options: ExecuteOptions) -> Iterator[Runner]:
-    """The runner of an executor. Spark starts in the background, and the first tasks wait for it; it ends with this."""
+    """The runner of an executor. Spark starts in the background; the first tasks wait for it. It ends at exit."""
     if options.executor is Executor.LOCAL:
         yield LocalRunner(options.threads)
         return
@@ -64,7 +65,7 @@ def open_runner(options: ExecuteOptions) -> Iterator[Runner]:
 
 
 class LocalRunner:
-    """In-process, `threads` slices at a time. Slices at work are brought to their end, whatever `progress` raises."""
+    """Runs `threads` slices at a time in this process. If `progress` raises, slices at work are still finished."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -72,7 +73,7 @@ class LocalRunner:
     def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
         """See `Runner`."""
         with ThreadPoolExecutor(self._threads) as pool:
-            # Each with a context of its own: what the caller bound for its logs goes with it.
+            # Each task runs in a copy of the context, so that its logs carry what the caller has bound.
             futures = [pool.submit(copy_context().run, compact_slice, storage, task) for task in tasks]
             waiting = set(futures)
             try:
@@ -87,7 +88,7 @@ class LocalRunner:
 
 
 class SparkRunner:
-    """One Spark task per file slice. `pool`: the scheduler pool of its jobs, where `spark.scheduler.mode` is FAIR."""
+    """Runs one Spark task per file slice. `pool`: scheduler pool of the jobs, if `spark.scheduler.mode` is FAIR."""
 
     def __init__(self, spark: Spark, pool: str | None = None) -> None:
         self._spark = spark
@@ -95,14 +96,14 @@ class SparkRunner:
 
     @property
     def is_gone(self) -> bool:
-        """Whether Spark has ended, or never started: no job will ever run on it again."""
+        """Whether Spark has ended, or never started: no job can run on it any more."""
         try:
             return bool(self._spark.context()._jsc.sc().isStopped())
-        except Exception:  # no answer from its JVM, in whatever words
+        except Exception:  # no answer from its JVM: any kind of error
             return True
 
     def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
-        """See `Runner`. SparkError when Spark did not start."""
+        """See `Runner`. SparkError: Spark did not start."""
         context = self._spark.context()
         group = f"phantombase-{tasks[0].instant}-{tasks[0].attempt}-{uuid.uuid4().hex}"
         outcomes: list[SliceDone | PhantombaseError] = []
@@ -125,7 +126,7 @@ class SparkRunner:
                 thread.join(_POLL_S)
                 try:
                     done = _completed(context, group)
-                except Exception as error:  # in the words of a socket when the JVM is gone
+                except Exception as error:  # an error of a socket if the JVM is gone
                     raise self._job_failed(tasks[0].instant, error) from error
                 progress(done, len(tasks))
         except BaseException:
@@ -143,12 +144,12 @@ class SparkRunner:
         what = "a Spark job of the compaction failed"
         if self.is_gone:
             what = "Spark has ended: its JVM was killed, or its master is gone or cannot be reached"
-        todo = "Nothing was published. Run again; finished file slices are adopted."
+        todo = "Nothing was published. Run again: the next attempt adopts finished file slices."
         return SparkError(what, instant=instant, found=spark_words(error), todo=todo)
 
 
 def spark_work(storage: Storage, tasks: list[SliceTask]) -> tuple[list[tuple[int, SlicePart]], _CompactPart]:
-    """What Spark sends to each task, and the function, which it sends once a stage: with all that tasks share."""
+    """The part that Spark sends to each task, and the function with all that tasks share, sent once per stage."""
     rounds = {id(task.round): task.round for task in tasks}
     number = {key: n for n, key in enumerate(rounds)}
     parts = [(number[id(task.round)], task.part) for task in tasks]
@@ -168,7 +169,7 @@ class _CompactPart:
 
 
 class _Compact:
-    """Compacts a slice in a Spark task; errors of the tree come back as values, with all they say."""
+    """Compacts a slice in a Spark task; errors of the tree come back as values, with all their fields."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -181,14 +182,14 @@ class _Compact:
 
 
 def spark_words(error: BaseException) -> str:
-    """What went wrong in a Spark job: the last causes, without their traces."""
+    """The last causes of a Spark job's failure, without their traces."""
     lines = [line.strip().lstrip(": ").removeprefix("Caused by: ") for line in str(error).splitlines()]
     causes = [line for line in lines if re.match(r"[\w.$]+(Error|Exception)\b", line) and "Traceback" not in line]
     return " | ".join(causes[-_CAUSES:]) or f"{type(error).__name__}: {error}"
 
 
 def _cancel(context: Any, group: str, thread: threading.Thread) -> None:
-    """Ends the jobs of a group, also those that are only about to begin; waits for their thread for a while only."""
+    """Ends the jobs of a group, also those that are about to begin; waits a limited time for their thread."""
     deadline = time.monotonic() + _CANCEL_S
     while thread.is_alive() and time.monotonic() < deadline:
         with suppress(Exception):  # a JVM that is gone has no job left
@@ -197,7 +198,7 @@ def _cancel(context: Any, group: str, thread: threading.Thread) -> None:
 
 
 def _completed(context: Any, group: str) -> int:
-    """Tasks done of a job group."""
+    """The number of completed tasks of a job group."""
     tracker = context.statusTracker()
     done = 0
     for job in tracker.getJobIdsForGroup(group):

@@ -1,6 +1,6 @@
-"""Compacts one file slice: read, merge, stage the base file, check the books, leave an `.ok`.
+"""Compacts one file slice: read, merge, stage the base file, check the ledger, leave an `.ok`.
 
-Runs in a Spark task or in-process. It gives nothing a final name and returns only counts.
+Runs in a Spark task or in this process. It gives no file a final name, and returns only counts.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from .log_task import LogOutput, stage_log
 _log = structlog.get_logger()
 
 TOKEN_STAGE = 990_000_000
-"""Third part of our write tokens. Spark's are task attempt numbers, which stay far below."""
+"""The third part of phantombase's write tokens. In Hudi's it is Spark's task attempt number, which is far smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What all tasks of a round have in common, picklable. It grows with the timeline, so it travels once a round.
+    """What all tasks of a round have in common, picklable. It grows with the timeline, so it is sent once per round.
 
-    `schema_text`: Avro schema of the files written. `measure`: what the metadata table is to be told of them, None
-    where it has no statistics.
+    `schema_text`: Avro schema of the files written. `measure`: which column ranges the metadata table needs, None if it
+    has no statistics.
     """
 
     instant: str
@@ -61,9 +61,9 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlicePart:
-    """What a task has of its own, picklable: its position in the plan, and its file slice.
+    """The part of one task, picklable: its position in the plan, and its file slice.
 
-    `log`: a log file is made of the slice's logs, not a base file of the slice.
+    `log`: make a log file from the slice's logs, not a base file from the slice.
     """
 
     position: int
@@ -80,12 +80,12 @@ class SliceTask:
 
     @property
     def instant(self) -> str:
-        """Of the compaction."""
+        """The instant of the compaction."""
         return self.round.instant
 
     @property
     def attempt(self) -> int:
-        """Number of the attempt."""
+        """The number of the attempt."""
         return self.round.attempt
 
     @property
@@ -95,7 +95,7 @@ class SliceTask:
 
     @property
     def position(self) -> int:
-        """Of the file slice in the plan."""
+        """The position of the file slice in the plan."""
         return self.part.position
 
     @property
@@ -118,7 +118,7 @@ class SliceTask:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what the result depends on: inputs with sizes, schema, merge rules."""
+        """Digest of everything that the result depends on: inputs with sizes, schema, merge rules."""
         slice_, rules = self.slice, self.rules
         sizes = [(f.path, f.size) for f in ([slice_.base] if slice_.base else [])] + [
             (f.path, f.size) for f in slice_.logs
@@ -141,7 +141,7 @@ class SliceTask:
 def compact_slice(storage: Storage, task: SliceTask) -> SliceDone:
     """Stages the slice's new base file and records it; safe to run twice (retries, speculation).
 
-    LedgerError: the books do not balance, and there is no `.ok`. Other errors of the tree: unreadable inputs.
+    LedgerError: the ledger does not balance; no `.ok` is written. Other errors of the tree: unreadable inputs.
     """
     with bound_contextvars(instant=task.instant, attempt=task.attempt, file_group=task.slice.file_id):
         done = _compacted(storage, task)
@@ -196,14 +196,14 @@ def _merged(inputs: FileSlice, counts: LogCounts) -> tuple[str, ...]:
 
 
 def _base_instant(task: SliceTask) -> str | None:
-    """Of the base file merged; a log compaction says on which slice it stands."""
+    """The instant of the merged base file; for a log compaction, the base instant of its slice."""
     if task.log is not None:
         return task.slice.base_instant
     return task.slice.base.name.instant if task.slice.base else None
 
 
 def _stage_base(storage: Storage, path: str, task: SliceTask) -> tuple[Ledger, LogCounts]:
-    """Stages the base file; its books, checked against the file read back."""
+    """Stages the base file; returns its ledger, checked against the file read back."""
     stream = SliceStream(storage, task.slice, task.rules)
     rows = _write(storage, path, stream, task)
     rows_read_back, hash_out = _read_back(storage, path, task.rules)
@@ -218,13 +218,13 @@ def _stage_base(storage: Storage, path: str, task: SliceTask) -> tuple[Ledger, L
 
 
 def _stage_log(storage: Storage, path: str, task: SliceTask, *, log: LogOutput) -> tuple[Ledger, LogCounts]:
-    """Stages the log file; its books, checked against the file read back."""
+    """Stages the log file; returns its ledger, checked against the file read back."""
     text, codec = task.round.schema_text, task.round.output.codec.value
     return stage_log(storage, path, task.slice, task.rules, log, instant=task.instant, schema_text=text, codec=codec)
 
 
 def _read_back(storage: Storage, path: str, rules: SliceRules) -> tuple[int, int]:
-    """Rows of a written file by its footer, and the identity of the rows that are in it."""
+    """The number of rows of a written file by its footer, and the identity sum of the rows in it."""
     with storage.open_input(path) as source:
         rows = pq.read_metadata(source).num_rows
     schema = project(rules.schema, identity_columns(rules.schema))
@@ -232,9 +232,9 @@ def _read_back(storage: Storage, path: str, rules: SliceRules) -> tuple[int, int
 
 
 def _record(storage: Storage, path: str, done: SliceDone) -> SliceDone:
-    """Leaves the `.ok`; when another run of this task was first, its result counts and ours is removed."""
+    """Leaves the `.ok`. If another run of this task was first, its result counts, and this one is removed."""
     if storage.find(path.rpartition("/")[0]) is None:
-        raise AttemptDeadError("the attempt's folder is gone: it was retired by somebody else", path=path)
+        raise AttemptDeadError("the attempt's folder is gone: another process retired the attempt", path=path)
     if storage.put_if_absent(path, done.to_json()):
         return done
     winner = SliceDone.from_json(storage.read(path), path)
@@ -244,7 +244,7 @@ def _record(storage: Storage, path: str, done: SliceDone) -> SliceDone:
 
 
 def _write(storage: Storage, path: str, stream: SliceStream, task: SliceTask) -> int:
-    """Stages the base file, durably; nothing is left of a half-written one. Returns the number of rows."""
+    """Stages the base file durably, and leaves nothing of a half-written one. Returns the number of rows."""
     schema = task.rules.schema
     with staged_output(storage, path) as file:
         return write_base_file(

@@ -1,4 +1,4 @@
-"""Starts Spark in the background: the JVM comes up while the table is loaded and checked."""
+"""Starts Spark in the background: the JVM starts while the table is loaded and checked."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ..jvm_archive import NO_ARCHIVE, class_archive
 from ..options import ExecuteOptions
 
 _LEAN_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A JVM that lives for seconds: the optimising compiler and a parallel collector cost more than they give back."""
+"""For a JVM that lives for seconds: the optimising compiler and a parallel collector cost more than they save."""
 
 _LAST_LINES = 3
 
 _stopping: threading.Thread | None = None
-"""The stop of the process's last context; Spark allows one context at a time."""
+"""The thread that stops the process's last context; Spark allows one context at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningSpark:
-    """A Spark context of somebody else, an ingest job say, who also stops it."""
+    """A Spark context that another program made and will stop, for example an ingest job."""
 
     running: Any
 
@@ -43,17 +43,17 @@ class StartingSpark:
         self._options = options
         self._context: Future[Any] = Future()
         self._unwanted = threading.Event()
-        # Not a daemon thread: when everything is refused meanwhile, the process ends once it has cleaned up.
+        # Not a daemon thread: if everything is refused meanwhile, the process must clean up before it ends.
         threading.Thread(target=self._start, name="spark-start").start()
 
     def context(self) -> Any:
-        """The context, once it is there; SparkError when it does not start."""
+        """Waits for the context; SparkError: Spark does not start."""
         return self._context.result()
 
     def stop(self) -> None:
-        """Ends the context, or its start, without waiting: a second of PySpark's stop is idle.
+        """Ends the context, or its start, without waiting: PySpark's stop idles for a second.
 
-        A process that exits meanwhile loses nothing: its JVM stops the context on its own.
+        A process that exits meanwhile loses nothing: its JVM stops the context by itself.
         """
         global _stopping
         self._unwanted.set()
@@ -62,27 +62,27 @@ class StartingSpark:
 
     def _stop(self) -> None:
         if self._context.exception() is None and (context := self._context.result()) is not None:
-            with suppress(Exception):  # its JVM is gone, in whatever words
+            with suppress(Exception):  # its JVM is gone: any kind of error
                 context.stop()
 
     def _start(self) -> None:
         if _stopping is not None:
             _stopping.join()
-        with tempfile.TemporaryFile() as log:  # what the JVM and the workers say, kept off the terminal
+        with tempfile.TemporaryFile() as log:  # the output of the JVM and the workers, kept off the terminal
             try:
                 self._context.set_result(self._started(log))
             except Exception as error:
                 failure = SparkError(
                     "Spark did not start",
                     path=self._options.master,
-                    found=f"{type(error).__name__}: {error}; the JVM's last words: {_last_words(log)}",
-                    todo="Java 17 or newer must be installed (JAVA_HOME or PATH) and the master reachable.",
+                    found=f"{type(error).__name__}: {error}; the end of the JVM's output: {_last_words(log)}",
+                    todo="Install Java 17 or newer (JAVA_HOME or PATH), and check that the master can be reached.",
                 )
                 failure.__cause__ = error
                 self._context.set_exception(failure)
 
     def _started(self, log: IO[bytes]) -> Any:
-        """The context; None when it is not wanted any more."""
+        """The context; None if it is not wanted any more."""
         from pyspark import SparkConf, SparkContext  # imported late: `--executor local` needs no JVM
         from pyspark.java_gateway import launch_gateway
 
@@ -106,7 +106,7 @@ class StartingSpark:
                 "spark.driver.bindAddress": "127.0.0.1",
                 "spark.driver.extraJavaOptions": f"{_LEAN_JVM} {archive.java_options}".strip(),
             }
-        # On a cluster little is set here: what is, wins over the cluster's own spark-defaults.conf.
+        # On a cluster few settings are made here, because they override the cluster's own spark-defaults.conf.
         conf = SparkConf().setMaster(self._options.master).setAll(list(chosen.items()))
         for key, value in defaults.items():
             conf.setIfMissing(key, value)
@@ -123,10 +123,10 @@ class StartingSpark:
 
 
 def chosen_settings(options: ExecuteOptions) -> dict[str, str]:
-    """The settings of Spark that the options ask for (pure).
+    """The settings of Spark for these options (pure).
 
-    The executors asked for follow the file slices that wait: Spark's own rule, one after a second, then two, four, ...
-    They are given back when idle. Nothing of them is needed afterwards: our jobs have no shuffle.
+    Spark itself requests executors while file slices wait: one after a second, then two, four, and so on. It releases
+    idle executors. No data on them is needed afterwards, because these jobs have no shuffle.
     """
     settings: dict[str, str] = {}
     if options.executor_memory is not None:

@@ -1,4 +1,4 @@
-"""What attempts at a compaction leave in storage: their paths, fates, decisions and reserved times.
+"""The records that attempts at a compaction leave in storage: paths, fates, decisions and reserved times.
 
 The way in is `fate`: `Go` is the decision; `slice_done` records one staged file.
 

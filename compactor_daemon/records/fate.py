@@ -1,13 +1,13 @@
-"""What attempts at compactions leave in storage: paths and records.
+"""The records that attempts at a compaction leave in storage, and their paths.
 
-    .hoodie/.phantombase/<C>/<e>/open                      who opened attempt e, and when
+    .hoodie/.phantombase/<C>/<e>/open                      which process opened attempt e, and when
     .hoodie/.phantombase/<C>/<e>/<position>-<random>.parquet   a staged base file, or .log: a log file
     .hoodie/.phantombase/<C>/<e>/<position>.ok             a finished file slice (`slice_done`)
     .hoodie/.phantombase/<C>/<e>/fate                      written once: dead, void or go (`Go`)
     .hoodie/.phantombase/<C>/<e>/revoked                   the `go` does not stand any more, and why (`standing`)
 
-Each record is one put-if-absent object with a nonce, so that an unknown outcome is settled by reading it back.
-They lie outside Hudi's own `.hoodie/.temp/<C>`: a foreign file there makes Hudi's rollback plan empty.
+Each record is one put-if-absent object with a nonce: after a put with an unknown outcome, the record is read back.
+The records lie outside Hudi's own `.hoodie/.temp/<C>`: a foreign file there makes Hudi's rollback plan empty.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ _log = structlog.get_logger()
 
 OPEN, REVOKED, OK = "open", "revoked", ".ok"
 STAGED_ENDINGS = (*STAGED_DATA, OK)
-"""Of the names of staged files and their records."""
+"""The endings of the names of staged files and their records."""
 
 
 _FATE_TODO = (
-    "It may say that the compaction is decided, so nothing is decided anew. If a later release wrote it, let that one "
-    "go on. Else stop what works on this compaction, then run: compactor-daemon release TABLE INSTANT --unreadable"
+    "It may say that the compaction is decided, so no new attempt decides. If a later release wrote it, let that "
+    "release continue. Otherwise stop all compactors that work on this compaction, then run: "
+    "compactor-daemon release TABLE INSTANT --unreadable"
 )
 
 
@@ -47,7 +48,8 @@ _FATE_TODO = (
 class Placement:
     """A staged file, the final name it gets, and its size in bytes. Paths are relative to the table base.
 
-    `output`: the options it was written with, which make the same file again; None in records of earlier versions.
+    `output`: the options that the file was written with; they give the same file again. None in records of earlier
+    releases.
     """
 
     staged: str
@@ -61,7 +63,7 @@ class Placement:
 
     @staticmethod
     def of(fields: Fields) -> Placement:
-        """That of a record; MalformedError."""
+        """The placement in a record; MalformedError."""
         return Placement(
             staged=fields.text("staged"),
             final=fields.text("final"),
@@ -74,10 +76,10 @@ class Placement:
 class Go:
     """Everything that follows from the decision: publishing is a pure function of this record.
 
-    `completed_path` is the completed timeline file (v8+: with the completion time in its name), `content` its
-    bytes. `table_version`: that under which the decision was made. `merged`: instants of the writes that went in;
-    `oldest`: the start of the active timeline then; `passed`: file groups, partition/file id, that were passed over
-    because they were replaced (version 6). () and "" in records of earlier versions.
+    `completed_path` is the completed timeline file (from version 8 on with the completion time in its name), `content`
+    its bytes. `table_version`: the version under which the decision was made. `merged`: instants of the merged writes.
+    `oldest`: the start of the active timeline at the decision. `passed`: file groups (partition/file id) that were left
+    out because they were replaced (version 6). The last three are empty in records of earlier releases.
     """
 
     instant: str
@@ -110,7 +112,7 @@ class Go:
             completed_path=fields.text("completed_path"),
             content=fields.data("content"),
             placements=tuple(Placement.of(one) for one in fields.records("placements")),
-            # Not known to earlier releases.
+            # Earlier releases do not write these.
             merged=fields.texts("merged") if "merged" in fields.values else (),
             oldest=fields.text("oldest") if "oldest" in fields.values else "",
             passed=fields.texts("passed") if "passed" in fields.values else (),
@@ -119,7 +121,7 @@ class Go:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fate:
-    """How an attempt ended: `dead`, `void` (unscheduled) or `go`, by whom."""
+    """How an attempt ended: `dead`, `void` (unscheduled) or `go`. `nonce`: of the process that wrote it."""
 
     kind: str
     nonce: str
@@ -139,10 +141,10 @@ def read_fate(storage: Storage, instant: str, attempt: int) -> Fate | None:
 
 
 def read_fates(storage: Storage, instant: str) -> dict[int, Fate | None]:
-    """The fates of all attempts, by number. MalformedError: that of the last attempt cannot be read.
+    """The fates of all attempts, by number. MalformedError: the fate of the last attempt cannot be read.
 
-    An earlier one that cannot be read is over, or no attempt would have been opened behind it: it counts as dead. So
-    does one that is revoked.
+    An earlier attempt whose fate cannot be read counts as dead: otherwise no attempt would have been opened after it.
+    An unreadable fate that was revoked counts as dead too.
     """
     found: dict[int, Fate | None] = {}
     numbers = attempts(storage, instant)
@@ -158,9 +160,10 @@ def read_fates(storage: Storage, instant: str) -> dict[int, Fate | None]:
 
 
 def write_fate(storage: Storage, instant: str, attempt: int, record: bytes, nonce: str) -> None:
-    """Writes an attempt's fate; AttemptDeadError when it had another one already.
+    """Writes an attempt's fate. AttemptDeadError: it has another fate already.
 
-    Three outcomes: ours is there, another is there, or the call failed: then the record is read back.
+    There are three outcomes: this record is there, another one is there, or the call failed. Then the record is read
+    back.
     """
     path = fate_path(instant, attempt)
     try:
@@ -177,13 +180,13 @@ def write_fate(storage: Storage, instant: str, attempt: int, record: bytes, nonc
 
 
 def attempt_dead(instant: str, attempt: int, fate: Fate | None) -> AttemptDeadError:
-    """The error of an attempt whose fate somebody else wrote."""
+    """The error of an attempt whose fate another process wrote."""
     return AttemptDeadError(
-        "this attempt was decided by somebody else",
+        "another process wrote the fate of this attempt",
         path=fate_path(instant, attempt),
         instant=instant,
         found=fate.kind if fate else "nothing",
-        todo="Nothing was published by it. Run again: the next attempt goes on from what is there.",
+        todo="This attempt published nothing. Run again: the next attempt adopts its finished file slices.",
     )
 
 
@@ -193,7 +196,7 @@ def dead_record(nonce: str, by: str) -> bytes:
 
 
 def void_record(nonce: str, by: str) -> bytes:
-    """The record of an attempt that is there to unschedule its instant."""
+    """The record of an attempt that only serves to unschedule its instant."""
     return dump({"fate": VOID, "nonce": nonce, "by": by})
 
 
@@ -207,10 +210,11 @@ def declare_dead(storage: Storage, instant: str, by: str) -> list[int]:
 
 
 def open_next(storage: Storage, instant: str, who: str) -> int:
-    """Opens the next attempt; its number.
+    """Opens the next attempt; returns its number.
 
-    ConflictError: an earlier one is undecided or has a `go` that stands, or somebody else opened the same this moment.
-    `void` is no hindrance: whoever wrote it died before the plan was gone, or there would be no plan to work on.
+    ConflictError: an earlier one is undecided or has a `go` that is not revoked, or another process just opened the
+    same one. An earlier `void` does not matter: the process that wrote it died before it removed the plan, or there
+    would be no plan to work on.
     """
     earlier = read_fates(storage, instant)
     for number, fate in earlier.items():
@@ -219,18 +223,18 @@ def open_next(storage: Storage, instant: str, who: str) -> int:
                 "the instant is decided already" if fate is not None else "another attempt is at work on this instant",
                 path=attempt_folder(instant, number),
                 instant=instant,
-                found=GO if fate is not None else "an attempt opened this moment",
+                found=GO if fate is not None else "an attempt that was just opened",
             )
     number = max(earlier, default=0) + 1
     path = f"{attempt_folder(instant, number)}/{OPEN}"
     record = dump({"nonce": uuid.uuid4().hex, "holder": who, "since_ms": round(time.time() * 1000)})
     if not storage.put_if_absent(path, record):
-        raise ConflictError("somebody else opened the same attempt", path=path, instant=instant, todo="Run again.")
+        raise ConflictError("another process opened the same attempt", path=path, instant=instant, todo="Run again.")
     return number
 
 
 def find_go(storage: Storage, instant: str) -> Go | None:
-    """The decision on an instant, if one was made and not revoked; at most one attempt can have it."""
+    """The decision on an instant that is not revoked, if there is one; at most one attempt can have it."""
     return next((go for go in decisions(storage, instant) if not is_revoked(storage, instant, go.attempt)), None)
 
 
@@ -241,18 +245,18 @@ def decisions(storage: Storage, instant: str) -> tuple[Go, ...]:
 
 
 def is_revoked(storage: Storage, instant: str, attempt: int) -> bool:
-    """Whether the `go` of an attempt was found not to stand any more: it never will again."""
+    """Whether the `go` of an attempt was revoked: it never stands again."""
     return storage.find(f"{attempt_folder(instant, attempt)}/{REVOKED}") is not None
 
 
 def why_revoked(storage: Storage, instant: str, attempt: int) -> str:
-    """Why the `go` of an attempt does not stand any more. MalformedError: that record cannot be read."""
+    """Why the `go` of an attempt was revoked. MalformedError: the record of that cannot be read."""
     path = f"{attempt_folder(instant, attempt)}/{REVOKED}"
     return Fields.parse(storage.read(path), path, "unreadable record of a decision taken back", None).text("why")
 
 
 def revoke_decision(storage: Storage, instant: str, attempt: int, why: str, by: str) -> None:
-    """Records that a `go` does not stand any more; by any number of processes, any number of times."""
+    """Records that a `go` does not stand any more. Any process may do it, any number of times."""
     storage.put_if_absent(f"{attempt_folder(instant, attempt)}/{REVOKED}", dump({"why": why, "by": by}))
 
 

@@ -1,4 +1,4 @@
-"""Makes the completion time that an attempt is about to decide taken: see `timeline.instants.reserved_times`."""
+"""Reserves the completion time that an attempt is about to decide: see `timeline.instants.reserved_times`."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from phantombase.timeline.storage.contract import Storage
 
 
 def reserve(storage: Storage, instant: str, attempt: int, time: str) -> None:
-    """Makes a completion time taken, before it is decided; doing it again changes nothing."""
+    """Reserves a completion time before it is decided; doing it again changes nothing."""
     storage.put_if_absent(reserved_path(instant, attempt, time), b"")

@@ -1,4 +1,4 @@
-"""The record of a finished file slice: what a task leaves for the decision, and for later attempts to adopt."""
+"""The record of a finished file slice: a task leaves it for the decision, and for later attempts to adopt."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from .fate import OK, dump
 
 _log = structlog.get_logger()
 
-_SLICE_TODO = "Nothing is lost: the file slice is merged again by the next run."
+_SLICE_TODO = "Nothing is lost: the next run merges the file slice again."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceDone:
     """One compacted file slice: the content of its `.ok`.
 
-    `staged` and `final` are paths relative to the table base, None where there was nothing to write (no base and
-    no log entry). `inputs`: the names of the files merged. `fingerprint`: digest of inputs, schema and merge
-    rules; a later attempt adopts the file only under an equal one. `size` in bytes, `seconds` of work. `ranges`: of the
-    file's columns, where the metadata table has statistics. `uncommitted`: instants whose log blocks were left out
-    because they had not completed. `merged`: instants of the writes that went in. `output`: the options the file was
-    written with. Each None: that is not known.
+    `staged` and `final` are paths relative to the table base, None if there was nothing to write (no base and no log
+    entry). `inputs`: the names of the merged files. `fingerprint`: digest of inputs, schema and merge rules; a later
+    attempt adopts the file only if its own fingerprint is equal. `size` in bytes, `seconds` of work. `ranges`: of the
+    file's columns, if the metadata table has statistics. `uncommitted`: instants whose log blocks were left out
+    because they had not completed. `merged`: instants of the merged writes. `output`: the options that the file was
+    written with. Each of the last four is None if unknown.
     """
 
     position: int
@@ -68,7 +68,7 @@ class SliceDone:
     def from_json(data: bytes, where: str) -> SliceDone:
         """Inverse of `to_json`; unknown fields are ignored. MalformedError names the file."""
         fields = Fields.parse(data, where, "unreadable record of a compacted file slice", _SLICE_TODO)
-        known = fields.values  # `ranges`, `uncommitted`, `merged` and `output` are not known to earlier releases
+        known = fields.values  # earlier releases do not write `ranges`, `uncommitted`, `merged` and `output`
         try:
             ledger, ranges = Ledger.from_json(known["ledger"]), ranges_from_json(known.get("ranges"))
         except (KeyError, TypeError, ValueError, AttributeError, MalformedError) as error:
@@ -100,7 +100,7 @@ class SliceDone:
 
 
 def done_slices(storage: Storage, instant: str, attempt: int) -> dict[int, SliceDone]:
-    """The finished file slices of one attempt, by position; one whose record cannot be read is not finished."""
+    """The finished file slices of one attempt, by position; one with an unreadable record counts as unfinished."""
     folder, done = attempt_folder(instant, attempt), dict[int, SliceDone]()
     for entry in storage.list(folder):
         if entry.name.endswith(OK) and not entry.is_folder:

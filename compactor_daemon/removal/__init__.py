@@ -1,4 +1,4 @@
-"""Takes a requested compaction, or what cannot be read of it, off the table.
+"""Removes a requested compaction, or an unreadable plan or record of one, from the table.
 
 The way in is `unschedule`.
 

@@ -1,9 +1,9 @@
-"""Plans that cannot be read, and whether one may be taken back all the same.
+"""Plans that cannot be read, and whether one may be taken back unread.
 
-Hudi writes a plan in place on local storage: killed there, it leaves an empty file. Nobody ever worked under an empty
-compaction plan, since readers and writers fail at it; and nobody depends on a log compaction plan, whatever is in it.
-So such a plan may go, where nothing of its instant exists. But a file may also have been emptied by a damaged disk
-later on: where a write came after the plan, that may rest on it.
+Hudi writes a plan in place on local storage; killed while it writes, it leaves an empty file. No process can have
+worked under an empty compaction plan, because readers and writers fail on it. And no reader or writer depends on a log
+compaction plan, whatever its content. So such a plan may be removed, if nothing of its instant exists. But the file
+may also have been emptied later, by a damaged disk: a write that came after the plan may depend on it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RESTORE = "Restore the file from a copy, or restore the table with Hudi to an i
 
 
 def is_unreadable(table: Table, instant: str) -> bool:
-    """Whether a pending plan cannot be read, and may be taken back unread. MalformedError: cannot be read, may not."""
+    """Whether a pending plan is unreadable and may be taken back unread. MalformedError: unreadable, and must stay."""
     try:
         table.compaction_plan(instant)
     except MalformedError:
@@ -36,16 +36,17 @@ def is_unreadable(table: Table, instant: str) -> bool:
 
 
 def refuse_begun(table: Table, instant: str, options: AttemptOptions) -> CompactionPlan:
-    """A plan without operations, in the place of the unreadable one; the caller holds the table lock.
+    """A plan without operations, as a substitute for the unreadable one; the caller holds the table lock.
 
-    ConflictError, BarrierError: something of the instant is there, or may be yet, or a write may rest on the plan.
+    ConflictError, BarrierError: something of the instant exists, or may still appear, or a write may depend on the
+    plan.
     """
     storage, requested = table.storage, table.files.requested_merge(instant)
     path = table.instant_path(requested)
     entry, now_ms = storage.find(path), time.time() * 1000
     if entry is None or now_ms - entry.modified_ms < options.heartbeat_expiry_s * 1000:
         raise ConflictError(
-            "a plan that cannot be read may just be being written",
+            "a process may still be writing this plan, which cannot be read",
             path=path,
             instant=instant,
             expected=f"a file that has not changed for {options.heartbeat_expiry_s:g} s",
@@ -71,7 +72,10 @@ def refuse_begun(table: Table, instant: str, options: AttemptOptions) -> Compact
 
 
 def _refuse_written(table: Table, instant: str, path: str) -> None:
-    """A write that came after the plan read it, for all one can tell, and may have put keys elsewhere under it."""
+    """ConflictError, BarrierError: a write came after the plan.
+
+    It may have read the plan, and put keys into other file groups because of it.
+    """
     later = [i for i in table.load_timeline().instants if i.family == "deltacommit" and i.requested_time > instant]
     for write in later:
         if write.completed:
@@ -84,10 +88,10 @@ def _refuse_written(table: Table, instant: str, path: str) -> None:
                 todo=_RESTORE,
             )
         raise BarrierError(
-            "a pending write may rest on a plan that cannot be read",
+            "a pending write may depend on a plan that cannot be read",
             path=path,
             instant=instant,
             expected="no delta commit after it",
             found=write.requested_time,
-            todo="Let it be rolled back, then run again.",
+            todo="Wait until it was rolled back, then run again.",
         )

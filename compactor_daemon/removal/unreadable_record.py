@@ -1,17 +1,19 @@
-"""What is done about an attempt whose `fate` cannot be read: it may have decided the compaction (`go`).
+"""Recovery from an attempt whose `fate` cannot be read: it may have decided the compaction (`go`).
 
-Once the compaction is completed, its commit says all that the record said (`go_of_commit`). Before that nothing is
-decided anew until an operator, who knows that no compactor works on it, has it taken back: `take_back_unreadable`, in
-one lock section:
+Once the compaction is completed, its commit contains all that the record contained (`go_of_commit`). Before that no
+attempt decides again until an operator, who knows that no compactor works on the compaction, takes the attempt back:
+`take_back_unreadable`. Under one hold of the table lock it does this, in this order:
 
-    refuse     while it is completed, a compactor shows a sign of life, or a rollback names it
-    remove     the final names that may have been given to files, by the records of finished slices and by their tokens
-    revoke     the record that the decision never stands again (`take_back`); publishing looks at it in the lock
-    staged     goes, so that nothing of it can be placed any more
+    refuse     if the compaction is completed, a compactor shows a sign of life, or a rollback names the instant
+    remove     the placed files that the decision may name: found by the records of finished slices, and by the tokens
+               in the names of files
+    revoke     the record `revoked` is put: the decision never stands again (`take_back`). Publishing looks for it
+               under the lock
+    staged     the staged files are deleted: no file can be placed any more
 
-The record itself stays, so that the completion time it may have decided stays taken (`reserved`). A crash before
-`revoke` has changed nothing for others: should the decision be published after all, what is missing is placed again
-from what is staged. After it the next attempt may open.
+The `fate` record itself stays, so that the completion time that it may have decided stays reserved (`reserved`).
+A crash before `revoke` changes nothing for other processes: if the decision is published after all, removed files are
+placed again from their staged copies. After `revoke` the next attempt may open.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenBack:
-    """An attempt whose decision was taken back, None where every fate can be read; the files that lost their names."""
+    """An attempt whose decision was taken back, None if every fate can be read; and its placed files, now deleted."""
 
     attempt: int | None
     files: tuple[str, ...] = ()
@@ -56,9 +58,9 @@ class TakenBack:
 def take_back_unreadable(
     table: Table, instant: str, lock: TableLock, options: AttemptOptions | None = None
 ) -> TakenBack:
-    """Takes back what the last attempt may have decided, where that cannot be read; `lock`: all writers share it.
+    """Takes back what the last attempt may have decided, if its fate cannot be read. `lock`: shared by all writers.
 
-    UsageError: no compaction with records. ConflictError: see the module; nothing was changed then.
+    UsageError: no compaction with records. ConflictError: see `refuse` in the module; nothing was changed then.
     """
     options = options or AttemptOptions()
     with lock.hold("take back an unreadable decision"):
@@ -98,10 +100,10 @@ def _refuse_at_work(table: Table, instant: str, options: AttemptOptions) -> None
     done = completed_compaction(table, instant)
     if done is not None:
         raise ConflictError(
-            "this compaction is completed: the record does not matter any more",
+            "this compaction is completed, so its unreadable record does no harm",
             path=table.instant_path(done),
             instant=instant,
-            todo="compactor-daemon compact or run cleans up behind it.",
+            todo="Run compactor-daemon compact, or a daemon: it cleans up behind the compaction.",
         )
     beat = read_heartbeat(table.storage, instant)
     if beat is not None and beat.ours and is_live(beat, now_ms, options.heartbeat_expiry_s):
@@ -118,19 +120,19 @@ def _refuse_at_work(table: Table, instant: str, options: AttemptOptions) -> None
 
 
 def _finals(table: Table, instant: str) -> tuple[str, ...]:
-    """The files there that a decision on the instant may have given final names."""
+    """The files in the table that a decision on the instant may have placed."""
     finished = finished_slices(table.storage, instant)
     groups: set[GroupKey] = {(d.partition, d.file_id) for d in finished}
-    with suppress(MissingFileError):  # the plan is gone: the records know the file groups
+    with suppress(MissingFileError):  # the plan is gone: the records name the file groups
         groups |= {(o.partition_path, o.file_id) for o in table.compaction_plan(instant).operations}
     named = {d.final for d in finished if d.final is not None} | set(_with_our_token(table, instant, groups))
     return tuple(sorted(path for path in named if table.storage.find(path) is not None))
 
 
 def _with_our_token(table: Table, instant: str, groups: Iterable[GroupKey]) -> list[str]:
-    """Files of the instant in these file groups whose token is one of ours.
+    """Files of the instant in these file groups whose token is one of phantombase.
 
-    On version 6 a log carries the instant of its slice: there the records alone tell.
+    On version 6 a log carries the instant of its slice, so only the records show which logs are meant.
     """
     ids, found = set(groups), list[str]()
     for partition in {partition for partition, _ in ids}:

@@ -1,31 +1,32 @@
-"""Takes a requested compaction off the timeline: one section under the table lock.
+"""Removes a requested compaction from the timeline. All steps run under one hold of the table lock, in this order:
 
-    take back  a decision that was not published: see `take_back`
+    take back  a decision that was not published is taken back, see `take_back`
     end        every attempt without a fate is declared dead
-    void       a new attempt is opened with the fate `void`: the tombstone, so that the instant is never used again
-    remove     what an executor of Hudi left that is dead (see `untouched`), then the plan; from here on the instant is
-               unscheduled
-    look back  attempts opened meanwhile (nobody takes the lock to open one) are ended too; where somebody who takes no
-               lock, or an expired one, has touched the instant after all, the plan is put back
+    void       a new attempt is opened and gets the fate `void`: the tombstone, so that the instant is never used again
+    remove     the files of a dead Hudi executor are removed (see `untouched`), then the plan. From here on the instant
+               is unscheduled
+    look back  attempts that were opened meanwhile are ended too (opening one takes no lock). If a process without the
+               lock, or with an expired one, has touched the instant after all, the plan is put back
 
-A crash before the plan is gone has changed nothing: readers and writers still see it, compactors may open further
-attempts behind the `void`, and unscheduling is done anew, with all its checks. After it nothing can be decided: whoever
-opens an attempt looks for the plan once more, and so does who decides. Should a `go` have come in between all the same
-(a lock that was lost), the plan is put back. So there is never a `go` without a plan, nor two.
+A crash before the plan is removed changes nothing: readers and writers still see the plan, compactors may open further
+attempts behind the `void`, and unscheduling starts again, with all its checks. After the plan is removed, no attempt
+can decide: a process looks for the plan again after it has opened an attempt, and again under the lock before it
+decides. A `go` can come in between only if a lock was lost; then the plan is put back. So there is never a `go` without
+a plan, and never two.
 
-Refused where rows would be lost, doubled or hidden:
+Unscheduling is refused if rows would be lost, doubled or hidden:
 
-    an executor of Hudi     that may be alive
-    a file of the instant   version 6: logs on its slice, which no reader would find; any version: a base file, unless a
-                            dead executor's inflight file tells whose it is. Once the instant is older than the
-                            timeline both count as committed
+    a Hudi executor         that may be alive
+    a file of the instant   version 6: logs on the phantom slice, which no reader would find without the plan. Any
+                            version: a base file, unless the inflight file of a dead executor shows that it made the
+                            file. Both would count as committed once the instant is older than the timeline
     a pending delta commit  version 6: it may be about to write such a log
     moved keys              see `moved_keys`
 
-A log compaction that pends is in nobody's way: of it no reader or writer knows.
+A pending log compaction is safe to remove: no reader or writer depends on it.
 
-Hudi's own (CompactionAdminClient, with all writers off): 0.15 renames the logs, and removes the plan only where there
-were some; 1.x removes the plan without a look at logs. Neither leaves a tombstone.
+Hudi has its own command (CompactionAdminClient, with all writers stopped). Release 0.15 renames the logs, and removes
+the plan only if there were logs; 1.x removes the plan without looking for logs. Neither leaves a tombstone.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unscheduled:
-    """A plan that is gone: its instant, its file groups, and the attempts that were ended with it."""
+    """A plan that was removed: its instant, the number of its file groups, and the attempts that were ended."""
 
     instant: str
     file_groups: int
@@ -75,12 +76,12 @@ class Unscheduled:
 
 
 def unschedule(table: Table, instant: str, lock: TableLock, options: AttemptOptions | None = None) -> Unscheduled:
-    """Removes a pending compaction plan; `lock` is the one that all writers and schedulers share.
+    """Removes a pending compaction plan. `lock` is the one that all writers and schedulers share.
 
     A plan that cannot be read: see `unreadable_plan`.
-    UsageError: no such plan. MalformedError: it cannot be read, and must stay. ConflictError, BarrierError: see above;
-    also where it is being published, an executor of Hudi may be at work on it, or a rollback names it. Nothing was
-    changed then.
+    UsageError: no such plan. MalformedError: the plan cannot be read, and must stay. ConflictError, BarrierError:
+    refused, see the module; also if the compaction is being published, or a rollback names it. After a refusal the plan
+    is still there.
     """
     pending_instants(table, instant)
     options = options or AttemptOptions()
@@ -108,14 +109,14 @@ def unschedule(table: Table, instant: str, lock: TableLock, options: AttemptOpti
 
 
 def _unschedule_unread(table: Table, instant: str, lock: TableLock, options: AttemptOptions) -> Unscheduled:
-    """MalformedError: it is another plan by now, that may not go unread."""
+    """MalformedError: the plan file has other content by now, and must not be removed unread."""
     probe(table.storage)
     with lock.hold("unschedule a compaction"):
         table = table.reload()
         pending_instants(table, instant)
         if not is_unreadable(table, instant):
             raise ConflictError(
-                "the plan, which could not be read, can be now",
+                "the plan could not be read before, and can be read now",
                 path=table.storage.base_path,
                 instant=instant,
                 todo="Run again.",
@@ -124,16 +125,16 @@ def _unschedule_unread(table: Table, instant: str, lock: TableLock, options: Att
 
 
 def _view(table: Table, instant: str) -> TableView:
-    """Also where another plan names the same file groups: taking one back is what ends that."""
+    """The view of the plan's file groups. Works also if another plan names them: unscheduling one resolves that."""
     return table.reload().load_plan_view([table.compaction_plan(instant)], prevails=instant)
 
 
 def _refuse(table: Table, instant: str, options: AttemptOptions) -> tuple[CompactionPlan, Go | None]:
-    """The plan, unless it must stay, and a decision that is to be taken back. Any other one found later stands."""
+    """The plan, unless it must stay, and the decision that must be taken back. A decision found later stands."""
     (_,) = pending_instants(table, instant)
     storage, plan = table.storage, table.compaction_plan(instant)
-    # Who publishes it holds the lock at the end; should its lock have expired, the heartbeat shows that it is alive: it
-    # is older than the decision, so it is looked at afterwards.
+    # A publisher holds the lock when it completes. If its lock has expired, its heartbeat shows that it is alive. The
+    # heartbeat begins before the decision, so the decision is read first.
     go, beat = find_go(storage, instant), read_heartbeat(storage, instant)
     if go is not None and is_live(beat, clock_ms(), options.heartbeat_expiry_s):
         raise _decided(instant)
@@ -142,7 +143,7 @@ def _refuse(table: Table, instant: str, options: AttemptOptions) -> tuple[Compac
 
 
 def _remove(table: Table, instant: str, plan: CompactionPlan, go: Go | None, options: AttemptOptions) -> Unscheduled:
-    """In the lock, after all checks."""
+    """Removes the plan; the caller holds the lock and has done all checks."""
     storage, who, nonce = table.storage, f"unscheduled by {process_name()}", uuid.uuid4().hex
     if go is not None:
         take_back(table, go, who)
@@ -172,10 +173,10 @@ def _remove(table: Table, instant: str, plan: CompactionPlan, go: Go | None, opt
 
 
 def _end_attempts(storage: Storage, instant: str, who: str) -> set[int]:
-    """Declares dead until no attempt is without a fate; ConflictError: one of them has `go`."""
+    """Declares attempts dead until every one has a fate. ConflictError: one of them has `go`."""
     ended: set[int] = set()
     while open_ := {number for number, fate in read_fates(storage, instant).items() if fate is None}:
-        with suppress(AttemptDeadError):  # somebody else wrote it this moment: what, is looked at below
+        with suppress(AttemptDeadError):  # another process just wrote the fate: it is read below
             declare_dead(storage, instant, who)
         ended |= open_
     if find_go(storage, instant) is not None:
@@ -188,5 +189,6 @@ def _decided(instant: str) -> ConflictError:
         "this compaction is decided and is being published",
         path=instant_folder(instant),
         instant=instant,
-        todo="compactor-daemon compact brings it to its end. Where that fails, run again once its heartbeat is stale.",
+        todo="Run compactor-daemon compact, which completes it. If that fails, run this again once its heartbeat is "
+        "stale.",
     )

@@ -1,8 +1,8 @@
-"""Whether others rest on a plan that is to be taken back: executors of Hudi, writers, rollbacks.
+"""Whether other processes depend on a plan that must be taken back: Hudi executors, writers, rollbacks.
 
-An executor of Hudi that is dead has left an inflight file, and base files that no commit names. Both go with the plan:
-the base files first, then the inflight file, so that no crash leaves base files without the sign of who made them.
-Without its inflight file an executor that wakes up after all cannot complete.
+A dead Hudi executor has left an inflight file, and perhaps base files that no commit names. Both are removed with the
+plan: the base files first, then the inflight file. So no crash leaves base files without the file that shows who made
+them. An executor that wakes up after all cannot complete without its inflight file.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from ..options import AttemptOptions
 from ..records.fate import decisions
 
 _OTHERWISE = (
-    "Where it cannot be executed: restore what it misses, or restore the table with Hudi to an instant before the plan."
+    "If it cannot be executed, restore the missing files, or restore the table with Hudi to an instant before the plan."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadExecutor:
-    """What an executor of Hudi left that is dead: the path of its inflight file, its base files."""
+    """What a dead Hudi executor left: the path of its inflight file, and its base files."""
 
     inflight: str
     files: tuple[str, ...]
 
 
 def refuse_touched(table: Table, instant: str, plan: CompactionPlan, options: AttemptOptions) -> DeadExecutor | None:
-    """ConflictError, BarrierError: others have begun, or may be about to, what rests on the plan.
+    """ConflictError, BarrierError: another process has begun, or may be about to begin, work that depends on the plan.
 
-    Else what a dead executor left, which is to be removed with the plan. A plan without operations is taken for one
-    that nobody can read: any file of the instant counts.
+    Otherwise returns what a dead executor left, which must be removed with the plan. A plan without operations stands
+    for an unreadable plan: then any file of the instant counts.
     """
     storage = table.storage
     trace = foreign_trace(table, instant, table.views.planned_partitions([plan]))
@@ -47,17 +47,19 @@ def refuse_touched(table: Table, instant: str, plan: CompactionPlan, options: At
         raise _at_work(
             table,
             instant,
-            "a recent inflight file or files of it" if trace.inflight_ms is not None else "a fresh heartbeat",
+            "a recent inflight file, or recent files of its work"
+            if trace.inflight_ms is not None
+            else "a fresh heartbeat",
             options,
         )
     by_base = table.layout.slicing is Slicing.BY_BASE_INSTANT
     is_dead = trace.inflight_ms is not None
     if is_dead and plan.merges_logs and by_base:
         raise ConflictError(
-            "a Hudi compactor began this log compaction; what it wrote does not show in names of files",
+            "a Hudi compactor began this log compaction; file names do not show what it wrote",
             path=storage.base_path,
             instant=instant,
-            todo="Let Hudi roll it back, or execute it.",
+            todo="Let Hudi roll it back or execute it.",
         )
     refuse_rollback(table, instant)
     pending = table.load_timeline().pending_delta_commits
@@ -68,14 +70,14 @@ def refuse_touched(table: Table, instant: str, plan: CompactionPlan, options: At
             instant=instant,
             expected="no pending delta commit",
             found=", ".join(i.requested_time for i in pending),
-            todo="Let it complete, or be rolled back, then run again.",
+            todo="Wait until it has completed or was rolled back, then run again.",
         )
     left = _refuse_files(table, instant, plan, is_dead=is_dead)
     return DeadExecutor(inflight=inflight_path(table, instant), files=left) if is_dead else None
 
 
 def refuse_inflight(table: Table, instant: str, path: str, options: AttemptOptions) -> None:
-    """ConflictError: an executor's inflight file is there (`path`), though a dead one's was removed."""
+    """ConflictError: an inflight file is there (`path`), although that of the dead executor was removed."""
     if table.storage.find(path) is not None:
         raise _at_work(table, instant, "an inflight file", options)
 
@@ -87,15 +89,15 @@ def _at_work(table: Table, instant: str, found: str, options: AttemptOptions) ->
         instant=instant,
         expected=f"no heartbeat for {options.heartbeat_expiry_s:g} s, silence for {options.foreign_grace_s:g} s",
         found=found,
-        todo="Let it end, or wait until it counts as dead, then run again.",
+        todo="Wait until it has ended or counts as dead, then run again.",
     )
 
 
 def _refuse_files(table: Table, instant: str, plan: CompactionPlan, *, is_dead: bool) -> tuple[str, ...]:
-    """Base files of a dead executor; ConflictError: other files of the instant, that the plan gives their meaning."""
+    """The base files of a dead executor. ConflictError: other files of the instant, which depend on the plan."""
     placed = {p.final for go in decisions(table.storage, instant) for p in go.placements}
-    # Elsewhere a log of the instant is of a writer that takes no lock and began in the same millisecond; or it was
-    # written under the plan while the table was of version 6.
+    # From version 8 on, a log of the instant may belong to a writer that takes no lock and began in the same
+    # millisecond. If there is no such write, the log was written under the plan while the table had version 6.
     is_shared = table.load_timeline().find(instant, "deltacommit") is not None
     by_base = table.layout.slicing is Slicing.BY_BASE_INSTANT
     logs_too = by_base or plan.merges_logs or not plan.operations or not is_shared

@@ -1,4 +1,4 @@
-"""Runs the pending compactions of one table: once, or beside an ingest job.
+"""Runs the pending compactions of one table: once, or in a thread beside an ingest job.
 
 The ways in are `pending` and `background`.
 

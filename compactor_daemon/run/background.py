@@ -1,11 +1,11 @@
-"""Compacts one table beside an ingest job that writes to it: a thread that executes pending plans as they come.
+"""Compacts one table beside an ingest job that writes to it: a thread executes pending plans as they appear.
 
     with AsyncCompaction(path, SparkRunner(RunningSpark(session.sparkContext), pool="compaction")) as compaction:
         for batch in batches:
             write(batch)            # may request a compaction
-            compaction.notify()     # look now rather than at the next poll
+            compaction.notify()     # look now instead of at the next poll
 
-Two of them on a table, or one beside a `compactor-daemon`, take turns by the table's claim.
+Two of these threads on one table, or one beside a `compactor-daemon`, take turns by the table's claim.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ _log = structlog.get_logger()
 class AsyncCompaction:
     """A context manager: compacts from entry to exit; see the module.
 
-    `poll_s`: how often it looks for plans when nobody notifies. `stop_s`: how long the instant at work may go on once
-    the context ends; then its staging is stopped, and the next compactor adopts what is finished. On top come a
-    publication that has begun and, with a LocalRunner, the slices at work. `clock`: see `Table`.
+    `poll_s`: how often it looks for plans without `notify`. `stop_s`: how long the instant at work may go on after the
+    context ends; then its staging is stopped, and the next compactor adopts the finished file slices. The exit may take
+    longer than that: it waits for a publication that has begun and, with a LocalRunner, for the slices at work.
+    `clock`: see `Table`.
 
-    Errors do not reach the ingest job, whose writes are whole without the compaction: they are logged, kept in
-    `errors`, and the instant is tried again at the next look.
+    Errors do not reach the ingest job, since its writes are complete without the compaction. They are logged and kept
+    in `errors`, and the instant is tried again at the next look.
     """
 
     def __init__(
@@ -70,11 +71,11 @@ class AsyncCompaction:
 
     @property
     def errors(self) -> tuple[Exception, ...]:
-        """The last errors, latest last."""
+        """The last errors, oldest first."""
         return tuple(self._errors)
 
     def notify(self) -> None:
-        """Looks for plans at once, or again after the look that is under way."""
+        """Looks for plans at once, or once more after the look that is under way."""
         self._look.set()
 
     def __enter__(self) -> Self:
@@ -110,6 +111,6 @@ class AsyncCompaction:
             )
         except ClaimedError:
             _log.info("another_compactor_is_at_work", table=self._path)
-        except Exception as error:  # whatever it is, the ingest job goes on
+        except Exception as error:  # the ingest job must go on after any error
             self._errors.append(error)
             _log.exception("async_compaction_failed", table=self._path)

@@ -1,4 +1,4 @@
-"""Runs every pending compaction of a table: checks first, then claim, then one instant after the other."""
+"""Runs every pending compaction of a table: checks all, takes the claim, then executes one instant after the other."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ InstantProgress: TypeAlias = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compactions:
-    """What a run did, and the instants it left because its limit was reached; earliest first."""
+    """What a run did, and the instants that it left because its limit was reached; earliest first."""
 
     done: tuple[Compacted, ...] = ()
     left: tuple[str, ...] = ()
@@ -56,15 +56,15 @@ def run_compactions(
     clock: ClockOptions | None = None,
     progress: InstantProgress = lambda *_: None,
 ) -> Compactions:
-    """Executes pending compactions, earliest first. Everything that is refused is refused before the first write.
+    """Executes pending compactions, earliest first. Everything that can be refused is refused before the first write.
 
-    An instant that cannot be brought to its end now is parked, and the first such error is raised when the others are
-    done. Where none can, nothing is touched.
+    An instant that fails is left pending, and the first such error is raised after the other instants are done. If
+    every instant is refused, the table is not changed.
 
-    `runner`: one that is open already (a warm Spark session); otherwise one is opened as `execute` says.
-    `limit`: once it is reached nothing new begins, and an instant whose slices are being staged is left to the next
-    run, which adopts the finished ones. An instant that is decided is brought to its end. `clock`: see `Table`.
-    `progress`: is told how far an instant is, several times a second.
+    `runner`: a runner that is open already (a warm Spark session); without one, `execute` says which is opened.
+    `limit`: once it is reached no instant begins, and an instant whose slices are being staged is left to the next run,
+    which adopts the finished slices. A decided instant is still brought to its end. `clock`: see `Table`. `progress` is
+    called several times a second with the progress of an instant.
     """
     limit = limit or Limit()
     table = Table.open(path).with_clock(clock or ClockOptions())
@@ -77,7 +77,7 @@ def run_compactions(
     run = _Run(refused={})
     with ExitStack() as open_:
         if instants:
-            # Before the checks: what Spark needs to start is longer than they take.
+            # Before the checks: Spark takes longer to start than the checks take.
             running = runner or open_.enter_context(open_runner(execute))
             run.refused = preflight(table, instants)
             if len(run.refused) == len(instants) and not littered_instants(table):
@@ -87,7 +87,7 @@ def run_compactions(
         table = drop_metadata_table(table, held) if drop_metadata else table.reload()
         with run.parking("what earlier runs left"):
             finish_completed(table, held)
-        if instants:  # else there was only something to clean up: no executor is started
+        if instants:  # without instants there was only litter to clean up, and no executor was started
 
             def compact(one: str) -> Compacted:
                 limit.check_begin()
@@ -112,7 +112,7 @@ def run_compactions(
 
 @dataclass
 class _Run:
-    """What became of the instants. `parked`: the first error; what stops one instant is nothing to the others."""
+    """The results of the instants. `parked`: the first error; an error of one instant does not stop the others."""
 
     refused: dict[str, PhantombaseError]
     done: list[Compacted] = field(default_factory=list)
@@ -120,7 +120,7 @@ class _Run:
     parked: PhantombaseError | None = None
 
     def each(self, pending: tuple[str, ...], compact: Callable[[str], Compacted]) -> None:
-        """Brings one after the other to its end. Pending plans hold different file groups."""
+        """Executes the instants one after the other. Pending plans never share a file group."""
         for number, one in enumerate(pending):
             try:
                 with self.parking(one):
@@ -133,7 +133,7 @@ class _Run:
 
     @contextmanager
     def parking(self, what: str) -> Iterator[None]:
-        """Keeps an error for later. Raised at once: the limit is reached, or what all instants need is not there."""
+        """Keeps an error for the end. Raises at once if the limit is reached, or if Spark or the lock is missing."""
         try:
             yield
         except _ENDS_ALL:

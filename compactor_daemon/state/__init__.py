@@ -1,4 +1,4 @@
-"""What compactors tell of themselves through storage: failed tries of an instant, and the note in a heartbeat.
+"""The state that compactors share through storage: failed tries of an instant, and the note in a heartbeat.
 
 May import: all of timeline.
 """

@@ -1,9 +1,9 @@
-"""Failed tries of an instant: kept in storage, so that every daemon backs off from it and all know why.
+"""Failed tries of an instant, kept in storage: every daemon waits before it tries the instant again, and knows why.
 
     .hoodie/.phantombase/<C>/failures/<n>     the n-th failure since the last release (put-if-absent)
 
-After each failure the next try waits twice as long; after too many, or one that no repetition can mend, the instant is
-parked until somebody releases it.
+After each failure the next try waits twice as long. After too many failures, or after one that repeating cannot cure,
+the instant is parked until an operator releases it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
 
 _FOLDER = "failures"
-_TODO = "compactor-daemon release TABLE INSTANT forgets it."
+_TODO = "Run: compactor-daemon release TABLE INSTANT. It removes this record."
 _DOUBLINGS_MAX = 64
-"""Of the wait: beyond it every wait is the longest one, and soon no float."""
+"""The greatest number of doublings of the wait: with more, every wait is the longest one, and no float holds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryOptions:
-    """How often a failed instant is tried again; seconds."""
+    """How often, and after how many seconds, a failed instant is tried again."""
 
     retries: int = option(8, "tries after a failure before an instant is parked", least=0)
     backoff_s: float = option(10.0, "wait after a failure; it doubles each time", least=0)
@@ -58,7 +58,7 @@ class RetryOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One failed try. `at_ms` since the epoch; `error` is its kind, `what` its line; `park`: no repetition helps."""
+    """One failed try. `at_ms` since the epoch; `error` is the error's class, `what` its text; `park`: do not repeat."""
 
     at_ms: int
     error: str
@@ -69,19 +69,19 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """May be tried."""
+    """The instant may be tried now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """May be tried at `until_ms` (since the epoch)."""
+    """The instant may be tried at `until_ms` (since the epoch)."""
 
     until_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Waits for somebody to look at it, and to release it."""
+    """The instant waits until an operator releases it."""
 
     reason: str
 
@@ -93,7 +93,7 @@ class Weight(Enum):
     """What an error says about its instant."""
 
     NOTHING = "nothing"
-    """Somebody else is at work on it, or this work was stopped: no failure."""
+    """Another process is at work on it, or this work was stopped: no failure."""
     RETRY = "retry"
     PARK = "park"
 
@@ -101,9 +101,9 @@ class Weight(Enum):
 def weigh(error: Exception) -> Weight:
     """How much an error counts against its instant.
 
-    Others at work on it (a Hudi compactor, writes before the barrier, another daemon) are no failure of it, nor is the
-    clock of this process: it is looked at again after a while. Books that do not balance are, and log files that are no
-    neighbours any more: no repetition mends them.
+    It is no failure if another process is at work (a Hudi compactor, a write before the barrier, another daemon), or if
+    the clock of this process is wrong: the instant is looked at again after a while. A ledger that does not balance is
+    a failure, and so are log files that are no neighbours any more: repeating does not cure them.
     """
     if isinstance(error, (LedgerError, StalePlanError)):
         return Weight.PARK
@@ -122,24 +122,24 @@ def readiness(failures: Sequence[Failure], now_ms: int, options: RetryOptions) -
         return Parked(f"{last.error}: {last.what}")
     wait_s = min(options.backoff_s * 2.0 ** min(len(failures) - 1, _DOUBLINGS_MAX), options.backoff_max_s)
     until = last.at_ms + round(wait_s * 1000)
-    # A clock that was put back must not stop it for longer than it would have waited.
+    # After the clock was set back, the instant must not wait longer than the wait itself.
     return Ready() if not last.at_ms - round(wait_s * 1000) <= now_ms < until else Waits(until)
 
 
 def read_failures(storage: Storage, instant: str) -> tuple[Failure, ...]:
-    """The failures of an instant, earliest first; one that cannot be read parks it."""
+    """The failures of an instant, earliest first; an unreadable record parks the instant."""
     return tuple(_failure(storage, f"{_folder(instant)}/{n}") for n in _numbers(storage, instant))
 
 
 def record_failure(storage: Storage, instant: str, failure: Failure) -> None:
-    """Adds one; of two at the same moment both are kept."""
+    """Adds a failure; if two processes add one at the same moment, both are kept."""
     number = max(_numbers(storage, instant), default=0) + 1
     while not storage.put_if_absent(f"{_folder(instant)}/{number}", json.dumps(asdict(failure)).encode()):
         number += 1
 
 
 def release_failures(storage: Storage, instant: str) -> int:
-    """Forgets the failures of an instant, which may be tried at once then; how many there were."""
+    """Removes the failures of an instant, which may then be tried at once; returns how many there were."""
     numbers = _numbers(storage, instant)
     for number in numbers:
         storage.delete(f"{_folder(instant)}/{number}")
@@ -147,7 +147,7 @@ def release_failures(storage: Storage, instant: str) -> int:
 
 
 def failure_of(error: Exception, who: str, now_ms: int) -> Failure:
-    """What is kept of an error."""
+    """The record of an error."""
     park = weigh(error) is Weight.PARK
     what = str(error) if isinstance(error, PhantombaseError) else f"internal error: {error}"
     return Failure(at_ms=now_ms, error=type(error).__name__, what=what, who=who, park=park)

@@ -1,4 +1,4 @@
-"""What a compactor says of its work in its heartbeat: storage tells who does what also where no ZooKeeper is (pure)."""
+"""The note about its work in a compactor's heartbeat: shows which process does what, also without ZooKeeper (pure)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 class WorkNote:
     """An attempt at work. `since_ms`: when its work began, since the epoch.
 
-    `done` and `total`: file slices of the round being staged, adopted ones not among them, and `bytes`: of their
-    inputs; all 0 before staging, and where only a decision is left to publish. `waiting`: 1 while it waits for writes
-    that began before the compaction.
+    `done` and `total` count the file slices of the round being staged, without adopted ones; `bytes` is the size of
+    their inputs. All are 0 before staging, and when only the publishing of a decision is left. `waiting`: 1 while it
+    waits for writes that began before the compaction.
     """
 
     attempt: int
@@ -24,13 +24,13 @@ class WorkNote:
     waiting: int = 0
 
     def to_note(self) -> dict[str, int]:
-        """As the heartbeat carries it."""
+        """The note as stored in the heartbeat."""
         return asdict(self)
 
     @staticmethod
     def from_note(note: Mapping[str, Any] | None) -> WorkNote | None:
-        """Inverse of `to_note`; None for what is no such note. Names of later versions are ignored."""
-        known = {"waiting": 0, **(note or {})}  # not known to earlier releases
+        """Inverse of `to_note`; None if it is no such note. Names that later releases add are ignored."""
+        known = {"waiting": 0, **(note or {})}  # earlier releases do not write `waiting`
         values = {f.name: known.get(f.name) for f in fields(WorkNote)}
         counts = {name: value for name, value in values.items() if isinstance(value, int) and value >= 0}
         return WorkNote(**counts) if len(counts) == len(values) else None

@@ -1,6 +1,6 @@
-"""What pends on a table, who works on it, and why the rest waits.
+"""The state of a table's pending compactions: which process works on each, and why the others wait.
 
-`snapshot` looks, `status` judges.
+`snapshot` reads the table, `status` derives the state.
 
 May import: claims, decisions, ground, records, state; all of timeline.
 """

@@ -1,13 +1,13 @@
-"""What a table shows of Hudi's writers and compactors beside ours, and what is to be set in them.
+"""Signs of Hudi's writers and compactors on a table, and what must be set in them.
 
-A Hudi 1.x writer knows all options below; 0.15 those of version 6 (`hoodie.cleaner.policy.failed.writes` is its name
-for `hoodie.clean.failed.writes.policy`).
+A Hudi 1.x writer knows all options below; 0.15 knows those of version 6 (`hoodie.cleaner.policy.failed.writes` is its
+name for `hoodie.clean.failed.writes.policy`).
 
-    sign                                                 why it tells (Hudi's sources, and seen)
-    a pending delta commit without a heartbeat           only writers under LAZY keep one; the others take no lock
-    a completed compaction without our books             only ours have a ledger
-    an inflight compaction                               we make no inflight file
-    instants hours apart from their files' times         another time zone, see `clock_evidence`
+    sign                                             what it shows (from Hudi's sources, and observed)
+    a pending delta commit without a heartbeat       a writer without LAZY, which takes no lock: only LAZY keeps one
+    a completed compaction without a ledger          a Hudi compactor: those of phantombase have a ledger
+    an inflight compaction                           a Hudi compactor: phantombase makes no inflight file
+    instants hours apart from their files' times     another time zone, see `clock_evidence`
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from ..decisions.hudi_executors import ForeignTrace, foreign_trace
 from ..options import AttemptOptions
 
 INLINE = "hoodie.compact.inline=false, hoodie.datasource.compaction.async.enable=false"
-"""A writer that executes no compaction; `hoodie.compact.schedule.inline=true` lets it request them."""
+"""For a writer that executes no compactions; `hoodie.compact.schedule.inline=true` lets it request them."""
 MULTI_WRITER = (
     "hoodie.write.concurrency.mode=optimistic_concurrency_control, hoodie.clean.failed.writes.policy=LAZY, "
     "hoodie.write.lock.provider=org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider "
-    "(the same lock as our --lock)"
+    "(the same lock as phantombase's --lock)"
 )
 NO_UPGRADE = "hoodie.write.auto.upgrade=false"
 _METADATA_WAITING = 100
 
 
 class Severity(IntEnum):
-    """INFO: good to know. WARNING: work is wasted, or held up. DANGER: rows may go, or nothing goes on."""
+    """INFO: good to know. WARNING: work is wasted or delayed. DANGER: rows may be lost, or all work stops."""
 
     INFO = 0
     WARNING = 1
@@ -52,7 +52,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing the table shows. `name`: for machines; `found`: on what it rests; `todo`: what to set, and where."""
+    """One finding. `name`: for machines. `found`: the evidence. `todo`: what to set, and where."""
 
     name: str
     severity: Severity
@@ -63,12 +63,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What was seen of others.
+    """What a look at the table found about other programs.
 
-    `compactions`: completed ones of the active timeline by the names of their commits, earliest first, True for ours,
-    None where the commit cannot be read. `metadata_waiting`: delta commits of the metadata table since its last
-    compaction. `silent`: pending delta commits without any heartbeat. `traces`: of executors of Hudi at pending
-    compactions. `zone`: the writers' against this process's, `zone_shown`: by what.
+    `compactions`: the completed compactions of the active timeline, by the names of their commits, earliest first: True
+    for those of phantombase, None if the commit cannot be read. `metadata_waiting`: delta commits of the metadata table
+    since its last compaction. `silent`: pending delta commits without any heartbeat. `traces`: of Hudi executors at
+    pending compactions. `zone`: the time zone of the writers compared with that of this process; `zone_shown`: the
+    evidence.
     """
 
     version: int
@@ -84,7 +85,7 @@ class Beside:
 
 
 def look_beside(table: Table, timeline: Timeline) -> Beside:
-    """Looks at a table, whose timeline was just loaded. Errors of the tree where something cannot be looked at."""
+    """Looks at a table whose timeline was just loaded. Errors of the tree: something cannot be read."""
     storage, config = table.storage, table.config
     pending = [i.requested_time for i in timeline.pending_delta_commits]
     silent = [i for i in pending if read_heartbeat(storage, i) is None]
@@ -106,7 +107,7 @@ def look_beside(table: Table, timeline: Timeline) -> Beside:
         metadata_waiting=commits_to_compact(table) if config.metadata_partitions else 0,
         timeline=timeline,
         compactions=compactions,
-        silent=tuple(i for i in silent if i in still),  # who completes takes the heartbeat away
+        silent=tuple(i for i in silent if i in still),  # a write that completes removes its heartbeat
         traces=traces,
         zone=zone,
         zone_shown=described(zone, table.times.local) if zone.offset else "",
@@ -114,7 +115,7 @@ def look_beside(table: Table, timeline: Timeline) -> Beside:
 
 
 def coexistence(seen: Beside, now_ms: int, options: AttemptOptions | None = None) -> tuple[Finding, ...]:
-    """The findings of a look, the gravest first (pure). `now_ms` since the epoch."""
+    """The findings of a look, the most severe first (pure). `now_ms` since the epoch."""
     found = [
         *_completed_twice(seen),
         *_other_zone(seen),
@@ -137,21 +138,25 @@ def _completed_twice(seen: Beside) -> Iterator[Finding]:
             severity=Severity.DANGER,
             what="a compaction has two completed commits: two executors ran it",
             found=", ".join(twice),
-            todo=f"Stop both, keep the commit whose files are to count. In every Hudi writer: {INLINE}.",
+            todo=f"Stop both, and keep the commit whose files must count. In every Hudi writer: {INLINE}.",
         )
 
 
 def _other_zone(seen: Beside) -> Iterator[Finding]:
-    """A process behind the writers hides nothing, but from Hudi 1.x on version 6; what counts time is wrong."""
+    """Whether this process has another time zone than the writers.
+
+    If it is behind them, it must not choose instants. If it is ahead, its instants hide no rows, except for Hudi 1.x on
+    version 6; but ages and time triggers are wrong.
+    """
     if seen.zone.zone is Zone.BEHIND or seen.zone.zone is Zone.AHEAD:
         refused = seen.zone.zone is Zone.BEHIND or seen.version == 6
         yield Finding(
             name="time-zone",
             severity=Severity.DANGER if refused else Severity.WARNING,
             what="this process is in another time zone than the table's writers: "
-            + ("it may choose no instant" if refused else "ages, and triggers that count time, are wrong"),
+            + ("it must not choose instants" if refused else "ages, and triggers that count time, are wrong"),
             found=seen.zone_shown,
-            todo="Give daemons, commands and our writers that zone: --timezone ZONE, .timezone(ZONE), or TZ.",
+            todo="Set that zone for daemons, commands and writers here: --timezone ZONE, .timezone(ZONE), or TZ.",
         )
 
 
@@ -162,7 +167,7 @@ def _metadata_table(seen: Beside) -> Iterator[Finding]:
         yield Finding(
             name="metadata-table",
             severity=Severity.DANGER,
-            what=f"{error.what}: we refuse to write",
+            what=f"{error.what}: phantombase refuses to write",
             found=error.found or "",
             todo=error.todo or "",
         )
@@ -171,26 +176,26 @@ def _metadata_table(seen: Beside) -> Iterator[Finding]:
             yield Finding(
                 name="metadata-table",
                 severity=Severity.WARNING,
-                what="indexes that writes of ours cannot keep: the first one takes them out",
+                what="indexes that phantombase's writes cannot keep up to date: the first write removes them",
                 found=", ".join(dropped),
-                todo="Write with Hudi, or turn them off in every Hudi writer: it builds them anew each time.",
+                todo="Write with Hudi, or turn them off in every Hudi writer, which would build them again each time.",
             )
 
 
 def _metadata_waiting(seen: Beside) -> Iterator[Finding]:
-    """Hudi's writers compact it every ten commits; we do not."""
+    """Whether the metadata table grows: Hudi's writers compact it every ten commits, phantombase does not."""
     if seen.metadata_waiting >= _METADATA_WAITING:
         yield Finding(
             name="metadata-table-grows",
             severity=Severity.WARNING,
             what="no Hudi writer has compacted the metadata table for long: its readers merge more at every query",
             found=f"{seen.metadata_waiting} delta commits since",
-            todo="Write once with Hudi and hoodie.metadata.enable=true, or turn it off: --drop-metadata-table.",
+            todo="Write once with Hudi and hoodie.metadata.enable=true, or turn the table off: --drop-metadata-table.",
         )
 
 
 def _single_writers(seen: Beside) -> Iterator[Finding]:
-    """Alone, a write in single-writer mode is in order, as long as we hold no lock it does not know."""
+    """Writes without a heartbeat: one alone is allowed, as long as no other process writes or compacts beside it."""
     if not seen.silent:
         return
     pending = [i.requested_time for i in seen.timeline.pending_delta_commits]
@@ -209,7 +214,7 @@ def _single_writers(seen: Beside) -> Iterator[Finding]:
 
 
 def _other_compactor(seen: Beside) -> Iterator[Finding]:
-    """Compactions of Hudi from before ours say nothing: the table was Hudi's then."""
+    """Hudi's compactions after the last one of phantombase. Earlier ones do not count: then only Hudi compacted."""
     whose = list(seen.compactions.items())
     ours = [at for at, (_, is_ours) in enumerate(whose) if is_ours]
     after = [name for name, is_ours in whose[ours[-1] + 1 :] if is_ours is False] if ours else []
@@ -217,7 +222,7 @@ def _other_compactor(seen: Beside) -> Iterator[Finding]:
         yield Finding(
             name="other-compactor",
             severity=Severity.WARNING,
-            what="somebody else completed compactions after the last of ours: a Hudi writer compacts inline or async",
+            what="Hudi completed compactions after the last one of phantombase: a Hudi writer compacts inline or async",
             found=", ".join(after),
             todo=f"In every Hudi writer: {INLINE}.",
         )
@@ -236,7 +241,7 @@ def _executors(seen: Beside, now_ms: int, options: AttemptOptions) -> Iterator[F
             severity=Severity.WARNING if live else Severity.INFO,
             what="a Hudi executor is at work on a pending compaction, or died less than a grace time ago"
             if live
-            else "a Hudi executor died at a pending compaction; the next run of ours takes it over",
+            else "a Hudi executor died at a pending compaction; the next run of phantombase takes it over",
             found=f"{instant}, last sign {human_duration(silent_s)} ago",
             todo=f"Wait; after {human_duration(max(0.0, grace_s - silent_s))} of silence it is taken over "
             f"(--foreign-grace). In every Hudi writer: {INLINE}."
@@ -246,7 +251,7 @@ def _executors(seen: Beside, now_ms: int, options: AttemptOptions) -> Iterator[F
 
 
 def _upgrade(seen: Beside) -> Iterator[Finding]:
-    """The next release's writers rewrite the whole timeline, whoever is at work on it."""
+    """Writers of a later release upgrade the table: they rewrite the whole timeline, even while others use it."""
     if seen.version == 9:
         return
     yield Finding(
@@ -254,5 +259,5 @@ def _upgrade(seen: Beside) -> Iterator[Finding]:
         severity=Severity.WARNING if seen.version == 8 else Severity.INFO,
         what=f"a Hudi writer of a later release upgrades this table of version {seen.version} with its next write",
         found="only Hudi 1.x writes this version" if seen.version == 8 else "Hudi 0.x stays on this version",
-        todo=f"In every Hudi 1.x writer: {NO_UPGRADE}; upgrade while nothing pends.",
+        todo=f"In every Hudi 1.x writer: {NO_UPGRADE}; upgrade while nothing is pending.",
     )

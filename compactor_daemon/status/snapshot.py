@@ -1,6 +1,6 @@
-"""One look at a table's compactions: what storage, and ZooKeeper where it is asked, say of those that pend.
+"""One look at a table's pending compactions: what storage shows, and ZooKeeper if it is asked.
 
-Nothing is changed. What cannot be read of one instant does not hide the others: the error stands in its place.
+A look changes nothing. If one instant cannot be read, its error takes its place, and the others are still shown.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from ..records.fate import REVOKED, Fate, is_revoked, read_fates, why_revoked
 from ..state.failures import Failure, read_failures
 
 Claimed: TypeAlias = Mapping[str, Claim] | PhantombaseError | None
-"""Claims of a table by instant; None where ZooKeeper was not asked, an error where it did not tell."""
+"""The claims on a table by instant; None if ZooKeeper was not asked, an error if it did not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstantLook:
-    """What storage says of a pending compaction.
+    """What storage shows about a pending compaction.
 
-    `input_bytes`: of the planned files as they are now; an error where one is missing. `fates`: of its attempts by
-    number, None while undecided; an error where they cannot be read. `ruling`: whether its decision stands, and where
-    there is none whether one could be made now; an error where that is unknown. `taken_back`: why its last decision
-    was, where the last attempt made it.
+    `input_bytes`: size of the planned files as they are now; an error if one is missing. `fates`: of its attempts by
+    number, None while undecided; an error if they cannot be read. `ruling`: whether its decision stands; without a
+    decision, whether one could be made now; an error if that is unknown. `taken_back`: why the decision of the last
+    attempt was taken back.
     """
 
     file_groups: int
@@ -50,10 +50,10 @@ class InstantLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLook:
-    """What was seen of a table.
+    """What a look found in a table.
 
     `pending`: by instant, earliest first. `writes`: pending delta commits with their heartbeats. `recent`: the newest
-    completed compactions, anybody's, newest first.
+    completed compactions, of phantombase or of Hudi, newest first.
     """
 
     path: str
@@ -64,10 +64,10 @@ class TableLook:
 
 
 def look_at_table(table: Table, claims: Claimed = None, *, recent: int = 0) -> TableLook:
-    """Looks at a table; run it under `consistent`. `recent`: how many completed compactions at most.
+    """Looks at a table; run it under `consistent`. `recent`: the most completed compactions to show.
 
-    `claims` were asked before: a claim given back since may show for a moment, none is overlooked but those younger
-    than the question, whose holders keep heartbeats. An instant that is completed while it is looked at is left out.
+    `claims` were read before. So a claim that was given back since may still be shown, and a claim that was taken since
+    is missing; its holder shows itself by a heartbeat. An instant that completes during the look is left out.
     """
     timeline = table.load_timeline()
     listings: dict[str, Mapping[str, Entry]] = {}
@@ -137,7 +137,7 @@ def _kinds(fates: _Fates, revoked: set[int]) -> Mapping[int, str | None] | Phant
 def _ruling(
     table: Table, pending: Instant, fates: _Fates, revoked: set[int], seen: Evidence | PhantombaseError
 ) -> Ruling | PhantombaseError:
-    """Without the lock: what is found may be another the next moment, as all of a look."""
+    """The ruling, read without the lock: like the whole look, it may be out of date at once."""
     if isinstance(fates, PhantombaseError):
         return fates
     gos = [fate.go for n, fate in fates.items() if n not in revoked and fate is not None and fate.go is not None]
@@ -174,7 +174,7 @@ def _input_bytes(
 def _recent(
     table: Table, timeline: Timeline, count: int
 ) -> Iterator[tuple[Instant, CommitMetadata | PhantombaseError]]:
-    """Newest first. A commit is a compaction, or a write from the time when the table was COPY_ON_WRITE."""
+    """Completed compactions, newest first. A commit may also be a write, from when the table was COPY_ON_WRITE."""
     for instant in reversed(timeline.completed):
         if count <= 0:
             return

@@ -1,4 +1,4 @@
-"""The words of `status` for a pending compaction's decision, and for what keeps an undecided one waiting (pure)."""
+"""The words of `status` for a compaction's decision, and for the reason why an undecided one waits (pure)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def of_decision(ruling: Ruling | PhantombaseError, *, is_worked_on: bool) -> tup
     if ruling.standing is Standing.FALLEN:
         return FALLEN, f"{ruling.why}: the next run takes it back"
     if ruling.standing is Standing.PAST:
-        return "decided", f"{ruling.why}: nothing is left to be done"
+        return "decided", f"{ruling.why}: nothing is left to do"
     return "decided", _waits(ruling)
 
 
 def of_parked_decision(reason: str, ruling: Ruling | PhantombaseError) -> str:
-    """Why a decided instant is not tried, or not yet."""
+    """Why a decided instant is parked, or not tried yet."""
     if not isinstance(ruling, PhantombaseError) and ruling.standing is Standing.STANDS:
         return f"{reason}; it is decided, and its result stands"
     _, why = of_decision(ruling, is_worked_on=False)
@@ -32,7 +32,7 @@ def of_parked_decision(reason: str, ruling: Ruling | PhantombaseError) -> str:
 
 
 def of_undecided(ruling: Ruling | PhantombaseError) -> tuple[str, str] | None:
-    """State and reason of an instant that could not be decided now, though nobody is at work on it."""
+    """State and reason of an instant that no process works on, if it could not be decided now."""
     if isinstance(ruling, PhantombaseError):
         return "unknown", "whether it may be decided is unknown"
     return None if ruling.standing is Standing.STANDS else ("waiting", _waits(ruling))

@@ -1,26 +1,26 @@
-"""What pends on a table, who works on it, and why the rest waits: a function of what `snapshot` saw.
+"""The state of a table's pending compactions, and the reason for it: a function of what `snapshot` found.
 
-Plain dicts: JSON and terminal tables show the same.
+The result is plain dicts, so that JSON and terminal tables show the same.
 
-The state of a pending compaction is the first of these that holds:
+The state of a pending compaction is the first of these that applies:
 
     unknown       its records or its plan cannot be read
-    decided       its result (`go`) is being, or waits to be, published; `why` says what it waits for. Where nobody is
-                  at work on it, it may be parked or backing off instead
+    decided       its result (`go`) is being published, or waits to be; `why` gives the reason. If no process is at work
+                  on it, it may be parked or backing off instead
     fallen        its decision (`go`) does not stand any more: the next run takes it back
-    unscheduled   half-way (`void`): its plan is still there, so that it is unscheduled again or executed all the same
-    waiting       a process of ours has staged it, and waits for writes that began before it
-    running       somebody holds its claim, or keeps a heartbeat of ours fresh
-    foreign       an executor of Hudi may be at work on it
-    parked        failed too often, or in a way no repetition mends: waits for `release`
-    backing off   failed, and is tried again later
-    waiting       nobody works on it; `unknown` instead where ZooKeeper was asked who does and did not tell, or where
-                  it cannot be read whether it may be decided
+    unscheduled   half-way (`void`): its plan is still there, so it can be unscheduled again, or is executed after all
+    waiting       a process of phantombase has staged it, and waits for writes that began before it
+    running       a process holds its claim, or a process of phantombase keeps its heartbeat fresh
+    foreign       a Hudi executor may be at work on it
+    parked        it failed too often, or in a way that repeating cannot cure, and waits for `release`
+    backing off   it failed, and is tried again later
+    waiting       no process works on it. `unknown` instead, if ZooKeeper was asked for claims and did not answer, or
+                  if it cannot be read whether the compaction may be decided
 
-`standing` of a decided one: `stands`, `waits`, `fallen`, `past` (see `standing`). `taken_back`: why its last decision
-was.
+`standing` of a decided compaction: `stands`, `waits`, `fallen`, `past` (see `standing`). `taken_back`: why its last
+decision was taken back.
 
-Sizes are bytes, times seconds before now, what is unknown or does not apply is None.
+Sizes are in bytes, times in seconds before now; what is unknown or does not apply is None.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from .coexistence import Finding
 from .snapshot import Claimed, InstantLook, TableLook
 from .standing_words import of_decision, of_parked_decision, of_undecided
 
-_WAITS_FOR_WRITES = "waits for writes that began before it (see writes); a dead one is to be rolled back"
+_WAITS_FOR_WRITES = "waits for writes that began before it (see writes); a dead one must be rolled back"
 
 
 class Clock:
@@ -63,7 +63,7 @@ class Clock:
         return None if ms is None else round((self.now_ms - ms) / 1000, 3)
 
     def age(self, instant: str) -> float | None:
-        """Seconds since an instant; None for made-up ones."""
+        """Seconds since an instant; None if its name is no time."""
         then = moment(instant)
         return None if then is None else round((self._now - then).total_seconds(), 3)
 
@@ -77,7 +77,7 @@ def status_report(
     retry: RetryOptions | None = None,
     findings: Sequence[Finding] = (),
 ) -> Row:
-    """All of it. `findings`: of `coexistence`. `slo_s`: a compaction pending for longer is overdue; None: none is."""
+    """The whole report. `findings`: of `coexistence`. `slo_s`: a compaction pending for longer is overdue."""
     attempt, retry = attempt or AttemptOptions(), retry or RetryOptions()
     pending = [_pending_row(i, one, seen.claims, clock, slo_s, attempt, retry) for i, one in seen.pending.items()]
     unknown = isinstance(seen.claims, PhantombaseError)
@@ -95,12 +95,12 @@ def status_report(
 
 
 def claim_rows(table: str, claims: Mapping[str, Claim], clock: Clock) -> list[Row]:
-    """Who holds which instant of a table by its claims, earliest first."""
+    """The holders of a table's claims by instant, earliest first."""
     return [{"table": table, "instant": instant, **_of_claim(claims[instant], clock)} for instant in sorted(claims)]
 
 
 def work_rows(seen: TableLook, clock: Clock) -> list[Row]:
-    """Who works on which instant of a table by its heartbeats; the first error there is raised."""
+    """The processes that work on a table's instants, by heartbeats; raises the first error among the instants."""
     rows = []
     for instant, one in seen.pending.items():
         if isinstance(one, PhantombaseError):
@@ -185,7 +185,7 @@ def _state(
     if isinstance(now, Waits):
         return "backing off", _words(seen.failures[-1])
     if claims_unknown:
-        return "unknown", "no heartbeat; whether somebody holds its claim is unknown"
+        return "unknown", "no heartbeat; whether a daemon holds its claim is unknown"
     return of_undecided(seen.ruling) or ("waiting", _left_behind(row, seen))
 
 
@@ -198,7 +198,7 @@ def _of_decided(row: Row, seen: InstantLook, now: Readiness) -> tuple[str, str |
 
 
 def _left_behind(row: Row, seen: InstantLook) -> str | None:
-    """What others have left at a waiting instant."""
+    """What earlier processes have left at a waiting instant."""
     beat = seen.heartbeat
     if row["foreign"]:
         return "a Hudi executor left it half-way; the next run takes it over"
@@ -206,9 +206,9 @@ def _left_behind(row: Row, seen: InstantLook) -> str | None:
         end = "has ended" if beat.owner_gone else "is silent"
         return f"process {beat.owner.pid} on {beat.owner.host} {end}; the next run adopts what it finished"
     if seen.failures:
-        return f"failed {len(seen.failures)} times so far, at last with {_words(seen.failures[-1])}"
+        return f"failed {len(seen.failures)} times so far, last with {_words(seen.failures[-1])}"
     if seen.taken_back is not None:
-        return f"its decision was taken back: {seen.taken_back}; the next run executes the plan anew"
+        return f"its decision was taken back: {seen.taken_back}; the next run executes the plan again"
     if not isinstance(seen.fates, PhantombaseError) and None in seen.fates.values():
         return "an attempt was left half-way; the next run adopts what it finished"
     return None
@@ -280,7 +280,7 @@ def _foreign(trace: ForeignTrace, clock: Clock, options: AttemptOptions) -> Row 
 
 
 def _write_row(instant: Instant, beat: Heartbeat | None, pending: list[Row], clock: Clock) -> Row:
-    """`alive` is None where the writer shows no heartbeat: many of Hudi's do not."""
+    """A row of a pending write. `alive` is None if the writer keeps no heartbeat, as many Hudi writers."""
     age = clock.age(instant.requested_time)
     return {
         "instant": instant.requested_time,
@@ -295,9 +295,9 @@ def _write_row(instant: Instant, beat: Heartbeat | None, pending: list[Row], clo
 
 
 def _holds(age_s: float | None, row: Mapping[str, Any]) -> bool:
-    """Whether a compaction cannot be decided before a write has ended: it pended when the attempt began.
+    """Whether a compaction cannot be decided before a write has ended: the write was pending when the attempt began.
 
-    An attempt that is yet to begin waits for all that pend then.
+    A future attempt will wait for all writes that are pending when it begins.
     """
     if row["standing"] not in (None, Standing.FALLEN.value):
         return False

@@ -2,14 +2,15 @@
 
     ~/.local/share/phantombase/zookeeper/     $XDG_DATA_HOME in place of ~/.local/share; no table needs it
       lock          held (flock) by the server process itself, as long as it lives
-      port          of 127.0.0.1; the same at every start unless a stranger has taken it meanwhile
+      port          of 127.0.0.1; the same at every start, unless another program has taken it meanwhile
       data/         snapshots and transactions
       zoo.cfg  server.log
 
-One folder, one server. The first daemon starts it, others join it; when its daemon ends the server ends too, and one
-of the others, which all try for the lock, starts it again on the same port and data. Sessions are on disk, so clients
-that come back in time keep theirs, and claims: daemons of one machine are a fleet though each may go at any time. An
-error for the second daemon would be simpler, but the fleet would end with whoever came first.
+Each folder has one server. The first daemon starts it, others join it. When the daemon that started it ends, the server
+ends too; then one of the other daemons, which all try to get the lock, starts it again on the same port and data.
+Sessions are on disk, so clients that reconnect in time keep their sessions and claims: the daemons of one machine are a
+fleet although each may end at any time. To refuse the second daemon would be simpler, but then the fleet would end
+together with the first daemon.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ _log = structlog.get_logger()
 START_MAX_S = 60.0
 _LOOK_S = 0.5
 _AGAIN_S = 10.0
-"""After a server that we started again has ended: how long until the next try."""
+"""How long until the next try, after a server was started again."""
 _PORT_MAX_S = 2.0
-"""A server that is being killed may give its lock back before its port."""
+"""How long to wait for the kept port: a server that is being killed may give its lock back before its port."""
 
 _SETTINGS: dict[str, object] = {
     "tickTime": 500,  # ms; sessions last at least two ticks
@@ -54,26 +55,26 @@ def default_folder() -> Path:
 
 
 def embedded_hosts(folder: Path) -> str:
-    """`127.0.0.1:port` of the server that daemons keep running there; ZooKeeperError when there is none."""
+    """`127.0.0.1:port` of the server that daemons keep running in this folder. ZooKeeperError: there is none."""
     port = _kept_port(folder)
     if port is None or not is_serving(port):
         raise ZooKeeperError(
             "no embedded ZooKeeper is running",
             path=str(folder),
-            todo="It runs as long as a compactor-daemon with --zookeeper embedded and this folder.",
+            todo="Start a compactor-daemon with --zookeeper embedded and this folder: the server runs as long as it.",
         )
     return f"127.0.0.1:{port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedZooKeeper:
-    """The server of a folder, at `hosts`, as long as it is kept."""
+    """The server of a folder, at `hosts`, as long as it is kept running."""
 
     hosts: str
     _keeper: _Keeper = field(repr=False)
 
     def problem(self) -> str | None:
-        """Why it does not serve now, in one line with its last words; None while all is well.
+        """Why the server does not serve now, in one line with the end of its log; None if it serves.
 
         ZooKeeperError: its folder cannot be read.
         """
@@ -82,9 +83,9 @@ class EmbeddedZooKeeper:
 
 @contextmanager
 def embedded_zookeeper(folder: Path) -> Iterator[EmbeddedZooKeeper]:
-    """Joins the server of a folder or starts one, and keeps it running, in a thread of its own, to the end.
+    """Joins the server of a folder or starts one, and keeps it running, in a thread of its own, until exit.
 
-    ZooKeeperError: it does not start. That it ends later is logged, and it is started again.
+    ZooKeeperError: it does not start. If it ends later, that is logged, and it is started again.
     """
     keeper = _Keeper(folder.absolute())
     try:
@@ -95,7 +96,7 @@ def embedded_zookeeper(folder: Path) -> Iterator[EmbeddedZooKeeper]:
 
 
 class _Keeper:
-    """Sees to it that one server runs in a folder, ours or another daemon's."""
+    """Makes sure that one server runs in a folder, started by this daemon or another."""
 
     def __init__(self, folder: Path) -> None:
         self.port: int | None = None
@@ -121,7 +122,7 @@ class _Keeper:
         self._thread.start()
 
     def end(self) -> None:
-        """Ends the server if it is ours."""
+        """Ends the server if this daemon started it."""
         self._ending.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -136,10 +137,10 @@ class _Keeper:
             )
         if self.port is not None and is_serving(self.port):
             return None
-        return f"the ZooKeeper server in {self._folder} does not answer; its last words: {last_words(self._folder)}"
+        return f"the ZooKeeper server in {self._folder} does not answer; the end of its log: {last_words(self._folder)}"
 
     def _found(self) -> bool:
-        """One look: whether a server serves, ours started now or somebody else's."""
+        """Whether a server serves: one of another daemon, or one that is started now."""
         lock = _take_lock(self._folder)
         if lock is None:
             self.port = _kept_port(self._folder)
@@ -154,7 +155,7 @@ class _Keeper:
         return True
 
     def _started(self, port: int, lock: int) -> ServerProcess:
-        """A server; the lock is its own from now on."""
+        """Starts a server, which inherits the lock."""
         try:
             return start_server(self._folder, port=port, settings=_SETTINGS, inherited=lock)
         finally:
@@ -168,7 +169,7 @@ class _Keeper:
                 _log.warning("zookeeper_not_started", folder=str(self._folder), error=str(error))
 
     def _look(self) -> None:
-        """Starts the server again where nobody's runs: nobody waits for it, the next look sees what became of it."""
+        """Starts the server again if none runs. Does not wait for it: the next look finds out whether it serves."""
         if self._server is not None:
             if not self._server.has_ended():
                 return
@@ -211,7 +212,7 @@ def _kept_port(folder: Path) -> int | None:
 
 
 def _choose_port(folder: Path) -> int:
-    """The port kept in the folder, for those who joined there; another one where a stranger listens on it."""
+    """The port kept in the folder, which joined daemons use; a new one if another program listens on it."""
     kept = _kept_port(folder)
     until = time.monotonic() + _PORT_MAX_S
     while kept is not None and time.monotonic() < until:
@@ -232,5 +233,5 @@ def _unusable(folder: Path, error: Exception) -> ZooKeeperError:
         "the folder for the embedded ZooKeeper cannot be used",
         path=str(folder),
         found=f"{type(error).__name__}: {error}",
-        todo="Choose another one.",
+        todo="Choose another folder.",
     )

@@ -1,12 +1,13 @@
-"""One ZooKeeper server as a process of ours, from the jars that PySpark brings.
+"""One ZooKeeper server as a child process of the daemon, from the jars that PySpark brings.
 
     sh, which becomes the server (exec): its process id is the server's
-    └── sh, the guard: waits for the end of a pipe that only we hold open, then ends its process group
+    └── sh, the guard: waits for the end of a pipe that only the daemon holds open, then kills its process group
 
-So the server ends with us, however we end: by SIGKILL too. A pipe, not PR_SET_PDEATHSIG: every POSIX system has it, and
-that signal comes at the end of the *thread* that started the child. The guard ends its own group, which exists as long
-as it does, and not a process id, which may have become somebody else's. In a session of its own the server
-does not hear a terminal's Ctrl-C before the daemon has finished.
+So the server ends with the daemon, even if the daemon ends by SIGKILL. The pipe is used instead of PR_SET_PDEATHSIG
+because every POSIX system has pipes, and because that signal comes at the end of the *thread* that started the child.
+The guard kills its own process group, which exists as long as the guard, and not a process id, which another process
+may have got meanwhile. The server has a session of its own, so a terminal's Ctrl-C does not reach it before the daemon
+has finished.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ..jvm_archive import spark_java
 
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _JARS = ("zookeeper", "netty", "slf4j-api", "log4j", "metrics-core", "snappy", "commons-cli", "commons-io")
-"""What it needs of PySpark's 280 jars: with all of them it starts half as fast and takes half as much memory again."""
+"""The jars it needs, of PySpark's 280: with all of them it starts half as fast and takes half as much memory again."""
 _JVM = (
     "-Xmx128m",
     "-XX:+UseSerialGC",
@@ -56,14 +57,14 @@ class ServerProcess:
         return self.process.poll() is not None
 
     def stop(self) -> None:
-        """Ends it at once, as a crash would: what it has acknowledged is on disk."""
-        self.process.kill()  # also one that stands still (SIGSTOP)
+        """Ends the server at once, as a crash would: all that it has acknowledged is on disk."""
+        self.process.kill()  # also ends a stopped process (SIGSTOP)
         self.process.wait()
         if self.process.stdin is not None:
-            self.process.stdin.close()  # the guard's turn to go
+            self.process.stdin.close()  # ends the guard
 
     def wait_until_serving(self, limit_s: float) -> None:
-        """Returns once it serves clients; ZooKeeperError with its last words when it ends or the time is up."""
+        """Returns once it serves clients. ZooKeeperError, with the end of its log: it ended, or the time is up."""
         until = time.monotonic() + limit_s
         while not is_serving(self.port):
             if self.has_ended() or time.monotonic() > until:
@@ -100,7 +101,7 @@ def start_server(
         "preAllocSize": 1024,  # KiB; 64 MiB by default
     }
     config, log_path = folder / "zoo.cfg", folder / "server.log"
-    # Under a number of two digits: the guard uses 3, which may be the caller's.
+    # A descriptor number of two digits: the guard uses 3, which may be the number of the caller's descriptor.
     passed = () if inherited is None else (fcntl.fcntl(inherited, fcntl.F_DUPFD_CLOEXEC, 10),)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -133,7 +134,7 @@ def _class_path() -> str:
 
 
 def ask(port: int, word: str) -> str | None:
-    """A server's answer to one of its four-letter words; None when there is none."""
+    """A server's answer to one of its four-letter commands; None if there is no answer."""
     answer = b""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=_ASK_MAX_S) as connection:
@@ -146,12 +147,12 @@ def ask(port: int, word: str) -> str | None:
 
 
 def is_serving(port: int) -> bool:
-    """Whether a server serves clients there; one of an ensemble does when a quorum stands."""
+    """Whether a server serves clients on this port; a server of an ensemble does so only while there is a quorum."""
     return "Mode: " in (ask(port, "srvr") or "")
 
 
 def last_words(folder: Path) -> str:
-    """The end of a server's log, stack traces left out."""
+    """The end of a server's log, without stack traces."""
     try:
         tail = (folder / "server.log").read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
     except OSError as error:
@@ -161,7 +162,7 @@ def last_words(folder: Path) -> str:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on now."""
+    """A port of 127.0.0.1 on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -170,7 +171,7 @@ def free_port() -> int:
 def is_free(port: int) -> bool:
     """Whether a server could listen on this port of 127.0.0.1 now."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server: old connections do not matter
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does: old connections do not matter
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:

@@ -1,10 +1,10 @@
-"""A daemon's one session with ZooKeeper: every call has a time limit, and what cannot be known is said so.
+"""A daemon's one session with ZooKeeper: every call has a time limit, and an unknown outcome is an error.
 
-kazoo reconnects by itself and opens a new session when the old one is gone; what was tied to the old one (claims) is
-lost then. Sessions are numbered from 1, so that whoever holds something knows whether it is still of this session.
+kazoo reconnects by itself and opens a new session when the old one is gone; everything tied to the old one (claims) is
+lost then. Sessions are numbered from 1, so that the holder of a claim knows whether it belongs to this session.
 
-A call that was not answered may have been done, or may still be done once the connection is back: its outcome is
-UnknownStateError, to be settled by looking (see `zookeeper_claims`).
+A call without an answer may have taken effect, or may still take effect once the connection is back. It raises
+UnknownStateError; the caller must look at ZooKeeper to find the outcome (see `zookeeper_claims`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _RECONNECT = {"max_tries": -1, "delay": 0.1, "max_delay": 2.0}
 class ZooKeeperOptions:
     """How to reach ZooKeeper. `hosts`: `host:port[,host:port][/chroot]`; times in seconds.
 
-    `digest`: `user:password`; nodes made are then for this user only. `ca`, `certfile`, `keyfile`: PEM files; any of
-    them turns TLS on. `session_timeout_s`: after so long without a sign of life a daemon's claims are free again.
+    `digest`: `user:password`; new nodes are then accessible to this user only. `ca`, `certfile`, `keyfile`: PEM files;
+    any of them turns TLS on. `session_timeout_s`: a daemon loses its claims after this time without a sign of life.
     """
 
     hosts: str
@@ -81,7 +81,7 @@ def _are_hosts(text: str) -> bool:
 
 
 class ZooKeeperSession:
-    """The connection. Thread-safe. `on_change` is called (in kazoo's thread) whenever it comes, goes or is lost."""
+    """The connection. Thread-safe. `on_change` is called (in kazoo's thread) when it comes, goes or is lost."""
 
     def __init__(self, options: ZooKeeperOptions, on_change: Callable[[], None] = lambda: None) -> None:
         from kazoo.client import KazooClient, KazooState  # late: it costs time, and few commands need it
@@ -95,7 +95,7 @@ class ZooKeeperSession:
         self._state = KazooState.LOST
         user, _, password = (options.digest or "").partition(":")
         self._acl = [make_digest_acl(user, password, all=True)] if options.digest else OPEN_ACL_UNSAFE
-        # The chroot is a prefix of our paths: kazoo's own would have to be made first by somebody.
+        # The chroot is a prefix of the paths used here: kazoo's own chroot must exist before it connects.
         self.client: Any = KazooClient(
             hosts=options.servers,
             timeout=options.session_timeout_s,
@@ -112,25 +112,26 @@ class ZooKeeperSession:
 
     @property
     def connected(self) -> bool:
-        """Whether the session is alive as far as we know; False while nobody can tell (SUSPENDED)."""
+        """Whether the session is known to be alive; False while that is unknown (SUSPENDED)."""
         return bool(self._state == self._states.CONNECTED)
 
     @property
     def number(self) -> int:
-        """Which session this is, from 1; it grows when one is lost, with everything tied to it."""
+        """The number of this session, from 1; it grows when a session is lost, with everything tied to it."""
         with self._lock:
             return self._number
 
     @property
     def id(self) -> int | None:
-        """ZooKeeper's id of the session, the owner of its ephemeral nodes; None without one."""
+        """ZooKeeper's id of the session, which owns its ephemeral nodes; None without a session."""
         found = self.client.client_id
         return int(found[0]) if found else None
 
     def call(self, ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """An asynchronous kazoo call with its time limit; what ZooKeeper answers, NoNodeError and NodeExistsError too.
+        """Makes an asynchronous kazoo call, with the time limit, and returns its answer or raises NoNodeError,
+        NodeExistsError.
 
-        UnknownStateError: no answer, it may have been done or may be yet. ZooKeeperError: it refuses us.
+        UnknownStateError: no answer; the call may have taken effect, or may still do so. ZooKeeperError: refused.
         """
         from kazoo.exceptions import (
             AuthFailedError,
@@ -148,7 +149,7 @@ class ZooKeeperSession:
             raise
         except (NoAuthError, AuthFailedError, InvalidACLError) as error:
             raise ZooKeeperError(
-                "ZooKeeper does not let us in",
+                "ZooKeeper refuses access",
                 path=self.options.servers,
                 found=type(error).__name__,
                 todo="All daemons of a fleet need the same digest.",
@@ -171,7 +172,7 @@ class ZooKeeperSession:
 
 
 def _kazoo_log() -> logging.Logger:
-    """Without a warning for each try to reconnect: what comes of it is logged once, by us."""
+    """A logger without kazoo's warning for each try to reconnect: the session logs each change of state once."""
     log = logging.getLogger("kazoo.client.phantombase")
     log.setLevel(logging.ERROR)
     return log
@@ -181,7 +182,7 @@ def _kazoo_log() -> logging.Logger:
 def zookeeper_session(
     options: ZooKeeperOptions, on_change: Callable[[], None] = lambda: None
 ) -> Iterator[ZooKeeperSession]:
-    """A session from entry to exit, which removes every ephemeral node it made. ZooKeeperError: nobody answers."""
+    """A session from entry to exit; its end removes every ephemeral node it made. ZooKeeperError: no answer."""
     session = ZooKeeperSession(options, on_change)
     client = session.client
     try:
@@ -192,7 +193,7 @@ def zookeeper_session(
                 "no connection to ZooKeeper",
                 path=options.servers,
                 expected=f"an answer within {options.connect_timeout_s:g} s",
-                todo="Are the servers up, and is TLS used on both sides or on none?",
+                todo="Check that the servers run, and that TLS is used on both sides or on none.",
             ) from error
         yield session
     finally:
@@ -200,5 +201,5 @@ def zookeeper_session(
             client.remove_listener(session._heard)
             client.stop()
             client.close()
-        except Exception as error:  # the session's end removes its nodes all the same
+        except Exception as error:  # the server removes the nodes when the session expires
             _log.warning("zookeeper_close_failed", servers=options.servers, error=f"{type(error).__name__}: {error}")

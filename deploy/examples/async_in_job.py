@@ -2,7 +2,7 @@
 
     python deploy/examples/async_in_job.py /data/rides
 
-The compaction has a fair-scheduler pool of its own, so that it does not hold the writes up, and ends with the job.
+The compaction has its own fair-scheduler pool, so that it does not delay the writes. It ends with the job.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phantombase.compactor_daemon.run.background import AsyncCompaction
 
 
 def main(path: str) -> None:
-    """Nine upserts; a compaction is requested after every third, and executed beside the others."""
+    """Makes nine upserts; a compaction is requested after every third, and executed beside the next ones."""
     spark = session(**{"spark.scheduler.mode": "FAIR"})
     first = writer(batch(spark, 0)).table("rides").key("id").partition("zone").ordering("ts").buckets(2)
     first.upsert(path)

@@ -1,9 +1,9 @@
-"""Inline: this job requests compactions and executes them itself, for at most 60 s a commit.
+"""Inline: this job requests compactions and executes them itself, for at most 60 s per commit.
 
     python deploy/examples/inline.py /data/rides
 
-What a limit leaves over is finished by the next commit; slices that are done are not merged again. `target_io_bytes`
-bounds the work by bytes: what one plan reads and writes.
+After the limit, the next commit continues the work; finished file slices are not merged again. `target_io_bytes` limits
+the bytes that one plan reads and writes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from phantombase import writer
 
 
 def main(path: str) -> None:
-    """Six upserts, compacted after every third."""
+    """Makes six upserts, and compacts after every third."""
     spark = session()
     for number in range(6):
         described = writer(batch(spark, number)).table("rides").key("id").partition("zone").ordering("ts").buckets(2)

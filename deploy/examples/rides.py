@@ -1,4 +1,4 @@
-"""What the examples share: a Spark session and batches of rides."""
+"""A Spark session and batches of rides, which the examples share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def session(**settings: str) -> Any:
-    """A local Spark session whose workers run this very Python."""
+    """A local Spark session whose workers run the same Python as this process."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -1,4 +1,4 @@
-"""Schedule-only: this job requests a compaction every few commits; a dedicated compactor, or several, execute it.
+"""Schedule-only: this job requests a compaction every few commits; one or more dedicated compactors execute it.
 
 python deploy/examples/schedule_only.py /data/rides
 compactor-daemon compact /data/rides            # anywhere that sees the table, at the same time or later
@@ -14,7 +14,7 @@ from phantombase import writer
 
 
 def main(path: str) -> None:
-    """Six upserts, a compaction requested after every third."""
+    """Makes six upserts, and requests a compaction after every third."""
     spark = session()
     for number in range(6):
         described = writer(batch(spark, number)).table("rides").key("id").partition("zone").ordering("ts").buckets(2)

@@ -2,7 +2,7 @@
 
     python deploy/examples/streaming.py /data/rides /data/rides-checkpoint
 
-Kill it, start it again: a batch that was committed before the crash is recognised by its number and skipped.
+Kill the job and start it again: a batch that was committed before is recognised by its number and skipped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from phantombase import writer
 
 
 def main(path: str, checkpoint: str) -> None:
-    """Rides made by Spark's rate source, five micro-batches' worth of it."""
+    """Writes five micro-batches of rides that Spark's rate source makes."""
     spark = session()
     rides = (
         spark.readStream.format("rate-micro-batch")

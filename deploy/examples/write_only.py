@@ -1,4 +1,4 @@
-"""Write-only: this job has nothing to do with compaction. Somebody else schedules and executes.
+"""Write-only: this job neither requests nor executes compactions. Another process does both.
 
 python deploy/examples/write_only.py /data/rides
 """
@@ -13,7 +13,7 @@ from phantombase import writer
 
 
 def main(path: str) -> None:
-    """Five upserts."""
+    """Makes five upserts."""
     spark = session()
     for number in range(5):
         done = (

@@ -226,7 +226,7 @@ def test_a_lost_file_that_comes_out_otherwise_is_not_published(tmp_path: Path) -
     fate = path / fate_path(instant, go.attempt)
     record = fate.read_bytes()
     fate.write_bytes(record.replace(b'"codec":"zstd"', b'"codec":"none"'))
-    with pytest.raises(StorageError, match="merged again it is not the one"):
+    with pytest.raises(StorageError, match="gave another file than was decided"):
         finish_completed(table, ProcessLock("finish"))
     assert not (path / lost.final).exists()
     assert (path / go.placements[1].staged).exists()

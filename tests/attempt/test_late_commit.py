@@ -164,7 +164,7 @@ def test_of_two_commits_that_of_the_other_stays(version: int, tmp_path: Path) ->
     theirs = Instant(requested_time=go.instant, action="commit", state=State.COMPLETED, completion_time=time)
     file = path / table.instant_path(theirs)
     commit = encode(others(decode(go.content, go.completed_path)), table.layout.encoding)
-    with pytest.raises(ConflictError, match="somebody else completed"):
+    with pytest.raises(ConflictError, match="another process completed"):
         publish(asleep(path, at_put(go), lambda: void(file.write_bytes(commit)), nothing), go, LOCK)
     assert file.read_bytes() == commit
     assert version == 6 or not (path / go.completed_path).exists()

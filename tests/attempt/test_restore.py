@@ -75,7 +75,7 @@ def test_other_books_under_the_same_size_are_not_the_decided_file(name: str, tmp
         one["base_rows"] += 1
     other = replace(commit, extra_metadata={**commit.extra_metadata, LEDGER: json.dumps(books)})
     lose(table, go)
-    with pytest.raises(StorageError, match="not the one that was decided"):
+    with pytest.raises(StorageError, match="gave another file than was decided"):
         merge_again(table, replace(go, content=encode(other, table.layout.encoding)), go.placements[0])
     assert left(path, go) == []
 
@@ -88,7 +88,7 @@ def test_another_size_is_not_the_decided_file(name: str, tmp_path: Path) -> None
     go = decided(table, pending_instants(table)[0])
     lose(table, go)
     one = go.placements[0]
-    with pytest.raises(StorageError, match="not the one that was decided"):
+    with pytest.raises(StorageError, match="gave another file than was decided"):
         merge_again(table, go, replace(one, size=one.size + 1))
     assert left(path, go) == []
 
@@ -125,7 +125,7 @@ def test_the_options_are_those_the_file_was_written_with(recorded: bool, tmp_pat
     if recorded:
         assert merge_again(table, found, found.placements[0])
     else:
-        with pytest.raises(StorageError, match="does not tell the options"):
+        with pytest.raises(StorageError, match="does not name its options"):
             merge_again(table, found, found.placements[0])
         assert left(path, go) == []
 

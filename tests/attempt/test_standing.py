@@ -227,7 +227,7 @@ def test_a_publisher_that_wakes_up_after_archiving_publishes_nothing(tmp_path: P
         archive_all_but_last(path, 6)
         truth.update(read_rows(path))
 
-    with pytest.raises(ConflictError, match="the timeline begins behind it"):
+    with pytest.raises(ConflictError, match="the active timeline begins after it"):
         publish(open_table(path), go, Sleeper(meanwhile))
     assert base_files(path, instant), "they are the table's"
     assert read_rows(path) == truth
@@ -314,7 +314,7 @@ def seen(*instants: Instant, archived: tuple[Instant, ...] = ()) -> Evidence:
         timeline=Timeline(layout=LAYOUT_2, instants=instants, archived=archived),
         has_plan=True,
         undone=frozenset(),
-        tells_times_apart=True,
+        allows_equal_times=True,
     )
 
 
@@ -341,7 +341,7 @@ _BASIC = seen(_OLD, _NEW)
         (seen(_NEW), Standing.FALLEN),
         (seen(_NEW, archived=(_OLD,)), Standing.STANDS),
         (seen(_OLD, write("05"), _NEW), Standing.STANDS),
-        (replace(seen(_OLD, write("05"), _NEW), tells_times_apart=False), Standing.FALLEN),
+        (replace(seen(_OLD, write("05"), _NEW), allows_equal_times=False), Standing.FALLEN),
     ],
 )
 def test_rule(what: Evidence, expected: Standing) -> None:

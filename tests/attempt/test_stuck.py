@@ -137,7 +137,7 @@ def test_an_executor_that_may_live_is_left_alone(tmp_path: Path) -> None:
     instant = planned(path, 9)
     inflight, left = leave_executor(path, instant)
     os.utime(left)
-    with pytest.raises(ConflictError, match=r"is or was at work.*wait until"):
+    with pytest.raises(ConflictError, match=r"is or was at work.*[Ww]ait until"):
         unschedule(open_table(path), instant, LOCK)
     assert inflight.exists()
     assert left.exists()
@@ -265,7 +265,7 @@ def test_an_empty_plan_stays_where_something_may_rest_on_it(version: int, tmp_pa
         assert instant not in recorded_instants(LocalStorage(str(path)))
 
     os.utime(file)
-    refused("being written")
+    refused("still be writing")
     os.utime(file, LONG_AGO)
     inflight = path / inflight_path(open_table(path), instant)
     inflight.write_bytes(b"")

@@ -134,7 +134,7 @@ def test_a_dead_server_is_noticed_and_started_again(tmp_path: Path) -> None:
         while (found := server.problem()) is None:  # its threads end one by one
             pass
         assert str(tmp_path) in found
-        assert "last words" in found
+        assert "end of its log" in found
         wait_until(lambda: server.problem() is None)
         assert embedded_hosts(tmp_path) == server.hosts
     assert {"zookeeper_ended", "zookeeper_started_again"} <= {entry["event"] for entry in logs}

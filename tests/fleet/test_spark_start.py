@@ -40,7 +40,7 @@ def test_spark_that_cannot_start_is_told_to_who_waits(tmp_path: Path) -> None:
     """
     ran = _run(tmp_path, "-c", script)
     assert "Spark did not start" in ran.stdout
-    assert str(tmp_path) in ran.stdout, "the JVM's last words"
+    assert str(tmp_path) in ran.stdout, "the end of the JVM's output"
 
 
 @pytest.mark.spark

@@ -552,7 +552,7 @@ def test_release(table: Table, call: Callable[..., tuple[int, str]]) -> None:
 def test_claims_without_zookeeper(table: Table, stack: ExitStack, call: Callable[..., tuple[int, str]]) -> None:
     """By heartbeats; a table where nobody works has no row."""
     path = table.storage.base_path
-    assert "Nobody works" in call("claims", path)[1]
+    assert "No process works" in call("claims", path)[1]
     stack.enter_context(heartbeat(table.storage, only(table), 60.0, note=lambda: NOTE))
     (row,) = json.loads(call("claims", path, "--json")[1])["claims"]
     assert (row["table"], row["instant"], row["source"], row["done"]) == (path, only(table), "heartbeat", 3)
@@ -567,7 +567,7 @@ def test_claims_in_zookeeper(
     """A fleet's claims, in `claims` and in `status`; a table no fleet has served has none."""
     instant, path = only(table), table.storage.base_path
     hosts = f"{zookeeper.hosts}/some/where"
-    assert "Nobody works" in call("claims", "--zookeeper", hosts, path)[1]
+    assert "No process works" in call("claims", "--zookeeper", hosts, path)[1]
     session = stack.enter_context(zookeeper_session(ZooKeeperOptions(hosts=hosts)))
     claims = ZooKeeperClaims(session, table_id(table.storage), "me")
     held = claims.take(instant)

@@ -87,7 +87,7 @@ def test_hudi_doubles_a_moved_key_without_the_plan(
     moved = rows(range(2), 3)
     table.writer(moved, small_file_bytes=0).upsert(str(table.path))
     before = table.agree()
-    with pytest.raises(ConflictError, match="written elsewhere"):
+    with pytest.raises(ConflictError, match="now in another file group"):
         unschedule(table.open(), instant, ProcessLock(str(table.path)))
     broken = table.copy()
     monkeypatch.setattr(phantombase.compactor_daemon.removal.unschedule, "refuse_moved", lambda *_: None)

@@ -190,7 +190,7 @@ def test_schedule_needs_to_know_who_else_writes(name: str, tmp_path: Path) -> No
     path = unzip_golden(name, tmp_path)
     before = digest(path)
     for options in ([], ["--sole-writer", "--lock", f"file:{tmp_path}/lock"]):
-        with pytest.raises(UsageError, match="who else writes"):
+        with pytest.raises(UsageError, match="which other processes write"):
             call("schedule", str(path), *options)
     with pytest.raises(UsageError, match="lock provider"):
         call("schedule", str(path), "--lock", "etcd:somewhere")

@@ -193,7 +193,7 @@ def test_an_attempt_opened_on_a_plan_that_goes_this_moment_is_no_attempt(tmp_pat
             return open_table(path).storage.put_if_absent(call.path.replace("/1/", "/2/"), b"{}")
         return call.do()
 
-    with pytest.raises(ConflictError, match="unscheduled this moment"):
+    with pytest.raises(ConflictError, match="just unscheduled"):
         open_attempt(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), instant, OPTIONS)
     storage = open_table(path).storage
     assert all(read_fate(storage, instant, n) is not None for n in attempts(storage, instant))
@@ -315,7 +315,7 @@ def test_a_key_that_is_moved_while_keys_are_looked_at(tmp_path: Path, monkeypatc
             moves.pop()()
 
     monkeypatch.setattr(phantombase.compactor_daemon.removal.unschedule, "probe", moved_meanwhile)
-    with pytest.raises(ConflictError, match="written elsewhere"):
+    with pytest.raises(ConflictError, match="now in another file group"):
         unschedule(open_table(path), instant, LOCK)
 
 
@@ -352,7 +352,7 @@ def test_a_key_that_was_moved_would_double(
         expected = {**BEFORE, "k0001": (3, 3.0)}
         assert read_rows(path) == expected
         if rule:
-            with pytest.raises(ConflictError, match=r"written elsewhere.*k0001.*Execute"):
+            with pytest.raises(ConflictError, match=r"now in another file group.*k0001.*Execute"):
                 unschedule(open_table(path), instant, LOCK)
             run_all(open_table(path))
             upsert(path, trips((1, 4, 4.0)))

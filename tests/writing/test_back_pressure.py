@@ -197,13 +197,13 @@ def test_a_write_only_writer_waits_where_somebody_compacts(
     if known_by == "the gate":
         # Writers go on after it, in a second, and know of it, for a minute.
         put_wanted(open_table(table.path).storage, LONG_S, clock_ms() - round((LONG_S - 1) * 1000))
-    waits, check = threading.Event(), Room._check_anybody
+    waits, check = threading.Event(), Room._refuse_endless_wait
 
     def noted(room: Room) -> None:
         check(room)
         waits.set()
 
-    monkeypatch.setattr(Room, "_check_anybody", noted)
+    monkeypatch.setattr(Room, "_refuse_endless_wait", noted)
 
     def somebody() -> None:
         assert waits.wait(LONG_S)
@@ -294,7 +294,7 @@ def test_a_log_compaction_makes_room(tmp_path: Path) -> None:
     )
     done = schedule_compaction(open_table(table.path), table_lock(open_storage(str(table.path)), None), universal)
     assert [one.plan.action for one in done.requested] == ["logcompaction"]
-    with pytest.raises(PressureError, match="as many log files"):
+    with pytest.raises(PressureError, match="the limit of log files"):
         table.write(table.describe(stop_trigger=LIMIT, action="fail"))
     run_all(open_table(table.path))
     assert table.logs() == [LIMIT + 1]
@@ -334,7 +334,7 @@ def test_nobody_waits_for_nobody(version: int, buckets: int | None, tmp_path: Pa
     """A write-only writer of a table that nobody has ever compacted."""
     table = Trips(tmp_path / "trips", version, buckets, logs=LIMIT)
     before, began = contents(table.path), time.monotonic()
-    with pytest.raises(PressureError, match="nobody is known to compact this table"):
+    with pytest.raises(PressureError, match="no process is known to compact this table"):
         table.write(table.describe(stop_trigger=LIMIT, wait_s=LONG_S))
     assert time.monotonic() - began < LONG_S / 2
     check_nothing_left(table.path)

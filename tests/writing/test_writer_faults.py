@@ -180,7 +180,7 @@ def test_a_write_rolled_back_while_it_stages_places_nothing(ground: Ground, monk
 
         before = data_files(path)
         paused = pause_at(ground.calls.index("open_output"), rolled_back)
-        with pytest.raises(ConflictError, match="rolled back by somebody else"):
+        with pytest.raises(ConflictError, match="another process rolled this write back"):
             ground.write(HookedStorage(LocalStorage(str(path)), paused))
         assert data_files(path) == before
 

@@ -26,9 +26,9 @@ def put(name: str, values: list[object], kind: pa.DataType) -> pa.Table:
 REFUSED: dict[str, tuple[Callable[[], Writer], str]] = {
     "null key": (lambda: trips(put("id", [None], pa.string()), 9), "rows without a record key"),
     "empty key": (lambda: trips(put("id", [""], pa.string()), 9), "rows without a record key"),
-    "no key column": (lambda: trips(ROW.drop_columns(["id"]), 9), "lack columns the table needs"),
-    "no partition column": (lambda: trips(ROW.drop_columns(["day"]), 9), "lack columns the table needs"),
-    "no ordering column": (lambda: trips(ROW.drop_columns(["ts"]), 9), "lack columns the table needs"),
+    "no key column": (lambda: trips(ROW.drop_columns(["id"]), 9), "lack columns that the table needs"),
+    "no partition column": (lambda: trips(ROW.drop_columns(["day"]), 9), "lack columns that the table needs"),
+    "no ordering column": (lambda: trips(ROW.drop_columns(["ts"]), 9), "lack columns that the table needs"),
     "null ordering value": (lambda: trips(put("ts", [None], pa.int64()), 9), "rows without an ordering value"),
     "other type": (lambda: trips(put("fare", ["x"], pa.string()), 9), "fare"),
     "other name": (lambda: trips(ROW, 9).table("rides"), "another table is at this path"),
@@ -100,7 +100,7 @@ def test_no_table_is_made_for_what_is_refused(case: str, tmp_path: Path) -> None
 
 
 def test_too_little_said_of_a_new_table(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="too little is said to make one; expected name"):
+    with pytest.raises(UsageError, match="the description of a new one is incomplete; expected name"):
         writer(ROW).key("id").upsert(str(tmp_path / "trips"))
     with pytest.raises(PhantombaseError):
         writer(ROW).delete(str(tmp_path / "trips"))

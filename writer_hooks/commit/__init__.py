@@ -1,4 +1,4 @@
-"""A delta commit from its instant to its completed file, and what follows it: plans, compaction, clean-up.
+"""A delta commit from its instant to its completed file, and the work after it: plans, compaction, clean-up.
 
 The way in is `transaction`.
 

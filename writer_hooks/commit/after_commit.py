@@ -1,6 +1,6 @@
-"""What a write does for compaction once it is committed: nothing, request one, or execute it too.
+"""What a write does for compaction once it is committed: nothing, request one, or request and execute it.
 
-The write stands whatever comes of this: an error here is reported, not raised, so that nobody writes twice.
+The write is complete whatever happens here. An error is reported, not raised, so that no caller writes the rows twice.
 """
 
 from __future__ import annotations
@@ -31,27 +31,30 @@ _log = structlog.get_logger()
 
 
 def due_at_once(options: CompactionOptions) -> CompactionOptions:
-    """The same, but every file group with log files is due, as a new base file, within the limits of a plan.
+    """The same options, but every file group with log files is due for a new base file, within the limits of a plan.
 
-    No strategy, picking or trigger may leave out what somebody waits for. Not the trigger ALWAYS: who asks again and
-    again uses the gate of version 6.
+    No strategy, picking or trigger may leave out a file group for which a write waits. The trigger is not ALWAYS,
+    because a write that waits asks repeatedly, and would use the gate of version 6 each time.
     """
-    said = options.schedule
+    own = options.schedule
     at_once = ScheduleOptions(
         strategy=TriggerStrategy.TIME_ELAPSED,
         max_delta_seconds=0,
-        max_pending=said.max_pending,
-        gate_s=said.gate_s,
+        max_pending=own.max_pending,
+        gate_s=own.gate_s,
         incremental=False,
-        **{limit.name: getattr(said, limit.name) for limit in fields(BoundOptions)},
+        **{limit.name: getattr(own, limit.name) for limit in fields(BoundOptions)},
     )
     return replace(options, schedule=at_once)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AfterCommit:
-    """`scheduled`: the compaction requested, or None with the reason in `why`; `compacted`: executed inline; `left`:
-    pending ones the limit left over; `error`: what went wrong, in one line."""
+    """What happened after a commit.
+
+    `scheduled`: the requested compaction, or None with the reason in `why`. `compacted`: executed inline. `left`:
+    compactions that are still pending because of the limit. `error`: the error in one line, if there was one.
+    """
 
     scheduled: str | None = None
     why: str = ""
@@ -68,7 +71,7 @@ def after_commit(
     output: OutputOptions,
     options: CompactionOptions,
 ) -> AfterCommit:
-    """Does what the mode says; never raises an error of the tree."""
+    """Requests and executes compactions according to the mode; never raises an error of the tree."""
     if options.mode is Mode.WRITE_ONLY:
         return AfterCommit()
     scheduled, why = None, ""

@@ -1,17 +1,19 @@
 """Back-pressure: a write that would make a file group's log too long waits until a compaction has made room.
 
-    look      the file groups the write appends to: under a bucket index before it begins, always once it is staged
-    full      the transaction is rolled back: nothing of the write is on the timeline, in the lock, or in the table
-    relieve   what this write may do about it itself: roll dead writers back, request a compaction, compact inline
-    again     from the beginning, once there is room
+    check     look at the file groups to which the write appends: under a bucket index before it begins, and always
+              after staging
+    full      the transaction is rolled back: the write has no instant, holds no lock, and has no files in the table
+    relieve   the write does what it may do itself: roll back dead writers, request a compaction, compact inline
+    again     the write starts from the beginning once there is room
 
-It waits outside its transaction because on version 6 nobody can plan while a delta commit pends, and no compaction
-ends on any version while a write that began before its plan pends: a write that waited inside would wait for itself.
-Under a bucket index the rows tell their file groups, and a full one is seen before anything is staged. Under the key
-index only the look-up tells them, under the transaction's timeline. The look after staging is the one the limit rests
-on: whoever appended to the group since the write began is a conflict.
+The write waits outside its transaction. On version 6 no compaction can be planned while a delta commit is pending; on
+any version no compaction can complete while a write is pending that began before its plan. So a write that waited
+inside its transaction would wait for itself.
+Under a bucket index the rows determine their file groups, so a full group is found before anything is staged. Under the
+key index only the look-up determines them, with the transaction's timeline. The limit depends on the check after
+staging: a write that has appended to the group since this write began is a conflict.
 
-A write that has nothing to do with compaction waits only where somebody is known who has (`somebody_compacts`).
+A write that requests no compactions waits only if the table shows that another process does (`shows_compaction`).
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ _POLL_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Full:
-    """A file group without room for one more log file; `plan`: the pending compaction it is in."""
+    """A file group without room for one more log file. `plan`: the pending compaction that names it."""
 
     slice: FileSlice
     logs: int
@@ -54,9 +56,10 @@ class Full:
 
 
 def full_groups(groups: Iterable[FileGroup], limit: int) -> tuple[Full, ...]:
-    """Those of the file groups a write appends to that would go beyond the limit, the longest log first (pure).
+    """The full groups among the file groups to which a write appends, the longest log first (pure).
 
-    Counted are the log files a reader merges: until a pending compaction is completed, those it will merge too.
+    All log files that a reader merges count. Until a pending compaction completes, these include the log files that it
+    will merge.
     """
     full = [
         Full(slice=slice_, logs=len(slice_.logs), plan=group.pending_compaction)
@@ -66,10 +69,10 @@ def full_groups(groups: Iterable[FileGroup], limit: int) -> tuple[Full, ...]:
     return tuple(sorted(full, key=lambda one: (-one.logs, one.key)))
 
 
-def somebody_compacts(timeline: Timeline) -> bool:
-    """Whether the active timeline shows that anybody compacts the table: such an instant, pending or completed (pure).
+def shows_compaction(timeline: Timeline) -> bool:
+    """Whether the active timeline has a compaction, pending or completed, so that the table is compacted (pure).
 
-    In a MERGE_ON_READ table nothing but a compaction completes as `commit`.
+    In a MERGE_ON_READ table only compactions complete as `commit`.
     """
     return any(i.action in ("compaction", "logcompaction", "commit") for i in timeline.instants)
 
@@ -77,9 +80,9 @@ def somebody_compacts(timeline: Timeline) -> bool:
 class Room:
     """Whether there is room for one write. `waited_s`: seconds it has waited so far.
 
-    `limit`: log files at which a file group is full, None: never. `relieve`: called while the write waits; does what
-    this write may do, and says what came of it. It is told whether a full file group is in no pending plan.
-    `compacts`: whether this write requests compactions at all.
+    `limit`: the number of log files at which a file group is full, None: never. `relieve`: called while the write
+    waits; it does what this write may do about the full groups, and returns the result as text. Its argument: whether
+    a full file group is in no pending plan. `compacts`: whether this write requests compactions at all.
     """
 
     def __init__(
@@ -114,8 +117,11 @@ class Room:
         return consistent(lambda: self._still_full(full, limit)) if full else ()
 
     def _still_full(self, full: tuple[Full, ...], limit: int) -> tuple[Full, ...]:
-        """Without the log files that a log compaction stands for: they lie there until a cleaner takes their slice, and
-        only the headers of their blocks tell."""
+        """The groups that are full without the log files that a log compaction has replaced.
+
+        Those files stay until a cleaner removes their slice, and only the headers of their blocks show that they were
+        replaced.
+        """
         table = self._table.reload()
         timeline = table.load_timeline()
         rules = slice_rules(table, timeline, table.schema(table.schema_text(timeline)))
@@ -130,17 +136,17 @@ class Room:
         return [group for groups in found for group in groups if not is_replaced(group, facts)]
 
     def wait(self) -> None:
-        """After `check` has found no room, outside the transaction: returns when there is.
+        """Waits for room, after `check` has found none. The caller is outside the transaction.
 
-        What this write may do about it is done in any case. PressureError: the write is to fail, its time is up, or
-        nobody is known who would compact.
+        Calls `relieve` at least once, unless no compactor is known. PressureError: the write must fail instead of
+        waiting, its time is up, or no process is known that compacts the table.
         """
         limit_s = self._options.wait_s if self._options.action is FullAction.WAIT else 0.0
-        self._check_anybody()
+        self._refuse_endless_wait()
         first, keys = self._full[0], {one.key for one in self._full}
         began = time.monotonic() - self.waited_s
-        said = {"table": self._table.storage.base_path, "file_group": "/".join(first.key), "logs": first.logs}
-        _log.info("write_waits", **said, limit=self._limit, compaction=first.plan)
+        facts = {"table": self._table.storage.base_path, "file_group": "/".join(first.key), "logs": first.logs}
+        _log.info("write_waits", **facts, limit=self._limit, compaction=first.plan)
         while True:
             why = self._relieve(any(one.plan is None for one in self._full))
             self._full = self._find((partition for partition, _ in keys), lambda group: group.key in keys)
@@ -151,14 +157,14 @@ class Room:
             if left <= 0:
                 raise self._error(why)
             time.sleep(min(_POLL_S, left))
-        _log.info("write_goes_on", **said | {"waited_s": round(self.waited_s, 1)})
+        _log.info("write_goes_on", **facts | {"waited_s": round(self.waited_s, 1)})
 
-    def _check_anybody(self) -> None:
-        """PressureError instead of a wait for nothing."""
-        # The record first: it goes when the plan that it asked for can be seen.
+    def _refuse_endless_wait(self) -> None:
+        """PressureError: no process is known that compacts the table."""
+        # The record is read before the timeline: it is removed only after the plan that it asks for is visible.
         wanted = read_wanted(self._table.storage, clock_ms())
-        if not (self._compacts or wanted is not None or somebody_compacts(self._table.reload().load_timeline())):
-            raise self._error("nobody is known to compact this table")
+        if not (self._compacts or wanted is not None or shows_compaction(self._table.reload().load_timeline())):
+            raise self._error("no process is known to compact this table")
 
     def _error(self, why: str) -> PressureError:
         first, others = self._full[0], len(self._full) - 1
@@ -167,11 +173,11 @@ class Room:
         found += [f"waited {self.waited_s:.1f} s"] if self.waited_s else []
         found += [why] if why else []
         return PressureError(
-            "a file group has as many log files as a write may leave",
+            "a file group has reached the limit of log files",
             path="/".join(part for part in (self._table.storage.base_path, *first.key) if part),
             instant=first.plan,
             expected=f"fewer than {self._limit}",
             found=", ".join(found),
-            todo="Nothing of this write is visible. Let somebody compact the table (compactor-daemon run, or schedule= "
-            "or inline compaction of this writer), or raise stop_trigger or wait_s.",
+            todo="Nothing of this write is visible. Compact the table (compactor-daemon run, or scheduled or inline "
+            "compaction of this writer), or raise stop_trigger or wait_s.",
         )

@@ -1,4 +1,4 @@
-"""Removes what finished and dead writes have left: staged files, markers, rows on their way."""
+"""Removes what finished and dead writes have left: staged files, markers, and rows between Spark stages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = structlog.get_logger()
 
 
 def remove_traces(table: Table) -> None:
-    """Removes markers and staged files of finished and dead writes. What fails here is left to the next write."""
+    """Removes markers and staged files of finished and dead writes. After an error the next write tries again."""
     try:
         remove_old(table.storage, round(time.time() * 1000))
         _remove_all(table)
@@ -26,7 +26,7 @@ def remove_traces(table: Table) -> None:
 
 
 def _remove_all(table: Table) -> None:
-    """Listed first: a write is on the timeline before it stages."""
+    """Staged folders are listed before the timeline is loaded: a write is on the timeline before it stages files."""
     storage = table.storage
     if storage.find(WRITES) is None:
         return
@@ -34,5 +34,5 @@ def _remove_all(table: Table) -> None:
     pending = table.load_timeline().pending_writes
     for instant in staged:
         if instant not in pending:
-            delete_markers(storage, instant)  # first: the staging folder tells that there may be some
+            delete_markers(storage, instant)  # before the staging folder, which shows that there may be markers
             storage.delete_folder(staged_folder(instant))

@@ -1,15 +1,15 @@
-"""Who wrote what since a write began, and may it still complete? (pure)
+"""Conflicts of a write with instants that came since it began: whether it may still complete (pure).
 
-Two writes conflict when they change one file group, as in Hudi's optimistic concurrency control. Beyond that, here:
+Two writes conflict if they change one file group, as in Hudi's optimistic concurrency control. These conflict too:
 
     a new file of the same bucket      two writers that both open a bucket would leave two file groups of it
     inserts into the same partition    under a key index both may have inserted one key (not `insert`, `bulk_insert`)
-    inserts anywhere                   the same where keys are unique over all partitions (a global record index)
-    another schema                     two writes that both change it: the later one would take the other's column back
-    a compaction requested meanwhile   version 6: our log lies under its plan, which does not hold it; all versions:
-                                       a base file that we wrote anew would be older than the compaction's; and a
-                                       key we found in a base file may be deleted by what the plan holds
-    a clustering requested meanwhile   it replaces the file group, and does not have what we wrote (Hudi's rule too)
+    inserts anywhere                   the same, if keys are unique over all partitions (a global record index)
+    another schema                     two writes that both change it: the later one would remove the other's column
+    a compaction requested meanwhile   version 6: the write's log is on the slice that the plan compacts, but the plan
+                                       does not name it. All versions: a rewritten base file would be older than the
+                                       compaction's; and a key found in a base file may be deleted by the plan's logs
+    a clustering requested meanwhile   it replaces the file group without the rows of this write (also Hudi's rule)
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from phantombase.timeline.view.view import GroupKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """What a write changes: file groups it appends to, those whose base file it writes anew, partitions it inserts to.
+    """What a write changes.
 
-    `looked_up`: the file groups were chosen by where keys lie. `buckets`: (partition, first 8 characters) of new
-    file ids, where these are buckets. `inserts`: partitions that get new keys which must be nobody else's.
-    `everywhere`: no other write may have added the new keys to any partition. Under a bucket index every row of
-    another write may be a new key.
+    `appended`: file groups that get log files. `rewritten`: file groups whose base file is written again. `buckets`:
+    (partition, first 8 characters) of new file ids, if these are buckets. `inserts`: partitions that get new keys,
+    which no other write may have inserted. `looked_up`: the file groups were found by looking up keys. `everywhere`:
+    no other write may have added the new keys to any partition. Under a bucket index every row of another write may be
+    a new key.
     """
 
     appended: frozenset[GroupKey]
@@ -41,7 +42,7 @@ class Footprint:
 
 
 def conflict_with_commit(mine: Footprint, theirs: CommitMetadata) -> str | None:
-    """What of ours a write that completed meanwhile has changed; None: nothing. Not for compactions."""
+    """The conflict with a write that completed meanwhile, None if there is none. Not for compactions."""
     groups = {(part, s.file_id) for part, stats in theirs.partition_to_write_stats.items() for s in stats}
     groups |= {(part, i) for part, ids in (theirs.partition_to_replace_file_ids or {}).items() for i in ids}
     for key in sorted((mine.appended | mine.rewritten) & groups):
@@ -61,9 +62,9 @@ def conflict_with_commit(mine: Footprint, theirs: CommitMetadata) -> str | None:
 
 
 def conflict_with_schema(mine: str, theirs: CommitMetadata) -> str | None:
-    """Whether a write that completed meanwhile left another schema: of two changes at once one would be lost.
+    """The conflict with a write that completed meanwhile and left another schema; None if there is none.
 
-    `mine`: the table's Avro schema as this write records it.
+    Of two changes at once one would be lost. `mine`: the table's Avro schema as this write records it.
     """
     text = theirs.extra_metadata.get("schema")
     if not text or text == mine or arrow_schema(without_meta_columns(text)) == arrow_schema(mine):
@@ -72,7 +73,7 @@ def conflict_with_schema(mine: str, theirs: CommitMetadata) -> str | None:
 
 
 def conflict_with_plans(mine: Footprint, plans: Iterable[GroupKey], *, logs_too: bool) -> str | None:
-    """A file group of ours in a compaction requested after we began. `logs_too`: slices go by name (version 6)."""
+    """The conflict with compactions requested since the write began. `logs_too`: slices go by name (version 6)."""
     concerned = mine.rewritten | mine.appended if logs_too or mine.looked_up else mine.rewritten
     for key in sorted(concerned & set(plans)):
         return f"compaction of file group {'/'.join(key)}"
@@ -80,7 +81,7 @@ def conflict_with_plans(mine: Footprint, plans: Iterable[GroupKey], *, logs_too:
 
 
 def conflict_with_clusterings(mine: Footprint, clustered: Iterable[GroupKey]) -> str | None:
-    """A file group of ours that a pending clustering is going to replace."""
+    """The conflict with pending clusterings, which will replace a file group of this write."""
     for key in sorted((mine.rewritten | mine.appended) & set(clustered)):
         return f"clustering of file group {'/'.join(key)}"
     return None

@@ -1,7 +1,7 @@
-"""Staged files get their final names, behind Hudi's markers, and become the statistics of a commit.
+"""Gives staged files their final names, each after its Hudi marker, and makes the commit's statistics of them.
 
-A marker comes before each file, so that whoever rolls the write back finds the file. Nothing placed is visible
-before the delta commit is completed.
+A marker is made before each file, so that a process that rolls the write back finds the file. Placed files are not
+visible before the delta commit is completed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _THREADS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A file of a write in its place. `path`: relative to the table base; `log_version`: None for base files."""
+    """A placed file of a write. `path`: relative to the table base. `log_version`: None for base files."""
 
     staged: StagedFile
     path: str
@@ -37,7 +37,7 @@ class Placed:
 
 
 def place_all(table: Table, instant: str, files: Sequence[StagedFile]) -> list[Placed]:
-    """Places the files of a write, several at a time; StorageError: one of them is not there as it should be."""
+    """Places the files of a write, several at a time. StorageError: a file is missing or has another size."""
     by_partition: defaultdict[str, list[StagedFile]] = defaultdict(list)
     for file in files:
         by_partition[file.partition].append(file)
@@ -49,7 +49,7 @@ def place_all(table: Table, instant: str, files: Sequence[StagedFile]) -> list[P
 def _place_partition(table: Table, instant: str, partition: str, files: Iterable[StagedFile]) -> list[Placed]:
     depth = len(partition.split("/")) if partition else 0
     prefix = f"{partition}/" if partition else ""
-    # Without it Hudi does not see the partition. It must be there before the files.
+    # Without this file Hudi does not see the partition. It must be there before the data files.
     table.storage.put_if_absent(f"{prefix}{_PARTITION_METADATA}", partition_metadata(instant, depth))
     by_name = table.layout.slicing is Slicing.BY_BASE_INSTANT
     versions = _log_versions(table, partition) if by_name else {}
@@ -82,7 +82,7 @@ def _log_versions(table: Table, partition: str) -> dict[tuple[str, str], int]:
 
 
 def write_stat(placed: Placed, instant: str, *, by_name: bool) -> WriteStat:
-    """What the commit says of a file, as Hudi 0.15 (`by_name`: version 6) and 1.2 write it."""
+    """The statistics of a file in the commit, as Hudi 0.15 (`by_name`: version 6) and 1.2 write them."""
     file = placed.staged
     new = file.base_instant is None
     common = WriteStat(

@@ -1,13 +1,15 @@
 """Exactly-once batches of a stream: which batch was written last, and by which delta commit.
 
-    intent      .hoodie/.phantombase/streams/<name>.json = {"batch": n, "instant": t}, once t is on the timeline and
-                before anything else of it; in the lock, and not where another try has written n since
-    commit      the completed delta commit carries the same in its extra metadata, under Hudi's own key; in the lock,
-                and only while the intent names t: of two tries at once the one that said so last
-    replay      batch n again: the intent names t. t completed (active or archived): skip. Otherwise t is dead: it is
-                rolled back, and the batch is written anew
+    intent      .hoodie/.phantombase/streams/<name>.json = {"batch": n, "instant": t}, written under the lock when t is
+                on the timeline, before any other file of t, and only if no other try has written n meanwhile
+    commit      the completed delta commit carries the batch in its extra metadata, under Hudi's own key. It completes
+                under the lock, and only while the intent names t: of two tries at once, the one that wrote the intent
+                last
+    replay      batch n comes again, and the intent names t. If t is completed (active or archived), the batch is
+                skipped. Otherwise t is dead: it is rolled back, and the batch is written again
 
-The intent lies in the table and outlives archiving. One query at a time has a name, as with Spark's checkpoints.
+The intent is kept in the table and outlives archiving. Only one query at a time may use a name, as with Spark's
+checkpoints.
 """
 
 from __future__ import annotations
@@ -43,23 +45,23 @@ class StreamBatch:
 
     @property
     def path(self) -> str:
-        """Where the intent lies, relative to the table base."""
+        """The path of the intent, relative to the table base."""
         return f"{RECORDS}/streams/{self.name}.json"
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """What the batch's commit carries."""
+        """The extra metadata of the batch's commit."""
         return {CHECKPOINT: json.dumps({self.name: str(self.number)})}
 
     def intend(self, storage: Storage, instant: str) -> None:
-        """Says that this batch is what `instant` writes. Only the stream itself replaces what it said before."""
+        """Records that `instant` writes this batch. Only the stream itself replaces its earlier intent."""
         storage.overwrite(self.path, json.dumps({"batch": self.number, "instant": instant}).encode())
 
 
 def begin_batch(table: Table, lock: TableLock, batch: StreamBatch, instant: str) -> None:
-    """Says that `instant`, which is on the timeline, writes the batch.
+    """Records that `instant`, which is on the timeline, writes the batch.
 
-    ConflictError, or UsageError as `written_as`: another try has written it, and maybe more, since this one looked.
+    ConflictError: another try has written the batch meanwhile. UsageError: it has written later ones, see `written_as`.
     """
     with lock.hold("begin a batch of a stream"):
         done = written_as(table, batch)
@@ -69,7 +71,7 @@ def begin_batch(table: Table, lock: TableLock, batch: StreamBatch, instant: str)
 
 
 def check_intended(table: Table, batch: StreamBatch, instant: str) -> None:
-    """ConflictError where the stream says now that another instant writes the batch, or writes a later one."""
+    """ConflictError: the stream's intent names another instant for the batch by now, or a later batch."""
     intent = read_intent(table.storage, batch)
     if intent != Intent(batch=batch.number, instant=instant):
         raise _conflict(table, batch, intent.instant if intent is not None else instant)
@@ -81,20 +83,20 @@ def _conflict(table: Table, batch: StreamBatch, instant: str) -> ConflictError:
         path=f"{table.storage.base_path}/{batch.path}",
         instant=instant,
         found=f"batch {batch.number} of the stream {batch.name}",
-        todo="Nothing of this try is visible. A stream's name is for one query at a time.",
+        todo="Nothing of this try is visible. Use a stream's name in one query at a time.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """The last batch a stream began to write here, and the delta commit that was to hold it."""
+    """The last batch that a stream began to write, and the delta commit that writes it."""
 
     batch: int
     instant: str
 
 
 def read_intent(storage: Storage, batch: StreamBatch) -> Intent | None:
-    """What the stream said last; None when it never wrote here. MalformedError: unreadable, so unknown."""
+    """The stream's last intent; None if it never wrote here. MalformedError: it cannot be read, so it is unknown."""
     try:
         data = storage.read(batch.path)
     except MissingFileError:
@@ -107,19 +109,19 @@ def read_intent(storage: Storage, batch: StreamBatch) -> Intent | None:
             "unreadable record of a stream's last batch",
             path=batch.path,
             found=str(error),
-            todo="Which batch was written last is in the newest commit's extra metadata; write the record by hand.",
+            todo="Find the last written batch in the newest commit's extra metadata, and write the record by hand.",
         ) from error
 
 
 def written_as(table: Table, batch: StreamBatch) -> str | None:
-    """The completed delta commit that holds the batch, None when it has to be written (again).
+    """The completed delta commit that holds the batch, None if it must be written (again).
 
-    UsageError: a later batch was written already: the stream's checkpoint is not the one that wrote here.
+    UsageError: a later batch was written already, so the query's checkpoint is not the one that wrote here.
     """
     timeline = table.load_timeline()
-    # Hudi's own sink may have gone on where ours had stopped. Of the same batch the commit knows best.
-    said = [i for i in (_from_commits(table, timeline, batch.name), read_intent(table.storage, batch)) if i is not None]
-    intent = max(said, key=lambda one: one.batch, default=None)
+    # Hudi's own sink may have continued the stream, so commits count too. For the same batch the commit comes first.
+    found = (_from_commits(table, timeline, batch.name), read_intent(table.storage, batch))
+    intent = max((one for one in found if one is not None), key=lambda one: one.batch, default=None)
     if intent is None or intent.batch < batch.number:
         return None
     if intent.batch > batch.number:
@@ -128,7 +130,7 @@ def written_as(table: Table, batch: StreamBatch) -> str | None:
             path=f"{table.storage.base_path}/{batch.path}",
             expected=f"batch {intent.batch} or later",
             found=f"batch {batch.number}",
-            todo="Was the query's checkpoint reset? Give the query a new stream name, or its old checkpoint.",
+            todo="The query's checkpoint may have been reset. Give the query its old checkpoint, or a new stream name.",
         )
     if intent.instant in timeline.completed_writes:
         return intent.instant
@@ -139,7 +141,7 @@ def written_as(table: Table, batch: StreamBatch) -> str | None:
 
 
 def _from_commits(table: Table, timeline: Timeline, name: str) -> Intent | None:
-    """What the newest commit of the stream says: where Hudi's own sink wrote before."""
+    """The batch in the newest commit of the stream, which may be one of Hudi's own sink."""
     for requested in sorted(timeline.completed_writes, reverse=True):
         text = table.commit_metadata(timeline.completed_writes[requested]).extra_metadata.get(CHECKPOINT)
         try:

@@ -1,13 +1,13 @@
 """A delta commit from its instant to its completed file.
 
-    begin      in the lock: choose t, heartbeat, make t visible as requested and inflight
-    (load)     after that: timeline, pending plans. A plan that was there first is seen; on version 6 none can come
-               while t pends, and what comes without a lock is met when t completes
-    (stage)    tasks stage files that nobody sees
-    complete   place the files, behind Hudi's markers; in the lock: is t still ours, has nobody changed what we changed?
-               then the completed file, by put-if-absent
+    begin      under the lock: choose the instant t, start its heartbeat, make t visible as requested and inflight
+    (load)     then load the timeline and pending plans. A plan that came before t is seen. On version 6 no plan can
+               come while t is pending; a plan that comes without the lock is found when t completes
+    (stage)    tasks stage files that no reader sees
+    complete   place the files, after Hudi's markers. Under the lock: check that t was not rolled back, and that no
+               other process changed the same file groups; then put the completed file by put-if-absent
 
-Killed anywhere before the last step, t is dead: the next writer rolls it back, ours or Hudi's.
+If the process is killed before the last step, t is dead: the next writer, of phantombase or Hudi, rolls it back.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ ACTION = "deltacommit"
 
 @dataclass(frozen=True, kw_only=True)
 class Transaction:
-    """A write in progress. `timeline` and `facts` are those loaded after `instant` was visible.
+    """A write in progress. `timeline` and `facts` were loaded after `instant` was visible.
 
-    `clustering`: file groups of pending clusterings. `pulse`: of this write's heartbeat. `earlier_rollbacks`: those
-    that were pending before `instant` was visible, so that none of them is of it.
+    `clustering`: file groups of pending clusterings. `pulse`: of this write's heartbeat. `earlier_rollbacks`: rollbacks
+    that were pending before `instant` was visible, so that none of them can undo it.
     """
 
     table: Table
@@ -64,13 +64,13 @@ class Transaction:
     earlier_rollbacks: frozenset[str]
 
     def check_conflicts(self, mine: Footprint, schema_text: str) -> None:
-        """ConflictError when somebody has undone this write meanwhile, or changed what it changes."""
+        """ConflictError: another process has rolled back this write meanwhile, or changed what it changes."""
         self._check_still_ours()
         now = self.table.load_timeline()
         found = self._conflict(now, mine, schema_text)
         if found is not None:
             raise ConflictError(
-                "somebody else changed what this write changes",
+                "another write or a plan changed what this write changes",
                 path=self.table.storage.base_path,
                 instant=self.instant,
                 found=found,
@@ -83,14 +83,14 @@ class Transaction:
         before = {(i.requested_time, i.family) for i in self.timeline.completed}
         for instant in now.completed:
             requested, is_ours = instant.requested_time, instant.requested_time == self.instant
-            # One with a later instant may have completed before we loaded: what we write anew would be older than it.
+            # One with a later instant may have completed before the load: a base file rewritten here would be older.
             if is_ours and instant.family == "deltacommit":
                 continue
             if requested < self.instant and (requested, instant.family) in before:
                 continue
             metadata = self.table.commit_metadata(instant)
             if metadata.operation_type == LOG_COMPACT:
-                continue  # it says again what others wrote, below whatever comes
+                continue  # it only repeats what other writes wrote, below any later log
             if not metadata.compacted:
                 found = conflict_with_commit(mine, metadata) or conflict_with_schema(schema_text, metadata)
             elif requested in known:
@@ -111,13 +111,13 @@ class Transaction:
         measured: Measured | None = None,
         check: Callable[[Table], None] = lambda _: None,
     ) -> Instant:
-        """Makes the write visible; the files are in their places. ConflictError: nothing of it is.
+        """Makes the write visible; its files are placed already. ConflictError: nothing of it is visible.
 
-        `measured`: what is known of the files' columns, which the metadata table may be told; else they are read.
-        `check`: asked in the lock; what it raises keeps the write from completing.
+        `measured`: known column ranges of the files, for the metadata table; other files are read for it. `check`:
+        called under the lock; an error that it raises stops the write from completing.
         """
         storage, change = self.table.storage, Change.of(self.instant, metadata, measured or {})
-        update = prepare(self.table.reload(), change)  # the metadata table may be gone by now
+        update = prepare(self.table.reload(), change)  # reloaded: the metadata table may have been dropped meanwhile
         with self.lock.hold("complete a delta commit"):
             table = self._unchanged()
             self.check_conflicts(mine, metadata.extra_metadata["schema"])
@@ -132,7 +132,7 @@ class Transaction:
             try:
                 made = storage.put_if_absent(path, data)
             except PhantombaseError:
-                if storage.find(path) is None:  # it may have taken effect and failed
+                if storage.find(path) is None:  # a failed put may have taken effect
                     raise
                 made = False
             if not made and storage.read(path) != data:
@@ -140,7 +140,7 @@ class Transaction:
             return done
 
     def _unchanged(self) -> Table:
-        """The table as it is, under the lock: an upgrade moves the timeline."""
+        """The table reloaded under the lock. TableChangedError: an upgrade has moved the timeline."""
         now = self.table.reload()
         if now.config.version != self.table.config.version:
             raise TableChangedError(
@@ -153,11 +153,11 @@ class Transaction:
 
     def _check_still_ours(self) -> None:
         path = self.table.instant_path(_instant(self.instant, State.INFLIGHT))
-        # The inflight last: it goes before the rollback ends.
+        # The inflight file is looked for after the rollbacks: a rollback removes it before it ends.
         rollbacks = pending_rollbacks(self.table)
         if any(r.target == self.instant for r in rollbacks) or self.table.storage.find(path) is None:
             raise _rolled_back(self.table, self.instant)
-        # A target is chosen before its rollback has a file: what was there before this write cannot be of it.
+        # A rollback has its target before it has a file: one that was there before this write cannot undo it.
         for rollback in rollbacks:
             if isinstance(rollback, UnreadableRollback) and rollback.instant not in self.earlier_rollbacks:
                 raise _unclear(self.table, self.instant, rollback)
@@ -167,13 +167,13 @@ class Transaction:
                 path=path,
                 instant=self.instant,
                 expected=f"one every {EXPIRY_S:g} s at least",
-                todo="Others may have taken it for dead and be rolling it back. Write again.",
+                todo="Another process may consider it dead and be rolling it back. Write again.",
             )
 
 
 def _rolled_back(table: Table, time: str) -> ConflictError:
     return ConflictError(
-        "this write was rolled back by somebody else meanwhile",
+        "another process rolled this write back meanwhile",
         path=table.storage.base_path,
         instant=time,
         todo="It looked dead: no heartbeat for too long. Write again.",
@@ -182,7 +182,7 @@ def _rolled_back(table: Table, time: str) -> ConflictError:
 
 def _unclear(table: Table, time: str, rollback: UnreadableRollback) -> ConflictError:
     return ConflictError(
-        "a rollback that may be of this write is pending, and its plan cannot be read",
+        "a rollback that may undo this write is pending, and its plan cannot be read",
         path=rollback.path,
         instant=time,
         todo="Nothing of this write is visible. Write again (retries=): later writes do not wait for it. "
@@ -196,9 +196,9 @@ def _instant(time: str, state: State) -> Instant:
 
 @contextmanager
 def transaction(table: Table, lock: TableLock, heartbeat_s: float) -> Iterator[Transaction]:
-    """Begins a delta commit; rolls it back when the block fails, so that the table reads as before.
+    """Begins a delta commit; rolls it back if the block fails, so that the table reads as before.
 
-    UnsupportedError: see `check_keepable`. Errors before the first write leave no trace.
+    UnsupportedError: see `check_keepable`. Errors before the first file leave nothing behind.
     """
     with ExitStack() as stack:
         with lock.hold("begin a delta commit"):
@@ -213,7 +213,7 @@ def transaction(table: Table, lock: TableLock, heartbeat_s: float) -> Iterator[T
                 path = table.instant_path(_instant(time, state))
                 if not storage.put_if_absent(path, b""):
                     raise ConflictError(
-                        "somebody else began a write at the same instant",
+                        "another process began a write at the same instant",
                         path=path,
                         instant=time,
                         todo="All writers of a table must share one lock. Write again.",
@@ -238,17 +238,17 @@ def _rolled_back_on_failure(table: Table, lock: TableLock, time: str) -> Iterato
         yield
     except (Exception, KeyboardInterrupt) as first:
         taken_over = False
-        # What fails here is left to the next writer; the first error is the one to tell.
+        # After an error in here the next writer rolls back. The first error is the one to raise.
         try:
-            now = table.reload()  # who dropped an index meanwhile has changed the settings
+            now = table.reload()  # a process that dropped an index meanwhile has changed the settings
             table = now if now.config.version == table.config.version else table
-            # One that cannot be read has undone nothing yet: see `pending_rollbacks`.
+            # A rollback that cannot be read has undone nothing yet: see `pending_rollbacks`.
             taken_over = any(r.target == time for r in pending_rollbacks(table))
             taken_over = taken_over or completed_rollback_of(table, time) is not None
             timeline = table.load_timeline()
             pending = timeline.find(time, ACTION)
             if pending is None and not taken_over:
-                # A restore takes a pending instant away, too, and leaves no rollback of it behind.
+                # A restore removes a pending instant too, and leaves no rollback of it.
                 taken_over = not table.with_archive(timeline).is_committed(time)
             if pending is not None and not pending.completed:
                 roll_back(table, pending, lock)
@@ -257,5 +257,5 @@ def _rolled_back_on_failure(table: Table, lock: TableLock, time: str) -> Iterato
         except PhantombaseError as error:
             _log.warning("rollback_failed", instant=time, error=str(error))
         if taken_over and isinstance(first, PhantombaseError) and not isinstance(first, ConflictError):
-            raise _rolled_back(table, time) from first  # what it tripped over was taken away under its hands
+            raise _rolled_back(table, time) from first  # the rollback removed files that the write still used
         raise

@@ -1,7 +1,7 @@
 """Where the steps of a write run: in this process on Arrow tables, or in Spark tasks on a DataFrame.
 
-A write is `prepare` (rows to pieces), then steps that each take the pieces of some targets, sorted. Only what
-`collect` returns comes to the driver: statistics.
+A write is `prepare` (rows to pieces), then steps that each take the sorted pieces of some targets. Only the result of
+`collect` comes to the driver: statistics.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from phantombase.timeline.storage.contract import Storage
 from .row_blobs import Piece
 
 Prepare: TypeAlias = Callable[[int, Iterator[pa.RecordBatch]], Iterator[Piece]]
-"""Makes pieces of the rows of one part of the input, whose number is given."""
+"""Makes pieces of the rows of one part of the input, by its number."""
 
 Step: TypeAlias = Callable[[int, Iterator[Piece]], Iterator[Piece]]
-"""Makes pieces of the sorted pieces of one task, whose number is given."""
+"""Makes pieces of the sorted pieces of one task, by its number."""
 
 RowCounts: TypeAlias = dict[tuple[str, str], int]
 """Rows by (partition, target)."""
 
 
 class Pieces(Protocol):
-    """Pieces somewhere, and what can be done with them."""
+    """A distributed collection of pieces."""
 
     def map(self, step: Step) -> Pieces:
-        """All pieces through a step, where and in the order they are."""
+        """Applies a step to all pieces, in their tasks and in their order."""
         ...
 
     def regroup(self, step: Step) -> Pieces:
-        """All pieces of one target in one task, sorted, through a step."""
+        """Brings all pieces of a target into one task, sorted, and applies a step."""
         ...
 
     def union(self, other: Pieces) -> Pieces:
-        """Both."""
+        """The pieces of both."""
         ...
 
     def kept(self) -> AbstractContextManager[Pieces]:
@@ -49,7 +49,7 @@ class Pieces(Protocol):
         ...
 
     def row_counts(self) -> RowCounts:
-        """How many rows lie where."""
+        """The number of rows by partition and target."""
         ...
 
     def collect(self) -> list[bytes]:
@@ -62,7 +62,7 @@ class Engine(Protocol):
 
     @property
     def slots(self) -> int:
-        """Tasks of a shuffle."""
+        """The number of tasks of a shuffle."""
         ...
 
     @property
@@ -71,16 +71,16 @@ class Engine(Protocol):
         ...
 
     def prepare(self, prepare: Prepare, storage: Storage) -> Pieces:
-        """The input as pieces, which may lie on the table's storage until they are no longer `kept`."""
+        """The input as pieces. They may be kept in files on the table's storage, until `kept` exits."""
         ...
 
     def runner(self) -> Runner:
-        """Where this input's table is compacted inline."""
+        """The runner for inline compaction of this input's table."""
         ...
 
 
 class LocalEngine:
-    """In this process: for tests, tiny writes and machines without Java. The rows lie in memory."""
+    """Runs in this process: for tests, tiny writes and machines without Java. The rows are in memory."""
 
     def __init__(self, rows: pa.Table, *, slots: int = 2) -> None:
         self._rows = rows
@@ -144,7 +144,7 @@ def _hash(piece: Piece) -> int:
 
 
 def summed(partitions: Iterable[str], targets: Iterable[str], rows: Iterable[int]) -> RowCounts:
-    """Rows by (partition, target); one value a piece."""
+    """Rows by (partition, target), from one value of each per piece."""
     total: RowCounts = {}
     for partition, target, count in zip(partitions, targets, rows, strict=True):
         total[partition, target] = total.get((partition, target), 0) + count

@@ -1,7 +1,7 @@
-"""Rows on their way through a shuffle, as few large blobs instead of many small rows.
+"""Rows in a shuffle, as a few large blobs instead of many small rows.
 
-Spark moves rows one by one, and turns each into Arrow and back at every Python step. A *piece* is an Arrow table of
-rows that all go to one target, as one binary value: the shuffle copies bytes, and Python takes them as they lie.
+Spark moves rows one by one, and converts each to Arrow and back at every Python step. A *piece* is an Arrow table of
+rows that all go to one target, as one binary value: the shuffle copies bytes, and Python uses them without conversion.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ PIECE = pa.schema(
         ("payload", pa.binary()),
     ]
 )
-"""Pieces as an Arrow table."""
+"""The schema of pieces as an Arrow table."""
 
 SPARK_PIECE = "partition string, target string, source long, number long, rows long, payload binary"
-"""The same for Spark."""
+"""The same schema for Spark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Some rows of one partition path for one target, which is whatever the next step makes of it.
+    """Some rows of one partition path for one target. The next step gives the target its meaning.
 
-    `source` and `number` tell where the rows stood in the input: sorted by them they have its order.
+    `source` and `number` are the place of the rows in the input: sorted by them, pieces have the input's order.
     """
 
     partition: str
@@ -47,7 +47,7 @@ class Piece:
 
     @property
     def order(self) -> tuple[str, str, int, int]:
-        """Sort key: pieces of one target behind each other, in the input's order."""
+        """The sort key: it keeps the pieces of one target together, in the input's order."""
         return self.partition, self.target, self.source, self.number
 
     def table(self) -> pa.Table:
@@ -64,7 +64,7 @@ def pack(rows: pa.Table) -> pa.Buffer:
 
 
 def split(rows: pa.Table, codes: npt.NDArray[np.int64]) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of each code, in their order. `codes`: one a row."""
+    """The rows of each code, in their order. `codes`: one per row."""
     if not len(codes):
         return
     order = np.argsort(codes, kind="stable")
@@ -77,7 +77,7 @@ def split(rows: pa.Table, codes: npt.NDArray[np.int64]) -> Iterator[tuple[int, p
 
 
 def by_target(pieces: Iterable[Piece]) -> Iterator[tuple[tuple[str, str], Iterator[Piece]]]:
-    """Sorted pieces, those of one (partition, target) at a time."""
+    """Groups sorted pieces by (partition, target)."""
     return groupby(pieces, key=lambda piece: (piece.partition, piece.target))
 
 
@@ -85,7 +85,7 @@ _NAMES = [f.name for f in fields(Piece)]
 
 
 def to_batch(pieces: Sequence[Piece]) -> pa.RecordBatch:
-    """Pieces as Spark takes them."""
+    """Pieces as a record batch for Spark."""
     return pa.RecordBatch.from_arrays(
         [pa.array([_plain(getattr(p, name)) for p in pieces], PIECE.field(name).type) for name in _NAMES], schema=PIECE
     )

@@ -22,7 +22,7 @@ from .row_blobs import SPARK_PIECE, Piece, from_batches, to_batch
 from .spool import Spool
 
 _BATCH_BYTES = 64 << 20
-"""Pieces handed to Spark at a time."""
+"""The size of a batch of pieces that is given to Spark at a time."""
 
 
 _SLOT_BYTES = 16 << 20
@@ -31,9 +31,9 @@ _UNKNOWN_BYTES = 1 << 50
 
 
 def default_slots(frame: Any) -> int:
-    """Tasks of each shuffle, where nobody says how many: by Spark's estimate of the input, at least two a core.
+    """The default number of tasks of a shuffle: by Spark's estimate of the input's size, at least two per core.
 
-    A slot's rows are held in memory. Spark's estimate is of compressed bytes where the input is files.
+    A slot's rows are held in memory. If the input is files, Spark estimates compressed bytes.
     """
     cores = int(frame.sparkSession.sparkContext.defaultParallelism)
     size = int(str(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
@@ -42,7 +42,7 @@ def default_slots(frame: Any) -> int:
 
 
 class SparkEngine:
-    """A DataFrame; `slots`: tasks of each shuffle (`hoodie.upsert.shuffle.parallelism`)."""
+    """Runs the steps over a DataFrame. `slots`: tasks of each shuffle (`hoodie.upsert.shuffle.parallelism`)."""
 
     def __init__(self, frame: Any, *, slots: int) -> None:
         self._frame = frame
@@ -59,12 +59,12 @@ class SparkEngine:
         return SparkPieces(_mapped(self._frame, _Prepare(prepare, spool)), self.slots, spool, first=True)
 
     def runner(self) -> Runner:
-        """See `Engine`: the session of the DataFrame."""
+        """See `Engine`: runs in the session of the DataFrame."""
         return SparkRunner(RunningSpark(self._frame.sparkSession.sparkContext))
 
 
 class SparkPieces:
-    """Pieces as a DataFrame, large payloads as references into `spool`, which goes with the `first` ones."""
+    """Pieces as a DataFrame, large payloads as references into `spool`. The `first` pieces remove the spool at exit."""
 
     def __init__(self, frame: Any, slots: int, spool: Spool, *, first: bool = False) -> None:
         self._frame = frame
@@ -107,7 +107,7 @@ class SparkPieces:
         """See `Pieces`."""
         done = _run(self._frame.select("partition", "target", "rows").toArrow)
         if _ERROR in pc.unique(done.column("target")).to_pylist():
-            self.collect()  # raises it
+            self.collect()  # raises the error
         return summed(*(done.column(name).to_pylist() for name in ("partition", "target", "rows")))
 
     def collect(self) -> list[bytes]:
@@ -121,17 +121,17 @@ class SparkPieces:
 
 def _mapped(frame: Any, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> Any:
     with warnings.catch_warnings():
-        # Spark looks for pandas even where only Arrow is used, and warns of releases it does not know.
+        # Spark looks for pandas even if only Arrow is used, and warns about releases that it does not know.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         return frame.mapInArrow(function, SPARK_PIECE)
 
 
 _ERROR = "\0error"
-"""The target of an error of a task. As a piece it keeps all it says; an exception would come back as a Java trace."""
+"""The target of a task's error. As a piece it keeps all its fields; an exception would come back as a Java trace."""
 
 
 class _Prepare:
-    """`DataFrame.mapInArrow` function of a preparation."""
+    """The function of a preparation for `DataFrame.mapInArrow`."""
 
     def __init__(self, prepare: Prepare, spool: Spool) -> None:
         self._prepare = prepare
@@ -142,7 +142,7 @@ class _Prepare:
 
 
 class _Step:
-    """`DataFrame.mapInArrow` function of a step; errors of earlier ones go through."""
+    """The function of a step for `DataFrame.mapInArrow`; it passes errors of earlier steps through."""
 
     def __init__(self, step: Step, spool: Spool) -> None:
         self._step = step
@@ -198,5 +198,5 @@ def _run(action: Callable[[], pa.Table]) -> pa.Table:
         raise SparkError(
             "a Spark job of the write failed",
             found=spark_words(error),
-            todo="Nothing of it is visible; the next writer rolls it back.",
+            todo="Nothing of the write is visible; the next writer rolls it back.",
         ) from error

@@ -1,7 +1,7 @@
-"""Where Spark's pieces lie between its stages: in files on the table's storage; the shuffle moves references.
+"""Keeps Spark's pieces between stages in files on the table's storage; the shuffle moves only references.
 
-Executors and the table share a file system anyway. Through Spark a piece would be copied from Python to the JVM, into a
-cache, through the shuffle, and back; through a file it is written once and mapped where it is read.
+Executors and the table share a file system anyway. Spark would copy a piece from Python to the JVM, into a cache,
+through the shuffle, and back; a file is written once and mapped by its reader.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from phantombase.timeline.storage.folders import RECORDS
 from .row_blobs import Piece
 
 ROWS = f"{RECORDS}/rows"
-"""A folder for each write under way, `<ms since the epoch>-<random>`, relative to the table base."""
+"""Relative to the table base; holds a folder for each running write, `<ms since the epoch>-<random>`."""
 
 _OLD_MS = 24 * 3600 * 1000
-"""What is older was left by a killed write."""
+"""The age after which a folder counts as left by a killed write."""
 
 _REFERENCE = b"#piece "
 _SMALL_BYTES = 16 << 10
-"""Smaller payloads travel as they are."""
+"""Smaller payloads are sent unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Spool:
 
     @staticmethod
     def new(storage: Storage) -> Spool:
-        """One of its own; nothing is there before the first piece."""
+        """A spool with a folder of its own, which is made with the first piece."""
         return Spool(storage, f"{ROWS}/{round(time.time() * 1000)}-{uuid.uuid4().hex}")
 
     def put(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        """The pieces with references for payloads; exhaust it, and what they refer to is written."""
+        """The pieces with references as payloads. When the iterator is exhausted, all payloads are written."""
         path, file, end = f"{self.folder}/{uuid.uuid4().hex}", None, 0
         try:
             for piece in pieces:
@@ -57,7 +57,7 @@ class Spool:
                 yield replace(piece, payload=_REFERENCE + json.dumps([path, end, size]).encode())
                 end += size
         except OSError as error:
-            raise StorageError("keeping the rows of a write failed", path=path, found=str(error)) from error
+            raise StorageError("the rows of a write could not be kept", path=path, found=str(error)) from error
         finally:
             if file is not None:
                 file.close()
@@ -81,7 +81,7 @@ class Spool:
 
 
 def remove_old(storage: Storage, now_ms: int) -> None:
-    """Deletes what killed writes have left."""
+    """Deletes the folders that killed writes have left."""
     if storage.find(ROWS) is None:
         return
     for entry in storage.list(ROWS):

@@ -1,6 +1,6 @@
-"""Stages the files of a write, under names that mean nothing to anybody.
+"""Stages the files of a write, under names that no reader looks at.
 
-Only what the driver later places becomes part of the table: a retried or speculative task leaves nothing in it.
+Only files that the driver later places become part of the table: a retried or speculative task leaves nothing in it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from phantombase.timeline.view.view import FileSlice, GroupKey
 from .task_context import WriteWork
 
 TOKEN_STAGE = 980_000_000
-"""Second part of our write tokens: Spark's stage numbers stay far below, and compactors count elsewhere."""
+"""The second part of phantombase's write tokens: Spark's stage numbers are far smaller, and compactors use another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Rows of a file: written in all, and what became of the batch's rows and keys."""
+    """Counts for a file: the rows written in all, and the batch's keys inserted, updated and deleted."""
 
     writes: int = 0
     inserts: int = 0
@@ -49,7 +49,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPart:
-    """What a log says of some keys: rows, and keys to delete with ordering values (none: whatever came before)."""
+    """The entries of a log for some keys: rows, and keys to delete with ordering values.
+
+    A delete without ordering values deletes all that came before.
+    """
 
     rows: pa.Table
     deleted: pa.Array
@@ -67,9 +70,9 @@ class FileKind(Enum):
 class StagedFile:
     """One file of a write: sizes in bytes, counts in rows.
 
-    `base_instant`: of the slice written on, None for a new file group; `base_file` and `log_files`: names of what
-    that slice holds. `name`: the base file's final name; a log file gets its version when it is placed. `ranges`: of
-    the file's columns, where the metadata table has statistics.
+    `base_instant`: of the slice to which the file belongs, None for a new file group; `base_file` and `log_files`:
+    names of the files of that slice. `name`: the base file's final name; a log file gets its version when it is placed.
+    `ranges`: of the file's columns, if the metadata table has statistics.
     """
 
     kind: FileKind
@@ -93,7 +96,7 @@ class StagedFile:
         return self.partition, self.file_id
 
     def to_json(self) -> bytes:
-        """As it travels to the driver."""
+        """The record as it is sent to the driver."""
         ranges = ranges_to_json(self.ranges)
         return json.dumps({**asdict(replace(self, ranges=None)), "kind": self.kind.value, "ranges": ranges}).encode()
 
@@ -110,7 +113,7 @@ class StagedFile:
 
 
 class Stager:
-    """Stages files for one task; `slot` is the task's number, which makes sequence numbers unique."""
+    """Stages files for one task. `slot`: the task's number, which makes sequence numbers unique."""
 
     def __init__(self, work: WriteWork, slot: int) -> None:
         self._work = work
@@ -118,7 +121,7 @@ class Stager:
         self._numbered = 0
 
     def log(self, slice_: FileSlice, parts: Iterable[LogPart]) -> StagedFile:
-        """A log file on a slice: the rows of all parts, then their keys to delete, as Hudi orders them."""
+        """Stages a log file on a slice: the rows of all parts, then their keys to delete, in Hudi's order."""
         work, deletes = self._work, list[LogPart]()
         head = {"instant": work.instant, "schema_text": work.schema.file_text}
         written = 0
@@ -146,10 +149,10 @@ class Stager:
         *,
         until: float = math.inf,
     ) -> StagedFile:
-        """A base file of rows that have their meta columns.
+        """Stages a base file of rows that have their meta columns.
 
-        `counts`: the statistics, once the number of rows is known. `kept`: the slice that the file takes the place of.
-        `until`: bytes behind which no further table is taken; what is left stays in the iterator.
+        `counts`: gives the statistics, once the number of rows is known. `kept`: the slice that the file replaces.
+        `until`: size in bytes after which no further table is taken; the others stay in the iterator.
         """
         work = self._work
         token = f"{self._slot}-{TOKEN_STAGE}-{random.randrange(10**9)}"
@@ -168,7 +171,7 @@ class Stager:
         return self._done(FileKind.BASE, key, kept, path, name, counts(rows))
 
     def with_meta_columns(self, rows: pa.Table, partition: str, file_name: str) -> pa.Table:
-        """Rows that begin with their record key, in the table's schema: Hudi's five meta columns first."""
+        """Brings rows, which have a record key column, into the table's schema, with Hudi's five meta columns first."""
         count = rows.num_rows
         numbers = pa.array(np.arange(self._numbered, self._numbered + count)).cast(pa.string())
         self._numbered += count
@@ -185,7 +188,7 @@ class Stager:
 
     @contextmanager
     def _staged(self, suffix: str) -> Iterator[tuple[str, IO[bytes]]]:
-        """A new file of a random name."""
+        """A new file with a random name."""
         path = f"{staged_folder(self._work.instant)}/{uuid.uuid4().hex}{suffix}"
         with staged_output(self._work.table.storage, path) as file:
             yield path, file

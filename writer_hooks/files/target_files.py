@@ -1,4 +1,4 @@
-"""The files a target's rows become: a log file, a new base file, or a small base file written anew."""
+"""The files made of a target's rows: a log file, a new base file, or a rewritten small base file."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from .stager import Counts, LogPart, StagedFile, Stager
 from .task_context import WriteWork
 
 _SPILL_PARTITIONS = 32
-"""Each is folded by itself, in a quarter of the limit: enough for eight times the limit."""
+"""Each partition is folded by itself, in a quarter of the limit: this is enough for eight times the limit."""
 
 
 def log_of(stager: Stager, slice_: FileSlice, work: WriteWork, pieces: Iterable[Piece]) -> StagedFile | None:
-    """A log file on a slice with the pieces' rows; None where they say nothing.
+    """A log file on a slice with the pieces' rows; None if they have no entries.
 
-    One row a key even where duplicates are allowed: readers would merge them by the same rule.
+    It has one row per key even if duplicates are allowed: readers would merge them by the same rule.
     """
-    # A delete asked for by key, and one of a table without ordering, wins over whatever came before it.
+    # A delete by key, and any delete in a table without ordering, wins over all entries before it.
     typed = bool(work.merge.ordering_types) and not work.deletes
 
     def parts() -> Iterator[LogPart]:
@@ -47,7 +47,7 @@ def log_of(stager: Stager, slice_: FileSlice, work: WriteWork, pieces: Iterable[
 
 
 def new_base(stager: Stager, key: GroupKey, work: WriteWork, pieces: Iterable[Piece]) -> StagedFile | None:
-    """The first base file of a file group; None where no row is left to live."""
+    """The first base file of a file group; None if all rows are deleted."""
     return next(new_bases(stager, key[0], lambda: key[1], math.inf, work, pieces), None)
 
 
@@ -66,7 +66,7 @@ def _all_new(rows: int) -> Counts:
 
 
 def living_rows(work: WriteWork, pieces: Iterable[Piece]) -> Iterator[pa.Table]:
-    """The pieces' rows without those marked deleted, and one a key where the write combines."""
+    """The pieces' rows without those marked deleted; one row per key if the write combines."""
     if work.deletes:
         return
     if work.combine:
@@ -79,7 +79,7 @@ def living_rows(work: WriteWork, pieces: Iterable[Piece]) -> Iterator[pa.Table]:
 
 
 def folded(work: WriteWork, pieces: Iterable[Piece]) -> Winners:
-    """One entry a key, by the table's merge rule, in order of the keys' first appearance. In memory."""
+    """One entry per key, by the table's merge rule, in order of the keys' first appearance. In memory."""
     fold = work.fold()
     for piece in pieces:
         work.add(fold, piece.table())
@@ -87,7 +87,7 @@ def folded(work: WriteWork, pieces: Iterable[Piece]) -> Winners:
 
 
 def folded_parts(work: WriteWork, pieces: Iterable[Piece]) -> Iterator[Winners]:
-    """The same in parts that hold different keys: one part, or more where the memory limit would be passed."""
+    """The same in parts with different keys: one part, or more if it would exceed the memory limit."""
     with ExitStack() as stack:
         fold, spill = work.fold(), None
         for piece in pieces:
@@ -105,14 +105,14 @@ def folded_parts(work: WriteWork, pieces: Iterable[Piece]) -> Iterator[Winners]:
 
 
 def done_piece(done: StagedFile) -> Piece:
-    """A staged file's record on its way to the driver."""
+    """A staged file's record, as it is sent to the driver."""
     return Piece(
         partition=done.partition, target=done.file_id, source=0, number=0, rows=done.writes, payload=done.to_json()
     )
 
 
 def written_anew(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Iterator[Piece]) -> StagedFile:
-    """A base file without logs, merged with rows of known and new keys; one row a key of them, as in Hudi."""
+    """Rewrites a base file without logs, merged with rows of existing and new keys; one row per key, as in Hudi."""
     base = _base_rows(work, slice_)
     won = folded(work, pieces)
     merge = SliceMerge(work.merge, replace(won, rows=stager.with_meta_columns(won.rows, slice_.partition, "")))
@@ -123,15 +123,15 @@ def written_anew(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Ite
         yield merge.inserts()[1]
 
     def counts(rows: int) -> Counts:
-        books = merge.ledger(rows)
-        books.check_itself(f"{slice_.partition}/{slice_.file_id}")
-        return Counts(writes=rows, inserts=books.inserts, updates=books.replaced, deletes=books.deleted)
+        ledger = merge.ledger(rows)
+        ledger.check_itself(f"{slice_.partition}/{slice_.file_id}")
+        return Counts(writes=rows, inserts=ledger.inserts, updates=ledger.replaced, deletes=ledger.deleted)
 
     return stager.base(slice_.key, merged(), counts, slice_)
 
 
 def with_rows_behind(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Iterator[Piece]) -> StagedFile:
-    """A base file without logs, with more rows, whose keys nobody asks for (`insert`)."""
+    """Rewrites a base file without logs, with more rows at the end, without looking at their keys (`insert`)."""
     added = 0
 
     def rows() -> Iterator[pa.Table]:

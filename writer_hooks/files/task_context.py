@@ -1,4 +1,4 @@
-"""What the tasks of one write have to know. Picklable; nothing in it changes while they run."""
+"""The data that the tasks of one write need. Picklable, and unchanged while they run."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from phantombase.timeline.view.view import FileGroup, GroupKey, ViewFacts, is_re
 class WriteWork:
     """One write at `instant`, on the table as it was when the write began.
 
-    `clustering`: file groups of pending clusterings, which nobody may write to. `combine`: of several rows of a key
-    one is kept, by the merge rule. `deletes`: the rows are keys to delete. `file_bytes`: where a new base file ends
-    and the next one begins. `measure`: see `Measure`, None where the metadata table has no statistics.
+    `clustering`: file groups of pending clusterings, to which no write is allowed. `combine`: of several rows of a key
+    keep one, by the merge rule. `deletes`: the rows are keys to delete. `file_bytes`: the size after which a new base
+    file ends and the next one begins. `measure`: see `Measure`, None if the metadata table has no statistics.
     """
 
     table: Table
@@ -46,7 +46,7 @@ class WriteWork:
 
     @property
     def merge(self) -> MergeRule:
-        """How the table merges."""
+        """The table's merge rule."""
         return self.rules.merge
 
     @property
@@ -56,7 +56,7 @@ class WriteWork:
 
     @property
     def row_schema(self) -> pa.Schema:
-        """What travels to whoever writes files: the record key, and the table's own columns unless keys are deleted."""
+        """The columns sent to the tasks that write files: the record key and, unless deleting, the table's own."""
         key = self.schema.arrow.field(RECORD_KEY)
         return pa.schema([key] if self.deletes else [key, *self.data_schema])
 
@@ -66,21 +66,21 @@ class WriteWork:
         return [g for g in found if g.slices and not is_replaced(g, self.facts)]
 
     def refuse_clustered(self, group: FileGroup) -> None:
-        """ConflictError while a clustering of the group pends: Hudi rejects updates to it as well."""
+        """ConflictError while a clustering of the group is pending: Hudi rejects updates to it as well."""
         if group.key in self.clustering:
             raise ConflictError(
                 "a pending clustering holds a file group this write would change",
                 path="/".join(group.key),
                 instant=self.instant,
-                todo="Let the clustering finish, or cancel it, then write again.",
+                todo="Wait until the clustering has finished, or cancel it, then write again.",
             )
 
     def fold(self) -> LogFold:
-        """Collects rows of which one a key is kept."""
+        """A fold that keeps one row per key."""
         return LogFold(self.merge, self.row_schema)
 
     def add(self, fold: LogFold, rows: pa.Table) -> None:
-        """Rows of the batch, in its order."""
+        """Adds rows of the batch to a fold, in order."""
         keys = flat(rows.column(RECORD_KEY))
         if self.deletes:
             fold.add_deletes(Deletes(keys=keys, ordering=(), natural=pa.repeat(True, len(keys))))
@@ -88,5 +88,5 @@ class WriteWork:
             fold.add_rows(self.keyed(rows))
 
     def keyed(self, rows: pa.Table) -> Keyed:
-        """Rows with what merging needs of them."""
+        """Rows together with the columns that merging needs."""
         return Keyed.of(rows, flat(rows.column(RECORD_KEY)), self.rules.ordering_fields, rows.column_names)

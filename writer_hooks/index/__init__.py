@@ -1,4 +1,4 @@
-"""Which file group a row goes to: bucket index, key index, inserts; keys that are unique over all partitions.
+"""Finds the file group of each row: bucket index, key index, inserts; keys that are unique over all partitions.
 
 May import: engine, files, ground, keys, schema; all of timeline.
 """

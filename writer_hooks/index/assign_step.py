@@ -1,8 +1,8 @@
-"""The key index, second half: rows meet their hits, new keys find a file, and files are written.
+"""The key index, second half: rows are joined with their hits, new keys get a file, and files are written.
 
-meet     per slot: one row a key, with the file that holds it, or none
+meet     per slot: one row per key, with the file that holds the key, or none
 assign   rows of new keys go to small base files, or to new ones (`insert_plan`)
-write    rows of known keys become a log file; new keys a base file; both together a small base file written anew
+write    rows of existing keys become a log file, rows of new keys a base file; both together rewrite a small base file
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .insert_plan import Spread
 from .lookup_step import FILE_ID, HITS
 
 NEW = ""
-"""The target of rows whose key no base file holds."""
+"""The target of rows whose key is in no base file."""
 
 
 @dataclass(frozen=True)
 class MeetStep:
-    """Hits and rows of a slot to rows by file id; those of new keys go to `NEW`."""
+    """Makes rows by file id from the hits and rows of a slot; rows of new keys get the target `NEW`."""
 
     work: WriteWork
 
@@ -57,7 +57,10 @@ class MeetStep:
                     )
 
     def _living(self, rows: pa.Table) -> pa.Table:
-        """Of new keys: nothing is there that could be deleted. But a marked row may beat another one of its batch."""
+        """The rows of new keys without deletes, since there is nothing to delete.
+
+        With `combine`, a row marked deleted may first have won against another row of the batch.
+        """
         if self.work.deletes:
             return rows.slice(0, 0)
         if not self.work.combine:
@@ -67,7 +70,7 @@ class MeetStep:
 
 
 def combined(work: WriteWork, parts: Sequence[pa.Table]) -> pa.Table:
-    """One row a key by the table's merge rule, rows marked deleted included; all of them when the write says so."""
+    """One row per key by the table's merge rule, including rows marked deleted; all rows if the write keeps all."""
     rows = pa.concat_tables([work.row_schema.empty_table(), *parts])
     if not work.combine:
         return rows
@@ -78,7 +81,7 @@ def combined(work: WriteWork, parts: Sequence[pa.Table]) -> pa.Table:
 
 
 def _by_file(rows: pa.Table, hits: Sequence[pa.Table]) -> Iterator[tuple[str, pa.Table]]:
-    """Rows by the id of the file that holds their key, `NEW` for none; a key that lies in two files goes to both."""
+    """Rows by the id of the file that holds their key, `NEW` for none; a row whose key is in two files goes to both."""
     if not any(h.num_rows for h in hits):
         yield NEW, rows
         return
@@ -95,7 +98,7 @@ def _by_file(rows: pa.Table, hits: Sequence[pa.Table]) -> Iterator[tuple[str, pa
 
 @dataclass(frozen=True)
 class AssignStep:
-    """Rows of new keys, or `every` row, to the files of their partition's spread; the rest goes on as it is."""
+    """Gives rows of new keys, or `every` row, to the files of their partition's spread; other pieces stay unchanged."""
 
     spreads: Mapping[str, Spread]
     every: bool
@@ -113,9 +116,9 @@ class AssignStep:
 
 @dataclass(frozen=True)
 class KeyStep:
-    """Rows by file id to staged files.
+    """Makes staged files from rows by file id.
 
-    `rewritten`: small base files that take new keys; `appends`: without a look at the rows they have.
+    `rewritten`: small base files that take new keys. `appends`: add the rows without looking at existing keys.
     """
 
     work: WriteWork
@@ -136,7 +139,7 @@ class KeyStep:
     def _file(
         self, stager: Stager, key: GroupKey, group: FileGroup | None, pieces: Iterator[Piece]
     ) -> StagedFile | None:
-        uncombined = replace(self.work, combine=False)  # what comes here is combined already, where it has to be
+        uncombined = replace(self.work, combine=False)  # these rows are combined already, if they must be
         if group is None:
             return new_base(stager, key, uncombined, pieces)
         self.work.refuse_clustered(group)

@@ -3,8 +3,8 @@
     h = 1; for v in values of the index fields: h = 31 * h + String.hashCode(v)     (32 bits, wrapping)
     bucket = (h & 0x7fffffff) % buckets
 
-The values are taken out of the text of the record key, and a key whose values hold `:` and `,` is taken apart
-otherwise by 0.15 than by 1.2. Hence `KeySplit`: each table version by the Hudi that judges it.
+The values are taken from the text of the record key. Hudi 0.15 and 1.2 split a key whose values contain `:` and `,` in
+different ways. Hence `KeySplit`: each table version uses the rule of the Hudi release that is its reference.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ BUCKETS_MAX = 99_999_999
 
 
 class KeySplit(Enum):
-    """How a key's text is taken apart into the values that are hashed. Without `:` it is one value for both.
+    """How a key's text is split into the values that are hashed. A key without `:` is one value in both.
 
-    EACH_COMMA: parts between commas; of `f:v` parts (at the first `:`) those of index fields, and all parts without
-    a `:`; empty parts at the end do not count. `a:b`, the value of a one-field key, so has no values at all.
-    LABELLED: without a comma one value too; else `f:v` parts, cut at commas with a `:` but no comma behind, the
-    first `:` passed; those of index fields, or the whole key where there are none.
+    EACH_COMMA: the key is cut at every comma, without empty parts at the end. Of the `f:v` parts (cut at the first
+    `:`) those of index fields count, and so do all parts without a `:`. So `a:b`, the value of a one-field key, has no
+    values at all.
+    LABELLED: a key without a comma is one value too. Otherwise the key is cut into `f:v` parts, after the first `:`, at
+    commas that are followed by a `:` with no comma in between. The parts of index fields count, or the whole key if
+    there are none.
     """
 
     EACH_COMMA = "0.15"
@@ -40,7 +42,7 @@ class KeySplit(Enum):
 
     @staticmethod
     def of(layout: Layout) -> KeySplit:
-        """That of the Hudi which judges the table's version."""
+        """The rule of the Hudi release that is the reference for the table's version."""
         return KeySplit.LABELLED if layout.has_completion_times else KeySplit.EACH_COMMA
 
 
@@ -50,7 +52,7 @@ def bucket_of(
     """The bucket of each record key, 0 to `buckets` - 1; keys are not null.
 
     `index_fields`: `hoodie.bucket.index.hash.field`, by default all record key fields; at least one.
-    UsageError: a number of buckets that cannot be; keys with NUL characters among keys that are taken apart.
+    UsageError: an impossible number of buckets; keys with NUL characters among keys that must be split.
     """
     if not 1 <= buckets <= BUCKETS_MAX:
         raise UsageError("impossible number of buckets", expected=f"1 to {BUCKETS_MAX}", found=str(buckets))
@@ -88,11 +90,11 @@ def _labelled_parts(keys: pa.StringArray) -> pa.ListArray:
 def _list_hashes(
     parts: pa.ListArray, index_fields: Sequence[str]
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.bool_]]:
-    """(List.hashCode of each row's values, whether it has any) of rows as lists of `f:v` or `v`."""
+    """For rows as lists of `f:v` or `v`: List.hashCode of each row's values, and whether it has any."""
     row = pc.list_parent_indices(parts).to_numpy()
     pair = pc.split_pattern(parts.flatten(), ":", max_splits=1)
     has_name = pc.equal(pc.list_value_length(pair), 2)
-    # Of `f:v` the second, of `v` the first: both are the last text of their list.
+    # The value is the second text of `f:v` and the first of `v`: in both cases the last text of the list.
     value = pair.flatten().take(pc.subtract(pair.offsets[1:], pc.add(pair.offsets[0], 1)))
     name = pair.flatten().take(pc.subtract(pair.offsets[:-1], pair.offsets[0]))
     kept = pc.or_(pc.invert(has_name), pc.is_in(name, value_set=pa.array(list(index_fields), pa.string())))
@@ -110,7 +112,7 @@ def _list_hashes(
 
 
 _WINDOW_ROWS = 65_536
-"""Texts hashed at a time: their sums stay in the processor's cache."""
+"""The number of texts that are hashed at a time: so many that their sums fit into the processor's cache."""
 
 
 def java_hashes(texts: pa.StringArray) -> npt.NDArray[np.uint32]:
@@ -145,7 +147,7 @@ def _power_table(base: int, bits: int) -> npt.NDArray[np.uint32]:
 
 
 def _utf16(texts: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
-    """(offsets, UTF-16 units) of all texts behind each other."""
+    """The offsets and UTF-16 units of all texts, one after the other."""
     _, offsets_buffer, data = texts.buffers()
     if not len(texts) or data is None:
         return np.zeros(len(texts) + 1, np.int64), np.zeros(0, np.uint32)
@@ -154,14 +156,14 @@ def _utf16(texts: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np
     offsets -= offsets[0]
     if data.max(initial=0) < 0x80:
         return offsets, data.astype(np.uint32)
-    # A character takes a unit, one of four UTF-8 bytes two; the bytes that follow its first take none.
+    # A character has one unit, or two if it has four UTF-8 bytes. They count at its first byte; other bytes count zero.
     per_byte = (data & 0xC0 != 0x80).astype(np.int64) + (data >= 0xF0)
     units = np.frombuffer(data.tobytes().decode().encode("utf-16-le"), "<u2").astype(np.uint32)
     return np.r_[0, np.cumsum(per_byte)][offsets], units
 
 
 def bucket_file_id(instant: str, partition: str, bucket: int) -> str:
-    """The file id of a bucket that an instant starts: the same for every attempt of the write."""
+    """The file id of a bucket that an instant opens: the same in every attempt of a task."""
     name = uuid.uuid5(_FILE_IDS, f"{instant}\n{partition}\n{bucket}")
     return f"{bucket:08d}{str(name)[8:]}-0"
 
@@ -170,13 +172,13 @@ _FILE_IDS = uuid.UUID("6f3c2f0e-6a5b-4c0e-9a53-0b6b1f9d2c11")
 
 
 def bucket_of_file_id(file_id: str) -> int | None:
-    """The bucket of a file group, None when its id does not begin with eight digits."""
+    """The bucket of a file group, None if its id does not begin with eight digits."""
     digits = file_id[:8]
     return int(digits) if len(digits) == 8 and digits.isascii() and digits.isdecimal() else None
 
 
 def looks_like_bucket(file_id: str) -> bool:
-    """Whether an id is most probably a bucket's: below 100000, which 2 of 100 000 random ids are too."""
+    """Whether an id is probably a bucket's: its number is below 100000, as in only 2 of 100 000 random ids."""
     bucket = bucket_of_file_id(file_id)
     return bucket is not None and bucket < 100_000
 

@@ -27,9 +27,9 @@ _KEYS_ASKED = 1000
 
 @dataclass(frozen=True)
 class BucketStep:
-    """Takes pieces whose target is a bucket number; gives pieces whose payload is a staged file's record.
+    """Makes staged files from pieces whose target is a bucket number; returns pieces with the files' records.
 
-    `route`: how rows came to their targets.
+    `route`: the rule that gave rows their targets.
     """
 
     work: WriteWork
@@ -57,15 +57,15 @@ class BucketStep:
                 raise UsageError(
                     "not a table with this bucket index",
                     path=f"{partition}/{group.file_id}",
-                    expected=f"file ids that begin with 8 digits below {self.route.targets}, one a bucket",
+                    expected=f"file ids that begin with 8 digits below {self.route.targets}, one per bucket",
                     found=group.file_id,
-                    todo="Give the number of buckets the table was written with, or none for a key index.",
+                    todo="Give the number of buckets with which the table was written, or none for a key index.",
                 )
             found[bucket] = group
         return found
 
     def _check_keys(self, groups: Mapping[int, FileGroup]) -> None:
-        """UsageError before a bucket is opened beside others whose keys would not be looked for where they lie."""
+        """UsageError: existing keys are not in the bucket that `route` gives them. Called before a bucket is opened."""
         bases = ((bucket, base) for bucket, group in groups.items() if (base := latest_base(group)) is not None)
         for bucket, base in islice(bases, _FILES_ASKED):
             with self.work.table.storage.open_input(base.path) as source, readable("base file", base.path):
@@ -74,11 +74,11 @@ class BucketStep:
                     wrong = np.flatnonzero(self.route(keys, 0) != bucket)
                     if len(wrong):
                         raise UsageError(
-                            "this is not the table's bucket index: rows would double",
+                            "this is not the table's bucket index: rows would be doubled",
                             path=base.path,
                             expected=f"keys of bucket {bucket} of {self.route.targets}",
                             found=repr(keys[int(wrong[0])].as_py()),
-                            todo="Give the number of buckets, and the fields, the table was written with.",
+                            todo="Give the number of buckets and the fields with which the table was written.",
                         )
 
     def _bucket(

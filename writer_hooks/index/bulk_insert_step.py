@@ -1,4 +1,4 @@
-"""The last step of a bulk insert without index: rows as they come, into new base files of about the target size."""
+"""The last step of a bulk insert without index: rows go, in input order, to new base files of about the target size."""
 
 from __future__ import annotations
 

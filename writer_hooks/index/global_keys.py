@@ -1,10 +1,11 @@
-"""Keeps keys unique over all partitions where the table has Hudi's global record index: refuses rows that move a key.
+"""Keeps keys unique over all partitions if the table has Hudi's global record index: refuses rows that move a key.
 
-Hudi with that index and its defaults updates such a row where the key lies, whatever partition the row is for. A write
-here would put the key into a second partition: a doubled row, and an index that Hudi cannot build any more.
+With that index and its defaults, Hudi updates such a row in the partition that has the key, whatever the row's own
+partition is. A write of phantombase would put the key into a second partition: the row would be doubled, and Hudi could
+not build the index any more.
 
-The look-up is made before the write begins, so that a refused one leaves no trace; once more after it has begun where
-something was completed in between; and what is completed later than that is a conflict (`Footprint.everywhere`).
+The look-up runs before the write begins, so that a refused write leaves nothing behind. It runs again after the write
+has begun, if another write completed in between. A write that completes later is a conflict (`Footprint.everywhere`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .misplaced_keys_step import KeysToAllBins, Misplaced, MisplacedStep
 
 @dataclass(frozen=True, kw_only=True)
 class GlobalKeys:
-    """The look-up of one write. `rows`: as `prepare_rows` gives them, computed already."""
+    """The look-up of one write. `rows`: from `prepare_rows`, computed already."""
 
     rows: Pieces
     slots: int
@@ -35,10 +36,10 @@ class GlobalKeys:
     write: Write
 
     def check(self, table: Table, seen: frozenset[str] | None = None) -> frozenset[str] | None:
-        """The completed writes that the keys were looked up under; None: this table's keys need not be looked up.
+        """The completed writes that the look-up has read; None: this table's keys need no look-up.
 
-        `seen`: what an earlier check returned; nothing is done where nothing was completed since.
-        UnsupportedError: keys lie in other partitions than their rows, or the batch has one key in two partitions.
+        `seen`: the result of an earlier check; without newly completed writes it is returned at once.
+        UnsupportedError: keys are in other partitions than their rows, or the batch has one key in two partitions.
         """
         if not self.write.looks_keys_up or not keys_are_global(table):
             return None
@@ -68,15 +69,15 @@ class GlobalKeys:
 
 
 def _refusal(table: Table, found: Iterable[Misplaced]) -> UnsupportedError:
-    """Of all that was found; keys in the table first."""
+    """The error for all misplaced keys; its example is a key in the table, if there is one."""
     ordered = sorted(found, key=lambda one: (one.in_batch, one.key))
     first, count = ordered[0], sum(one.count for one in ordered)
-    lies = "other rows of the batch have it in" if first.in_batch else "it lies in"
+    place = "other rows of the batch have it in" if first.in_batch else "the table has it in"
     return UnsupportedError(
         "rows that move keys to another partition are not supported on a table with a global record index",
         path=table.storage.base_path,
         expected="each key in one partition only",
-        found=f"{count} of them, such as {first.key!r} in partition {first.partition!r}: {lies} {first.other!r}",
-        todo="Nothing was written. Give these rows the partition their keys lie in; or delete the keys there, in a "
-        "write of its own, and then write the rows; or write them with Hudi.",
+        found=f"{count} of them, such as {first.key!r} in partition {first.partition!r}: {place} {first.other!r}",
+        todo="Nothing was written. Give these rows the partition that has their keys; or delete the keys there, in a "
+        "separate write, and then write the rows; or write them with Hudi.",
     )

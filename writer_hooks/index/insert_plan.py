@@ -1,7 +1,7 @@
-"""Where rows of new keys go: into small base files first, then into new ones (pure but for the new files' names).
+"""The files for rows of new keys: small base files first, then new ones (pure except for the new files' names).
 
-As Hudi: a base file takes inserts while it is below the small file limit, has no logs and is in no pending table
-service. Which row goes where is decided by a hash of its key, in proportion to the room each file has.
+The rule is Hudi's: a base file takes inserts while it is below the small file limit, has no logs, and is in no pending
+table service. A hash of the key gives a row its file, in proportion to the room of each file.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from phantombase.timeline.view.view import FileGroup, GroupKey
 from .bucket import plain_file_id
 
 ROW_BYTES = 1024
-"""Hudi's guess of a row's size in a file (`hoodie.copyonwrite.record.size.estimate`)."""
+"""Hudi's estimate of a row's size in a file (`hoodie.copyonwrite.record.size.estimate`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Files of one partition, and up to which fraction of all hashes each takes rows (ascending, the last is 1)."""
+    """Files of one partition; each takes rows up to a fraction of all hashes (`until`: ascending, the last is 1)."""
 
     file_ids: tuple[str, ...]
     until: tuple[float, ...]
 
     def pick(self, keys: pa.StringArray) -> npt.NDArray[np.int64]:
-        """For each key the number of its file."""
-        # Other bits than those that chose the slot: the rows of one slot spread as all do.
+        """The number of each key's file."""
+        # Not the bits that chose the slot, so that the rows of one slot are spread like all rows.
         fraction = (row_hashes([keys], len(keys)) >> np.uint64(11)) / float(1 << 53)
         found = np.searchsorted(np.asarray(self.until), fraction, side="right")
         return np.minimum(found, len(self.file_ids) - 1).astype(np.int64)
@@ -54,7 +54,7 @@ def plan_inserts(
     file_bytes: int,
     row_bytes: float,
 ) -> InsertPlan:
-    """`new_rows`: rows of new keys by partition; `busy`: file groups in pending table services."""
+    """Plans the inserts. `new_rows`: rows of new keys by partition. `busy`: file groups in pending table services."""
     spreads: dict[str, Spread] = {}
     rewritten: set[GroupKey] = set()
     per_file = max(1, int(file_bytes / row_bytes))
@@ -75,7 +75,7 @@ def plan_inserts(
 
 
 def _room(group: FileGroup, busy: frozenset[GroupKey], small_file_bytes: int, file_bytes: int, row_bytes: float) -> int:
-    """How many rows a file group's base file may still take."""
+    """How many more rows a file group's base file may take."""
     last = group.slices[-1]
     if group.pending_compaction is not None or group.key in busy or last.base is None or last.logs:
         return 0

@@ -1,4 +1,4 @@
-"""A write with the key index, as the driver sees it: what runs where, and which file takes what."""
+"""A write with the key index, as seen by the driver: its steps, and the files that take its rows."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class KeyIndex:
     slots: int
 
     def upsert(self, rows: Pieces, counts: RowCounts) -> list[bytes]:
-        """Stages an upsert or a delete; `rows` lie by slots of `ToSlot(slots)`, `counts` is their summary."""
+        """Stages an upsert or a delete. `rows`: grouped by slots of `ToSlot(slots)`; `counts`: their summary."""
         groups = self._groups(counts)
         hits = self._lookup(rows, groups)
         with (rows.union(hits) if hits is not None else rows).regroup(MeetStep(self.work)).kept() as found:
             return self._write(found, groups, found.row_counts())
 
     def insert(self, rows: Pieces, counts: RowCounts) -> list[bytes]:
-        """Stages rows whose keys are not looked for; `rows` as for `upsert` where the write combines."""
+        """Stages rows without looking up their keys. `rows`: as for `upsert`, if the write combines."""
         if not self.work.combine:
             return self._append(rows, counts)
         with rows.regroup(MeetStep(self.work)).kept() as combined:
@@ -61,7 +61,7 @@ class KeyIndex:
         return found
 
     def _lookup(self, rows: Pieces, groups: Mapping[str, list[FileGroup]]) -> Pieces | None:
-        """Which keys lie where; None where there is nothing to look at."""
+        """The hits: which file holds which key. None if there is no file to look into."""
         for partition, of in groups.items():
             _refuse_logs_only(partition, of)
         found = {p: [slices for g in of if (slices := looked_into(g))] for p, of in groups.items()}
@@ -74,7 +74,7 @@ class KeyIndex:
     def _write(
         self, rows: Pieces, groups: Mapping[str, list[FileGroup]], counts: RowCounts, *, appends: bool = False
     ) -> list[bytes]:
-        """`appends`: all rows go where the plan says, whatever their targets, and change no other row."""
+        """Writes rows to their files. `appends`: the plan places all rows, and they change no existing row."""
         plan = plan_inserts(
             {partition: count for (partition, target), count in counts.items() if target == NEW and count},
             groups,
@@ -88,7 +88,7 @@ class KeyIndex:
 
 
 def row_bytes(work: WriteWork) -> float:
-    """Bytes of a row in a base file, by the newest commits that wrote some, as Hudi estimates it."""
+    """The size of a row in a base file, from the newest commits that wrote base files, as Hudi estimates it."""
     for requested in sorted(work.timeline.completed_writes, reverse=True)[:_COMMITS_LOOKED_AT]:
         metadata = work.table.commit_metadata(work.timeline.completed_writes[requested])
         stats = [s for of in metadata.partition_to_write_stats.values() for s in of]
@@ -99,7 +99,7 @@ def row_bytes(work: WriteWork) -> float:
 
 
 def _refuse_logs_only(partition: str, groups: list[FileGroup]) -> None:
-    """UnsupportedError where an index has put new keys into logs, which are not looked at: they would double."""
+    """UnsupportedError: another index has put new keys into logs. The look-up reads no logs: rows would be doubled."""
     for group in groups:
         if latest_base(group) is None and any(s.logs for s in group.slices):
             raise UnsupportedError(
@@ -107,15 +107,15 @@ def _refuse_logs_only(partition: str, groups: list[FileGroup]) -> None:
                 path=f"{partition}/{group.file_id}",
                 expected="a base file in every file group, as with Hudi's SIMPLE and BLOOM index",
                 found="log files only",
-                todo="Let those who write it (Flink with its state index, say) write it, or go on with a copy.",
+                todo="Write it only with its own writers (for example Flink with a state index), or write to a copy.",
             )
 
 
 def _refuse_buckets(partition: str, groups: list[FileGroup]) -> None:
-    """UsageError where file ids are those of a bucket index: files beside them would break it."""
+    """UsageError: the file ids are those of a bucket index, which other files would break."""
     if groups and all(looks_like_bucket(g.file_id) for g in groups):
         raise UsageError(
             "this table has a bucket index",
             path=f"{partition}/{groups[0].file_id}",
-            todo="Give the number of buckets it was written with.",
+            todo="Give the number of buckets with which it was written.",
         )

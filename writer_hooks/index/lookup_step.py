@@ -1,10 +1,11 @@
-"""The key index, first half: which of a batch's keys lie in which base file?
+"""The key index, first half: finds the base files that hold a batch's keys.
 
-Keys go to bins of base files of their partition; a bin's task reads only what it must: a file whose key range or
-bloom filter says no to every key is skipped, of the others the key column is read. Logs hold no new keys under this
-index, ours as Hudi's, and are not looked at, but for one case: a pending compaction whose logs delete. Its base file
-will lack the deleted keys. Rows of such a key must not go to the log on top of it, where no later look-up would find
-them (Hudi's do, and its next upsert doubles the key): they count as new, unless Hudi has put the key there already.
+Keys go to bins of base files of their partition. A bin's task reads only what it must: it skips a file whose key range
+or bloom filter excludes every key, and reads the key column of the others. Under this index, as under Hudi's SIMPLE and
+BLOOM, logs hold no new keys, so they are not read, except in one case: a pending compaction whose logs delete keys. Its
+base file will lack the deleted keys. Rows of such a key must not go to the log of the phantom slice, where no later
+look-up would find them (Hudi's writers put them there, and their next upsert doubles the key). So these keys count as
+new, unless a Hudi writer has put the key there already.
 """
 
 from __future__ import annotations
@@ -33,26 +34,29 @@ from ..engine.row_blobs import Piece, by_target, pack, split
 from .prepare_step import ToSlot
 
 HITS = -1
-"""The `source` of pieces that tell where keys lie: sorted before the rows of their target."""
+"""The `source` of pieces with hits: it sorts them before the rows of their target."""
 
 FILE_ID = "file_id"
 
 _BLOOM_KEYS_MAX = 10_000
-"""For more keys a filter costs more than reading the key column, and would hardly say no to all of them."""
+"""With more keys a filter costs more than reading the key column, and would hardly exclude all of them."""
 
 _LAST_ORDERED = "\ud7ff"
-"""Up to this character Java's order of strings, by UTF-16 units, and that of UTF-8 bytes agree; and so does what
-a writer took for the least and the greatest key, whichever of the two orders it used."""
+"""Up to this character, Java's order of strings (by UTF-16 units) and the order of UTF-8 bytes agree. So the least and
+the greatest key of a file are the same in both orders, whichever of them its writer used."""
 
 Slices = tuple[FileSlice, ...]
-"""What of one file group is looked into: see `looked_into`."""
+"""The slices of one file group that are read: see `looked_into`."""
 
 Bins = Mapping[str, Sequence[Sequence[Slices]]]
 """Partition path to bins."""
 
 
 def looked_into(group: FileGroup) -> Slices:
-    """Where a group's keys lie: its base file; where a compaction pends, what it merges, then logs on top (pure)."""
+    """The slices that hold a group's keys (pure).
+
+    This is its base file; with a pending compaction, the slice that it merges, then the phantom slice.
+    """
     plan = group.pending_compaction
     if plan is not None:
         before = slice_before(group, plan)
@@ -65,7 +69,7 @@ def looked_into(group: FileGroup) -> Slices:
 
 
 def bins_of(groups: Iterable[Slices], count: int) -> list[list[Slices]]:
-    """Groups in at most `count` bins of about the same size, the largest first (pure)."""
+    """Distributes groups, the largest first, to at most `count` bins of about the same size (pure)."""
     bins: list[list[Slices]] = [[] for _ in range(count)]
     sizes = [0] * count
     for size, slices in sorted(((_size(slices), slices) for slices in groups), key=lambda pair: -pair[0]):
@@ -81,7 +85,7 @@ def _size(slices: Slices) -> int:
 
 @dataclass(frozen=True)
 class KeysToBins:
-    """Rows to keys, one copy for each bin of their partition."""
+    """Makes keys from rows, one copy for each bin of their partition."""
 
     bins: Mapping[str, int]
 
@@ -97,7 +101,7 @@ class KeysToBins:
 
 @dataclass(frozen=True)
 class LookupStep:
-    """Keys of a bin to hits: tables of keys with the id of the file they lie in, for the slot the keys' rows go to."""
+    """Makes hits from the keys of a bin: tables of keys with the id of their file, for the slot of the keys' rows."""
 
     storage: Storage
     bins: Bins
@@ -126,7 +130,7 @@ class LookupStep:
                     )
 
     def _found(self, slices: Slices, keys: pa.StringArray, lookup: KeyLookup) -> Iterator[npt.NDArray[np.int64]]:
-        """Positions of the keys that the slices hold, and -1 for keys that are not asked for."""
+        """Positions of the keys that the slices hold, and -1 for keys that are not in the batch."""
         if any(may_delete(self.storage, log.path) for log in slices[0].logs):
             for slice_ in slices:
                 for batch in SliceStream(self.storage, slice_, self.rules, (RECORD_KEY,)).batches():
@@ -138,7 +142,7 @@ class LookupStep:
 def keys_in_base(
     storage: Storage, file: BaseFile, keys: pa.StringArray, lookup: KeyLookup, batch_rows: int
 ) -> Iterator[npt.NDArray[np.int64]]:
-    """Positions of the keys that a base file holds, and -1 for others; nothing where its footer rules all of them out.
+    """Positions of the keys that a base file holds, and -1 for others; nothing if its footer excludes all keys.
 
     `lookup`: of the same `keys`. MalformedError: not a readable base file with keys.
     """
@@ -154,13 +158,13 @@ def keys_in_base(
 
 def _may_hold(footer: pq.FileMetaData, keys: pa.StringArray) -> bool:
     """False: the footer proves that the file holds none of the keys."""
-    said = {k.decode(errors="replace"): v.decode(errors="replace") for k, v in (footer.metadata or {}).items()}
-    low, high = said.get("hoodie_min_record_key"), said.get("hoodie_max_record_key")
+    notes = {k.decode(errors="replace"): v.decode(errors="replace") for k, v in (footer.metadata or {}).items()}
+    low, high = notes.get("hoodie_min_record_key"), notes.get("hoodie_max_record_key")
     if low is not None and high is not None:
         outside = pc.or_(pc.less(keys, low), pc.greater(keys, high))
         ordered = pc.invert(pc.match_substring_regex(keys, rf"[^\x{{0}}-\x{{{ord(_LAST_ORDERED):X}}}]"))
         keys = keys.filter(pc.invert(pc.and_(outside, ordered)))
-    text, type_code = said.get("org.apache.hudi.bloomfilter"), said.get("hoodie_bloom_filter_type_code")
+    text, type_code = notes.get("org.apache.hudi.bloomfilter"), notes.get("hoodie_bloom_filter_type_code")
     if not len(keys):
         return False
     if text is None or type_code is None or len(keys) > _BLOOM_KEYS_MAX:
@@ -168,4 +172,4 @@ def _may_hold(footer: pq.FileMetaData, keys: pa.StringArray) -> bool:
     try:
         return bool(BloomFilter.parse(type_code, text).might_contain(keys).any())
     except PhantombaseError:
-        return True  # a filter that cannot be asked says nothing
+        return True  # a filter that cannot be read excludes nothing

@@ -1,8 +1,8 @@
-"""Where a table's keys are to be unique over all partitions: which keys of a batch lie in another partition already?
+"""For tables whose keys must be unique over all partitions: finds keys of a batch that are in another partition.
 
-Every task gets all keys of the batch and some of the table's file slices, and reads of them what it must, as the key
-index does. A key found in a base file may be deleted by the logs on top of it: only then they are merged. Slices whose
-logs hold keys that no base file has are merged always.
+Every task gets all keys of the batch and some of the table's file slices, and reads only what it must, as the key index
+does. A key found in a base file may be deleted by the logs on top of it; only then are the logs merged. A slice is
+always merged if its logs may hold keys that no base file has.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _FIRST_BIN = "0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misplaced:
-    """So many keys of a batch, such as `key`, that rows put into `partition` and that lie in `other`.
+    """Misplaced keys of a batch: `count` keys, such as `key`, whose rows are for `partition` but which are in `other`.
 
-    `in_batch`: they do not lie in the table; other rows of the batch put them into `other`.
+    `in_batch`: not the table has them in `other`, but other rows of the batch.
     """
 
     count: int
@@ -47,7 +47,7 @@ class Misplaced:
 
 @dataclass(frozen=True)
 class KeysToAllBins:
-    """Rows to keys, one copy for each bin; the partition of the rows travels beside them."""
+    """Makes keys from rows, one copy for each bin, with the partition of the rows in the schema's metadata."""
 
     bins: int
 
@@ -62,7 +62,7 @@ class KeysToAllBins:
 
 @dataclass(frozen=True)
 class MisplacedStep:
-    """Keys of a bin to pieces whose payload is a `Misplaced` in JSON.
+    """Makes pieces with a `Misplaced` in JSON from the keys of a bin.
 
     `keys_in_logs`: the table's index puts new keys into logs. `once`: the batch may have a key in one partition only.
     """
@@ -88,7 +88,7 @@ class MisplacedStep:
 
     def _misplaced(self, slice_: FileSlice, asked: _Asked) -> Misplaced | None:
         if asked.partitions == [slice_.partition]:
-            return None  # the key index looks there
+            return None  # all rows are for this partition, so no key is misplaced
         if slice_.base is None or (slice_.logs and self.keys_in_logs):
             return asked.misplaced(slice_.partition, self._merged(slice_, asked))
         base = keys_in_base(self.storage, slice_.base, asked.keys, asked.lookup, self.rules.batch_rows)
@@ -103,7 +103,7 @@ class MisplacedStep:
 
 
 class _Asked:
-    """The keys of a batch, and for which partitions the batch has them."""
+    """The keys of a batch, and the partitions of their rows."""
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
         tables = [piece.table() for piece in pieces]
@@ -118,7 +118,7 @@ class _Asked:
         self.lookup = KeyLookup(self.keys)
 
     def misplaced(self, partition: str, positions: Iterable[npt.NDArray[np.int64]]) -> Misplaced | None:
-        """Of the keys at these positions, which a partition holds, those that rows put into another one."""
+        """The misplaced ones among the keys at these positions, which `partition` holds: their rows are for another."""
         at = np.unique(np.concatenate([np.zeros(0, np.int64), *positions]))
         at = at[at >= 0]
         if not len(at):

@@ -1,4 +1,4 @@
-"""The first step of a write: rows of the input get their key and partition path, and go to their targets."""
+"""The first step of a write: gives rows of the input their key and partition path, and sends them to their targets."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .bucket import KeySplit, bucket_of
 
 
 class Route(Protocol):
-    """Where rows go: a number below `targets` for each. `source` is the number of the input's part."""
+    """Gives each row its target, a number below `targets`. `source`: the number of the input's part."""
 
     @property
     def targets(self) -> int:
-        """How many targets a partition path has."""
+        """The number of targets of a partition path."""
         ...
 
     def __call__(self, keys: pa.StringArray, source: int) -> npt.NDArray[np.int64]:
@@ -36,7 +36,7 @@ class Route(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToBucket:
-    """By Hudi's bucket index."""
+    """Targets by Hudi's bucket index."""
 
     targets: int
     index_fields: tuple[str, ...]
@@ -49,7 +49,7 @@ class ToBucket:
 
 @dataclass(frozen=True, slots=True)
 class ToSlot:
-    """By a hash of the key that is the same on every machine: rows of one key meet."""
+    """Targets by a hash of the key that is the same on every machine: all rows of one key get the same target."""
 
     targets: int
 
@@ -60,7 +60,7 @@ class ToSlot:
 
 @dataclass(frozen=True, slots=True)
 class BySource:
-    """As the rows come."""
+    """Targets by the part of the input, without a look at the keys."""
 
     targets: int
 
@@ -71,10 +71,10 @@ class BySource:
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareRows:
-    """Batches of the input to pieces. Picklable.
+    """Makes pieces from batches of the input. Picklable.
 
-    `data_schema`: the table's columns that are taken from the input, in its types; `ordering_fields` must not be null.
-    `batch_bytes`: input gathered before it is split, so that pieces are large.
+    `data_schema`: the columns that are taken from the input, in the table's types. `ordering_fields` must not be null.
+    `batch_bytes`: input that is gathered before it is split, so that pieces are large.
     """
 
     keys: KeyGenerator
@@ -114,7 +114,7 @@ class PrepareRows:
                     "rows without an ordering value",
                     expected=f"no null in {name}",
                     found=f"{nulls} of {rows.num_rows} rows",
-                    todo="Fill it, or leave the rows out: Hudi 0.15 rejects them as well.",
+                    todo="Fill the column, or leave these rows out: Hudi 0.15 rejects them as well.",
                 )
 
 

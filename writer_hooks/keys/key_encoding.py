@@ -1,8 +1,9 @@
 """The two encodings of a COMPLEX key of one field, `v` and `f:v`.
 
-Hudi changed it twice: 0.14.1 to 1.0.2 write `v`, those before and after `f:v`; 1.2.0 lets nobody write such a table of
-version 6 or 8 unless its check is switched off. So a table's rows decide, and where there are none, what the judge of
-its version writes: 0.15.0 `v` in version 6, 1.2.0 `f:v` in 8 and 9.
+Hudi changed it twice: releases 0.14.1 to 1.0.2 write `v`, those before and after write `f:v`. Release 1.2.0 refuses to
+write such a table of version 6 or 8, unless its check is switched off. So the table's rows decide. A table without rows
+gets the encoding of the Hudi release that is the reference for its version: 0.15.0 writes `v` in version 6, 1.2.0
+writes `f:v` in versions 8 and 9.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from .key_generator import field_values, has_one_field_complex_key
 
 
 def one_field_prefixed(table: Table) -> bool | None:
-    """Whether the keys of this table are `f:v`; None where it has no one-field COMPLEX key.
+    """Whether the keys of this table are `f:v`; None if it has no one-field COMPLEX key.
 
-    Reads rows of one file slice. MalformedError as `is_prefixed`; a table that cannot be read raises what reads raise.
+    Reads rows of one file slice. MalformedError as `is_prefixed`; other errors as those of a read of the table.
     """
     if not has_one_field_complex_key(table.config):
         return None
@@ -44,8 +45,8 @@ def _some_rows(table: Table) -> pa.Table | None:
 def is_prefixed(config: TableConfig, stored: pa.Table | None) -> bool:
     """Whether the keys of a one-field COMPLEX table are `f:v` (True) or `v` (False).
 
-    `stored`: rows of the table with the key's meta column and the key field; None when the table has no rows.
-    MalformedError: the rows have keys of neither or of both forms, or there are none among them.
+    `stored`: rows of the table with the key's meta column and the key field; None if the table has no rows.
+    MalformedError: the rows have keys of neither form or of both, or `stored` has no rows.
     """
     if stored is None:
         return config.layout.has_completion_times
@@ -58,7 +59,7 @@ def is_prefixed(config: TableConfig, stored: pa.Table | None) -> bool:
     )
     if not len(keys) or prefixed is plain or None in (prefixed, plain):
         raise MalformedError(
-            "the encoding of the table's keys cannot be seen",
+            "the encoding of the table's keys cannot be determined",
             expected=f"{name}:value, or value, in every row",
             found=", ".join(str(key) for key in keys.slice(0, 3)) or "no rows",
         )

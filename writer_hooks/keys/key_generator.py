@@ -5,10 +5,10 @@
     two and more fields             f1:v1,f2:v2; null -> f:__null__, empty -> f:__empty__
 
 A partition path joins the partition fields' values with `/`; a null or empty value is
-`__HIVE_DEFAULT_PARTITION__`. Rows come in the table's own types (`table_schema.to_file_schema`).
+`__HIVE_DEFAULT_PARTITION__`. The rows have the table's own types already (`table_schema.to_file_schema`).
 
-Timestamps are numbers here as in Hudi's upserts and inserts. Its bulk inserts through Spark rows print them as
-`2024-01-02 03:04:05.123`, in 0.15 and 1.2 alike, and so does every write with
+Timestamps are written as numbers, as in Hudi's upserts and inserts. Hudi's bulk inserts through Spark rows write them
+as `2024-01-02 03:04:05.123`, in 0.15 and in 1.2, and so does every write with
 `hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled`, which no table stores.
 """
 
@@ -37,7 +37,7 @@ _USE_HUDI = "Write this table with Hudi."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionField:
-    """One level of the partition path; `times` where the value is a moment that is formatted."""
+    """One level of the partition path. `times`: the format, if the value is a moment."""
 
     name: str
     times: PartitionTimes | None = None
@@ -59,14 +59,14 @@ class KeyGenerator:
     ) -> KeyGenerator:
         """The generator of a table.
 
-        `one_field_prefixed`: whether the key of a one-field COMPLEX table is `f:v`: see `key_encoding`; other tables
-        need none. `writer`: options under Hudi's names that the table may not store, see `PartitionTimes.of`.
-        UnsupportedError: another generator, keys that Hudi makes up, options of a generator that are not known.
-        UsageError: what is needed is not given, or contradicts the table.
+        `one_field_prefixed`: whether the key of a one-field COMPLEX table is `f:v`, see `key_encoding`; not needed for
+        other tables. `writer`: options under Hudi's names that the table may not store, see `PartitionTimes.of`.
+        UnsupportedError: another generator, keys that Hudi generates, or unknown options of a generator. UsageError: an
+        option is missing, or contradicts the table.
         """
         keys = config.record_key_fields
         if not keys:
-            raise _refusal("keys that Hudi makes up", "hoodie.table.recordkey.fields=...", "none")
+            raise _refusal("keys that Hudi generates", "hoodie.table.recordkey.fields=...", "none")
         if config.properties.get(_SLASHED_DATES, "false").lower() != "false":
             raise _refusal("this partition path", f"{_SLASHED_DATES}=false", "true")
         kind = generator_kind(config)
@@ -81,7 +81,7 @@ class KeyGenerator:
                 raise UsageError(
                     "a COMPLEX key of one field has two encodings",
                     expected=f"{keys[0]}:value or value",
-                    todo="Say which one the table's rows have.",
+                    todo="Give the encoding that the table's rows have.",
                 )
             labelled = one_field_prefixed
         return KeyGenerator(
@@ -95,8 +95,8 @@ class KeyGenerator:
     def keys(self, rows: pa.Table) -> pa.StringArray:
         """The record key of each row.
 
-        UsageError: a key column is missing or of a type without an exact text form; rows whose key is null or
-        empty (with several key fields: all of them), with the columns and the number of rows.
+        UsageError: a key column is missing or has a type without an exact text form; or rows have a null or empty key
+        (with several key fields: all of them null or empty). The error gives the columns and the number of rows.
         """
         parts = [_text(field_values(rows, name), name, "record key") for name in self.key_fields]
         empty = [pc.equal(pc.fill_null(part, ""), "") for part in parts]
@@ -115,8 +115,8 @@ class KeyGenerator:
     def partition_paths(self, rows: pa.Table) -> pa.StringArray:
         """The partition path of each row, relative to the table; "" in a table without partitions.
 
-        UsageError: a partition column is missing or of a type without an exact text form; a value that cannot be
-        formatted, or whose path would lie outside the table or among its metadata.
+        UsageError: a partition column is missing or has a type without an exact text form; or a value cannot be
+        formatted, or gives a path outside the table or in its metadata.
         """
         if not self.partition_fields:
             return pa.repeat(pa.scalar("", pa.string()), rows.num_rows)
@@ -128,7 +128,7 @@ class KeyGenerator:
     def _level(self, rows: pa.Table, field: PartitionField) -> pa.StringArray:
         values = field_values(rows, field.name)
         _check_type(values.type, field.name, "partition")
-        # Many rows share a value: each is formatted and escaped once.
+        # Many rows share a value: each distinct value is formatted and escaped once.
         distinct = pc.dictionary_encode(values, null_encoding="encode")
         return self._folders(distinct.dictionary, field).take(distinct.indices)
 
@@ -144,12 +144,12 @@ class KeyGenerator:
 
 
 def generator_kind(config: TableConfig) -> str:
-    """SIMPLE, COMPLEX, ...: what the table says, else what Hudi infers from the number of its fields."""
+    """SIMPLE, COMPLEX, ...: as the table's config says, or as Hudi infers it from the number of fields."""
     return config.key_generator or inferred_kind(config.record_key_fields, config.partition_fields)
 
 
 def inferred_kind(key_fields: tuple[str, ...], partition_fields: tuple[str, ...]) -> str:
-    """The key generator that Hudi takes where none is said."""
+    """The key generator that Hudi uses by default."""
     if not partition_fields:
         return "NON_PARTITION"
     if any(":" in field for field in partition_fields):
@@ -158,12 +158,12 @@ def inferred_kind(key_fields: tuple[str, ...], partition_fields: tuple[str, ...]
 
 
 def has_one_field_complex_key(config: TableConfig) -> bool:
-    """Whether the text of the table's keys has to be found out: see `key_encoding`."""
+    """Whether the encoding of the table's keys must be determined: see `key_encoding`."""
     return generator_kind(config) == "COMPLEX" and len(config.record_key_fields) == 1
 
 
 def field_values(rows: pa.Table, name: str) -> pa.Array:
-    """A column, or with dots a field inside records, null where a record is; UsageError when it is not there."""
+    """A column, or with dots a field inside records, null if a record is null. UsageError: it is not there."""
     first, *inner = [name] if name in rows.column_names else name.split(".")
     if first not in rows.column_names:
         raise _missing(rows, name)
@@ -186,7 +186,7 @@ _ESCAPED_CLASS = "[" + "".join(rf"\x{ord(c):02x}" for c in _ESCAPED) + "]"
 
 
 def escaped(values: pa.StringArray) -> pa.StringArray:
-    """Partition values as Hive escapes them: %XX for the characters that would mean something in a path."""
+    """Partition values as Hive escapes them: %XX for characters with a meaning in a path."""
     if not pc.any(pc.match_substring_regex(values, _ESCAPED_CLASS)).as_py():
         return values
     for character in ("%", *(c for c in _ESCAPED if c != "%")):
@@ -200,7 +200,7 @@ def _check_type(kind: pa.DataType, name: str, use: str) -> None:
             f"a column of this type cannot be a {use}",
             expected="text, integer, boolean, date, timestamp or decimal",
             found=f"{name}: {kind}",
-            todo="Others have no text form that every writer agrees on: cast the column.",
+            todo="Cast the column: other types have no text form that is the same in every writer.",
         )
 
 
@@ -214,9 +214,9 @@ def _text(values: pa.Array, name: str, use: str) -> pa.StringArray:
 
 
 _FIRST_DAY, _LAST_DAY = -719_528, 2_932_896
-"""0000-01-01 and 9999-12-31 in days since 1970: Java prints years outside with a sign."""
+"""0000-01-01 and 9999-12-31 in days since 1970: Java writes years outside this range with a sign."""
 
-# A part that is empty, "." or ".."; the metadata folder; a scheme in front, as Hadoop reads it; characters no path has.
+# A part that is empty, "." or ".."; the metadata folder; a leading scheme, as Hadoop reads it; forbidden characters.
 _NO_PATH = r"(^|/)\.{0,2}(/|$)|^\.hoodie(/|$)|^[^/]*:|[\x00\n\r]"
 
 
@@ -224,7 +224,7 @@ def _check_paths(paths: pa.StringArray, names: str) -> None:
     wrong = pc.match_substring_regex(paths, _NO_PATH)
     if pc.any(wrong).as_py():
         raise UsageError(
-            "partition values that are no path inside the table",
+            "partition values that are not paths inside the table",
             expected=f"{names}: no empty, '.' or '..' part, not .hoodie, no ':' in the first part, no line ends",
             found=f"{pc.sum(wrong)} of {len(paths)} paths, like {paths.filter(wrong)[0].as_py()!r}",
             todo="Change the values, or create the table with URL encoding of partition values.",
@@ -237,16 +237,16 @@ def _partition_fields(config: TableConfig, kind: str, writer: Mapping[str, str])
     if kind != "CUSTOM":
         times = PartitionTimes.of(config.properties, writer) if kind == "TIMESTAMP" else None
         return tuple(PartitionField(name=name, times=times) for name in config.partition_fields)
-    said = [f.strip() for f in config.properties.get("hoodie.table.partition.fields", "").split(",") if f.strip()]
+    typed = [f.strip() for f in config.properties.get("hoodie.table.partition.fields", "").split(",") if f.strip()]
     fields = []
-    for field in said:
+    for field in typed:
         name, _, type_ = field.partition(":")
         if type_.upper() not in ("SIMPLE", "TIMESTAMP"):
-            raise _refusal("CUSTOM keys whose partition types the table does not say", "field:SIMPLE", field)
+            raise _refusal("CUSTOM keys whose partition types the table does not store", "field:SIMPLE", field)
         times = PartitionTimes.of(config.properties, writer) if type_.upper() == "TIMESTAMP" else None
         fields.append(PartitionField(name=name, times=times))
     return tuple(fields)
 
 
 def _refusal(what: str, expected: str, found: str) -> UnsupportedError:
-    return UnsupportedError(f"{what} not supported for writing", expected=expected, found=found, todo=_USE_HUDI)
+    return UnsupportedError(f"{what}: not supported for writing", expected=expected, found=found, todo=_USE_HUDI)

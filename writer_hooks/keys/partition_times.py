@@ -1,17 +1,17 @@
 """Partition values of the TIMESTAMP key generator: moments formatted by a pattern (pure, vectorised).
 
-The options stand in hoodie.properties, under names from `hoodie.keygen.timebased.`:
+The options are in hoodie.properties, under names that begin with `hoodie.keygen.timebased.`:
 
     timestamp.type              UNIX_TIMESTAMP, EPOCHMILLISECONDS, EPOCHMICROSECONDS, SCALAR (with
                                 timestamp.scalar.time.unit): a number of units, cut to milliseconds towards zero;
-                                a timestamp column is the number it is stored as, a date its days.
-                                DATE_STRING, MIXED: text by one of input.dateformat
+                                for a timestamp column its stored number, for a date its days.
+                                DATE_STRING, MIXED: text in one of the formats input.dateformat
     output.dateformat           yyyy yy MM dd HH mm ss, separators, and letters in quotes ('T')
-    timezone                    of both sides; else input.timezone and output.timezone
+    timezone                    of input and output; or input.timezone and output.timezone separately
 
-Hudi 0.15 does not store timestamp.type, 1.2 none of them for a CUSTOM generator: the writer then has to say them.
-Where a zone that matters is not said, Hudi takes that of the writer's machine; here it has to be said. A null is one
-unit after 1970 began.
+Hudi 0.15 does not store timestamp.type, and 1.2 stores none of them for a CUSTOM generator: then the writer must give
+them. If a needed zone is missing, Hudi uses that of the writer's machine; phantombase requires it. A null is one unit
+after the start of 1970.
 """
 
 from __future__ import annotations
@@ -55,16 +55,17 @@ _LETTERS = {
 _TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']")
 _DAY_MILLIS = 86_400_000
 _ALL_YEARS = (-62_167_219_200_000 + _DAY_MILLIS, 253_402_300_800_000 - _DAY_MILLIS)
-"""Years 0 to 9999 in milliseconds, with a day to spare for the zone: others are not four digits."""
+"""Years 0 to 9999 in milliseconds, less a day for the zone: other years do not have four digits."""
 _ZONE_YEARS = (-2_145_916_800_000, 2_145_916_800_000)
-"""1902 to 2037: Arrow does not know the clock changes of zones before and after."""
+"""1902 to 2037: Arrow does not know the clock changes of zones outside these years."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTimes:
-    """`nanos`: of one unit of a number, None for text; `inputs`: its patterns as (C format, regular expression).
+    """How moments are read and formatted.
 
-    `input_zone`, `zone`: of text and of the result; both None: the digits of the text stay as they are.
+    `nanos`: nanoseconds of one unit of a number, None for text. `inputs`: the patterns of text as (C format, regular
+    expression). `input_zone`, `zone`: of the text and of the result; both None: the digits of the text do not change.
     """
 
     nanos: int | None
@@ -75,49 +76,49 @@ class PartitionTimes:
 
     @staticmethod
     def of(properties: Mapping[str, str], writer: Mapping[str, str]) -> PartitionTimes:
-        """From hoodie.properties, and from the writer's options (same names) what the table does not say.
+        """From hoodie.properties, and from the writer's options (same names) what the table does not store.
 
-        UnsupportedError: an option or pattern that is not known. UsageError: one that is needed is not said, or the
-        writer contradicts the table.
+        UnsupportedError: an unknown option or pattern. UsageError: a needed option is missing, or the writer
+        contradicts the table.
         """
         parser = properties.get(_PARSER) or writer.get(_PARSER) or ""
         if parser and parser != _DEFAULT_PARSER:
-            raise UnsupportedError("this date parser not supported", expected=_DEFAULT_PARSER, found=parser)
-        said = {**_options(writer), **_options(properties)}
+            raise UnsupportedError("this date parser is not supported", expected=_DEFAULT_PARSER, found=parser)
+        given = {**_options(writer), **_options(properties)}
         for name, value in _options(writer).items():
-            if said[name] != value:
+            if given[name] != value:
                 raise UsageError(
-                    f"{PREFIX}{name} contradicts the table", expected=said[name], found=value, todo="Leave it out."
+                    f"{PREFIX}{name} contradicts the table", expected=given[name], found=value, todo="Leave it out."
                 )
-        kind, output = said.get("timestamp.type", ""), said.get("output.dateformat", "")
+        kind, output = given.get("timestamp.type", ""), given.get("output.dateformat", "")
         if not kind or not output:
             raise UsageError(
                 "the table does not say how its partition values are formatted",
                 expected=f"{PREFIX}timestamp.type and {PREFIX}output.dateformat",
-                found=", ".join(sorted(said)) or "neither",
-                todo="Give the options its other writers use.",
+                found=", ".join(sorted(given)) or "neither",
+                todo="Give the options that its other writers use.",
             )
         is_text = kind in ("DATE_STRING", "MIXED")
-        unit = said.get("timestamp.scalar.time.unit", "SECONDS").upper() if kind == "SCALAR" else _TYPE_UNITS.get(kind)
+        unit = given.get("timestamp.scalar.time.unit", "SECONDS").upper() if kind == "SCALAR" else _TYPE_UNITS.get(kind)
         if not is_text and unit not in _UNIT_NANOS:
             raise _unknown("timestamp.type", kind if unit is None else f"{kind} of {unit}")
         inputs: tuple[tuple[str, str], ...] = ()
         if is_text:
-            delimiter = said.get("input.dateformat.list.delimiter.regex", ",")
+            delimiter = given.get("input.dateformat.list.delimiter.regex", ",")
             if delimiter != re.escape(delimiter):
                 raise _unknown("input.dateformat.list.delimiter.regex", delimiter)
-            patterns = [p.strip() for p in said.get("input.dateformat", "").split(delimiter)]
+            patterns = [p.strip() for p in given.get("input.dateformat", "").split(delimiter)]
             inputs = tuple(_translated("input.dateformat", pattern) for pattern in patterns)
-        both = said.get("timezone")
-        read, shown = both or said.get("input.timezone"), both or said.get("output.timezone")
+        both = given.get("timezone")
+        read, shown = both or given.get("input.timezone"), both or given.get("output.timezone")
         if is_text and shown is None:
-            shown = read  # Hudi then prints in the zone it has read in
+            shown = read  # Hudi then formats in the zone of the input
         if (is_text and shown is not None and read is None) or (not is_text and shown is None):
             raise UsageError(
-                "partition paths of this table depend on the time zone of the machine that writes",
+                "partition paths of this table depend on the time zone of the writer's machine",
                 expected=f"{PREFIX}timezone",
                 found="none in the table, none given",
-                todo="Give the zone of the table's other writers, like UTC.",
+                todo="Give the zone of the table's other writers, for example UTC.",
             )
         return PartitionTimes(
             nanos=None if unit is None else _UNIT_NANOS[unit],
@@ -128,7 +129,7 @@ class PartitionTimes:
         )
 
     def format(self, values: pa.Array, name: str) -> pa.StringArray:
-        """The partition values of a column. UsageError: a type or a value that is no such moment."""
+        """The partition values of a column. UsageError: a type or a value that is not such a moment."""
         millis = self._of_text(values, name) if self.nanos is None else self._of_numbers(values, name, self.nanos)
         self._check_years(millis, name)
         seconds = pc.floor(pc.divide(millis.cast(pa.float64()), 1000.0)).cast(pa.int64())
@@ -186,7 +187,7 @@ class PartitionTimes:
                 moments = pc.assume_timezone(moments, self.input_zone, ambiguous="earliest", nonexistent="raise")
             except pa.ArrowInvalid as error:
                 found = f"{name}: {error}"
-                raise UsageError("partition values at a time that the zone leaves out", found=found) from error
+                raise UsageError("partition values at a time that does not exist in the zone", found=found) from error
         return pc.multiply(moments.cast(pa.int64()), 1000)
 
 
@@ -195,14 +196,14 @@ def _options(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _whole(values: pa.Array) -> pa.Array:
-    """The number a timestamp is stored as; a decimal without its fraction, as Java's longValue cuts it."""
+    """The stored number of a timestamp; a decimal without its fraction, cut as by Java's longValue."""
     return values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else pc.trunc(values).cast(pa.int64())
 
 
 def arrow_zone(name: str) -> str:
-    """A time zone as Java spells it (`GMT+8:00` too) in Arrow's spelling.
+    """A time zone in Java's spelling (also `GMT+8:00`) in Arrow's spelling.
 
-    UnsupportedError: a name that is not known; Java would silently take it for GMT.
+    UnsupportedError: an unknown name; Java would silently use GMT for it.
     """
     offset = re.fullmatch(r"(?:GMT|UTC)([+-])(\d{1,2})(?::?(\d{2}))?", name)
     if offset and int(offset[2]) < 24 and int(offset[3] or 0) < 60:
@@ -215,7 +216,7 @@ def arrow_zone(name: str) -> str:
 
 
 def _translated(option: str, pattern: str) -> tuple[str, str]:
-    """A pattern as (C format, regular expression that a text has to match as a whole)."""
+    """A pattern as (C format, regular expression that the whole text must match)."""
     format_, shape, end = "", "", 0
     for token in _TOKEN.finditer(pattern):
         if token.start() != end:
@@ -237,10 +238,10 @@ def _translated(option: str, pattern: str) -> tuple[str, str]:
 
 def _unknown(option: str, found: str) -> UnsupportedError:
     return UnsupportedError(
-        f"this {PREFIX}{option} not supported for writing",
+        f"this {PREFIX}{option} is not supported for writing",
         expected={
             "timestamp.type": f"{', '.join(_TYPE_UNITS)}, SCALAR or DATE_STRING",
-            "timezone": "a name like UTC, Europe/Paris or GMT+8:00",
+            "timezone": "a name such as UTC, Europe/Paris or GMT+8:00",
             "input.dateformat.list.delimiter.regex": "plain text",
         }.get(option, f"only {' '.join(_LETTERS)}, separators and quoted text"),
         found=found or "nothing",
@@ -249,4 +250,4 @@ def _unknown(option: str, found: str) -> UnsupportedError:
 
 
 def _wrong_type(name: str, kind: pa.DataType, expected: str) -> UsageError:
-    return UsageError("a column of this type is no moment", expected=expected, found=f"{name}: {kind}")
+    return UsageError("a column of this type is not a moment", expected=expected, found=f"{name}: {kind}")

@@ -1,4 +1,4 @@
-"""Makes a table: what it is to be, and the folders and hoodie.properties Hudi would give it.
+"""Makes a table: its description, and the folders and hoodie.properties that Hudi would give it.
 
 May import: keys; all of timeline.
 """

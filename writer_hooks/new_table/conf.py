@@ -1,4 +1,4 @@
-"""Hudi's own write configuration as the description of a table (pure)."""
+"""Hudi's write configuration as the description of a table (pure)."""
 
 from __future__ import annotations
 
@@ -72,33 +72,33 @@ _ONLY = {
     "hoodie.populate.meta.fields": "true",
     "hoodie.table.cdc.enabled": "false",
 }
-"""Understood, and supported with one value only."""
+"""Known names that are supported with one value only."""
 
 
 def parse_table_conf(conf: Mapping[str, str]) -> dict[str, Any]:
     """Hudi's names and values as fields of `NewTable`.
 
-    UsageError: a name without a meaning here, a value that is none, two names for one thing that contradict each
-    other. UnsupportedError: a value that Hudi has and this code has not.
+    UsageError: an unknown name, a wrong value, or two names of one field that contradict each other. UnsupportedError:
+    a value that Hudi supports and phantombase does not.
     """
     found: dict[str, Any] = {}
     times: dict[str, str] = {}
     for name, value in conf.items():
         if name in _ONLY:
             if value.strip().upper() != _ONLY[name].upper():
-                raise UnsupportedError(f"this {name} not supported for writing", expected=_ONLY[name], found=value)
+                raise UnsupportedError(f"this {name} is not supported for writing", expected=_ONLY[name], found=value)
             continue
         prefix = next((p for p in (PREFIX, *_OLD_PREFIXES) if name.startswith(p)), None)
         if prefix is not None:
             _put(times, PREFIX + name.removeprefix(prefix), value, name)
             continue
         if name not in _KNOWN:
-            raise UsageError("not a configuration of a table that has a meaning here", found=f"{name}={value}")
+            raise UsageError("not a known configuration of a write or a table", found=f"{name}={value}")
         field, convert = _KNOWN[name]
         try:
             _put(found, field, convert(value), name)
         except (KeyError, ValueError) as error:
-            raise UsageError(f"not a value of {name} that is known here", found=value) from error
+            raise UsageError(f"not a known value of {name}", found=value) from error
     return {**found, "times": tuple(sorted(times.items()))} if times else found
 
 

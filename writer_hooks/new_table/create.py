@@ -1,4 +1,4 @@
-"""Makes a table on storage: the folders Hudi makes, then hoodie.properties, whose appearance is the table's birth."""
+"""Makes a table on storage: the folders that Hudi makes, then hoodie.properties, which makes it a table."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _FOLDERS = (".aux/.bootstrap/.partitions", ".aux/.bootstrap/.fileids", ".schema"
 
 
 def create_table(storage: Storage, spec: NewTable) -> Table:
-    """The table `spec` describes: made, or opened when it is there already. Two creators at once are safe.
+    """Makes the table that `spec` describes, or opens it if it is there already. Two creators at once are safe.
 
-    UsageError: no such table can be made, or another one is there. MalformedError: what lies there is a damaged
-    table, which a new one must not cover. Nothing has then been written.
+    UsageError: no such table can be made, or another one is there. MalformedError: a damaged table is there, which a
+    new one must not overwrite. After an error nothing has been written.
     """
     config = spec.config()
     existing = _existing(storage)
@@ -40,7 +40,10 @@ def _existing(storage: Storage) -> TableConfig | None:
 
 
 def _refuse_remains(storage: Storage, config: TableConfig) -> None:
-    """A timeline without hoodie.properties is a table that has lost it: under new ones its rows would change."""
+    """MalformedError: there is a timeline without hoodie.properties.
+
+    The table has lost that file. With a new one its rows would be read in another way.
+    """
     for folder in {HOODIE, config.timeline_folder}:
         if storage.find(folder) is None:
             continue
@@ -50,5 +53,5 @@ def _refuse_remains(storage: Storage, config: TableConfig) -> None:
                 "a table without its hoodie.properties",
                 path=f"{storage.base_path}/{folder}",
                 found=", ".join(sorted(names)[:3]),
-                todo="Restore that file; a new table needs an empty place.",
+                todo="Restore that file, or make the new table in an empty folder.",
             )

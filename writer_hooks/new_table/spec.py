@@ -1,6 +1,6 @@
-"""What a new table is to be, and the hoodie.properties Hudi would give it (pure).
+"""The description of a new table, and the hoodie.properties that Hudi would give it (pure).
 
-Version 6 as Hudi 0.15.0 makes it, 8 and 9 as 1.2.0, MERGE_ON_READ, without a metadata table.
+Version 6 is made as by Hudi 0.15.0, versions 8 and 9 as by 1.2.0; always MERGE_ON_READ, without a metadata table.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _STRATEGIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTable:
-    """A table to be made.
+    """The description of a table.
 
     `partition_fields`: `name`, or `name:SIMPLE` and `name:TIMESTAMP` with the CUSTOM key generator.
     `key_generator`: SIMPLE, COMPLEX, NON_PARTITION, TIMESTAMP or CUSTOM; None: as Hudi infers it.
-    `merge_mode`: EVENT_TIME (the default with ordering fields) or COMMIT_TIME (without).
-    `times`: options of the TIMESTAMP generator, under Hudi's names. `utc_timezone`: instants in UTC, not in the zone of
-    whoever writes; Hudi's default is the latter. `schema_text`: the Avro record, if the table is to know it before its
-    first commit, as SQL's CREATE TABLE does.
+    `merge_mode`: EVENT_TIME (the default with ordering fields) or COMMIT_TIME (the default without).
+    `times`: options of the TIMESTAMP generator, under Hudi's names. `utc_timezone`: instants are in UTC; Hudi's default
+    is the zone of each writer. `schema_text`: the Avro record, if the table must have it before its first
+    commit, as with SQL's CREATE TABLE.
     """
 
     name: str
@@ -56,16 +56,16 @@ class NewTable:
 
     @property
     def mode(self) -> MergeMode:
-        """The merge mode, said or not."""
+        """The merge mode, given or default."""
         return self.merge_mode or (MergeMode.EVENT_TIME if self.ordering_fields else MergeMode.COMMIT_TIME)
 
     @property
     def kind(self) -> str:
-        """The key generator, said or not."""
+        """The key generator, given or inferred."""
         return self.key_generator or inferred_kind(self.key_fields, self.partition_fields)
 
     def config(self) -> TableConfig:
-        """The settings of the table. UsageError, UnsupportedError: no such table can be made, or be written."""
+        """The settings of the table. UsageError, UnsupportedError: no such table can be made or written."""
         self._check()
         layout = Layout.of(self.version)
         own = self._properties_2() if layout.has_completion_times else self._properties_0x()
@@ -94,7 +94,7 @@ class NewTable:
         if self.version in (6, 8) and len(self.ordering_fields) > 1:
             raise UsageError("several ordering fields need version 9", found=f"version {self.version}")
         if self.version == 6 and self.kind == "CUSTOM":
-            raise UsageError("a version 6 table does not store the partition types of CUSTOM", todo="Take version 9.")
+            raise UsageError("a version 6 table does not store the partition types of CUSTOM", todo="Use version 9.")
         if self.version == 6 and dict(self.times).get(f"{PREFIX}timestamp.type") == "EPOCHMICROSECONDS":
             raise UsageError("Hudi 0.15, which reads version 6, does not know EPOCHMICROSECONDS")
         if self.partition_fields and self.kind == "NON_PARTITION":
@@ -156,7 +156,7 @@ class NewTable:
         }
 
     def _extractor(self) -> str:
-        """The class that hive sync takes values out of folder names with, as Hudi infers it."""
+        """The class by which hive sync takes values from folder names, as Hudi infers it."""
         levels = len(self.partition_fields)
         one_level = "HiveStylePartitionValueExtractor" if self.hive_style else "SinglePartPartitionValueExtractor"
         name = {0: "NonPartitionedExtractor", 1: one_level}.get(levels, "MultiPartKeysValueExtractor")
@@ -171,12 +171,12 @@ class NewTable:
 
 
 def check_same_table(config: TableConfig, spec: NewTable) -> None:
-    """UsageError, naming both, when an existing table is not the one that `spec` describes.
+    """UsageError, with the differences: an existing table is not the one that `spec` describes.
 
-    Compared: name, key, partition and ordering fields, key generator, folder names, and the merge mode where `spec`
-    says one. Not the version: Hudi may have upgraded the table since.
+    Compares name, key, partition and ordering fields, key generator, folder names, and the merge mode if `spec` has
+    one. The version is not compared: Hudi may have upgraded the table since.
     """
-    said: dict[str, tuple[Any, Any]] = {
+    compared: dict[str, tuple[Any, Any]] = {
         "name": (config.name, spec.name),
         "record key fields": (config.record_key_fields, spec.key_fields),
         "partition fields": (config.partition_fields, tuple(f.partition(":")[0] for f in spec.partition_fields)),
@@ -189,8 +189,8 @@ def check_same_table(config: TableConfig, spec: NewTable) -> None:
         "URL encoding": (config.url_encode, spec.url_encode),
     }
     if spec.merge_mode is not None:
-        said["merge mode"] = (AS_NEW.get(config.merge_mode, config.merge_mode).name, spec.mode.name)
-    wrong = {what: pair for what, pair in said.items() if pair[0] != pair[1]}
+        compared["merge mode"] = (AS_NEW.get(config.merge_mode, config.merge_mode).name, spec.mode.name)
+    wrong = {what: pair for what, pair in compared.items() if pair[0] != pair[1]}
     if wrong:
         raise UsageError(
             "another table is at this path",

@@ -1,4 +1,4 @@
-"""The schema of a table that is written: what columns it can have, and how it evolves with the rows.
+"""The schema of a table that is written: which columns it can have, and how it evolves with the rows.
 
 May import: ground, keys; all of timeline.
 """

@@ -1,4 +1,4 @@
-"""Which columns a table can have, for the schemas that rows come with (pure).
+"""The column types of a table, for the types of incoming rows (pure).
 
     text, binary                         string, binary (large, view, dictionary, fixed-size too)
     int8 int16 int32, uint8 uint16       int32
@@ -8,9 +8,10 @@
     timestamp of any unit                timestamp[us, UTC], or without zone timestamp[us]
     decimal(p, s), p at most 38          decimal128(p, s)
     struct, map with text keys, lists    struct, map<string, value>, list<element>
-    null (no value at all)               that of the table, which has to have the column
+    null (no value at all)               the type of the table, which must have the column
 
-What `timeline.avro.schema` makes of an Avro schema is among these types, but for the times other writers store.
+The types that `timeline.avro.schema` makes from an Avro schema are among these, except time-of-day types that other
+writers store.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def data_fields(schema: pa.Schema, *, untyped: bool = False) -> pa.Schema:
-    """The columns that are written, in the types columns have; Hudi's meta columns are left out.
+    """The columns that are written, in the types of columns. Hudi's meta columns are left out.
 
-    They come from reading a Hudi table. `untyped`: Arrow's type null, of columns without any value, stays as it is.
-    UsageError: names twice, or alike but for case; names and types that Avro or Hudi does not have.
+    Rows that were read from a Hudi table have meta columns. `untyped`: keep Arrow's type null, of columns without any
+    value. UsageError: two equal names, or names that differ in case only; names and types that Avro or Hudi does not
+    have.
     """
     fields = [f for f in schema if f.name not in META_COLUMNS]
     if any(f.name == OPERATION for f in fields):
@@ -44,7 +46,9 @@ def _column_fields(fields: Iterable[pa.Field], above: str, untyped: bool) -> lis
     for field in fields:
         path, lower = f"{above}{field.name}", field.name.lower()
         if lower in names:
-            raise UsageError("two columns of one name, but for case", found=f"{above}{names[lower]} and {path}")
+            raise UsageError(
+                "two columns whose names are the same, ignoring case", found=f"{above}{names[lower]} and {path}"
+            )
         names[lower] = field.name
         if not _NAME.fullmatch(field.name):
             raise UsageError(
@@ -55,9 +59,9 @@ def _column_fields(fields: Iterable[pa.Field], above: str, untyped: bool) -> lis
 
 
 def column_type(kind: pa.DataType, path: str, untyped: bool = False) -> pa.DataType:
-    """The type a table's column has for incoming values of a type (`timeline.avro.schema` lists them all).
+    """The type of a table's column for incoming values of a type (`timeline.avro.schema` lists them all).
 
-    `untyped`: see `data_fields`. UsageError: there is none; `path` names the column.
+    `untyped`: see `data_fields`. UsageError: there is no such type; `path` names the column.
     """
     types = pa.types
     if types.is_null(kind):
@@ -66,7 +70,7 @@ def column_type(kind: pa.DataType, path: str, untyped: bool = False) -> pa.DataT
         raise UsageError(
             "a column without any value has no type",
             found=f"{path}: {kind}",
-            todo="Cast it to the type it is to have, or drop it.",
+            todo="Cast it to the type that it must have, or drop it.",
         )
     if types.is_dictionary(kind):
         return column_type(kind.value_type, path, untyped)
@@ -96,7 +100,7 @@ def column_type(kind: pa.DataType, path: str, untyped: bool = False) -> pa.DataT
 
 
 def _is_tagged(field: pa.Field) -> bool:
-    """Spark's variants and geometries, which Arrow knows as structs with a mark."""
+    """Whether a field is one of Spark's variants and geometries, which in Arrow are structs with metadata."""
     return bool({b"variant", b"geometry", b"geography"} & set(field.metadata or ()))
 
 

@@ -17,10 +17,10 @@ def to_file_schema(rows: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Tab
     """`rows` with exactly the columns of `schema`, the Arrow form of the evolved table schema, in its order and types.
 
     Hudi's meta columns are left out on both sides. Nullable columns that the rows lack become null, also inside
-    records, and so do columns of Arrow's type null. Floats widen through their decimal text (1.1 stays 1.1), as
-    Hudi's do.
-    UsageError, naming the column: rows that `schema` does not cover (`table_schema.evolve` makes one that does),
-    nulls where it allows none (with their number), values that would be rounded, cut or do not fit.
+    records, and so do columns of Arrow's type null. Floats are widened through their decimal text (1.1 stays 1.1), as
+    in Hudi.
+    UsageError, with the column: `schema` does not cover the rows (`table_schema.evolve` makes one that does); nulls in
+    a column that allows none (with their number); values that do not fit, or would be rounded or cut.
     """
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     target = pa.schema([f for f in schema if f.name not in META_COLUMNS])
@@ -41,7 +41,7 @@ def to_file_schema(rows: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Tab
 
 
 def _field(array: pa.Array, field: pa.Field, path: str, nulls_above: int) -> pa.Array:
-    """`array` as the values of a field; `nulls_above`: rows without the record it is in, where it is null too."""
+    """`array` as the values of a field. `nulls_above`: the nulls of the record around it, in which it is null too."""
     count = array.null_count - nulls_above
     if not field.nullable and count:
         raise UsageError(
@@ -84,7 +84,7 @@ def _values(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
 
 def _struct(array: pa.StructArray, target: pa.StructType, path: str) -> pa.StructArray:
     fields = [target.field(i) for i in range(target.num_fields)]
-    given = dict(zip((f.name for f in array.type), array.flatten(), strict=True))  # null where the record is
+    given = dict(zip((f.name for f in array.type), array.flatten(), strict=True))  # null if the record is null
     children = [
         _field(given[f.name], f, f"{path}.{f.name}", array.null_count)
         if f.name in given

@@ -1,4 +1,4 @@
-"""Spark schemas as Arrow schemas; pyspark is only imported where there is Spark."""
+"""Spark schemas as Arrow schemas; pyspark is imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def from_spark(schema: StructType) -> pa.Schema:
-    """The Arrow schema of the batches that Spark hands to Python. UsageError: a type that Arrow does not have."""
+    """The Arrow schema of the batches that Spark gives to Python. UsageError: a type that Arrow does not have."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
 

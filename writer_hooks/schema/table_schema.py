@@ -1,8 +1,8 @@
-"""The Avro schema of a table that is written: made, and evolved by the rows that come in (pure).
+"""The Avro schema of a table that is written: made for a new table, and evolved by incoming rows (pure).
 
-Arrow is the one form in between: a Spark schema becomes an Arrow schema (`spark_schema.from_spark`), an Arrow schema
-an Avro record (`new_schema`). An existing record is only ever changed where it has to be (`evolve`): names, order
-and all that this code does not know stay as they are.
+Arrow is the common form: a Spark schema becomes an Arrow schema (`spark_schema.from_spark`), and an Arrow schema
+becomes an Avro record (`new_schema`). An existing record changes only where necessary (`evolve`): names, order and
+everything that this code does not know stay unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def new_schema(table_name: str, schema: pa.Schema) -> str:
     """The Avro record of a new table's rows, without meta columns, as Hudi's Spark writer makes it.
 
     Record `<table>_record` in namespace `hoodie.<table>`, nullable columns as ["null", T] with default null
-    (hudi-format 4.4). UsageError as `data_fields`, and when there is no column.
+    (hudi-format 4.4). UsageError as `data_fields`, and if there is no column.
     """
     fields = data_fields(schema)
     if not len(fields):
@@ -36,15 +36,15 @@ def new_schema(table_name: str, schema: pa.Schema) -> str:
 
 
 def evolve(table_text: str, incoming: pa.Schema) -> str:
-    """The table's Avro record after a write of `incoming`; the same text when nothing changes.
+    """The table's Avro record after a write of `incoming`; the same text if nothing changes.
 
-        new column                      added at the end; it has to be nullable
-        missing column                  stays; it has to be nullable
+        new column                      added at the end; it must be nullable
+        missing column                  stays; it must be nullable
         int -> long -> float -> double  the table's type widens; a narrower incoming type is cast up
-        records, arrays, maps           the same inside
-        a column without any value      the table's type
+        records, arrays, maps           the same rules inside
+        a column without any value      keeps the table's type
 
-    Whether a column may hold nulls never changes. UsageError, naming the column and both types: anything else, and
+    Whether a column may hold nulls never changes. UsageError, with the column and both types: any other change, and
     names that differ from a column's in case only.
     """
     record = json.loads(table_text)
@@ -58,12 +58,12 @@ def evolve(table_text: str, incoming: pa.Schema) -> str:
     own = [f for f in record["fields"] if f["name"] not in META_COLUMNS]
     text = _text({**record, "fields": [*meta, *_changed_fields(own, data, merged, home)]})
     if [f for f in arrow_schema(text) if f.name not in META_COLUMNS] != merged:
-        raise _shared_type("of the table's schema")  # a definition that changed stands for another place too
+        raise _shared_type("of the table's schema")  # a changed definition is used in another place too
     return text
 
 
 def sanitized(name: str) -> str:
-    """A table name as part of an Avro name: what Avro does not allow becomes `__`."""
+    """A table name as part of an Avro name: characters that Avro does not allow become `__`."""
     return re.sub(r"[^A-Za-z0-9_]", "__", re.sub(r"^[^A-Za-z_]", "__", name))
 
 
@@ -92,7 +92,10 @@ _AVRO: dict[pa.DataType, Any] = {
 
 
 def _avro_type(kind: pa.DataType, name: str, home: str) -> Any:
-    """`name`: the nearest field's; `home`: the full name of the record it is in. They name what has to have a name."""
+    """The Avro type of an Arrow type.
+
+    `name`: of the nearest field; `home`: the full name of the record around it. Named types get their names from these.
+    """
     if pa.types.is_struct(kind):
         children = [_avro_field(f, f"{home}.{name}") for f in _children(kind)]
         return {"type": "record", "name": name, "namespace": home, "fields": children}
@@ -112,7 +115,7 @@ def _item(field: pa.Field, name: str, home: str) -> Any:
 
 
 def decimal_bytes(precision: int) -> int:
-    """Bytes of the shortest two's complement that holds every number of so many digits."""
+    """The bytes of the shortest two's complement that holds every number of `precision` digits."""
     return int(10**precision - 1).bit_length() // 8 + 1
 
 
@@ -120,9 +123,9 @@ def decimal_bytes(precision: int) -> int:
 
 
 def merged_fields(table: Sequence[pa.Field], incoming: Sequence[pa.Field], above: str = "") -> list[pa.Field]:
-    """The table's fields after rows of `incoming`, which are as `data_fields` gives them (`untyped`): see `evolve`.
+    """The table's fields after rows of `incoming`, which come from `data_fields` (`untyped`): see `evolve`.
 
-    `above`: the path of the record they are in, for messages.
+    `above`: the path of the record around them, for messages.
     """
     own, given = {f.name: f for f in table}, {f.name: f for f in incoming}
     lower = {name.lower(): name for name in own}
@@ -139,12 +142,12 @@ def merged_fields(table: Sequence[pa.Field], incoming: Sequence[pa.Field], above
     required = [above + f.name for f in added if not f.nullable]
     if required:
         raise UsageError(
-            "new columns have to be nullable: the table's rows do not have them",
+            "new columns must be nullable: the table's rows do not have them",
             found=", ".join(required),
             todo="Make them nullable in the schema of the rows.",
         )
     for field in added:
-        column_type(field.type, above + field.name)  # refuses what has no type
+        column_type(field.type, above + field.name)  # refuses columns without a type
     merged = [_merged(f, given[f.name], above + f.name) if f.name in given else f for f in table]
     return [*merged, *added]
 
@@ -154,7 +157,7 @@ def _merged(table: pa.Field, incoming: pa.Field, path: str) -> pa.Field:
 
 
 def _merged_type(table: pa.DataType, incoming: pa.DataType, path: str) -> pa.DataType:
-    """The table's type after a column of `incoming`, which is as `column_type` gives it."""
+    """The table's type after a column of `incoming`, which comes from `column_type`."""
     types = pa.types
     if table == incoming or types.is_null(incoming):
         return table
@@ -177,15 +180,15 @@ def _merged_type(table: pa.DataType, incoming: pa.DataType, path: str) -> pa.Dat
 
 
 def _cast(table: pa.DataType, incoming: pa.DataType) -> str:
-    """The cast that brings the rows' column to the table's type. No zone is taken for granted: it may be any."""
+    """The cast from the rows' type to the table's. It assumes no zone, since the times may be in any zone."""
     if not (pa.types.is_timestamp(table) and pa.types.is_timestamp(incoming)):
         return "Cast the column."
     if table.tz is not None:
         return (
-            "Say in which zone these times are: pandas column.dt.tz_localize('UTC'), "
+            "Give the zone of these times: pandas column.dt.tz_localize('UTC'), "
             "pyarrow.compute.assume_timezone(column, 'UTC')."
         )
-    return "Take the zone off: pandas column.dt.tz_localize(None), pyarrow.compute.local_timestamp(column)."
+    return "Remove the zone: pandas column.dt.tz_localize(None), pyarrow.compute.local_timestamp(column)."
 
 
 _WIDENING = (pa.int32(), pa.int64(), pa.float32(), pa.float64())
@@ -196,7 +199,7 @@ def _children(kind: pa.StructType) -> list[pa.Field]:
 
 
 def _holds(table: pa.DataType, incoming: pa.DataType) -> bool:
-    """Whether a column takes the values, apart from those that do not fit, without a change of its type."""
+    """Whether a column can take values of another type without a change of its own; single values may not fit."""
     types = pa.types
     if types.is_timestamp(table) and types.is_timestamp(incoming):
         return (table.tz is None) == (incoming.tz is None)

@@ -1,4 +1,4 @@
-"""The schema a table has after a write, and what refuses rows that do not fit (pure but for reading the schema)."""
+"""The schema of a table after a write; refuses rows that do not fit (pure except for reading the schema)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .table_schema import evolve, new_schema
 
 
 def schema_after(table: Table, timeline: Timeline, incoming: pa.Schema, write: Write) -> TableSchema:
-    """The table's schema after this write; UsageError where the input does not fit it."""
+    """The table's schema after this write. UsageError: the input does not fit it."""
     config = table.config
     is_new = not timeline.completed_writes and not config.create_schema
     own = None if is_new else table.schema_text(timeline)
@@ -24,14 +24,14 @@ def schema_after(table: Table, timeline: Timeline, incoming: pa.Schema, write: W
 
 
 def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, write: Write) -> str:
-    """The table's Avro schema after a write of `incoming`; `own`: the one before, None for a table without rows.
+    """The table's Avro schema after a write of `incoming`. `own`: the schema before, None for a table without rows.
 
-    UsageError: a column that does not fit, that lacks, or of which no key or path can be made. UnsupportedError: a
-    table without Hudi's meta columns.
+    UsageError: a column does not fit, is missing, or cannot be part of a key or path. UnsupportedError: a table without
+    Hudi's meta columns.
     """
     if not config.populate_meta_fields:
         raise UnsupportedError(
-            "tables without Hudi's meta columns (virtual keys) not supported for writing",
+            "tables without Hudi's meta columns (virtual keys) are not supported for writing",
             expected="hoodie.populate.meta.fields=true",
             found="false",
             todo="Write this table with Hudi.",
@@ -44,7 +44,7 @@ def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, wr
     missing = sorted(name for name in needed if name.partition(".")[0] not in incoming.names)
     if missing:
         raise UsageError(
-            "the rows lack columns the table needs",
+            "the rows lack columns that the table needs",
             expected=", ".join(missing),
             found=", ".join(incoming.names) or "no columns",
         )

@@ -1,4 +1,4 @@
-"""Hudi's own write configuration, and a few names beside it, as options of a write and description of a table."""
+"""Hudi's write configuration, and a few names of phantombase, as options of a write and a description of a table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _flag(text: str) -> bool:
 
 
 _Known: TypeAlias = Mapping[str, tuple[str, Callable[[str], Any]]]
-"""A name: the field it means, and its value from text."""
+"""By name: the field that it sets, and the function that makes its value of text."""
 
 _KNOWN: _Known = {
     "hoodie.bucket.index.num.buckets": ("buckets", int),
@@ -40,7 +40,7 @@ _PRESSURE: _Known = {
     "phantombase.write.stop.action": ("action", lambda text: FullAction(text.strip().lower())),
     "phantombase.write.stop.wait.seconds": ("wait_s", float),
 }
-"""Back-pressure, which Hudi has not."""
+"""Names for back-pressure, which Hudi does not have."""
 
 _MODES = {"hoodie.compact.inline": Mode.INLINE, "hoodie.compact.schedule.inline": Mode.SCHEDULE}
 _LOCK = "hoodie.write.lock."
@@ -49,10 +49,10 @@ _INDEX = "hoodie.index.type"
 
 
 def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[dict[str, Any], WriteOptions]:
-    """What `conf` says of the table (fields of `NewTable`), and `options` with what it says of the write.
+    """The fields of `NewTable` that `conf` sets, and `options` with the fields of the write that it sets.
 
-    UsageError: names without a meaning here, values that are none, contradictions. UnsupportedError: an index or a
-    lock provider that this code has not.
+    UsageError: unknown names, wrong values, contradictions. UnsupportedError: an index or a lock provider that
+    phantombase does not have.
     """
     found: dict[str, Any] = {}
     pressure: dict[str, Any] = {}
@@ -96,18 +96,18 @@ def _value(known: _Known, name: str, value: str) -> dict[str, Any]:
 
 
 def _compaction(options: CompactionOptions, modes: Mapping[str, str], schedule: list[str]) -> CompactionOptions:
-    said = [_MODES[name] for name, value in modes.items() if value.strip().lower() == "true"]
-    if len(said) > 1:
+    chosen = [_MODES[name] for name, value in modes.items() if value.strip().lower() == "true"]
+    if len(chosen) > 1:
         raise UsageError("configurations that contradict each other", found=", ".join(modes))
     return replace(
         options,
-        mode=said[0] if said else options.mode,
+        mode=chosen[0] if chosen else options.mode,
         schedule=replace(options.schedule, **parse_schedule_conf(schedule, options.schedule.strategies)),
     )
 
 
 def _check_index(kind: str, conf: Mapping[str, str]) -> None:
-    """Simple and bloom indexes find what the key index finds."""
+    """UnsupportedError: another kind of index. For SIMPLE and BLOOM the key index is used, which finds the same."""
     name = kind.strip().upper()
     if name == "BUCKET" and "hoodie.bucket.index.num.buckets" in conf:
         return
@@ -119,13 +119,13 @@ def _check_index(kind: str, conf: Mapping[str, str]) -> None:
         )
 
 
-def _lock(said: Mapping[str, str]) -> str:
-    if said.get("provider") != _ZOOKEEPER:
+def _lock(conf: Mapping[str, str]) -> str:
+    if conf.get("provider") != _ZOOKEEPER:
         raise UnsupportedError(
-            "this lock provider is not supported", expected=_ZOOKEEPER, found=str(said.get("provider"))
+            "this lock provider is not supported", expected=_ZOOKEEPER, found=str(conf.get("provider"))
         )
     try:
-        url, base, key = (said[f"zookeeper.{part}"] for part in ("url", "base_path", "lock_key"))
+        url, base, key = (conf[f"zookeeper.{part}"] for part in ("url", "base_path", "lock_key"))
     except KeyError as error:
         raise UsageError("an incomplete ZooKeeper lock", expected=f"{_LOCK}{error.args[0]}") from error
     return f"zookeeper:{url}{base.rstrip('/')}/{key}"

@@ -1,4 +1,4 @@
-"""The rows of a write: prepared before anything of it is visible, staged as files once it has an instant."""
+"""The rows of a write: prepared before the write is visible, and staged as files once it has an instant."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..options import Operation, Write, WriteOptions
 
 
 def prepare_rows(table: Table, timeline: Timeline, schema: TableSchema, engine: Engine, write: Write) -> Pieces:
-    """The input in the table's types, with keys and partition paths, split by where the rows go."""
+    """The input in the table's types, with keys and partition paths, split by the rows' targets."""
     config = table.config
     columns = [name for name in schema.arrow.names if name not in META_COLUMNS]
     if write.deletes:
@@ -48,7 +48,7 @@ def prepare_rows(table: Table, timeline: Timeline, schema: TableSchema, engine: 
 def _route(table: Table, slots: int, write: Write) -> Route:
     if write.options.buckets is not None:
         return _to_bucket(table, write.options.buckets, write.options)
-    # Rows of one key have to meet.
+    # All rows of one key must come to one task.
     return ToSlot(slots) if write.looks_keys_up or write.combines else BySource(slots)
 
 
@@ -59,7 +59,7 @@ def _to_bucket(table: Table, buckets: int, options: WriteOptions) -> ToBucket:
 def stage_rows(
     begun: Transaction, schema: TableSchema, rows: Pieces, counts: RowCounts, slots: int, write: Write
 ) -> list[StagedFile]:
-    """Stages the files of a write; `rows` as `prepare_rows` gives them, computed already, `counts` their summary."""
+    """Stages the files of a write. `rows`: from `prepare_rows`, computed already; `counts`: their summary."""
     rules, options = slice_rules(begun.table, begun.timeline, schema), write.options
     work = WriteWork(
         table=begun.table,
@@ -88,7 +88,7 @@ def stage_rows(
 
 
 def footprint(files: list[StagedFile], write: Write, *, global_keys: bool = False) -> Footprint:
-    """What these files change. `global_keys`: a key may be in one partition only."""
+    """The changes that these files make. `global_keys`: a key may be in one partition only."""
     bases = [f for f in files if f.kind is FileKind.BASE]
     upserts, bucketed = write.operation is Operation.UPSERT, write.options.buckets is not None
     unique = upserts and not bucketed

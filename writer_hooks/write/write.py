@@ -43,7 +43,7 @@ _log = structlog.get_logger()
 class Written:
     """A completed write: counts in rows (updates: rows of keys that exist, or may exist under a bucket index).
 
-    `seconds`: of the try that succeeded; `waited_s`: for room in file groups before it (see `back_pressure`).
+    `seconds`: duration of the try that succeeded. `waited_s`: its wait for room in file groups (see `back_pressure`).
     """
 
     instant: str
@@ -61,7 +61,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """What stays the same over all tries of one write. `batch`: which of a stream it is, None for one of its own."""
+    """What all tries of one write have in common. `batch`: the batch of a stream, None for a single write."""
 
     lock: TableLock
     engine: Engine
@@ -81,21 +81,21 @@ class _Job:
 def write(table: Table, engine: Engine, what: Write) -> Written:
     """Writes the engine's input as one delta commit.
 
-    UsageError, UnsupportedError: refused, nothing was touched. ConflictError: another process changed the same
-    meanwhile, and `retries` are used up. PressureError: a file group is full (see `back_pressure`). The table reads as
-    before.
+    UsageError, UnsupportedError: refused before any change. ConflictError: another process changed the same file groups
+    meanwhile, and `retries` are used up. PressureError: a file group is full (see `back_pressure`). After each of these
+    errors the table reads as before.
     """
     table, lock = _checked(table, what.options)
     return _retried(table, _Job(lock=lock, engine=engine, write=what))
 
 
 def write_batch(table: Table, engine: Engine, what: Write, batch: StreamBatch) -> Written | None:
-    """Writes a batch of a stream exactly once: None when an earlier try has written it. Errors as `write`."""
+    """Writes a batch of a stream exactly once: None if an earlier try has written it. Errors as `write`."""
     table, lock = _checked(table, what.options)
     job = _Job(lock=lock, engine=engine, write=what, batch=batch)
-    job.schema_of(table, table.load_timeline())  # refuses before a try is rolled back
+    job.schema_of(table, table.load_timeline())  # refuses a wrong schema before an earlier try is rolled back
     if _is_written(table, lock, batch):
-        _after(table, job, what.options.compaction)  # the try that wrote it may have died before
+        _after(table, job, what.options.compaction)  # the try that wrote the batch may have died before this step
         return None
     return _retried(table, job)
 
@@ -126,11 +126,11 @@ def _retried(table: Table, job: _Job) -> Written:
 
 
 def _room(table: Table, job: _Job) -> Room:
-    """Back-pressure is on by default for batches of a stream: no person looks at each of them."""
+    """Back-pressure is on by default for batches of a stream, since no person watches each batch."""
     own = job.options.compaction
 
     def relieve(unplanned: bool) -> str:
-        _roll_back_dead(table.reload(), job)  # on version 6 a dead one would keep every plan from being made
+        _roll_back_dead(table.reload(), job)  # on version 6 the write of a dead writer blocks every plan
         done = _after(table, job, due_at_once(own) if unplanned else own)
         return done.error or done.why
 
@@ -149,7 +149,7 @@ def _attempt(table: Table, job: _Job, room: Room) -> Written:
     timeline = table.load_timeline()
     schema = job.schema_of(table, timeline)
     with prepare_rows(table, timeline, schema, engine, what).kept() as rows:
-        counts = rows.row_counts()  # what is wrong with the rows comes up here, before anything is visible
+        counts = rows.row_counts()  # errors in the rows are raised here, before the write is visible
         keys = GlobalKeys(rows=rows, slots=engine.slots, schema=schema, write=what)
         seen = keys.check(table)
         _make_way(table, job)
@@ -176,13 +176,13 @@ def _attempt(table: Table, job: _Job, room: Room) -> Written:
 
 
 def _make_way(table: Table, job: _Job) -> None:
-    """Rolls dead writers back, and lets a due compaction be planned first."""
+    """Rolls back dead writers, and waits while a scheduler needs a moment without writes."""
     _roll_back_dead(table, job)
     wait_while_wanted(table.storage)
 
 
 def _check_buckets(room: Room, counts: RowCounts) -> None:
-    """PressureError before anything is staged: `counts` has the bucket of each row that will be appended."""
+    """PressureError: a bucket is full. Called before anything is staged; `counts` names the bucket of each new row."""
     buckets = {(partition, int(bucket)) for partition, bucket in counts}
     room.check((p for p, _ in buckets), lambda group: (group.partition, bucket_of_file_id(group.file_id)) in buckets)
 
@@ -198,7 +198,7 @@ def _roll_back_dead(table: Table, job: _Job) -> None:
 
 
 def _check_same(table: Table, schema: TableSchema, begun: Transaction, job: _Job) -> None:
-    """ConflictError when the table's settings or schema are not those the rows were prepared for."""
+    """ConflictError: the table's settings or schema are not those for which the rows were prepared."""
     now = job.schema_of(begun.table, begun.timeline)
     if begun.table.config != table.config or now.commit_text != schema.commit_text:
         raise ConflictError(
@@ -210,10 +210,10 @@ def _check_same(table: Table, schema: TableSchema, begun: Transaction, job: _Job
 
 
 def _is_written(table: Table, lock: TableLock, batch: StreamBatch) -> bool:
-    """Whether a batch needs no writing. What an earlier try of it left pending is rolled back at once.
+    """Whether a batch was written already. A pending instant of an earlier try is rolled back at once.
 
-    A stream has one query, so whoever began that try is gone, whatever its heartbeat says; should it wake up, its
-    commit fails.
+    A stream has one query, so the process that began that try is gone, even if its heartbeat looks fresh. If it wakes
+    up after all, its commit fails.
     """
     done = written_as(table, batch)
     if done is not None:

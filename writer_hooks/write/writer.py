@@ -1,10 +1,10 @@
-"""The front of writing: describe the table and the write, then say what to do with the rows.
+"""The entry point of writing: describe the table and the write, then choose what to do with the rows.
 
     from phantombase import writer
 
     writer(df).table("trips").key("id").partition("day").ordering("ts").upsert("/data/trips")
 
-`df` is a Spark DataFrame, or a pyarrow Table, which is written in this process without Spark.
+`df` is a Spark DataFrame, or a pyarrow Table. A pyarrow Table is written in this process, without Spark.
 """
 
 from __future__ import annotations
@@ -34,25 +34,26 @@ from .conf import parse_write_conf
 from .write import Written, write, write_batch
 
 NEW_TABLE_VERSION = 9
-"""Of tables made here: the newest, whose delta commits never hold scheduling up (see README)."""
+"""The version of new tables: the newest one; there a pending delta commit never delays scheduling."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Writer:
-    """A write being described; every method gives a new one. In brackets: Hudi's names, which `conf` takes.
+    """The description of a write; every method returns a new one. In brackets: Hudi's names, which `conf` takes.
 
-    What is said of the table (name, key, ...) makes a new one, and is compared with an existing one: there nothing of
-    it has to be said.
+    The fields of the table (name, key, ...) are needed to make a new table. With an existing table they can be left
+    out; those that are given must agree with it.
     """
 
     source: Any
-    said: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
     options: WriteOptions = field(default_factory=WriteOptions)
 
     # --- the table -------------------------------------------------------------------------------------------------
 
     def table(self, name: str, *, version: int | None = None, database: str | None = None) -> Writer:
-        """Its name, and of a new table the version: 6, 8 or 9 (`hoodie.table.name`, `hoodie.write.table.version`)."""
+        """The table's name, and the version of a new table: 6, 8 or 9 (`hoodie.table.name`,
+        `hoodie.write.table.version`)."""
         return self._with(name=name, version=version, database=database)
 
     def key(self, *fields: str) -> Writer:
@@ -60,7 +61,7 @@ class Writer:
         return self._with(key_fields=fields)
 
     def partition(self, *fields: str, hive_style: bool | None = None, url_encode: bool | None = None) -> Writer:
-        """The partition columns and how their folders are named (`hoodie.datasource.write.partitionpath.field`,
+        """The partition columns, and how their folders are named (`hoodie.datasource.write.partitionpath.field`,
         `...hive_style_partitioning`, `...partitionpath.urlencode`)."""
         return self._with(partition_fields=fields, hive_style=hive_style, url_encode=url_encode)
 
@@ -75,18 +76,18 @@ class Writer:
         """SIMPLE, COMPLEX, NON_PARTITION, TIMESTAMP or CUSTOM (`hoodie.datasource.write.keygenerator.type`).
 
         `times`: of TIMESTAMP, for instance `timestamp_type="EPOCHMILLISECONDS"`: `hoodie.keygen.timebased.` names
-        with `_` for `.`. What an existing table does not store of them (version 6: the type) every write has to say.
+        with `_` for `.`. Every write must give those that an existing table does not store (version 6: the type).
         """
         named = tuple(sorted((f"hoodie.keygen.timebased.{n.replace('_', '.')}", v) for n, v in times.items()))
         return self._with(key_generator=kind, times=named or None)
 
     def merge_mode(self, mode: MergeMode) -> Writer:
-        """EVENT_TIME or COMMIT_TIME of a new table (`hoodie.record.merge.mode`)."""
+        """The merge rule of a new table: EVENT_TIME or COMMIT_TIME (`hoodie.record.merge.mode`)."""
         return self._with(merge_mode=mode)
 
     def timezone(self, name: str) -> Writer:
-        """The zone in which the table's instants are chosen, that of its other writers: LOCAL (this process's, the
-        default), UTC, or a name like America/New_York. A table with `hoodie.table.timeline.timezone=UTC` has its own.
+        """The time zone of the table's instants, the same for all its writers: LOCAL (the zone of this process, the
+        default), UTC, or a name such as America/New_York. `hoodie.table.timeline.timezone=UTC` of a table wins.
         """
         return self.option(clock=replace(self.options.clock, timezone=name))
 
@@ -95,21 +96,21 @@ class Writer:
     def buckets(self, count: int, *fields: str) -> Writer:
         """The bucket index (`hoodie.bucket.index.num.buckets`, `...hash.field`), which a table does not record.
 
-        Every writer of the table must say the same. Without it: the key index.
+        Every writer of the table must use the same values. Without them the key index is used.
         """
         return replace(self, options=replace(self.options, buckets=count, bucket_fields=fields))
 
     def option(self, **options: Any) -> Writer:
-        """Fields of `WriteOptions`."""
+        """Sets fields of `WriteOptions`."""
         return replace(self, options=replace(self.options, **options))
 
     def schedule(self, *, notify: Callable[[], None] | None = None, fleet: str | None = None, **options: Any) -> Writer:
-        """Request a compaction after each commit, when it is due: fields of `ScheduleOptions`
+        """Request a compaction after each commit, if one is due: fields of `ScheduleOptions`
         (`hoodie.compact.schedule.inline`, `hoodie.compact.inline.max.delta.commits`, ...).
 
-        Somebody else executes it: `compactor-daemon`, Hudi, or an `AsyncCompaction` of this job, whose `notify` is
-        given here. `fleet`: the ZooKeeper (`host:port[,host:port][/chroot]`) of daemons, which claim it at once then;
-        without it they find it at their next poll.
+        Another compactor executes it: `compactor-daemon`, Hudi, or an `AsyncCompaction` of this job, whose `notify` is
+        given here. `fleet`: the ZooKeeper (`host:port[,host:port][/chroot]`) of the daemons, which then claim it at
+        once; without it they find it at their next poll.
         """
         compaction = CompactionOptions(
             mode=Mode.SCHEDULE,
@@ -120,50 +121,48 @@ class Writer:
         return self.option(compaction=compaction)
 
     def compact_inline(self, *, limit_s: float | None = None, **options: Any) -> Writer:
-        """Request a compaction when it is due, and execute what pends before the write returns
+        """Request a compaction if one is due, and execute pending ones before the write returns
         (`hoodie.compact.inline`); `options` as for `schedule`.
 
-        `limit_s`: seconds after which staging stops; what is left is for the next write, or anybody else.
+        `limit_s`: seconds after which staging stops; the next write, or another compactor, continues.
         """
         schedule = ScheduleOptions(**options)
         return self.option(compaction=CompactionOptions(mode=Mode.INLINE, schedule=schedule, limit_s=limit_s))
 
     def back_pressure(self, *, action: str = FullAction.WAIT.value, **options: Any) -> Writer:
-        """Wait, or fail, rather than make a file group's log too long: fields of `BackPressure`
+        """Wait, or fail, instead of making a file group's log too long: fields of `BackPressure`
         (`phantombase.write.stop.trigger`, `.action`, `.wait.seconds`).
 
-        `action`: "wait", "fail" or "go-on". Without a word of it batches of a stream wait, and other writes go on.
+        `action`: "wait", "fail" or "go-on". By default batches of a stream wait, and other writes go on.
         """
         if action not in {one.value for one in FullAction}:
-            raise UsageError(
-                "not what a write can do about a full file group", expected="wait, fail or go-on", found=action
-            )
+            raise UsageError("not an action for a full file group", expected="wait, fail or go-on", found=action)
         return self.option(back_pressure=BackPressure(action=FullAction(action), **options))
 
     def conf(self, conf: Mapping[str, str]) -> Writer:
-        """Hudi's own names for all of the above; UsageError for one without a meaning here."""
-        said, options = parse_write_conf(conf, self.options)
-        return replace(self, said={**self.said, **said}, options=options)
+        """Sets all of the above under Hudi's names. UsageError: an unknown name."""
+        given, options = parse_write_conf(conf, self.options)
+        return replace(self, given={**self.given, **given}, options=options)
 
-    def _with(self, **said: Any) -> Writer:
-        return replace(self, said={**self.said, **{k: v for k, v in said.items() if v is not None}})
+    def _with(self, **fields: Any) -> Writer:
+        return replace(self, given={**self.given, **{k: v for k, v in fields.items() if v is not None}})
 
     # --- what to do ------------------------------------------------------------------------------------------------
 
     def upsert(self, path: str) -> Written:
-        """Rows of known keys take the place of the old ones, by the table's merge rule; others are added."""
+        """Updates rows of existing keys by the table's merge rule, and adds the others."""
         return self._write(path, Operation.UPSERT)
 
     def insert(self, path: str) -> Written:
-        """Rows are added; whether their keys are there already is not asked."""
+        """Adds rows without looking for existing rows of their keys."""
         return self._write(path, Operation.INSERT)
 
     def bulk_insert(self, path: str) -> Written:
-        """As `insert`, into new base files only, as fast as can be: the way to load a table."""
+        """Adds rows as `insert`, into new base files only: the fastest way to load a table."""
         return self._write(path, Operation.BULK_INSERT)
 
     def delete(self, path: str) -> Written:
-        """Rows of these keys go. Key and partition columns are enough."""
+        """Deletes the rows of these keys. Key and partition columns are enough."""
         return self._write(path, Operation.DELETE)
 
     def insert_overwrite(self, path: str) -> Written:
@@ -171,17 +170,17 @@ class Writer:
         raise UnsupportedError(
             "insert_overwrite is not supported",
             path=path,
-            todo="Let Hudi do it (it makes a replacecommit, which is read here), or delete and insert.",
+            todo="Use Hudi (phantombase reads the replacecommit that it makes), or delete and insert.",
         )
 
     def foreach_batch(
         self, path: str, *, stream: str = "default_single_writer", operation: Operation = Operation.UPSERT
     ) -> Callable[[Any, int], None]:
-        """For `df.writeStream.foreachBatch(writer().key("id")...foreach_batch(path))`: each batch exactly once.
+        """For `df.writeStream.foreachBatch(writer().key("id")...foreach_batch(path))`: writes each batch exactly once.
 
         `stream`: the query's name in the table (`hoodie.datasource.write.streaming.checkpoint.identifier`). The
-        number of the batch is stored with its commit, and a batch that is replayed after a crash is recognised.
-        Batches wait for compaction unless `back_pressure` says otherwise.
+        number of the batch is stored with its commit, so that a batch that is replayed after a crash is recognised.
+        Batches wait for compaction, unless `back_pressure` says otherwise.
         """
 
         def sink(frame: Any, number: int) -> None:
@@ -197,8 +196,8 @@ class Writer:
         return write(self._opened(path, engine, what), engine, what)
 
     def _described(self, operation: Operation) -> Write:
-        """What a table does not store of its TIMESTAMP keys goes with the write."""
-        options = replace(self.options, times=self.said.get("times", self.options.times))
+        """The write, with the settings of TIMESTAMP keys that a table does not store."""
+        options = replace(self.options, times=self.given.get("times", self.options.times))
         return Write(operation=operation, options=options)
 
     def _engine(self) -> Engine:
@@ -209,7 +208,7 @@ class Writer:
         raise UsageError("not rows", expected="a Spark DataFrame or a pyarrow Table", found=type(self.source).__name__)
 
     def _opened(self, path: str, engine: Engine, what: Write) -> Table:
-        """The table at the path, made where there is none; nothing is made for rows that do not fit."""
+        """The table at the path. If there is none, it is made, unless the rows do not fit it."""
         storage = open_storage(path)
         try:
             table = Table.open(path)
@@ -232,20 +231,20 @@ class Writer:
             url_encode=config.url_encode,
             database=config.database,
         )
-        check_same_table(config, replace(known, **{k: v for k, v in self.said.items() if k != "times"}))
+        check_same_table(config, replace(known, **{k: v for k, v in self.given.items() if k != "times"}))
         return table
 
     def _new_table(self) -> NewTable:
-        missing = [what for what in ("name", "key_fields") if what not in self.said]
+        missing = [what for what in ("name", "key_fields") if what not in self.given]
         if missing:
             raise UsageError(
-                "there is no table at this path, and too little is said to make one",
+                "there is no table at this path, and the description of a new one is incomplete",
                 expected=", ".join(missing),
-                todo='Say .table("name").key("column"), or check the path.',
+                todo='Add .table("name").key("column"), or check the path.',
             )
-        return NewTable(**{"version": NEW_TABLE_VERSION, **self.said})
+        return NewTable(**{"version": NEW_TABLE_VERSION, **self.given})
 
 
 def writer(rows: Any = None) -> Writer:
-    """A write of a Spark DataFrame or a pyarrow Table; none is given where batches come later (`foreach_batch`)."""
+    """A write of a Spark DataFrame or a pyarrow Table; without `rows` if batches come later (`foreach_batch`)."""
     return Writer(source=rows)

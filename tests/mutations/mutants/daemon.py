@@ -49,7 +49,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/daemon/assemble", "    for table in tables.values():\n        check_keepable(table, moves_rows=False)\n", "", "fleet/fleet"),
     # Spark on a cluster.
     ("compactor_daemon/execution/spark_session", '"spark.dynamicAllocation.enabled": "true"', '"spark.dynamicAllocation.enabled": "false"', "fleet/spark_cluster fleet/spark_start"),
-    ("compactor_daemon/execution/runners", "except Exception as error:  # in the words", "except ZeroDivisionError as error:  # in the words", "fleet/spark_cluster"),
+    ("compactor_daemon/execution/runners", "except Exception as error:  # an error of a socket", "except ZeroDivisionError as error:  # an error of a socket", "fleet/spark_cluster"),
     # Claims.
     ("compactor_daemon/claims/zookeeper_claims", "                if not self._is_leftover(instant):\n                    return None\n", "                pass\n", "fleet/claims fleet/fleet"),
 )  # fmt: skip

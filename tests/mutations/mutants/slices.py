@@ -47,9 +47,9 @@ MUTANTS: tuple[Mutant, ...] = (
     # A lost file of a decided compaction, merged again.
     ("compactor_daemon/attempt/remerge", "pending=go.instant)", "pending=None)", "attempt/restore"),
     ("compactor_daemon/attempt/remerge", '    storage.delete(f"{attempt_folder(go.instant, attempt)}/{position}{OK}")  # it names the lost file\n', "", "attempt/restore"),
-    ("compactor_daemon/attempt/remerge", 'schema = table.schema(said["schema"])', "schema = table.schema(table.schema_text(view.timeline))", "attempt/restore"),
-    ("compactor_daemon/attempt/remerge", "same = (done.final, done.size, done.ledger) == (placement.final, placement.size, books[one.slice.key].ledger)", "same = (done.final, done.size) == (placement.final, placement.size)", "attempt/restore"),
-    ("compactor_daemon/attempt/remerge", "same = (done.final, done.size, done.ledger) == (placement.final, placement.size, books[one.slice.key].ledger)", "same = (done.final, done.ledger) == (placement.final, books[one.slice.key].ledger)", "attempt/restore"),
+    ("compactor_daemon/attempt/remerge", 'schema = table.schema(metadata["schema"])', "schema = table.schema(table.schema_text(view.timeline))", "attempt/restore"),
+    ("compactor_daemon/attempt/remerge", "same = (done.final, done.size, done.ledger) == (placement.final, placement.size, ledgers[one.slice.key])", "same = (done.final, done.size) == (placement.final, placement.size)", "attempt/restore"),
+    ("compactor_daemon/attempt/remerge", "same = (done.final, done.size, done.ledger) == (placement.final, placement.size, ledgers[one.slice.key])", "same = (done.final, done.ledger) == (placement.final, ledgers[one.slice.key])", "attempt/restore"),
     ("compactor_daemon/attempt/remerge", "    if done.staged is None or not same:\n", "    if done.staged is None:\n", "attempt/restore"),
     ("compactor_daemon/attempt/remerge", "            storage.delete(done.staged)\n", "            pass\n", "attempt/restore"),
     ("compactor_daemon/attempt/remerge", "placement.output or OutputOptions()", "OutputOptions()", "attempt/restore"),

@@ -33,11 +33,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/commit/back_pressure", "if self._options.action is FullAction.WAIT else 0.0", "", "writing/back_pressure"),
     ("writer_hooks/commit/back_pressure", "if not is_replaced(group, facts)]", "]", "writing/back_pressure"),
     ("writer_hooks/write/write", "due_at_once(own) if unplanned else own", "own", "writing/back_pressure"),
-    ("writer_hooks/write/write", "        _roll_back_dead(table.reload(), job)  # on version 6 a dead one would keep every plan from being made\n", "", "writing/back_pressure"),
+    ("writer_hooks/write/write", "        _roll_back_dead(table.reload(), job)  # on version 6 the write of a dead writer blocks every plan\n", "", "writing/back_pressure"),
     ("writer_hooks/write/write", "(BackPressure() if job.batch is not None else NO_LIMIT)", "NO_LIMIT", "writing/back_pressure"),
     ("writer_hooks/write/write", "(BackPressure() if job.batch is not None else NO_LIMIT)", "BackPressure()", "writing/back_pressure"),
     ("writer_hooks/write/write", "        if what.options.buckets is not None:\n            _check_buckets(room, counts)\n", "", "writing/back_pressure"),
     ("writer_hooks/write/write", "            room.check((partition for partition, _ in mine.appended), lambda group: group.key in mine.appended)\n", "", "writing/back_pressure"),
     ("writer_hooks/commit/after_commit", "        strategy=TriggerStrategy.TIME_ELAPSED,\n", "        strategy=TriggerStrategy.ALWAYS,\n", "writing/back_pressure"),
-    ("writer_hooks/commit/after_commit", "    at_once = ScheduleOptions(\n", "    at_once = replace(\n        said,\n", "writing/back_pressure"),
+    ("writer_hooks/commit/after_commit", "    at_once = ScheduleOptions(\n", "    at_once = replace(\n        own,\n", "writing/back_pressure"),
 )  # fmt: skip

@@ -136,7 +136,7 @@ def test_health_and_readiness(served: Served) -> None:
     for silent_s, status in ((60.0, 200), (60.1, 503)):
         served.health = replace(WELL, silent_s=silent_s)
         assert (served.get("/healthz")[0], served.get("/readyz")[0]) == (status, status)
-    assert "at most 60 s" in served.get("/healthz")[1]
+    assert "the limit is 60 s" in served.get("/healthz")[1]
     assert served.get("/else")[0] == 404
 
 

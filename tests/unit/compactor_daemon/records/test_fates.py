@@ -82,7 +82,7 @@ def test_the_second_fate_is_an_error_and_the_first_stays(storage: LocalStorage) 
     open_next(storage, C, "a")
     write_fate(storage, C, 1, dead_record("theirs", "b"), "theirs")
     for record in (a_go(1).to_json(), dead_record("mine", "a")):
-        with pytest.raises(AttemptDeadError, match=r"decided by somebody else.*dead"):
+        with pytest.raises(AttemptDeadError, match=r"another process wrote the fate.*dead"):
             write_fate(storage, C, 1, record, "mine")
     assert fate_of(storage, 1) == DEAD
     write_fate(storage, C, 1, dead_record("theirs", "b"), "theirs")  # a put that was tried again finds its own record

@@ -131,7 +131,7 @@ def test_a_write_that_fails_after_an_index_was_dropped_is_rolled_back(
 
     def switched_meanwhile(*_: object) -> None:
         properties.write_bytes(properties.read_bytes() + f"\nhoodie.table.metadata.partitions={built}\n".encode())
-        raise ConflictError("somebody else changed what this write changes")
+        raise ConflictError("another write or a plan changed what this write changes")
 
     monkeypatch.setattr("phantombase.writer_hooks.write.write.place_all", switched_meanwhile)
     with pytest.raises(ConflictError):

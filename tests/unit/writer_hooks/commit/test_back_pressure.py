@@ -11,7 +11,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout
 from phantombase.timeline.view.view import DataFile, FileGroup, FileSlice, ViewFacts
-from phantombase.writer_hooks.commit.back_pressure import full_groups, somebody_compacts
+from phantombase.writer_hooks.commit.back_pressure import full_groups, shows_compaction
 from phantombase.writer_hooks.options import NO_LIMIT, BackPressure, FullAction
 from tests.support.builders import NO_FACTS, facts_of, group_of, listing_of, timeline_of
 
@@ -80,7 +80,7 @@ def test_the_longest_log_comes_first_and_order_changes_nothing() -> None:
     ],
 )
 def test_who_is_known_to_compact(layout: Layout, instants: str, known: bool) -> None:
-    assert somebody_compacts(timeline_of(layout, *instants.split())) is known
+    assert shows_compaction(timeline_of(layout, *instants.split())) is known
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_who_is_known_to_compact(layout: Layout, instants: str, known: bool) -> 
     ],
 )
 def test_limits_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=r"stop-trigger|wait-s|what a write can do"):
+    with pytest.raises(UsageError, match=r"stop-trigger|wait-s|not an action for a full file group"):
         writer().back_pressure(**wrong)
 
 

@@ -169,7 +169,7 @@ def test_generators(settings: TableConfig, keys: list[str]) -> None:
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        (config("", "p", "SIMPLE"), "keys that Hudi makes up"),
+        (config("", "p", "SIMPLE"), "keys that Hudi generates"),
         (config("id", "p", "USER_PROVIDED"), "key generator"),
         (config("id,n", "p", "SIMPLE"), "SIMPLE keys of such fields"),
         (config("id", "p,q", "TIMESTAMP"), "TIMESTAMP keys of such fields"),
