@@ -27,7 +27,7 @@ from tests.simulation.fleet import WorldPool, WorldQueue
 from tests.simulation.world import World
 from tests.support.interleaving import serial_pools
 
-_PACKAGES = ("timeline.", "compactor_daemon.", "writer_hooks.")
+_PACKAGE = "phantombase."
 
 
 class Stage:
@@ -91,7 +91,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     threads = SimpleNamespace(Event=lambda: _Event(stage), Thread=lambda target, **more: _Thread(stage, target, **more))
     replaced = {"time": clock, "uuid": SimpleNamespace(uuid4=lambda: _name(stage.on))}
     for module_name, module in list(sys.modules.items()):
-        if module_name.startswith(_PACKAGES) or module is rows:
+        if module_name.startswith(_PACKAGE) or module is rows:
             for name, double in replaced.items():
                 if getattr(module, name, None) is sys.modules[name]:
                     monkeypatch.setattr(module, name, double)

@@ -92,7 +92,7 @@ def beside(*services: str, count: int = 100, **story: Any) -> Search:
 _RESTORE = beside("restore", "sleep", count=30, compactors=2, daemons=0)
 _FALLEN = turns("compactor operator", before="write savepoint write schedule", twists=frozenset({Twist.SWITCH}))
 _MINOR = beside(count=10, version=9, minor=0.9)
-_REPLACED = beside("replace", "clean", "archive", count=8)
+_REPLACED = beside("replace", "clean", "archive", count=15)
 _ELSEWHERE = beside("elsewhere", count=10, partitions=2, groups=2)
 _SAME = beside("same", count=8, locked=False, writers=0, compactors=2)
 _ZONES = beside("zones", count=15, version=9, writers=0)
@@ -100,21 +100,26 @@ _CLEANED = beside("replace", "versions", "archive", "sleep", count=30, compactor
 _BLIND = beside("blind", count=20, version=6, writers=0, deaths=2, compactors=2)
 
 REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
-    ("F1: merged again where a write was left out", _BLIND, {"attempt._is_whole": true}, "lost"),
+    ("F1: merged again where a write was left out", _BLIND, {"attempt.attempt._is_whole": true}, "lost"),
     (
         "F2: a decision stands",
         _RESTORE,
-        {"publish.standing_of": stands, "late_commit.standing_of": stands},
+        {"attempt.publish.standing_of": stands, "decisions.late_commit.standing_of": stands},
         "lost|is not there",
     ),
-    ("F3: only the plan's file groups", _SAME, {"retire._groups": everything_there}, "lost"),
-    ("F3: told apart", _SAME, {"completed._merged_logs": true}, "still pending"),
-    ("F4: a place is tried first", _ELSEWHERE, {"compactor.probe_partitions": nothing}, "still pending"),
-    ("F5: taken back", _FALLEN, {"retire._taken_back": nothing_left}, "nobody names|lost"),
+    ("F3: only the plan's file groups", _SAME, {"attempt.retire._groups": everything_there}, "lost"),
+    ("F3: told apart", _SAME, {"decisions.completed._merged_logs": true}, "still pending"),
+    ("F4: a place is tried first", _ELSEWHERE, {"attempt.compact_instant.probe_partitions": nothing}, "still pending"),
+    ("F5: taken back", _FALLEN, {"attempt.retire._taken_back": nothing_left}, "nobody names|lost"),
     ("F7: the writers' zone", _ZONES, {"phantombase.timeline.instants.table_clock.check_zone": any_zone}, "lost"),
-    ("F8: replaced gets no file", _CLEANED, {"publish.without_groups": every_group}, "not acknowledged"),
-    ("log compactions: known by their commit", _MINOR, {"completed._merged_logs": false}, "still pending|left"),
-    ("F9: replaced is nothing to do", _REPLACED, {"inputs._closed": planned_always}, "still pending"),
+    ("F8: replaced gets no file", _CLEANED, {"attempt.publish.without_groups": every_group}, "not acknowledged"),
+    (
+        "log compactions: known by their commit",
+        _MINOR,
+        {"decisions.completed._merged_logs": false},
+        "still pending|left",
+    ),
+    ("F9: replaced is nothing to do", _REPLACED, {"attempt.inputs._closed": planned_always}, "still pending"),
 ]
 
 
@@ -124,7 +129,7 @@ def test_without_it(
 ) -> None:
     """A run fails that does not with the mend in its place."""
     for name, double in broken.items():
-        path = name if name.startswith("timeline.") else f"compactor_daemon.{name}"
+        path = name if name.startswith("phantombase.") else f"phantombase.compactor_daemon.{name}"
         monkeypatch.setattr(path, double)
     with pytest.raises(Exception, match=shows) as caught:
         search(stage)

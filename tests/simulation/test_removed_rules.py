@@ -132,35 +132,39 @@ _closed = inputs._closed
 _CROWD = seeds(40, compactors=3, deaths=0, hudi=False)
 _TWO = turns("compactor1 compactor2")
 REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
-    ("1: who comes second has lost", _CROWD, {"decision.write_fate": believed}, "final name before go"),
-    ("1: fate is a record, not a folder", _TWO, {"attempt.declare_dead": folder_removed}, "go|deleted"),
-    ("2: no final name before go", _TWO, {"compactor.decide_go": named_before}, "final name before go"),
+    ("1: who comes second has lost", _CROWD, {"attempt.decision.write_fate": believed}, "final name before go"),
+    ("1: fate is a record, not a folder", _TWO, {"attempt.attempt.declare_dead": folder_removed}, "go|deleted"),
+    ("2: no final name before go", _TWO, {"attempt.compact_instant.decide_go": named_before}, "final name before go"),
     (
         "3: closure",
         turns("service writer", version=6, locked=False, before="write"),
-        {"inputs._closed": planned_only},
+        {"attempt.inputs._closed": planned_only},
         "lost",
     ),
     (
         "4: barrier",
         turns("writer service", locked=False, before="write"),
-        {"attempt._pending_of": nobody},
+        {"attempt.attempt._pending_of": nobody},
         "lost",
     ),
-    ("5: records stay", _TWO, {"retire.remove_staged": records_removed}, "are both decided go"),
+    ("5: records stay", _TWO, {"attempt.retire.remove_staged": records_removed}, "are both decided go"),
     (
         "6: a time is used once",
         turns("unscheduler scheduler"),
-        {"unschedule.remove_staged": tombstone_removed},
+        {"removal.unschedule.remove_staged": tombstone_removed},
         "was used before",
     ),
     (
         "7: one base file",
         seeds(100, hudi=True, locked=True, unschedules=False, services=frozenset(), compactors=2),
-        {"publish.remove_placed": nothing, "retire.remove_placed": nothing, "retire._remove_strays": nothing},
+        {
+            "attempt.publish.remove_placed": nothing,
+            "attempt.retire.remove_placed": nothing,
+            "attempt.retire._remove_strays": nothing,
+        },
         "files nobody names",
     ),
-    ("8: staged data stays", _TWO, {"attempt.declare_dead": staged_removed}, "was deleted"),
+    ("8: staged data stays", _TWO, {"attempt.attempt.declare_dead": staged_removed}, "was deleted"),
 ]
 
 
@@ -170,7 +174,7 @@ def test_without_it(
 ) -> None:
     """A run fails that does not with the rule in its place."""
     for name, double in broken.items():
-        monkeypatch.setattr(f"compactor_daemon.{name}", double)
+        monkeypatch.setattr(f"phantombase.compactor_daemon.{name}", double)
     with pytest.raises(Exception, match=shows):
         search(stage)
 
