@@ -46,12 +46,16 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """A table, what happened to it before, and who works on it, in that order unless something else happens."""
+    """A table, what happened to it before, and who works on it, in that order unless something else happens.
+
+    `still`: the clock stands, so that two who take no lock choose the same time. Under a lock it always does.
+    """
 
     version: int
     locked: bool
     people: tuple[str, ...]
     before: tuple[str, ...] = ("write", "schedule", "write")
+    still: bool = False
 
 
 @dataclass
@@ -113,7 +117,8 @@ class Run:
         self._at = 0
         self._exploring = False
         self._dull = False
-        self.world = World(self, lambda actor, call: self.rules.watch(self.world, actor, call), tick_ms=0)
+        tick = 0 if instance.locked or instance.still else 1
+        self.world = World(self, lambda actor, call: self.rules.watch(self.world, actor, call), tick)
         self._lock = WorldLock(self.world, holds=instance.locked)
         first = rows.new_table(self.world.disk, instance.version, 1)
         self.rules = Rules(first, foreign=False, locked=instance.locked, is_lost=self._lock.is_lost)
