@@ -46,17 +46,24 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """A table, what happened to it before, and who works on it, in that order unless something else happens."""
+    """A table, what happened to it before, and who works on it, in that order unless something else happens.
+
+    `still`: the clock stands, so that two who take no lock choose the same time. Under a lock it always does.
+    """
 
     version: int
     locked: bool
     people: tuple[str, ...]
     before: tuple[str, ...] = ("write", "schedule", "write")
+    still: bool = False
 
 
 @dataclass
 class Explorer:
-    """Goes through all runs with at most `depth` turns, of these kinds; counts runs and states."""
+    """Goes through all runs with at most `depth` turns, of these kinds.
+
+    `runs`, `states`: how many there were; `shared_times`: see `Rules`.
+    """
 
     instance: Instance
     depth: int
@@ -64,6 +71,7 @@ class Explorer:
     twists: frozenset[Twist] = frozenset(Twist)
     runs: int = 0
     states: int = 0
+    shared_times: int = 0
     _met: dict[int, int] = field(default_factory=dict)
 
     def explore(self) -> None:
@@ -86,6 +94,7 @@ class Explorer:
             print("\n".join(run.rules.trace or ()))
             error.add_note(f"{self.instance}, {turns}")
             raise
+        self.shared_times += run.rules.shared_times
         return run.open
 
     def _is_new(self, state: int, used: int) -> bool:
@@ -108,11 +117,11 @@ class Run:
         self._at = 0
         self._exploring = False
         self._dull = False
-        tick = 0 if instance.locked else 1  # without a lock two who look at a clock that stands choose the same time
+        tick = 0 if instance.locked or instance.still else 1
         self.world = World(self, lambda actor, call: self.rules.watch(self.world, actor, call), tick)
         self._lock = WorldLock(self.world, holds=instance.locked)
         first = rows.new_table(self.world.disk, instance.version, 1)
-        self.rules = Rules(first, foreign=False, is_lost=self._lock.is_lost)
+        self.rules = Rules(first, foreign=False, locked=instance.locked, is_lost=self._lock.is_lost)
         self.rules.trace = [str(turns)] if trace else None
         self.cast = Cast(self.world, self._lock, ATTEMPT, chance=random.Random(0), rest_s=0.0)
         self.operator = Operator(self._lock, Services(self._lock))

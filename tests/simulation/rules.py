@@ -34,12 +34,17 @@ class Rules:
     """Watches every call.
 
     `rows`: what a reader must see, once, with its file group. `named`: data files that completed commits name.
-    `doubled`: instants completed twice. `late_commits`: how often there was a `late` one. `is_lost`: whether an actor
-    is in a section whose lock it has lost.
+    `doubled`: instants completed twice. `late_commits`: how often there was a `late` one. `shared_times`: how many
+    instants have the time of another one. `is_lost`: whether an actor is in a section whose lock it has lost.
     """
 
     def __init__(
-        self, rows: Mapping[str, str], *, foreign: bool, is_lost: Callable[[Actor], bool] = lambda actor: False
+        self,
+        rows: Mapping[str, str],
+        *,
+        foreign: bool,
+        locked: bool = True,
+        is_lost: Callable[[Actor], bool] = lambda actor: False,
     ) -> None:
         self.rows = dict(rows)
         self.named: dict[str, str] = {}
@@ -47,13 +52,15 @@ class Rules:
         self.doubled: set[str] = set()
         self.trace: list[str] | None = None
         self._foreign = foreign
+        self._locked = locked
         self._is_lost = is_lost
         self._late: Actor | None = None
         self._again = False
         self.late_commits = 0
+        self.shared_times = 0
         self._going: dict[str, str] = {}
         self._owners: dict[str, str] = {}
-        self._used: set[str] = set()
+        self._used: dict[str, str | None] = {}
         self._taken: set[str] = set()
 
     def watch(self, world: World, actor: Actor, call: Call) -> None:
@@ -145,7 +152,8 @@ class Rules:
             if instant.state is State.REQUESTED and not actor.host.hudi:
                 # Whoever unschedules puts the plan back where it was decided meanwhile.
                 again = actor.host.name == "unscheduler" and instant.action in MERGES
-                assert again or time not in self._used, f"the time of {path} was used before"
+                assert again or self._is_free(instant), f"the time of {path} was used before"
+                self.shared_times += not again and time in self._used
             if instant.state is State.COMPLETED and instant.is_write:
                 if self._is_lost(actor) and not actor.host.name.startswith("writer"):
                     self._late, self._again = actor, (time, instant.family) in self._effects
@@ -157,12 +165,25 @@ class Rules:
                 if count > 1:
                     assert self._foreign, f"{time} was completed twice"
                     self.doubled.add(time)
-            self._used |= {time, instant.completion_time or time}
+            self._used.setdefault(time, instant.action)
+            if instant.completion_time is not None:
+                self._used.setdefault(instant.completion_time, None)
             if instant.state is State.INFLIGHT:
                 return
         elif instant.state is State.COMPLETED and instant.is_write and self._takes_back(actor):
             self._undone(instant)
         self.check_rows(world)
+
+    def _is_free(self, instant: Instant) -> bool:
+        """Whether a new instant may have its time.
+
+        Without a lock a writer and a scheduler may choose one millisecond, or that in which a compaction completes:
+        neither sees the other's choice before it is put. What they put is told apart by action and file group.
+        """
+        if instant.requested_time not in self._used:
+            return True
+        other = self._used[instant.requested_time]
+        return not self._locked and (other is None or {other, instant.action} == {"deltacommit", "compaction"})
 
     def _takes_back(self, actor: Actor) -> bool:
         """Whether a completed file that an actor deletes counts for nothing from then on; else it is archived."""

@@ -19,6 +19,7 @@ from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.traces.find import data_files
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, TableView
 from tests.support.builders import avro_block
 
@@ -188,8 +189,8 @@ def _orphan(table: Table, timeline: Timeline) -> str:
     if table.layout.has_completion_times:
         return "9"
     known = {i.requested_time for i in timeline.instants}
-    bases = {s.base_instant for g in table.load_view().groups for s in g.slices if s.base_instant > timeline.start}
-    return min(bases - known, default="9")
+    named = {n.instant for p in table.partitions() for _, n in data_files(table, p) if n.instant > timeline.start}
+    return min(named - known, default="9")
 
 
 def _into_archive(table: Table, doomed: list[Instant]) -> None:

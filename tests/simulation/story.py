@@ -27,6 +27,7 @@ _ZONES_MS = tuple(hours * _HOUR_MS for hours in (0, 0, 5, -8))
 _BESIDE: tuple[frozenset[str], ...] = (
     *4 * (frozenset(),),
     frozenset({"restore", "sleep"}),
+    frozenset({"restore", "archive", "sleep"}),
     frozenset({"archive", "sleep"}),
     frozenset({"clean", "archive"}),
     frozenset({"replace", "clean", "archive", "sleep"}),
@@ -117,7 +118,7 @@ class Story:
         if "elsewhere" in self.plot.services:
             self.world.disk.elsewhere = frozenset(rows.PARTITIONS[1:])
         lock = WorldLock(self.world, holds=self.plot.locked)
-        self.rules = Rules(first, foreign=self.plot.hudi, is_lost=lock.is_lost)
+        self.rules = Rules(first, foreign=self.plot.hudi, locked=self.plot.locked, is_lost=lock.is_lost)
         self.rules.trace = [str(self.plot)] if trace else None
         self.chooser.late = lambda: self.rules.late
         self.cast = Cast(self.world, lock, ATTEMPT, chance=self.pick)

@@ -38,3 +38,13 @@ def test_every_turn(version: int, locked: bool, people: str, stage: Stage) -> No
     explorer.explore()
     print(f"{explorer.runs} runs, {explorer.states} states")
     assert explorer.runs > 100
+
+
+@pytest.mark.parametrize("people", ["scheduler writer compactor", deep("writer scheduler compactor")])
+@pytest.mark.parametrize("version", [9, deep(6)])
+def test_one_millisecond(version: int, people: str, stage: Stage) -> None:
+    """Without a lock a writer and a scheduler choose the same time, as the clock stands; no row is lost."""
+    instance = Instance(version=version, locked=False, people=tuple(people.split()), before=("write",), still=True)
+    explorer = Explorer(instance, 1, stage)
+    explorer.explore()
+    assert explorer.shared_times > 0

@@ -16,7 +16,7 @@ from phantombase.timeline.locks.heartbeat import Process
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 
-_PACKAGES = ("timeline.", "compactor_daemon.", "writer_hooks.")
+_PACKAGE = "phantombase."
 
 
 class SerialPool:
@@ -49,7 +49,7 @@ class SerialPool:
 def serial_pools(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes the threads out of everything that is imported by now."""
     for name, module in list(sys.modules.items()):
-        if name.startswith(_PACKAGES) and hasattr(module, "ThreadPoolExecutor"):
+        if name.startswith(_PACKAGE) and hasattr(module, "ThreadPoolExecutor"):
             monkeypatch.setattr(module, "ThreadPoolExecutor", SerialPool)
 
 
