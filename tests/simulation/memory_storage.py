@@ -49,6 +49,11 @@ class MemoryStorage:
         return "/memory"
 
     @property
+    def is_file_system(self) -> bool:
+        """See `Storage`."""
+        return True
+
+    @property
     def location(self) -> str:
         """See `Storage`."""
         return self.base_path

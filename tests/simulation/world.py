@@ -345,6 +345,11 @@ class SteppedStorage:
         return self._world.disk.base_path
 
     @property
+    def is_file_system(self) -> bool:
+        """See `Storage`."""
+        return self._world.disk.is_file_system
+
+    @property
     def location(self) -> str:
         """See `Storage`."""
         return self._world.disk.location

@@ -155,6 +155,11 @@ class HookedStorage:
         return self.inner.base_path
 
     @property
+    def is_file_system(self) -> bool:
+        """See `Storage`."""
+        return self.inner.is_file_system
+
+    @property
     def location(self) -> str:
         """See `Storage`."""
         return self.inner.location

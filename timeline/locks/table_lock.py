@@ -16,7 +16,7 @@ from typing import Protocol
 from ..errors import LockError, UsageError
 from ..storage.contract import Storage
 from ..storage.file_lock import hold_file
-from ..storage.folders import RECORDS
+from ..storage.folders import HOODIE, RECORDS
 from .zookeeper_lock import parse_zookeeper_lock
 
 
@@ -27,6 +27,9 @@ class TableLock(Protocol):
         """LockError when the lock was not free in time."""
         ...
 
+
+HUDI_LOCK = f"{HOODIE}/.locks/table_lock.json"
+"""What Hudi's StorageBasedLockProvider holds."""
 
 _process_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
@@ -91,8 +94,22 @@ def _busy(name: str, timeout_s: float, purpose: str) -> LockError:
 
 
 def table_lock(storage: Storage, given: str | None) -> TableLock:
-    """The lock all processes of a table share: the one that is named (see `parse_lock`), else one of its storage."""
-    return parse_lock(given) if given is not None else StorageLock(storage, f"{RECORDS}/table.lock")
+    """The lock all processes of a table share: the one that is named (see `parse_lock`), else one of its storage.
+
+    On an object store that is the one Hudi's own writers share (StorageBasedLockProvider). UsageError: a lock file
+    is named for a table there.
+    """
+    if given is None:
+        return StorageLock(storage, f"{RECORDS}/table.lock" if storage.is_file_system else HUDI_LOCK)
+    lock = parse_lock(given)
+    if isinstance(lock, FileLock) and not storage.is_file_system:
+        raise UsageError(
+            "a lock file excludes only processes that share its file system",
+            path=storage.base_path,
+            expected="zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY, or no --lock: an object of the table is the lock",
+            found=given,
+        )
+    return lock
 
 
 def parse_lock(text: str) -> TableLock:

@@ -33,6 +33,10 @@ class Below:
         return f"{self.storage.base_path}/{self.folder}"
 
     @property
+    def is_file_system(self) -> bool:
+        return self.storage.is_file_system
+
+    @property
     def location(self) -> str:
         return f"{self.storage.location}/{self.folder}"
 

@@ -1,4 +1,4 @@
-"""Storage: the few operations everything stands on. This file is the contract; `local_storage` keeps it on POSIX.
+"""Storage: the few operations everything stands on. This file is the contract; `local` and `object_store` keep it.
 
 Paths are relative to the table's base path, `/`-separated, never absolute. Two operations carry the protocol:
 `put_if_absent` (a whole object appears under its name or not at all, and never replaces one) and `place` (a
@@ -37,6 +37,12 @@ class Storage(Protocol):
         ...
 
     @property
+    def is_file_system(self) -> bool:
+        """Whether folders are things of their own, and lock files exclude. Elsewhere a folder with nothing in it is
+        none."""
+        ...
+
+    @property
     def location(self) -> str:
         """Names the place itself: equal for two storages that lie in one, however their paths were given."""
         ...
@@ -60,7 +66,8 @@ class Storage(Protocol):
     def open_output(self, path: str) -> IO[bytes]:
         """A new object for writing; StorageError when the name is taken. See `close_output`, `abort_output`.
 
-        Closed otherwise it is whole, but a power cut may take it.
+        Closed otherwise it is whole, but a power cut may take it. Each output needs a name of its own: of two that
+        open one name at the same time, an object store refuses none.
         """
         ...
 
@@ -81,7 +88,10 @@ class Storage(Protocol):
         ...
 
     def place(self, source: str, target: str) -> bool:
-        """Gives a finished staged file its final name. True: placed. False: `target` was there already."""
+        """Gives a finished staged file its final name. True: placed. False: `target` was there already.
+
+        The staged file may stay. StorageError also where the answer was lost, and the file may be placed.
+        """
         ...
 
     def overwrite(self, path: str, data: bytes) -> None:
@@ -110,6 +120,19 @@ class Storage(Protocol):
         excludes only some. That of a process that died is free at last.
         """
         ...
+
+
+def list_of_table(storage: Storage, folder: str) -> list[Entry]:
+    """The entries of a folder that every table has; on an object store there is none before its first object.
+
+    MissingFileError: a file system has no such folder.
+    """
+    try:
+        return storage.list(folder)
+    except MissingFileError:
+        if storage.is_file_system:
+            raise
+        return []
 
 
 def files_below(storage: Storage, folder: str) -> Iterator[tuple[str, Entry]]:

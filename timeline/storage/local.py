@@ -38,6 +38,10 @@ class LocalStorage:
     base_path: str
 
     @property
+    def is_file_system(self) -> bool:
+        return True
+
+    @property
     def location(self) -> str:
         return os.path.realpath(self.base_path)
 
