@@ -118,7 +118,8 @@ class WriteOptions:
     `lazy_rollback`: only writers without heartbeat for `heartbeat_expiry_s` are taken for dead
     (`hoodie.cleaner.policy.failed.writes=LAZY`); None: when a lock is given, since others write too.
     `lock`: `file:PATH` or `zookeeper:HOST:PORT/BASE/KEY`, the same for all who write to or schedule on the table
-    (`hoodie.write.lock.*`); None: a file in the table, which real Hudi does not know.
+    (`hoodie.write.lock.*`), or `storage`; None is `storage` too, by a sole writer: a file in the table, which real Hudi
+    does not know, and on S3 the lock of Hudi's StorageBasedLockProvider.
     `drop_metadata_table`: turn the metadata table off first, as Hudi's writers do with `hoodie.metadata.enable=false`;
     else it is kept true where the table has one.
     `compaction`: what is done for it after the commit.

@@ -22,8 +22,9 @@ Lock = Annotated[
     str | None,
     typer.Option(
         metavar="LOCK",
-        help="table lock shared with every writer and scheduler of the table: file:PATH or "
-        "zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY, as Hudi's ZookeeperBasedLockProvider",
+        help="table lock shared with every writer and scheduler of the table: file:PATH, "
+        "zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY, as Hudi's ZookeeperBasedLockProvider, or storage: in the "
+        "table's own storage, on S3 as Hudi's StorageBasedLockProvider",
     ),
 ]
 SoleWriter = Annotated[

@@ -12,10 +12,6 @@ from phantombase.compactor_daemon.cli.main import app as daemon
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.cli.main import app as timeline
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.storage.folders import RECORDS
-from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.storage.object_store import ObjectStorage
-from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
 from tests.reading.test_golden import DECIMALS_SPOILT_BY_HUDI
 from tests.support.compare_rows import assert_same_rows
@@ -142,7 +138,19 @@ def test_writes_while_answers_are_lost(seed: int, s3: S3Server) -> None:
     assert fares(url) == {"k0001": 5.0, **{f"k{n:04d}": 2.0 for n in range(2, 7)}}
 
 
-def test_storages_are_known_by_url(s3: S3Server, tmp_path: Path) -> None:
-    assert isinstance(open_storage("s3://bucket/t"), ObjectStorage)
-    assert isinstance(open_storage(str(tmp_path)), LocalStorage)
-    assert RECORDS.startswith(".hoodie/")
+def test_a_daemon_serves_a_table_there(s3: S3Server, tmp_path: Path) -> None:
+    path, url = on_s3(s3, "v9_two_pending", tmp_path)
+    run("run", url, "--once", "--executor", "local")
+    assert Table.open(url).load_timeline().pending_merges == ()
+    expected = path.with_name(f"{path.name}.expected") / "snapshot_after_compaction.parquet"
+    assert_same_rows(read_table(Table.open(url)), pq.read_table(expected))
+    run("status", url)
+
+
+@pytest.mark.spark
+def test_spark_executors_open_the_storage_by_its_url(s3: S3Server, tmp_path: Path) -> None:
+    """Tasks run in processes of their own, with what the environment names."""
+    path, url = on_s3(s3, "v9_two_pending", tmp_path)
+    run("compact", url, "--executor", "spark", "--master", "local[2]")
+    expected = path.with_name(f"{path.name}.expected") / "snapshot_after_compaction.parquet"
+    assert_same_rows(read_table(Table.open(url)), pq.read_table(expected))

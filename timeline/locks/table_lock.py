@@ -28,6 +28,11 @@ class TableLock(Protocol):
         ...
 
 
+STORAGE = "storage"
+"""Names the lock of the table's own storage."""
+
+_ZOOKEEPER = "zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY"
+
 HUDI_LOCK = f"{HOODIE}/.locks/table_lock.json"
 """What Hudi's StorageBasedLockProvider holds."""
 
@@ -96,24 +101,27 @@ def _busy(name: str, timeout_s: float, purpose: str) -> LockError:
 def table_lock(storage: Storage, given: str | None) -> TableLock:
     """The lock all processes of a table share: the one that is named (see `parse_lock`), else one of its storage.
 
-    On an object store that is the one Hudi's own writers share (StorageBasedLockProvider). UsageError: a lock file
-    is named for a table there.
+    `storage` names the latter too. On an object store it is the one Hudi's own writers share
+    (StorageBasedLockProvider). UsageError: a lock file is named for a table there.
     """
-    if given is None:
+    if given is None or given == STORAGE:
         return StorageLock(storage, f"{RECORDS}/table.lock" if storage.is_file_system else HUDI_LOCK)
     lock = parse_lock(given)
     if isinstance(lock, FileLock) and not storage.is_file_system:
         raise UsageError(
             "a lock file excludes only processes that share its file system",
             path=storage.base_path,
-            expected="zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY, or no --lock: an object of the table is the lock",
+            expected=f"{STORAGE} (an object of the table, as Hudi's StorageBasedLockProvider), or {_ZOOKEEPER}",
             found=given,
         )
     return lock
 
 
 def parse_lock(text: str) -> TableLock:
-    """`file:PATH` or `zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY` as a lock; UsageError for anything else."""
+    """`file:PATH` or `zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY` as a lock; UsageError for anything else.
+
+    `storage` is known to `table_lock` only.
+    """
     provider, separator, rest = text.partition(":")
     if separator and rest and provider == "file":
         return FileLock(rest)
@@ -121,6 +129,6 @@ def parse_lock(text: str) -> TableLock:
         return parse_zookeeper_lock(rest)
     raise UsageError(
         "unknown lock provider",
-        expected="file:PATH or zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY",
+        expected=f"{STORAGE}, file:PATH or {_ZOOKEEPER}",
         found=text,
     )

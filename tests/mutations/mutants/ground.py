@@ -35,7 +35,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/locks/table_lock", "        try:\n            yield\n        finally:\n            lock.release()\n\n\n@dataclass", "        yield\n        lock.release()\n\n\n@dataclass", "locks/table_lock"),
     ("timeline/storage/file_lock", "        raise busy from error\n", "        pass\n", "locks/table_lock"),
     ("timeline/storage/file_lock", "    except OSError as error:\n        raise", "    except ZeroDivisionError as error:\n        raise", "locks/table_lock"),
-    ("timeline/locks/table_lock", "    if given is None:\n", "    if True:\n", "locks/table_lock"),
+    ("timeline/locks/table_lock", "    if given is None or given == STORAGE:\n", "    if True:\n", "locks/table_lock"),
     ("timeline/locks/table_lock", 'f"{RECORDS}/table.lock"', 'f"{RECORDS}/{id(storage)}.lock"', "locks/table_lock"),
     ("timeline/locks/table_lock", 'if separator and rest and provider == "file":', "if separator and rest:", "locks/table_lock"),
     # The lock in ZooKeeper.

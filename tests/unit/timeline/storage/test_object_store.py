@@ -360,7 +360,7 @@ def test_a_lock_is_renewed(storage: ObjectStorage, s3: S3Server, monkeypatch: py
 
 
 def test_the_table_lock_is_hudis(storage: ObjectStorage) -> None:
-    assert table_lock(storage, None) == StorageLock(storage, HUDI_LOCK)
+    assert table_lock(storage, None) == table_lock(storage, "storage") == StorageLock(storage, HUDI_LOCK)
     with pytest.raises(UsageError, match="lock file excludes only"):
         table_lock(storage, "file:/tmp/lock")
     assert table_lock(storage, "zookeeper:h:1/a/b") is not None
