@@ -14,6 +14,8 @@ from obstore.exceptions import BaseError
 
 _PART_BYTES = 8 << 20
 _PARTS_AT_ONCE = 4
+_BYTES_MAX = 5 << 30
+"""What one UploadPartCopy copies."""
 _AHEAD_BYTES = 1 << 20
 
 
@@ -30,6 +32,8 @@ class Upload(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
+        if self._size + len(view) > _BYTES_MAX:  # it could not be placed: to be known before anything is decided
+            raise OSError(errno.EFBIG, f"an object store places files of at most {_BYTES_MAX:,} bytes")
         with _as_os_error():
             self._writer.write(view if view.contiguous else bytes(view))
         self._size += len(view)

@@ -168,7 +168,7 @@ class ObjectStorage:
         doubt: Exception | None = None
         for pause_s in _PAUSES_S:
             try:
-                obstore.copy(self.clients.once, self.key(source), self.key(target), overwrite=False)
+                obstore.copy(self.clients.copying, self.key(source), self.key(target), overwrite=False)
                 return True
             except AlreadyExistsError as error:
                 failure: Exception = error

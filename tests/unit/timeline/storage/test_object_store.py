@@ -15,7 +15,7 @@ import pytest
 import tests.unit.timeline.storage.test_local as contract
 from phantombase.timeline.errors import LockError, MissingFileError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.locks.table_lock import HUDI_LOCK, StorageLock, table_lock
-from phantombase.timeline.storage import object_lease, object_store
+from phantombase.timeline.storage import object_files, object_lease, object_store
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.open_storage import open_storage
@@ -115,6 +115,13 @@ def test_markers_of_folders_are_no_files(storage: ObjectStorage, s3: S3Server) -
     found = storage.find("d/sub")
     assert found is not None
     assert found.is_folder
+
+
+def test_a_name_is_a_folder_or_a_file(storage: ObjectStorage) -> None:
+    """An empty object beside a folder of its name marks the folder."""
+    storage.put_if_absent("d/sub", b"")
+    storage.put_if_absent("d/sub/x", b"")
+    assert [(e.name, e.is_folder) for e in storage.list("d")] == [("sub", True)]
 
 
 # --- answers that are lost
@@ -231,6 +238,17 @@ def test_nothing_is_seen_of_an_output_before_its_end(storage: ObjectStorage) -> 
     assert storage.read("staged") == part * 4
 
 
+def test_a_file_that_could_not_be_placed_is_not_written(
+    storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_files, "_BYTES_MAX", 10)
+    with staged_output(storage, "fits") as file:
+        file.write(b"x" * 10)
+    with pytest.raises(StorageError, match="at most 10 bytes"), staged_output(storage, "staged") as file:
+        file.writelines([b"x" * 6, b"x" * 5])
+    assert storage.find("staged") is None
+
+
 def test_a_large_object_is_read_by_ranges(storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     data = bytes(range(256)) * 20_000
     storage.put_if_absent("x", data)
@@ -341,9 +359,9 @@ def test_a_lock_is_kept_and_given_back_whatever_is_lost(storage: ObjectStorage, 
     def locks(asked: Asked) -> bool:
         return asked.method == "PUT" and asked.path.endswith("/lock")
 
-    s3.faults = at(locks, fault)
+    s3.faults = at(locks, fault, 2 if fault is Fault.SLOW_DOWN else 3)
     with storage.hold("lock", 5, BUSY):
-        s3.faults = at(locks, fault)
+        s3.faults = at(locks, fault, 2 if fault is Fault.SLOW_DOWN else 3)
     with storage.hold("lock", 0, BUSY):
         pass
 
