@@ -8,7 +8,7 @@ replaces an existing file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO, Protocol
@@ -49,6 +49,13 @@ class Storage(Protocol):
 
     def list(self, folder: str) -> list[Entry]:
         """The folder's entries, by name; MissingFileError when there is no such folder."""
+        ...
+
+    def list_below(self, folder: str) -> Sequence[tuple[str, Entry]]:
+        """(path relative to `folder`, entry) of every file in it and its subfolders; nothing where there is no folder.
+
+        One that another process removes meanwhile is there no more.
+        """
         ...
 
     def find(self, path: str) -> Entry | None:
@@ -136,10 +143,7 @@ def list_of_table(storage: Storage, folder: str) -> list[Entry]:
 
 
 def files_below(storage: Storage, folder: str) -> Iterator[tuple[str, Entry]]:
-    """(path relative to `folder`, entry) of every file in it and its subfolders; nothing where there is no folder.
-
-    One that somebody removes meanwhile is there no more.
-    """
+    """`Storage.list_below` of a storage that lists folder by folder."""
     try:
         entries = storage.list(folder)
     except MissingFileError:

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO
@@ -14,7 +14,7 @@ from typing import IO
 import pyarrow as pa
 
 from ..errors import LockError, MissingFileError, StorageError
-from .contract import Entry
+from .contract import Entry, files_below
 from .file_lock import hold_file
 from .folders import TEMPORARY
 
@@ -73,6 +73,9 @@ class LocalStorage:
                     except FileNotFoundError:
                         continue  # gone between the listing and the stat: as if listed a moment later
             return sorted(entries, key=lambda e: e.name)
+
+    def list_below(self, folder: str) -> Sequence[tuple[str, Entry]]:
+        return list(files_below(self, folder))
 
     def find(self, path: str) -> Entry | None:
         try:

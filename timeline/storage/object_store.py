@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import IO, Any
 
@@ -86,12 +86,19 @@ class ObjectStorage:
         with self._translated(folder):
             found = obstore.list_with_delimiter(self.clients.patient, own or None)
         folders = set(found["common_prefixes"])
-        # A folder's marker, `name/` of zero bytes, is shown without its slash.
-        files = [o for o in found["objects"] if o["path"] != own and not (o["path"] in folders and o["size"] == 0)]
         if not found["objects"] and not folders:
             raise MissingFileError("no such folder", path=f"{self.base_path}/{folder}")
-        entries = [_entry(o) for o in files] + [Entry(name=_name(f), is_folder=True) for f in folders]
+        entries = [_entry(o) for o in _files(found["objects"], own, folders)] + [
+            Entry(name=_name(f), is_folder=True) for f in folders
+        ]
         return sorted(entries, key=lambda e: e.name)
+
+    def list_below(self, folder: str) -> Sequence[tuple[str, Entry]]:
+        above = self.key(folder)
+        with self._translated(folder):
+            found = [o for chunk in obstore.list(self.clients.patient, above or None) for o in chunk]
+        folders = {parent for o in found for parent in _parents(o["path"])}
+        return [(o["path"].removeprefix(f"{above}/"), _entry(o)) for o in _files(found, above, folders)]
 
     def find(self, path: str) -> Entry | None:
         if path:
@@ -222,6 +229,16 @@ def _entry(found: Any) -> Entry:
     # Whole seconds, though some listings are finer: one object has one time, however it was asked for.
     modified_ms = int(found["last_modified"].timestamp()) * 1000
     return Entry(name=_name(found["path"]), is_folder=False, size=found["size"], modified_ms=modified_ms)
+
+
+def _files(objects: Iterable[Any], own: str, folders: Collection[str]) -> Iterator[Any]:
+    """Those that are no marker of a folder: `name/` of zero bytes, which is shown without its slash."""
+    return (o for o in objects if o["path"] != own and not (o["path"] in folders and o["size"] == 0))
+
+
+def _parents(path: str) -> Iterator[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
 
 
 def _name(path: str) -> str:

@@ -58,7 +58,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/storage/object_store", "failure = doubt = error", "failure = error", "storage/object_store"),
     ("timeline/storage/object_store", "        ensure_promises(self)\n        return self.put_with_id", "        return self.put_with_id", "storage/object_store"),
     ("timeline/storage/object_store", "        ensure_promises(self)\n        return hold_lease", "        return hold_lease", "storage/object_store"),
-    ("timeline/storage/object_store", "if not found[\"objects\"] and not folders:", "if not files and not folders:", "storage/object_store"),
+    ("timeline/storage/object_store", "if not found[\"objects\"] and not folders:", "if not folders:", "storage/object_store"),
     ("timeline/storage/object_store", " and not (o[\"path\"] in folders and o[\"size\"] == 0)", "", "storage/object_store"),
     ("timeline/storage/object_files", "            self.abort()\n", "            self.close()\n", "storage/object_store"),
     ("timeline/storage/object_lease", "+ _DRIFT_MS", "", "storage/object_store"),
