@@ -31,8 +31,9 @@ def schedule(
 ) -> Scheduled:
     """Requests a compaction of a table; by default of every file group with log files, at once.
 
-    `lock`: the table lock that all writers share, `file:PATH` or `zookeeper:HOSTS/BASE/PATH/KEY`; by default a file in
-    the table, which only phantombase's own writers know. `compact` executes the request.
+    `lock`: the table lock that all writers share, `file:PATH` or `zookeeper:HOSTS/BASE/PATH/KEY`; by default that of
+    the table's storage: a file in the table, which only phantombase's own writers know, and on S3 the lock that
+    Hudi's StorageBasedLockProvider holds. `compact` executes the request.
     """
     opened = _opened(table)
     return schedule_compaction(opened, table_lock(opened.storage, lock), options or PLAN_NOW)

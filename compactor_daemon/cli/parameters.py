@@ -22,8 +22,9 @@ Lock = Annotated[
     str | None,
     typer.Option(
         metavar="LOCK",
-        help="table lock that every writer and scheduler of the table shares: file:PATH or "
-        "zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY, as Hudi's ZookeeperBasedLockProvider",
+        help="table lock that every writer and scheduler of the table shares: file:PATH, "
+        "zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY, as Hudi's ZookeeperBasedLockProvider, or storage: in the "
+        "table's own storage, on S3 as Hudi's StorageBasedLockProvider",
     ),
 ]
 SoleWriter = Annotated[

@@ -17,7 +17,6 @@ from phantombase.timeline.errors import AttemptDeadError, ConflictError
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.locks.heartbeat import read_heartbeat
-from phantombase.timeline.storage.contract import files_below
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.traces.markers import marker_folder
 
@@ -58,7 +57,7 @@ def foreign_trace(table: Table, instant: str, partitions: Iterable[str]) -> Fore
     beat = read_heartbeat(storage, instant)
     times = [e.modified_ms for e in (inflight,) if e is not None]
     if inflight is not None:
-        times += [e.modified_ms for _, e in files_below(storage, marker_folder(instant))]
+        times += [e.modified_ms for _, e in storage.list_below(marker_folder(instant))]
         # A log that carries a compaction's instant belongs to a write, see `retire`.
         logs_too = merges_logs and table.layout.slicing is Slicing.BY_COMPLETION_TIME
         marks = (f"_{instant}.parquet", f"_{instant}.log.") if logs_too else (f"_{instant}.parquet",)

@@ -6,7 +6,7 @@ import io
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import IO, TypeAlias
@@ -14,7 +14,7 @@ from typing import IO, TypeAlias
 import pyarrow as pa
 
 from phantombase.timeline.errors import LockError, MissingFileError, StorageError
-from phantombase.timeline.storage.contract import Entry
+from phantombase.timeline.storage.contract import Entry, files_below
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,11 @@ class MemoryStorage:
         return "/memory"
 
     @property
+    def is_file_system(self) -> bool:
+        """See `Storage`."""
+        return True
+
+    @property
     def location(self) -> str:
         """See `Storage`."""
         return self.base_path
@@ -60,6 +65,10 @@ class MemoryStorage:
             raise MissingFileError("no such folder", path=folder)
         with self._lock:
             return [_entry(name, node[name]) for name in sorted(node)]
+
+    def list_below(self, folder: str) -> Sequence[tuple[str, Entry]]:
+        """See `Storage`."""
+        return list(files_below(self, folder))
 
     def find(self, path: str) -> Entry | None:
         """See `Storage`."""

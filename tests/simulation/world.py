@@ -10,14 +10,14 @@ Nothing depends on anything but the chooser: the same choices give the same run.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
 from phantombase.timeline.errors import StorageError
-from phantombase.timeline.storage.contract import Entry
+from phantombase.timeline.storage.contract import Entry, files_below
 from tests.simulation.memory_storage import MemoryStorage
 
 START_MS = 1_767_225_600_000
@@ -345,9 +345,18 @@ class SteppedStorage:
         return self._world.disk.base_path
 
     @property
+    def is_file_system(self) -> bool:
+        """See `Storage`."""
+        return self._world.disk.is_file_system
+
+    @property
     def location(self) -> str:
         """See `Storage`."""
         return self._world.disk.location
+
+    def list_below(self, folder: str) -> Sequence[tuple[str, Entry]]:
+        """See `Storage`."""
+        return list(files_below(self, folder))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *args: self._world.call(name, *args)

@@ -6,7 +6,7 @@ import io
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
@@ -17,7 +17,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from phantombase.timeline.errors import LockError, StorageError
-from phantombase.timeline.storage.contract import Entry, Storage
+from phantombase.timeline.storage.contract import Entry, Storage, files_below
 from phantombase.timeline.storage.folders import TEMPORARY
 from phantombase.timeline.storage.local import LocalStorage
 
@@ -155,6 +155,11 @@ class HookedStorage:
         return self.inner.base_path
 
     @property
+    def is_file_system(self) -> bool:
+        """See `Storage`."""
+        return self.inner.is_file_system
+
+    @property
     def location(self) -> str:
         """See `Storage`."""
         return self.inner.location
@@ -168,6 +173,10 @@ class HookedStorage:
     def list(self, folder: str) -> list[Entry]:
         """See `Storage`."""
         return list(self._call("list", folder))
+
+    def list_below(self, folder: str) -> Sequence[tuple[str, Entry]]:
+        """See `Storage`."""
+        return list(files_below(self, folder))
 
     def find(self, path: str) -> Entry | None:
         """See `Storage`."""

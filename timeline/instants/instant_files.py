@@ -11,7 +11,7 @@ from ..format.commit_metadata import decode as decode_commit
 from ..format.compaction_plan import CompactionPlan, decode_plan
 from ..format.instant import Instant, State
 from ..format.table_config import TableConfig
-from ..storage.contract import Storage
+from ..storage.contract import Storage, list_of_table
 
 _TORN_PAUSES_S = (0.02, 0.1, 0.5)
 
@@ -32,7 +32,7 @@ class InstantFiles:
 
         On versions 8 and 9 one instant can have two completed files, since each name has its own completion time.
         """
-        names = [e.name for e in self.storage.list(self.config.timeline_folder) if not e.is_folder]
+        names = [e.name for e in list_of_table(self.storage, self.config.timeline_folder) if not e.is_folder]
         found = [i for n in names if (i := self.config.layout.parse(n)) and i.completed]
         if only is None:
             return [i for i in found if i.action == "commit"]

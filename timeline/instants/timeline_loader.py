@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..clock.evidence import written
 from ..format.instant import highest_states
 from ..format.table_config import TableConfig
-from ..storage.contract import Storage
+from ..storage.contract import Storage, list_of_table
 from .archived_timeline import with_archive
 from .table_clock import TableClock
 from .timeline import Timeline
@@ -26,7 +26,7 @@ class TimelineLoader:
 
         UnknownStateError: an archived timeline exists and cannot be read.
         """
-        entries = self.storage.list(self.config.timeline_folder)
+        entries = list_of_table(self.storage, self.config.timeline_folder)
         parsed = {e.name: self.config.layout.parse(e.name) for e in entries if not e.is_folder}
         files = [(i, e.modified_ms) for e in entries if (i := parsed.get(e.name)) is not None]
         legacy = {

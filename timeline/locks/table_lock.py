@@ -16,7 +16,7 @@ from typing import Protocol
 from ..errors import LockError, UsageError
 from ..storage.contract import Storage
 from ..storage.file_lock import hold_file
-from ..storage.folders import RECORDS
+from ..storage.folders import HOODIE, RECORDS
 from .zookeeper_lock import parse_zookeeper_lock
 
 
@@ -27,6 +27,14 @@ class TableLock(Protocol):
         """Holds the lock for the `with` block. LockError if it did not become free in time."""
         ...
 
+
+STORAGE = "storage"
+"""Names the lock of the table's own storage."""
+
+_ZOOKEEPER = "zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY"
+
+HUDI_LOCK = f"{HOODIE}/.locks/table_lock.json"
+"""What Hudi's StorageBasedLockProvider holds."""
 
 _process_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
@@ -91,12 +99,29 @@ def _busy(name: str, timeout_s: float, purpose: str) -> LockError:
 
 
 def table_lock(storage: Storage, given: str | None) -> TableLock:
-    """The lock that all processes of a table share: the given one (see `parse_lock`), else one on its storage."""
-    return parse_lock(given) if given is not None else StorageLock(storage, f"{RECORDS}/table.lock")
+    """The lock that all processes of a table share: the given one (see `parse_lock`), else one on its storage.
+
+    `storage` names the latter too. On an object store it is the one Hudi's own writers share
+    (StorageBasedLockProvider). UsageError: a lock file is named for a table there.
+    """
+    if given is None or given == STORAGE:
+        return StorageLock(storage, f"{RECORDS}/table.lock" if storage.is_file_system else HUDI_LOCK)
+    lock = parse_lock(given)
+    if isinstance(lock, FileLock) and not storage.is_file_system:
+        raise UsageError(
+            "a lock file excludes only processes that share its file system",
+            path=storage.base_path,
+            expected=f"{STORAGE} (an object of the table, as Hudi's StorageBasedLockProvider), or {_ZOOKEEPER}",
+            found=given,
+        )
+    return lock
 
 
 def parse_lock(text: str) -> TableLock:
-    """`file:PATH` or `zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY` as a lock; UsageError for anything else."""
+    """`file:PATH` or `zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY` as a lock; UsageError for anything else.
+
+    `storage` is known to `table_lock` only.
+    """
     provider, separator, rest = text.partition(":")
     if separator and rest and provider == "file":
         return FileLock(rest)
@@ -104,6 +129,6 @@ def parse_lock(text: str) -> TableLock:
         return parse_zookeeper_lock(rest)
     raise UsageError(
         "unknown lock provider",
-        expected="file:PATH or zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY",
+        expected=f"{STORAGE}, file:PATH or {_ZOOKEEPER}",
         found=text,
     )

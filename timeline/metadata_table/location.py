@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO
@@ -33,6 +34,10 @@ class Below:
         return f"{self.storage.base_path}/{self.folder}"
 
     @property
+    def is_file_system(self) -> bool:
+        return self.storage.is_file_system
+
+    @property
     def location(self) -> str:
         return f"{self.storage.location}/{self.folder}"
 
@@ -41,6 +46,9 @@ class Below:
 
     def list(self, folder: str) -> list[Entry]:
         return self.storage.list(self._full(folder))
+
+    def list_below(self, folder: str) -> Sequence[tuple[str, Entry]]:
+        return self.storage.list_below(self._full(folder))
 
     def find(self, path: str) -> Entry | None:
         return self.storage.find(self._full(path))

@@ -20,7 +20,7 @@ from ..merge.slice_rules import SliceRules
 from ..parquet.read import open_parquet
 from ..read.slice_log import check_slice, log_entries
 from ..read.table_read import slice_rules
-from ..storage.contract import Storage
+from ..storage.contract import Storage, list_of_table
 from ..storage.prefetch import prefetched
 from ..table.table import Table
 from ..view.partition_folders import is_partition, listed_if_there, subfolders
@@ -202,7 +202,7 @@ def _last_plan(table: Table, timeline: Timeline) -> tuple[str, list[Waiting]] | 
     """The last plan's time and what it left out; None: not recorded. Log compactions requested by Hudi are ignored."""
     compactions = [i.requested_time for i in timeline.instants if i.family == "commit"]
     last = max(compactions, default=None)
-    entries = table.storage.list(table.config.timeline_folder)
+    entries = list_of_table(table.storage, table.config.timeline_folder)
     merges = (i for e in entries if (i := table.layout.parse(e.name)) is not None and i.action == "logcompaction")
     times = {i.requested_time for i in merges if last is None or i.requested_time > last}
     for time in [*sorted(times, reverse=True), *([last] if last is not None else [])]:

@@ -10,7 +10,6 @@ from ..format.instant import SERVICES, Instant, State
 from ..locks.heartbeat import heartbeat_path, is_live, read_heartbeat
 from ..locks.table_lock import TableLock
 from ..metadata_table.update import check_keepable
-from ..storage.contract import files_below
 from ..table.pending_rollbacks import PendingRollback, pending_rollbacks
 from ..table.table import Table
 from ..traces.markers import marker_folder
@@ -70,7 +69,7 @@ def _is_dead(table: Table, instant: Instant, *, lazy: bool, now_ms: int, expiry_
     if not lazy or (beat is not None and beat.owner_gone):
         return True
     own = [storage.find(table.instant_path(instant.at(state))) for state in (State.REQUESTED, State.INFLIGHT)]
-    entries = [*own, *(entry for _, entry in files_below(storage, marker_folder(time)))]
+    entries = [*own, *(entry for _, entry in storage.list_below(marker_folder(time)))]
     return all(now_ms - entry.modified_ms > expiry_s * 1000 for entry in entries if entry is not None)
 
 

@@ -1,4 +1,4 @@
-"""Storage: the few operations that everything is built on. This is the contract; `local` implements it on POSIX.
+"""Storage: the few operations that everything is built on. This is the contract; `local` and `object_store` keep it.
 
 Paths are relative to the table's base path, `/`-separated, never absolute. Two operations carry the protocol:
 `put_if_absent` (a whole object appears under its name or not at all, and never replaces another) and `place` (a
@@ -8,7 +8,7 @@ replaces an existing file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO, Protocol
@@ -37,12 +37,24 @@ class Storage(Protocol):
         ...
 
     @property
+    def is_file_system(self) -> bool:
+        """Whether folders exist by themselves, and lock files exclude. Elsewhere an empty folder does not exist."""
+        ...
+
+    @property
     def location(self) -> str:
         """Identifies the place: equal for two storages of the same place, however their paths were given."""
         ...
 
     def list(self, folder: str) -> list[Entry]:
         """The folder's entries, by name; MissingFileError if there is no such folder."""
+        ...
+
+    def list_below(self, folder: str) -> Sequence[tuple[str, Entry]]:
+        """(path relative to `folder`, entry) of every file in it and its subfolders; empty if there is no such folder.
+
+        Files that another process removes meanwhile are left out.
+        """
         ...
 
     def find(self, path: str) -> Entry | None:
@@ -60,7 +72,8 @@ class Storage(Protocol):
     def open_output(self, path: str) -> IO[bytes]:
         """A new object for writing; StorageError if the name is taken. See `close_output`, `abort_output`.
 
-        If it is closed in another way it is complete, but may not survive a power cut.
+        If it is closed in another way it is complete, but may not survive a power cut. Each output needs a name of its
+        own: if two processes open one name at the same time, an object store refuses neither.
         """
         ...
 
@@ -81,7 +94,10 @@ class Storage(Protocol):
         ...
 
     def place(self, source: str, target: str) -> bool:
-        """Gives a finished staged file its final name. True: placed. False: `target` existed already."""
+        """Gives a finished staged file its final name. True: placed. False: `target` existed already.
+
+        The staged file may stay. StorageError also when the answer was lost: the file may be placed then.
+        """
         ...
 
     def overwrite(self, path: str, data: bytes) -> None:
@@ -112,11 +128,21 @@ class Storage(Protocol):
         ...
 
 
-def files_below(storage: Storage, folder: str) -> Iterator[tuple[str, Entry]]:
-    """(path relative to `folder`, entry) of every file in it and its subfolders; empty if there is no such folder.
+def list_of_table(storage: Storage, folder: str) -> list[Entry]:
+    """The entries of a folder that every table has; on an object store it does not exist before its first object.
 
-    Files that another process removes meanwhile are left out.
+    MissingFileError: a file system has no such folder.
     """
+    try:
+        return storage.list(folder)
+    except MissingFileError:
+        if storage.is_file_system:
+            raise
+        return []
+
+
+def files_below(storage: Storage, folder: str) -> Iterator[tuple[str, Entry]]:
+    """`Storage.list_below` of a storage that lists folder by folder."""
     try:
         entries = storage.list(folder)
     except MissingFileError:

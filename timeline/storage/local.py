@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO
@@ -14,7 +14,7 @@ from typing import IO
 import pyarrow as pa
 
 from ..errors import LockError, MissingFileError, StorageError
-from .contract import Entry
+from .contract import Entry, files_below
 from .file_lock import hold_file
 from .folders import TEMPORARY
 
@@ -36,6 +36,10 @@ class LocalStorage:
     """A POSIX file system: temporary file, fsync, `os.link`, fsync of the folder. Picklable: Spark tasks get a copy."""
 
     base_path: str
+
+    @property
+    def is_file_system(self) -> bool:
+        return True
 
     @property
     def location(self) -> str:
@@ -69,6 +73,9 @@ class LocalStorage:
                     except FileNotFoundError:
                         continue  # removed between the listing and the stat: as if listed a moment later
             return sorted(entries, key=lambda e: e.name)
+
+    def list_below(self, folder: str) -> Sequence[tuple[str, Entry]]:
+        return list(files_below(self, folder))
 
     def find(self, path: str) -> Entry | None:
         try:

@@ -9,17 +9,23 @@ from .contract import Storage
 from .local import LocalStorage
 
 _FILE = "file://"
+_S3 = ("s3", "s3a")
 
 
 def open_storage(url: str) -> Storage:
     """The storage with its base at a URL or a plain path, which need not exist. UnsupportedError: another scheme."""
     path = url.removeprefix(_FILE)
-    if "://" in path:
-        raise UnsupportedError(
-            "no storage for URLs of this scheme",
-            path=url,
-            expected=f"{_FILE}/PATH or a plain path: a POSIX file system",
-            found=f"{path.partition('://')[0]}://",
-            todo="Mount the table's file system.",
-        )
-    return LocalStorage(os.path.abspath(path))
+    scheme, separator, _ = path.partition("://")
+    if not separator:
+        return LocalStorage(os.path.abspath(path))
+    if scheme in _S3:
+        from .object_store import ObjectStorage  # late: few processes need it
+
+        return ObjectStorage(path)
+    raise UnsupportedError(
+        "no storage for URLs of this scheme",
+        path=url,
+        expected=f"{_FILE}/PATH or a plain path: a POSIX file system; s3://BUCKET/PATH: an S3 object store",
+        found=f"{scheme}://",
+        todo="Mount the table's file system.",
+    )

@@ -19,23 +19,21 @@ _THREADS = 8
 def probe(storage: Storage) -> None:
     """Tests the two promises that the protocol depends on, with temporary objects; StorageError if one is broken."""
     name = f"{TEMPORARY}/probe-{uuid.uuid4().hex}"
-    put, placed = f"{name}-put", f"{name}-placed"
+    first, second, placed = (f"{name}-{what}" for what in ("first", "second", "placed"))
     try:
-        kept = (
-            storage.put_if_absent(put, b"1"),
-            storage.put_if_absent(put, b"2"),
-            storage.place(put, placed),
-            storage.place(put, placed),
-        )
-        if kept != (True, False, True, False) or storage.read(put) != b"1":
+        put = storage.put_if_absent(first, b"1"), storage.put_if_absent(first, b"2")
+        # Each call has a source of its own: placing may take it away.
+        storage.put_if_absent(second, b"2")
+        place = storage.place(first, placed), storage.place(second, placed)
+        if (put, place) != ((True, False), (True, False)) or storage.read(placed) != b"1":
             raise StorageError(
                 "this storage does not keep put-if-absent and no-clobber placing",
                 path=storage.base_path,
                 todo="phantombase cannot work safely here.",
             )
     finally:
-        storage.delete(put)
-        storage.delete(placed)
+        for path in (first, second, placed):
+            storage.delete(path)
 
 
 def probe_partitions(storage: Storage, partitions: Iterable[str]) -> None:
@@ -43,9 +41,10 @@ def probe_partitions(storage: Storage, partitions: Iterable[str]) -> None:
 
     A partition may lie on another file system than the table's own folder, or be read-only.
     """
-    source = f"{TEMPORARY}/probe-{uuid.uuid4().hex}"
 
     def try_to_place(partition: str) -> None:
+        source = f"{TEMPORARY}/probe-{uuid.uuid4().hex}"  # of its own: placing may take it away
+        storage.put_if_absent(source, b"")
         target = f"{partition}/{PLACED}" if partition else PLACED
         try:
             storage.place(source, target)
@@ -60,10 +59,7 @@ def probe_partitions(storage: Storage, partitions: Iterable[str]) -> None:
             ) from error
         finally:
             storage.delete(target)
+            storage.delete(source)
 
-    storage.put_if_absent(source, b"")
-    try:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(try_to_place, sorted(set(partitions))))
-    finally:
-        storage.delete(source)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(try_to_place, sorted(set(partitions))))

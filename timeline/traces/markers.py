@@ -16,7 +16,7 @@ from enum import Enum
 
 from ..errors import MalformedError, UnsupportedError
 from ..format.layout import Layout, Slicing
-from ..storage.contract import Storage, files_below
+from ..storage.contract import Storage
 from ..storage.folders import HOODIE, inside_table
 
 _MARKER = re.compile(r"(?:(?P<partition>.+)/)?(?P<file>[^/]+)\.marker\.(?P<kind>CREATE|MERGE|APPEND)")
@@ -85,7 +85,7 @@ def list_markers(storage: Storage, instant: str) -> list[Marker]:
 
 
 def _markers(storage: Storage, folder: str) -> Iterator[Marker]:
-    for path, entry in files_below(storage, folder):
+    for path, entry in storage.list_below(folder):
         where = f"{folder}/{path}"
         if entry.name.endswith(".crc"):
             continue

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from phantombase.compactor_daemon.hudi_conf import HUDI_NAMES, SCHEDULE_CONF, parse_hudi_conf, parse_schedule_conf
 from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.locks.table_lock import STORAGE
 from phantombase.timeline.log.encode import LogFormat
 
 from ..new_table.conf import parse_table_conf
@@ -45,6 +46,7 @@ _PRESSURE: _Known = {
 _MODES = {"hoodie.compact.inline": Mode.INLINE, "hoodie.compact.schedule.inline": Mode.SCHEDULE}
 _LOCK = "hoodie.write.lock."
 _ZOOKEEPER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
+_STORAGE = "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
 _INDEX = "hoodie.index.type"
 
 
@@ -120,9 +122,12 @@ def _check_index(kind: str, conf: Mapping[str, str]) -> None:
 
 
 def _lock(conf: Mapping[str, str]) -> str:
-    if conf.get("provider") != _ZOOKEEPER:
+    provider = conf.get("provider")
+    if provider == _STORAGE:
+        return STORAGE
+    if provider != _ZOOKEEPER:
         raise UnsupportedError(
-            "this lock provider is not supported", expected=_ZOOKEEPER, found=str(conf.get("provider"))
+            "this lock provider is not supported", expected=f"{_ZOOKEEPER} or {_STORAGE}", found=str(provider)
         )
     try:
         url, base, key = (conf[f"zookeeper.{part}"] for part in ("url", "base_path", "lock_key"))

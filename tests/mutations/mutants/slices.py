@@ -14,7 +14,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/decisions/hudi_executors", "if self.inflight_ms is None or self.heartbeat_ms is not None:", "if self.inflight_ms is None:", "attempt/foreign"),
     ("compactor_daemon/decisions/hudi_executors", "if self.inflight_ms is None or self.heartbeat_ms is not None:", "if True:", "attempt/foreign"),
     ("compactor_daemon/decisions/hudi_executors", "now_ms - (self.youngest_ms or self.inflight_ms)", "now_ms - self.inflight_ms", "attempt/foreign"),
-    ("compactor_daemon/decisions/hudi_executors", "        times += [e.modified_ms for _, e in files_below(storage, marker_folder(instant))]\n", "", "attempt/foreign"),
+    ("compactor_daemon/decisions/hudi_executors", "        times += [e.modified_ms for _, e in storage.list_below(marker_folder(instant))]\n", "", "attempt/foreign"),
     ("compactor_daemon/decisions/hudi_executors", 'else (f"_{instant}.parquet",)', 'else ("nothing",)', "attempt/foreign"),
     ("compactor_daemon/decisions/hudi_executors", 'else (f"_{instant}.parquet",)', 'else (f"_{instant}.parquet", f"_{instant}.log.")', "attempt/foreign"),
     ("compactor_daemon/decisions/hudi_executors", 'else (f"_{instant}.parquet",)', 'else (".parquet",)', "attempt/foreign"),

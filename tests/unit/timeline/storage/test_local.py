@@ -158,6 +158,15 @@ class StorageContract:
         assert entries[2].modified_ms == 0
         assert [e.name for e in storage.list("") if e.name != HOODIE] == ["d"]  # what is being written lies there
 
+    def test_list_below(self, storage: Storage) -> None:
+        """Every file at any depth, as in the listing of its folder; none where there is no folder."""
+        for path in ("d/b", "d/sub/x", "d/sub/deeper/y", "e/z"):
+            storage.put_if_absent(path, path.encode())
+        found = dict(storage.list_below("d"))
+        assert sorted(found) == ["b", "sub/deeper/y", "sub/x"]
+        assert found["sub/x"] in storage.list("d/sub")
+        assert storage.list_below("missing") == []
+
     def test_list_of_a_missing_folder(self, storage: Storage) -> None:
         """No folder is an error, not an empty list."""
         with pytest.raises(MissingFileError):

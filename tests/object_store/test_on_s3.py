@@ -1,0 +1,200 @@
+"""Tables on an S3 server: the commands, readers, writers and executors, as on a disk."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from phantombase.compactor_daemon.cli.main import app as daemon
+from phantombase.timeline.audit.audit import audit, audited_instants
+from phantombase.timeline.cli.main import app as timeline
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.storage.object_store import ObjectStorage
+from phantombase.timeline.table.table import Table
+from tests.reading.test_golden import DECIMALS_SPOILT_BY_HUDI
+from tests.support.compaction_steps import run_all
+from tests.support.compare_rows import assert_same_rows
+from tests.support.failing_storage import Call, Failure, Hook, HookedStorage, ProcessDied
+from tests.support.golden_tables import GOLDEN, unzip_golden
+from tests.support.s3_server import Asked, Fault, S3Server
+from tests.support.selection import deep
+from tests.writing.test_writer import rows, trips
+
+USUAL = {"v6_pending", "v6_with_metadata_table", "v9_two_pending", "v9_bucket_nonpart", "v9_with_metadata_table"}
+
+
+@pytest.fixture(autouse=True)
+def no_local_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing becomes a file in the working directory, and nothing is read from a disk by mistake."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+
+
+def run(*args: str) -> str:
+    """One command, which must end well."""
+    app = timeline if args[0] in ("show", "read", "audit", "validate") else daemon
+    done = CliRunner().invoke(app, args)
+    assert done.exit_code == 0, f"{args}: {done.output} {done.exception}"
+    return done.output
+
+
+def on_s3(s3: S3Server, name: str, tmp_path: Path) -> tuple[Path, str]:
+    """A golden table on disk, and the URL of its copy."""
+    path = unzip_golden(name, tmp_path)
+    return path, s3.upload(path, s3.new_bucket(), "tables/t")
+
+
+@pytest.mark.parametrize("name", [n if n in USUAL else deep(n) for n in GOLDEN])
+def test_golden_tables_are_read_and_compacted(name: str, s3: S3Server, tmp_path: Path) -> None:
+    """By the commands: the same rows as on disk, before and after, and as Hudi read them."""
+    path, url = on_s3(s3, name, tmp_path)
+    run("read", url, "--output", f"{tmp_path}/before.parquet")
+    local = read_table(Table.open(str(path)))
+    assert_same_rows(pq.read_table(tmp_path / "before.parquet"), local)
+    planned = Table.open(url).load_timeline().pending_merges
+    if not planned:
+        run("schedule", url, "--sole-writer", "--drop-metadata-table")
+    run("compact", url, "--executor", "local", "--drop-metadata-table")
+    table = Table.open(url)
+    assert table.load_timeline().pending_merges == ()
+    run("read", url, "--output", f"{tmp_path}/after.parquet")
+    hudis = path.with_name(f"{path.name}.expected") / "snapshot_after_compaction.parquet"
+    expected = pq.read_table(hudis) if hudis.exists() else local
+    after = pq.read_table(tmp_path / "after.parquet")
+    if spoilt := DECIMALS_SPOILT_BY_HUDI.get(name):
+        expected, after = expected.drop_columns([spoilt]), after.drop_columns([spoilt])
+    assert_same_rows(after, expected)
+    assert all(audit(table, instant).good for instant in audited_instants(table))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_table_is_made_and_written_there(s3: S3Server, version: int) -> None:
+    """New table, upserts, deletes, a plan and its compaction; equal to the same steps on disk."""
+    url = f"s3://{s3.new_bucket()}/a/b"
+    trips(rows((1, 1, 1.0), (2, 1, 2.0), (3, 1, 3.0)), version).upsert(url)
+    trips(rows((1, 2, 1.5), (4, 2, 4.0)), version).upsert(url)
+    trips(rows((2, 3, 0.0)), version).delete(url)
+    expected = {"k0001": 1.5, "k0003": 3.0, "k0004": 4.0}
+    assert fares(url) == expected
+    run("schedule", url, "--sole-writer")
+    trips(rows((3, 4, 3.5)), version).upsert(url)
+    run("compact", url, "--executor", "local")
+    assert fares(url) == {**expected, "k0003": 3.5}
+    assert Table.open(url).load_timeline().pending_merges == ()
+
+
+def fares(url: str) -> dict[str, float]:
+    """Key to fare; a key twice is an error."""
+    table = read_table(Table.open(url))
+    keys = table.column("id").to_pylist()
+    assert len(set(keys)) == len(keys), "doubled rows"
+    return dict(zip(keys, table.column("fare").to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_compacts_while_answers_are_lost(seed: int, s3: S3Server, tmp_path: Path) -> None:
+    """Each 7th changing request takes effect and its answer is lost: done by the next run at the latest."""
+    path, url = on_s3(s3, "v9_two_pending", tmp_path)
+    numbers = iter(range(seed, 100_000))
+
+    def faults(asked: Asked) -> Fault:
+        if not asked.changes or next(numbers) % 7:
+            return Fault.NONE
+        return (Fault.LOST, Fault.CUT)[next(numbers) % 2]
+
+    s3.faults = faults
+    for _ in range(8):
+        CliRunner().invoke(daemon, ["compact", url, "--executor", "local"])
+        if not Table.open(url).load_timeline().pending_merges:
+            break
+    s3.faults = lambda asked: Fault.NONE
+    run("compact", url, "--executor", "local")
+    table = Table.open(url)
+    assert table.load_timeline().pending_merges == ()
+    expected = path.with_name(f"{path.name}.expected") / "snapshot_after_compaction.parquet"
+    assert_same_rows(read_table(table), pq.read_table(expected))
+    assert all(audit(table, instant).good for instant in audited_instants(table))
+
+
+@pytest.mark.parametrize("first", [0, deep(1), deep(2), deep(3)])
+def test_a_death_at_a_storage_call_is_finished_by_the_next_run(first: int, s3: S3Server, tmp_path: Path) -> None:
+    """Before calls that change something. A reader in between sees the same rows."""
+    path = unzip_golden("v9_pending", tmp_path)
+    bucket, number = s3.new_bucket(), count(first, 4)
+    expected = path.with_name(f"{path.name}.expected")
+    snapshot, after = (pq.read_table(expected / f"snapshot{part}.parquet") for part in ("", "_after_compaction"))
+    changed, ended = 0, False
+    while not ended:
+        url = s3.upload(path, bucket, f"t{next(number)}")
+        dying = HookedStorage(ObjectStorage(url), die_before_change(first + 4 * changed))
+        changed += 1
+        try:
+            run_all(Table.on(dying))
+            ended = True
+        except ProcessDied:
+            assert_same_rows(read_table(Table.open(url)), snapshot)
+            run_all(Table.open(url))
+        table = Table.open(url)
+        assert_same_rows(read_table(table), after)
+        assert all(audit(table, instant).good for instant in audited_instants(table))
+    assert changed > 5
+
+
+def die_before_change(number: int) -> Hook:
+    """Dies before the n-th call (from 0) that changes something; a dead process makes no more calls."""
+    left = number
+
+    def hook(call: Call) -> Any:
+        nonlocal left
+        if left < 0 or ((changes := Failure.AFTER.can_hit(call.name)) and left == 0):
+            left = -1
+            raise ProcessDied(f"{call.name} {call.path}")
+        left -= changes
+        return call.do()
+
+    return hook
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_writes_while_answers_are_lost(seed: int, s3: S3Server) -> None:
+    """A write that fails has written nothing or all of it; the next one goes on."""
+    url = f"s3://{s3.new_bucket()}/t"
+    trips(rows((1, 1, 1.0), (2, 1, 2.0)), 9).upsert(url)
+    numbers, lost = iter(range(seed, 100_000)), [True]
+    s3.faults = lambda asked: Fault.LOST if lost[0] and asked.changes and next(numbers) % 9 == 0 else Fault.NONE
+    for ts in range(2, 6):
+        for _ in range(5):
+            try:
+                trips(rows((1, ts, float(ts)), (ts + 1, ts, 2.0)), 9).upsert(url)
+                break
+            except Exception as error:
+                failed = error
+        else:
+            raise failed
+    lost[0] = False
+    assert fares(url) == {"k0001": 5.0, **{f"k{n:04d}": 2.0 for n in range(2, 7)}}
+
+
+def test_a_daemon_serves_a_table_there(s3: S3Server, tmp_path: Path) -> None:
+    path, url = on_s3(s3, "v9_two_pending", tmp_path)
+    run("run", url, "--once", "--executor", "local")
+    assert Table.open(url).load_timeline().pending_merges == ()
+    expected = path.with_name(f"{path.name}.expected") / "snapshot_after_compaction.parquet"
+    assert_same_rows(read_table(Table.open(url)), pq.read_table(expected))
+    run("status", url)
+
+
+@pytest.mark.spark
+def test_spark_executors_open_the_storage_by_its_url(s3: S3Server, tmp_path: Path) -> None:
+    """Tasks run in processes of their own, with what the environment names."""
+    path, url = on_s3(s3, "v9_two_pending", tmp_path)
+    run("compact", url, "--executor", "spark", "--master", "local[2]")
+    expected = path.with_name(f"{path.name}.expected") / "snapshot_after_compaction.parquet"
+    assert_same_rows(read_table(Table.open(url)), pq.read_table(expected))

@@ -1,0 +1,113 @@
+"""Files of an object store as they are written and read: uploads that show nothing before their end, and ranges."""
+
+from __future__ import annotations
+
+import errno
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import obstore
+import pyarrow as pa
+from obstore.exceptions import BaseError
+
+_PART_BYTES = 8 << 20
+_PARTS_AT_ONCE = 4
+_BYTES_MAX = 5 << 30
+"""What one UploadPartCopy copies."""
+_AHEAD_BYTES = 1 << 20
+
+
+class Upload(io.RawIOBase):
+    """An upload that no reader sees before `close`. An upload that is aborted, or abandoned, never appears."""
+
+    def __init__(self, store: Any, key: str) -> None:
+        super().__init__()
+        self._writer: Any = obstore.open_writer(store, key, buffer_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+        self._size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if self._size + len(view) > _BYTES_MAX:  # it could not be placed: to be known before anything is decided
+            raise OSError(errno.EFBIG, f"an object store places files of at most {_BYTES_MAX:,} bytes")
+        with _as_os_error():
+            self._writer.write(view if view.contiguous else bytes(view))
+        self._size += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self._size
+
+    def flush(self) -> None:
+        """Nothing: what is written appears at the end, all at once."""
+
+    def close(self) -> None:
+        """The object is whole and there."""
+        if not self.closed:
+            writer, self._writer = self._writer, None
+            super().close()
+            with _as_os_error():
+                writer.close()
+
+    def abort(self) -> None:
+        """Nothing appears; the parts that were sent are given back."""
+        if not self.closed:
+            writer, self._writer = self._writer, None
+            super().close()
+            with suppress(BaseError, OSError):  # the bucket's rule for unfinished uploads takes what stays
+                writer.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+
+    def __del__(self) -> None:
+        # io's own would close, and show half a file.
+        if getattr(self, "_writer", None) is not None:
+            self.abort()
+
+
+@contextmanager
+def _as_os_error() -> Iterator[None]:
+    """A failed request is to a file what a full disk is: an OSError."""
+    try:
+        yield
+    except BaseError as error:
+        raise OSError(errno.EIO, f"{type(error).__name__}: {error}"[:500]) from error
+
+
+class _Ranges(io.RawIOBase):
+    """An object read range by range."""
+
+    def __init__(self, store: Any, key: str, size: int) -> None:
+        super().__init__()
+        self._store, self._key, self._size, self._at = store, key, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        end = min(self._at + len(buffer), self._size)
+        if end <= self._at:
+            return 0
+        with _as_os_error():
+            data = obstore.get_range(self._store, self._key, start=self._at, end=end)
+        count = end - self._at
+        memoryview(buffer)[:count] = memoryview(data)
+        self._at = end
+        return count
+
+
+def open_ranges(store: Any, key: str, size: int) -> pa.NativeFile:
+    """Random access to a large object."""
+    return pa.PythonFile(io.BufferedReader(_Ranges(store, key, size), _AHEAD_BYTES), mode="r")

@@ -1,0 +1,150 @@
+"""A lock in an object store: an object that says who holds it and until when, replaced only if it is unchanged.
+
+    {"expired":false,"validUntil":<ms since the epoch>,"owner":"<uuid>"}
+
+It is Hudi's own (StorageBasedLockProvider of 1.x): free is no object, an expired one, and one whose time ended more
+than half a second ago. The holder renews it, and marks it expired at the end; the object stays.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import obstore
+import structlog
+from obstore.exceptions import BaseError
+
+from ..errors import LockError
+from .object_clients import Clients
+
+_log = structlog.get_logger()
+
+VALID_S = 45.0
+"""How long a holder that died keeps others out."""
+RENEW_S = 9.0
+_DRIFT_MS = 500
+"""What Hudi allows clocks to differ."""
+_POLL_S = 0.1, 1.0
+_PAUSES_S = (0.1, 0.4, 1.6)
+"""Between tries to change a lease that is still ours."""
+
+
+@contextmanager
+def hold_lease(clients: Clients, key: str, shown: str, timeout_s: float, busy: LockError) -> Iterator[None]:
+    """See `Storage.hold`. A lease that is lost inside the section is only logged: no safety rests on a lock."""
+    lease = _Lease(clients, key)
+    try:
+        _take(lease, timeout_s, busy)
+    except (BaseError, OSError, ValueError) as error:
+        raise LockError(
+            "the lock object cannot be used", path=shown, found=f"{type(error).__name__}: {error}"
+        ) from error
+    ended = threading.Event()
+    keeper = threading.Thread(target=_keep, args=(lease, ended, shown), name=f"lease-{shown}", daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        keeper.join()
+        _release(lease, shown)
+
+
+def _take(lease: _Lease, timeout_s: float, busy: LockError) -> None:
+    deadline, pause_s = time.monotonic() + timeout_s, _POLL_S[0]
+    while not lease.try_take():
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise busy
+        time.sleep(min(left_s, pause_s * random.uniform(0.5, 1)))
+        pause_s = min(2 * pause_s, _POLL_S[1])
+
+
+def _keep(lease: _Lease, ended: threading.Event, shown: str) -> None:
+    while not ended.wait(RENEW_S) and lease.held:
+        try:
+            lease.renew()
+        except (BaseError, OSError, ValueError) as error:  # the next renewal may still be in time
+            _log.warning("lock_not_renewed", path=shown, error=str(error))
+
+
+def _release(lease: _Lease, shown: str) -> None:
+    try:
+        if not lease.held or not lease.release():
+            _log.warning("lock_lost", path=shown)
+    except (BaseError, OSError, ValueError) as error:  # it expires
+        _log.warning("lock_not_released", path=shown, error=str(error))
+
+
+class _Lease:
+    """One holder's view of the object."""
+
+    def __init__(self, clients: Clients, key: str) -> None:
+        self._clients, self._key = clients, key
+        self._owner = str(uuid.uuid4())
+        self._version: Any = None
+        self._until = 0
+        self.held = False
+
+    def try_take(self) -> bool:
+        """Whether it was free and is held now."""
+        there, version = self._look()
+        return (there is None or _is_free(there)) and self._put(self._mine(), version or "create")
+
+    def renew(self) -> None:
+        """Holds it for longer, or learns that it is lost."""
+        self._put(self._mine(), self._version)
+
+    def release(self) -> bool:
+        """Gives it back; False: it was lost, or stays until its time ends."""
+        return self._put({**self._mine(), "validUntil": self._until, "expired": True}, self._version)
+
+    def _mine(self) -> dict[str, Any]:
+        return {"expired": False, "validUntil": _now_ms() + round(VALID_S * 1000), "owner": self._owner}
+
+    def _look(self) -> tuple[dict[str, Any] | None, Any]:
+        try:
+            found = obstore.get(self._clients.patient, self._key)
+            there = json.loads(bytes(found.bytes()))
+        except FileNotFoundError:
+            return None, None
+        if not isinstance(there, dict) or not isinstance(there.get("validUntil"), int):
+            raise ValueError(f"not a lock: {there!r}"[:200])
+        return there, {k: v for k in ("e_tag", "version") if (v := found.meta.get(k))}
+
+    def _put(self, lock: dict[str, Any], mode: Any) -> bool:
+        data = json.dumps(lock, separators=(",", ":")).encode()
+        for pause_s in _PAUSES_S:
+            try:
+                done = obstore.put(self._clients.once, self._key, data, mode=mode, use_multipart=False)
+                return self._stands(lock, done)
+            except (BaseError, OSError):  # lost; or done, and only its answer lost: what is there tells
+                there, version = self._look()
+            if there == lock:
+                return self._stands(lock, version)
+            if there is None or there.get("owner") != self._owner:
+                self.held = False
+                return False
+            mode = version  # ours as it was before: it had no effect
+            time.sleep(pause_s)
+        return False
+
+    def _stands(self, lock: dict[str, Any], version: Any) -> bool:
+        self._version = {k: v for k in ("e_tag", "version") if (v := version.get(k))}
+        self._until, self.held = lock["validUntil"], not lock["expired"]
+        return True
+
+
+def _is_free(there: dict[str, Any]) -> bool:
+    return bool(there.get("expired")) or _now_ms() > int(there["validUntil"]) + _DRIFT_MS
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)

@@ -1,0 +1,249 @@
+"""An object store (S3) as a `Storage`, through obstore.
+
+    s3://BUCKET/PREFIX, s3a://BUCKET/PREFIX       <prefix>/<path> is an object; a folder is only a part of names
+
+A conditional write whose answer is lost looks like a lost race, so none is ever left to the library's retries. Each
+`put_if_absent` carries an id of its own, and after any answer but "done" that id is read back.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import IO, Any
+
+import obstore
+import pyarrow as pa
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotSupportedError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
+
+from ..errors import LockError, MissingFileError, StorageError
+from .contract import Entry
+from .object_clients import Clients, open_clients, without_scheme
+from .object_files import Upload, open_ranges
+from .object_lease import hold_lease
+from .object_promises import ensure_promises
+
+PUT_ID = "putid"
+"""The metadata that tells one put from another."""
+
+_PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+"""Between tries of a write whose fate is not known, or that was throttled."""
+_WHOLE_BYTES = 32 << 20
+"""Up to this size an object is fetched by one request when it is opened."""
+_DELETED_AT_ONCE = 1000
+
+
+class ObjectStorage:
+    """See the module. Picklable: only the URL travels; credentials come from the environment of each process."""
+
+    def __init__(self, base_path: str) -> None:
+        self.base_path = base_path.rstrip("/")
+        self.bucket, _, self.prefix = without_scheme(self.base_path).partition("/")
+        self.clients: Clients = open_clients(self.bucket)
+
+    def __reduce__(self) -> tuple[type[ObjectStorage], tuple[str]]:
+        return ObjectStorage, (self.base_path,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectStorage) and other.base_path == self.base_path
+
+    def __hash__(self) -> int:
+        return hash(self.base_path)
+
+    @property
+    def is_file_system(self) -> bool:
+        return False
+
+    @property
+    def location(self) -> str:
+        return f"s3://{without_scheme(self.base_path)}"
+
+    def key(self, path: str) -> str:
+        return "/".join(part for part in (self.prefix, path) if part)
+
+    @contextmanager
+    def _translated(self, path: str) -> Iterator[None]:
+        where = f"{self.base_path}/{path}"
+        try:
+            yield
+        except (BaseError, OSError, ValueError) as error:
+            if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in str(error):
+                raise MissingFileError("no such object", path=where) from error
+            raise StorageError("storage failed", path=where, found=_text(error)) from error
+
+    # --- reading
+
+    def list(self, folder: str) -> list[Entry]:
+        own = self.key(folder)
+        with self._translated(folder):
+            found = obstore.list_with_delimiter(self.clients.patient, own or None)
+        folders = set(found["common_prefixes"])
+        if not found["objects"] and not folders:
+            raise MissingFileError("no such folder", path=f"{self.base_path}/{folder}")
+        entries = [_entry(o) for o in _files(found["objects"], own, folders)] + [
+            Entry(name=_name(f), is_folder=True) for f in folders
+        ]
+        return sorted(entries, key=lambda e: e.name)
+
+    def list_below(self, folder: str) -> Sequence[tuple[str, Entry]]:
+        above = self.key(folder)
+        with self._translated(folder):
+            found = [o for chunk in obstore.list(self.clients.patient, above or None) for o in chunk]
+        folders = {parent for o in found for parent in _parents(o["path"])}
+        return [(o["path"].removeprefix(f"{above}/"), _entry(o)) for o in _files(found, above, folders)]
+
+    def find(self, path: str) -> Entry | None:
+        if path:
+            with suppress(MissingFileError), self._translated(path):
+                return _entry(obstore.head(self.clients.patient, self.key(path)))
+        with self._translated(path):
+            below = next(iter(obstore.list(self.clients.patient, self.key(path) or None, chunk_size=1)), ())
+            return Entry(name=_name(path), is_folder=True) if len(below) else None
+
+    def read(self, path: str) -> bytes:
+        with self._translated(path):
+            return bytes(obstore.get(self.clients.patient, self.key(path)).bytes())
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        with self._translated(path):
+            found = obstore.get(self.clients.patient, self.key(path))
+            if found.meta["size"] <= _WHOLE_BYTES:
+                return pa.BufferReader(pa.py_buffer(found.bytes()))
+            return open_ranges(self.clients.patient, self.key(path), found.meta["size"])
+
+    # --- writing
+
+    def open_output(self, path: str) -> IO[bytes]:
+        if self.find(path) is not None:
+            raise StorageError("the name is taken", path=f"{self.base_path}/{path}")
+        with self._translated(path):
+            upload: Any = Upload(self.clients.patient, self.key(path))
+            return upload  # type: ignore[no-any-return]
+
+    def close_output(self, file: IO[bytes]) -> None:
+        file.close()
+
+    def abort_output(self, file: IO[bytes]) -> None:
+        upload: Any = file
+        upload.abort()
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        ensure_promises(self)
+        return self.put_with_id(path, data)
+
+    def put_with_id(self, path: str, data: bytes) -> bool:
+        """`put_if_absent` of a store whose promises are being tried."""
+        key, mine = self.key(path), uuid.uuid4().hex
+        once = self.clients.once
+        for pause_s in _PAUSES_S:
+            try:
+                obstore.put(once, key, data, mode="create", use_multipart=False, attributes={PUT_ID: mine})
+                return True
+            except (BaseError, OSError) as error:
+                self._raise_final(error, path)
+                failure = error
+            # "Already there" may be this very put, its answer lost; and a conflict (409) may mean nothing is there.
+            try:
+                return self.put_id(path) == mine
+            except MissingFileError:
+                time.sleep(pause_s)
+        raise self._unknown("whether an object was put is not known", path, failure)
+
+    def put_id(self, path: str) -> str | None:
+        """The id that was put with an object; MissingFileError."""
+        with self._translated(path):
+            found = obstore.get(self.clients.patient, self.key(path))
+            return found.attributes.get(PUT_ID)
+
+    def make_folder(self, folder: str) -> None:
+        """Nothing: folders are names."""
+
+    def place(self, source: str, target: str) -> bool:
+        ensure_promises(self)
+        return self.copy_if_absent(source, target)
+
+    def copy_if_absent(self, source: str, target: str) -> bool:
+        """`place` of a store whose promises are being tried. A copy cannot carry an id: a lost answer is an error."""
+        doubt: Exception | None = None
+        for pause_s in _PAUSES_S:
+            try:
+                obstore.copy(self.clients.copying, self.key(source), self.key(target), overwrite=False)
+                return True
+            except AlreadyExistsError as error:
+                failure: Exception = error
+            except (BaseError, OSError) as error:
+                if not isinstance(error, FileNotFoundError) or self.find(source) is None:
+                    self._raise_final(error, source)
+                failure = doubt = error
+            if self.find(target) is not None:
+                if doubt is None:
+                    return False
+                break
+            time.sleep(pause_s)
+        raise self._unknown("whether a file was placed is not known", target, doubt or failure)
+
+    def _raise_final(self, error: Exception, path: str) -> None:
+        """Raises what asking again does not change."""
+        if isinstance(error, (FileNotFoundError, PermissionDeniedError, UnauthenticatedError, NotSupportedError)):
+            with self._translated(path):
+                raise error
+
+    def _unknown(self, what: str, path: str, error: Exception) -> StorageError:
+        return StorageError(what, path=f"{self.base_path}/{path}", found=_text(error), todo="Run again.")
+
+    def overwrite(self, path: str, data: bytes) -> None:
+        with self._translated(path):
+            obstore.put(self.clients.patient, self.key(path), data, use_multipart=False)
+
+    def delete(self, path: str) -> None:
+        with suppress(MissingFileError), self._translated(path):
+            obstore.delete(self.clients.patient, self.key(path))
+
+    def delete_folder(self, folder: str) -> None:
+        with self._translated(folder):
+            for chunk in obstore.list(self.clients.patient, self.key(folder), chunk_size=_DELETED_AT_ONCE):
+                if len(chunk):
+                    obstore.delete(self.clients.patient, [o["path"] for o in chunk])
+
+    def set_modified(self, path: str, modified_ms: int) -> None:
+        if self.find(path) is None:
+            raise MissingFileError("no such object", path=f"{self.base_path}/{path}")
+        raise StorageError("an object store gives its objects their times itself", path=f"{self.base_path}/{path}")
+
+    # --- the lock
+
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[None]:
+        ensure_promises(self)
+        return hold_lease(self.clients, self.key(path), f"{self.base_path}/{path}", timeout_s, busy)
+
+
+def _entry(found: Any) -> Entry:
+    # Whole seconds, though some listings are finer: one object has one time, however it was asked for.
+    modified_ms = int(found["last_modified"].timestamp()) * 1000
+    return Entry(name=_name(found["path"]), is_folder=False, size=found["size"], modified_ms=modified_ms)
+
+
+def _files(objects: Iterable[Any], own: str, folders: Collection[str]) -> Iterator[Any]:
+    """Those that are no marker of a folder: `name/` of zero bytes, which is shown without its slash."""
+    return (o for o in objects if o["path"] != own and not (o["path"] in folders and o["size"] == 0))
+
+
+def _parents(path: str) -> Iterator[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _text(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
