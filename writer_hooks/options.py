@@ -115,7 +115,7 @@ class WriteOptions:
     `file_bytes`: the size at which a new base file ends (`hoodie.parquet.max.file.size`). `small_file_bytes`: smaller
     base files take inserts (`hoodie.parquet.small.file.limit`); 0: none does.
     `slots`: tasks of a shuffle (`hoodie.upsert.shuffle.parallelism`); None: by the size of the input, see
-    `spark_engine.default_slots`.
+    `engine.spark.default_slots`.
     `batch_bytes`: input that a task gathers before it splits it.
     `retries`: how often a write that conflicts with another one is tried again.
     `lazy_rollback`: only writers without a heartbeat for `heartbeat_expiry_s` count as dead

@@ -33,7 +33,10 @@ from .parameters import merge_options
 _CONFIG = Annotated[
     str | None, typer.Option(metavar="FILE", help="a TOML file; its table `schedule` sets these options by name")
 ]
-_CONF = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="an option under Hudi's own name (README)")]
+_CONF = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="an option under Hudi's own name"),
+]
 
 
 class Only:

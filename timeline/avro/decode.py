@@ -63,7 +63,7 @@ def decode_records(
 ) -> pa.Table:
     """The `count` consecutive records in `data`, as Arrow (only `columns`, if given).
 
-    `schema` is a record schema without named references (see `avro_schema.parse_avro`). Text and bytes become
+    `schema` is a record schema without named references (see `schema.parse_avro`). Text and bytes become
     `large_string` / `large_binary`, maps become lists of (key, value). MalformedError names `where`.
     """
     if count == 0 or (columns is not None and not columns):

@@ -40,7 +40,7 @@ class Layout:
     """Names, folders, encodings and the slicing rule of one family of table versions.
 
     `float_text_in_logs`: Avro log rows widen float to double through text (see `conform`).
-    `every_duplicate_compacted`: a compaction changes every base row of a duplicated key (see `merge`).
+    `every_duplicate_compacted`: a compaction changes every base row of a duplicated key (see `slice_merge`).
     `judge`: the Hudi release that defines the correct answers for these versions.
     """
 

@@ -62,7 +62,7 @@ class TableClock:
         """A time greater than the clock and every used time: of the timeline, reserved ones, and `also_above`.
 
         This is the only way to choose an instant or a completion time. `timeline`: loaded under the table lock.
-        ClockError: see `clock_guard`.
+        ClockError: see `clock.guard`.
         """
         self.check_zone(timeline)
         check_clock(self.storage, timeline.written, clock_ms, self.options)

@@ -1,4 +1,4 @@
-"""The bytes of a delete block entry, for its reader (`delete_block`) and its writer (`log_write`).
+"""The bytes of a delete block entry, for its reader (`delete_block`) and its writer (`encode`).
 
 The ordering value is a union of one-field wrapper records. All entries of a block take the same union branches. So an
 entry is a record in which the index of each branch is an `int`, followed by the value.

@@ -1,7 +1,7 @@
 """How much one plan contains: limits as plain options, and plans filled from candidates in order (pure).
 
 Costs of a file slice: `source` is what is read, its base file and all its log files (data and delete
-blocks alike); `io` adds what is written, as Hudi estimates it (see `slice_io`).
+blocks alike); `io` adds what is written, as Hudi estimates it (see `io_cost`).
 Rows are those of the base file plus the entries of the logs.
 """
 

@@ -71,7 +71,7 @@ def schedule_compaction(
 ) -> Scheduled:
     """Plans what is due, and makes the plans visible, each of them as a whole.
 
-    If only a pending write prevents a due plan, writers are asked to wait (see `gate`).
+    If only a pending write prevents a due plan, writers are asked to wait (see `writer_gate`).
     `dry_run`: nothing is changed.
 
     LockError, UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: the same, and no
@@ -127,7 +127,7 @@ def _warn(table: Table, notes: PlanNotes) -> None:
 
 
 def _ask_writers_to_wait(table: Table, planned: Planned, options: ScheduleOptions) -> None:
-    """Asks writers to wait if nothing was planned because of a pending write, see `gate`."""
+    """Asks writers to wait if nothing was planned because of a pending write, see `writer_gate`."""
     if planned.waits_for is None:
         remove_wanted(table.storage)
     elif options.strategy is not TriggerStrategy.ALWAYS:

@@ -13,7 +13,7 @@ are those of 1.2.0 (org.apache.hudi.table.action.compact.strategy):
     UNBOUNDED_PARTITION_AWARE days before that                            all
     PARTITION_REGEX           where the expression is found               all
 
-**Target.** The slice that reaches it is the last one; a slice of 0 MB (see `slice_io`) never does; 0 means no target.
+**Target.** The slice that reaches it is the last one; a slice of 0 MB (see `io_cost`) never does; 0 means no target.
 **Order.** Sorts are stable. Before sorting, Hudi's order is that of its listing, so it may order ties differently.
 **Days.** yyyy/MM/dd at the start of the path, without the keys of Hive style (`year=2026/month=11/...`); the rest of
 the path is ignored. Hudi fails on other forms as soon as it compares two partitions; here they are an error. For a path
@@ -21,7 +21,7 @@ with "-" Hudi's partition-aware strategies look for a folder with "/" instead an
 that is no day is an error, and a path with "-" after the day is found.
 **Several strategies** run in order, each on what the previous one has kept.
 
-What Hudi 1.2.0 records in `missingSchedulePartitions`, and how it plans by that: docs/decisions.md.
+What Hudi 1.2.0 records in `missingSchedulePartitions`, and how it plans by that: docs/internals/decisions.md.
 
 0.15.0 has no PARTITION_REGEX and no lists of strategies. A target of 0 takes one slice. DAY_BASED has no target, and
 sorts partitions as text, with "-" instead of "/" (and finds nothing for such paths).

@@ -235,7 +235,7 @@ def test_schemas_that_polars_refuses(kind: Any, value: Any) -> None:
 
 @pytest.mark.parametrize("logical", [("int", "time-millis"), ("long", "time-micros")])
 def test_times_of_day(logical: tuple[str, str]) -> None:
-    """Times of day, which the schema table of `avro_schema` lists."""
+    """Times of day, which the schema table of `avro.schema` lists."""
     text = avro_schema(("v", {"type": logical[0], "logicalType": logical[1]}))
     rows = [{"v": time(3, 4, 5, 6000)}]
     assert rows_of(avro_block("10", text, rows), arrow_schema(text)).to_pylist() == rows
