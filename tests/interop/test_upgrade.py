@@ -84,10 +84,10 @@ def test_between_decision_and_publication(table: SharedTable) -> None:
     rows = upgrade(table)
     table.agree()
     for _ in range(2):  # the paused owner, and a later run
-        with pytest.raises(TableChangedError, match="let Hudi execute this compaction"):
+        with pytest.raises(TableChangedError, match="let Hudi execute the compaction"):
             publish(ours, go, ProcessLock("paused"))
         assert base_files(table.path, instant) == []
-    with pytest.raises(TableChangedError, match="let Hudi execute this compaction"):
+    with pytest.raises(TableChangedError, match="let Hudi execute the compaction"):
         run_all(open_table(table.path))
     table.hudi_compacts(instant)
     assert table.we_compact() == []

@@ -105,7 +105,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
         "F2: a decision stands",
         _RESTORE,
         {"attempt.publish.standing_of": stands, "decisions.late_commit.standing_of": stands},
-        "lost|is not there",
+        "lost|does not exist",
     ),
     ("F3: only the plan's file groups", _SAME, {"attempt.retire._groups": everything_there}, "lost"),
     ("F3: told apart", _SAME, {"decisions.completed._merged_logs": true}, "still pending"),

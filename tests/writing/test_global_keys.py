@@ -90,7 +90,7 @@ def test_rows_that_move_keys_are_refused_without_a_trace(path: Path, operation: 
     given = rows((north[0], "south"), (north[1], "south"), (north[2], "north"), (south[0], "south"), ("new", "east"))
     with pytest.raises(UnsupportedError, match=REFUSED) as refused:
         getattr(writer(given), operation)(str(path))
-    assert f"2 of them, such as '{north[0]}' in partition 'south': it lies in 'north'" in str(refused.value)
+    assert f"2 of them, such as '{north[0]}' in partition 'south': the table has it in 'north'" in str(refused.value)
     assert contents(path) == before
 
 
@@ -206,7 +206,7 @@ def test_keys_in_the_logs_of_a_bucket_index_are_found(tmp_path: Path) -> None:
         trips(trip_rows(*((n, 1, 1.0) for n in numbers)), 9, 2).upsert(str(path))
     (path / GLOBAL_KEYS_MARK).touch()
     for number in (3, 33):
-        with pytest.raises(UnsupportedError, match=rf"'k00{number:02d}' in partition 'tue': it lies in 'mon'"):
+        with pytest.raises(UnsupportedError, match=rf"'k00{number:02d}' in partition 'tue': the table has it in 'mon'"):
             trips(moved(number, "tue"), 9, 2).upsert(str(path))
     assert len(places(path)) == 60
     assert trips(moved(99, "tue"), 9, 2).upsert(str(path)).writes == 1
