@@ -23,7 +23,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.stream_batches import CHECKPOINT
 from tests.support.seed import SEED
 
-BATCHES = int(os.environ.get("PHANTOMBASE_STREAM_BATCHES", "10"))
+BATCHES = int(os.environ.get("PHANTOMBASE_STREAM_BATCHES", "6"))
 VERSIONS = (6, 9) if "PHANTOMBASE_STREAM_BATCHES" in os.environ else (9,)
 KEYS = 50
 ROUND_MAX_S = 600
