@@ -22,8 +22,10 @@ from phantombase.timeline.instants.attempt_names import DEAD, attempt_folder, in
 from phantombase.timeline.locks.heartbeat import heartbeat, heartbeat_path
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.folders import RECORDS
+from phantombase.timeline.storage.local import LocalStorage
 from tests.attempt.test_standing import clean, planned, replace_first_group, timeline_files
 from tests.support.compaction_steps import base_files, decided, open_table, run_all, staged
+from tests.support.failing_storage import HookedStorage
 from tests.support.golden_tables import unzip_golden
 
 VERSIONS = pytest.mark.parametrize("version", [6, 9])
@@ -135,7 +137,9 @@ def test_what_the_commit_does_not_name_is_not_placed(version: int, tmp_path: Pat
     publish(table, go, LOCK)
     clean(path, file_id)
     commit.unlink()
-    retire(table, go)
+    storage = HookedStorage(LocalStorage(str(path)), lambda call: call.do())
+    retire(open_table(path, storage), go)
+    assert "place" not in storage.calls  # not even for a moment: it would be visible
     assert [p.name for p in base_files(path, go.instant)] == [Path(go.placements[1].final).name]
 
 

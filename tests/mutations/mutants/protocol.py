@@ -43,7 +43,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/attempt/decision", "        check_unchanged(table, attempt.table_version, attempt.instant)\n", "", "attempt/decision"),
     ("compactor_daemon/attempt/decision", "    if done is not None:\n", "    if False:\n", "attempt/decision"),
     ("timeline/instants/table_clock", ", *self.reserved(timeline)]", "]", "records/fates"),
-    ("compactor_daemon/attempt/decision", "            reserve(table.storage, attempt.instant, attempt.number, completion)\n", "", "attempt/decision"),
+    ("compactor_daemon/attempt/decision", "            reserve(table.storage, attempt.instant, attempt.number, completion)\n", "            pass\n", "attempt/decision"),
     ("compactor_daemon/attempt/decision", "        refuse(table, go.instant, standing_of(table, go))\n", "", "attempt/decision"),
     ("compactor_daemon/attempt/decision", "        merged=tuple(sorted({instant for d in done for instant in d.merged or ()})),\n", "        merged=(),\n", "attempt/standing"),
     # Does it still stand?
