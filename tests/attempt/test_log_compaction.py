@@ -292,9 +292,11 @@ def test_a_death_at_every_storage_call_is_finished_by_the_next_run(busy: Slice) 
 
 def test_a_lost_log_file_is_merged_again(busy: Slice) -> None:
     """Between publication and clean-up, with newer logs on top."""
-    instant, before = merging(busy), busy.read()
+    instant = merging(busy)
     go = decided(busy.table, instant)
     publish(busy.table, go, ProcessLock("publish"))
+    busy.commit()
+    before = busy.read()
     (placement,) = go.placements
     (busy.path / placement.final).unlink()
     (busy.path / placement.staged).unlink()

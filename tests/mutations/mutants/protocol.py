@@ -126,7 +126,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/attempt/retire", "and name.instant == done.requested_time and path not in named:", "and path not in named:", "attempt/retire attempt/attempt"),
     ("compactor_daemon/attempt/retire", "                table.storage.delete(path)\n", "                pass\n", "attempt/attempt"),
     ("compactor_daemon/attempt/retire", "    return tuple(i for i in recorded if i not in pending and _is_littered(table, i))\n", "    return tuple(i for i in recorded if _is_littered(table, i))\n", "attempt/retire"),
-    ("compactor_daemon/attempt/retire", "        if go is not None and is_ours(table, done, go):\n", "        if go is not None:\n", "attempt/retire"),
+    ("compactor_daemon/attempt/retire", "        if go is not None and is_ours(table, done, go):\n", "        if go is not None:\n", "attempt/retire attempt/late_events"),
     ("compactor_daemon/attempt/retire", "            remove_placed(table, one, keep=named)\n", "            pass\n", "attempt/attempt"),
     ("compactor_daemon/attempt/retire", "    elif made and not _taken_back(table, instant, lock):\n        return\n", "", "attempt/standing"),
     ("compactor_daemon/attempt/retire", "    if late is not None and withdraw(table, late, lock):\n", "    if False:\n", "attempt/late_commit"),
