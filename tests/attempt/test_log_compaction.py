@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.inputs import has_barrier
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.decisions.completed import named_files
 from phantombase.compactor_daemon.removal.unschedule import unschedule
@@ -303,6 +304,12 @@ def test_a_lost_log_file_is_merged_again(busy: Slice) -> None:
     run_all(busy.table)
     assert (busy.path / placement.final).stat().st_size == placement.size
     assert_same_rows(busy.read(), before)
+
+
+def test_on_version_6_it_waits_for_writes_that_may_come_between_its_pieces(busy: Slice) -> None:
+    """Elsewhere the instants in the names of log files keep them apart."""
+    plan = busy.table.compaction_plan(merging(busy))
+    assert has_barrier(busy.table, plan) is (busy.table.config.version == 6)
 
 
 def test_a_writer_and_a_log_compaction_do_not_disturb_each_other(busy: Slice) -> None:
