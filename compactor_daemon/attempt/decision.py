@@ -8,6 +8,7 @@ from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Layout, Slicing
+from phantombase.timeline.instants.reserved_times import reserve
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.table.table import Table, TableSchema
 
@@ -16,7 +17,6 @@ from ..decisions.completed import completed_compaction
 from ..decisions.hudi_executors import ForeignWatch
 from ..decisions.standing import refuse, standing_of
 from ..records.fate import Go, Placement, write_fate
-from ..records.reserved import reserve
 from ..records.slice_done import SliceDone
 from .attempt import Attempt
 from .publish import check_unchanged

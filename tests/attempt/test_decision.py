@@ -20,13 +20,13 @@ from phantombase.compactor_daemon.decisions.replaced import placed_group, withou
 from phantombase.compactor_daemon.decisions.standing import Standing, gather_evidence, rule
 from phantombase.compactor_daemon.decisions.take_back import take_back
 from phantombase.compactor_daemon.records.fate import Go, find_go, read_fate, revoke_decision
-from phantombase.compactor_daemon.records.reserved import reserve
 from phantombase.timeline.audit.group_ledger import LEDGER
 from phantombase.timeline.errors import ConflictError, PhantombaseError, StorageError, TableChangedError
 from phantombase.timeline.format.commit_metadata import decode, encode
 from phantombase.timeline.format.instant import later
 from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.instants.attempt_names import FATE
+from phantombase.timeline.instants.reserved_times import reserve
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

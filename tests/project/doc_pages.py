@@ -30,6 +30,7 @@ from tests.support.golden_tables import unzip_golden
 from tests.support.places import ROOT
 from tests.support.zookeeper_server import zookeeper_server
 
+ALL_PAGES = ("README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md"))))
 PAGES = ("README.md", "docs/start.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs/guides").glob("*.md"))))
 SHOWN_ZOOKEEPER = "zk1:2181,zk2:2181,zk3:2181"
 

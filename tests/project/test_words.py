@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.project.doc_pages import ALL_PAGES
 from tests.support.places import ROOT
 
 PACKAGES = ("timeline", "compactor_daemon", "writer_hooks", "phantombase")
@@ -17,7 +18,6 @@ PACKAGES = ("timeline", "compactor_daemon", "writer_hooks", "phantombase")
 BANNED = re.compile(r"\b(whoever|somebody|nobody|anybody|of ours|books)\b", re.IGNORECASE)
 """Say which process is meant (writer, reader, daemon, compactor), and ledger for books."""
 
-_PAGES = ("README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")))
 _CODE_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -47,7 +47,7 @@ def test_no_banned_word_is_in_the_texts_of_a_file(file: str) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("page", _PAGES)
+@pytest.mark.parametrize("page", ALL_PAGES)
 def test_no_banned_word_is_in_a_page(page: str) -> None:
     """Code blocks are skipped: they show the output of commands, which the packages write."""
     assert banned(_CODE_BLOCK.sub("", (ROOT / page).read_text())) == []

@@ -17,7 +17,6 @@ from phantombase.compactor_daemon.attempt.retire import finish_completed
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.compactor_daemon.records.fate import Go, is_revoked
-from phantombase.compactor_daemon.records.reserved import reserve
 from phantombase.compactor_daemon.removal.unreadable_record import take_back_unreadable as take_back
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.compactor_daemon.run.pending import run_compactions
@@ -28,6 +27,7 @@ from phantombase.timeline.audit.group_ledger import audit_path
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.errors import ConflictError, MalformedError
 from phantombase.timeline.instants.attempt_names import attempt_folder, attempts, fate_path
+from phantombase.timeline.instants.reserved_times import reserve
 from phantombase.timeline.locks.heartbeat import heartbeat
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.local import LocalStorage

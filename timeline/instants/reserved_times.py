@@ -27,6 +27,11 @@ def reserved_path(instant: str, attempt: int, time: str) -> str:
     return f"{instant_folder(instant)}/reserved-{attempt}-{time}"
 
 
+def reserve(storage: Storage, instant: str, attempt: int, time: str) -> None:
+    """Reserves a completion time before it is decided; doing it again changes nothing."""
+    storage.put_if_absent(reserved_path(instant, attempt, time), b"")
+
+
 def reserved_times(storage: Storage, timeline: Timeline, moment: Callable[[int], str]) -> Iterator[str]:
     """Recorded instants, and completion times that were decided but may not be visible yet.
 

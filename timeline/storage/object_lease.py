@@ -117,14 +117,14 @@ class _Lease:
             return None, None
         if not isinstance(there, dict) or not isinstance(there.get("validUntil"), int):
             raise ValueError(f"not a lock: {there!r}"[:200])
-        return there, {k: v for k in ("e_tag", "version") if (v := found.meta.get(k))}
+        return there, _version(found.meta)
 
     def _put(self, lock: dict[str, Any], mode: Any) -> bool:
         data = json.dumps(lock, separators=(",", ":")).encode()
         for pause_s in _PAUSES_S:
             try:
                 done = obstore.put(self._clients.once, self._key, data, mode=mode, use_multipart=False)
-                return self._stands(lock, done)
+                return self._stands(lock, _version(done))
             except (BaseError, OSError):  # lost; or done, and only its answer lost: what is there tells
                 there, version = self._look()
             if there == lock:
@@ -137,9 +137,14 @@ class _Lease:
         return False
 
     def _stands(self, lock: dict[str, Any], version: Any) -> bool:
-        self._version = {k: v for k in ("e_tag", "version") if (v := version.get(k))}
+        self._version = version
         self._until, self.held = lock["validUntil"], not lock["expired"]
         return True
+
+
+def _version(meta: Any) -> dict[str, str]:
+    """What a conditional put names of the object that it replaces."""
+    return {name: value for name in ("e_tag", "version") if (value := meta.get(name))}
 
 
 def _is_free(there: dict[str, Any]) -> bool:

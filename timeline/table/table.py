@@ -94,6 +94,11 @@ class Table:
         return InstantFiles(self.storage, self.config)
 
     @property
+    def timelines(self) -> TimelineLoader:
+        """Loads its timeline."""
+        return TimelineLoader(self.storage, self.config, self.times)
+
+    @property
     def facts(self) -> FactLoader:
         """Loads what instants record about file groups."""
         return FactLoader(self.files)
@@ -105,7 +110,7 @@ class Table:
             storage=self.storage,
             config=self.config,
             listing=self.listing,
-            timelines=TimelineLoader(self.storage, self.config, self.times),
+            timelines=self.timelines,
             files=self.files,
             facts=self.facts,
         )
@@ -138,7 +143,7 @@ class Table:
 
     def load_timeline(self, *, archived: bool = False) -> Timeline:
         """See `TimelineLoader.load`."""
-        return TimelineLoader(self.storage, self.config, self.times).load(archived=archived)
+        return self.timelines.load(archived=archived)
 
     def with_archive(self, timeline: Timeline) -> Timeline:
         """The timeline with its archived instants loaded."""

@@ -21,9 +21,9 @@ from phantombase.compactor_daemon.records.fate import (
     void_record,
     write_fate,
 )
-from phantombase.compactor_daemon.records.reserved import reserve
 from phantombase.timeline.errors import AttemptDeadError, ConflictError, MalformedError, StorageError
 from phantombase.timeline.instants.attempt_names import DEAD, FATE, GO, attempt_folder, attempts
+from phantombase.timeline.instants.reserved_times import reserve
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.compaction_steps import open_table
