@@ -18,6 +18,7 @@ from tests.support.selection import ALL
 pytest_plugins = [
     "tests.judge.fixtures",
     "tests.support.s3_server",
+    "tests.support.fault_proxy",
     "tests.support.zookeeper_server",
     "tests.support.zookeeper_ensemble",
     "tests.support.spark_cluster",
