@@ -255,7 +255,12 @@ class ObjectStorage:
     def set_modified(self, path: str, modified_ms: int) -> None:
         if self.find(path) is None:
             raise MissingFileError("no such object", path=f"{self.base_path}/{path}")
-        raise StorageError("an object store gives its objects their times itself", path=f"{self.base_path}/{path}")
+        raise StorageError(
+            "an object store gives its objects their times itself",
+            path=f"{self.base_path}/{path}",
+            todo="From version 8 on, times are in names: upgrade the table with Hudi where its times are right, on a "
+            "disk for instance, and copy it here afterwards.",
+        )
 
     # --- the lock
 
