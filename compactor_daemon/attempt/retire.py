@@ -6,14 +6,13 @@ process that slept since it opened an attempt.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection, Iterable, Sequence
 
 import structlog
 
 from phantombase.timeline.audit.audit_log import add_entry
 from phantombase.timeline.audit.group_ledger import LEDGER
-from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError, StorageError
+from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant, State
@@ -23,6 +22,7 @@ from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import TEMPORARY
+from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey
@@ -205,11 +205,13 @@ def _lost_removed(table: Table, done: Instant, made: Sequence[Go], lock: TableLo
     placed = (p.final for one in made for p in one.placements)
     if not any(final not in named and table.storage.find(final) is not None for final in placed):
         return True
-    with lock.hold("remove files of a decision"):  # without the lock, another process might be publishing them
+    # Without the lock, another process might be publishing them.
+    with lock.hold("remove files of a decision") as section:
         table = table.reload()
         still = completed_compaction(table, done.requested_time)
         if still is None or named_files(table, still) != named:
             return False  # rolled back, and perhaps published by another decision: the next run checks it again
+        section.check()
         for one in made:
             remove_placed(table, one, keep=named)
     return True
@@ -220,13 +222,14 @@ def _taken_back(table: Table, instant: str, lock: TableLock) -> bool:
 
     False: a decision stands or waits after all; nothing else of the instant may be removed.
     """
-    with lock.hold("take a decision back"):
+    with lock.hold("take a decision back") as section:
         table = table.reload()
         for go in decisions(table.storage, instant):
             ruling = standing_of(table, go)
             if ruling.standing in (Standing.STANDS, Standing.WAITS):
                 return False
             if ruling.standing is Standing.FALLEN:
+                section.check()
                 take_back(table, go, ruling.why)
     return True
 
@@ -249,21 +252,10 @@ def _remove_abandoned(storage: Storage) -> None:
     entries = storage.list(TEMPORARY) if storage.find(TEMPORARY) is not None else []
     if not entries:
         return
-    now_ms = _storage_ms(storage)
+    now_ms = storage_ms(storage)
     for entry in entries:
         if now_ms - entry.modified_ms > _ABANDONED_MS:
             storage.delete(f"{TEMPORARY}/{entry.name}")
-
-
-def _storage_ms(storage: Storage) -> int:
-    """The storage's clock: the time it gives a new file."""
-    path = f"{TEMPORARY}/{uuid.uuid4().hex}"
-    storage.put_if_absent(path, b"")
-    entry = storage.find(path)
-    storage.delete(path)
-    if entry is None:
-        raise StorageError("a file that was just put is not there", path=path)
-    return entry.modified_ms
 
 
 def _is_littered(table: Table, instant: str) -> bool:
