@@ -16,11 +16,11 @@ import typer
 
 from ..errors import MissingFileError, PhantombaseError, UsageError
 from ..format.compaction_plan import CompactionPlan, decode_plan, planned_paths
-from ..format.instant import MERGES, Instant, State, parse_as_of
+from ..format.instant import MERGES, Instant, State
 from ..instants.timeline import Timeline
 from ..metadata_table.read import commits_to_compact
 from ..read.export import check_output, export_parquet
-from ..read.table_read import Query, ReadOptions
+from ..read.table_read import Fallback, Query, ReadOptions
 from ..storage.folders import HOODIE
 from ..table.table import Table, consistent
 from ..terminal.console import configure_logging, emit, reporting, run
@@ -185,6 +185,15 @@ def read(
         str | None,
         typer.Option(metavar="I", help="Read as of an instant, 'yyyy-MM-dd HH:mm:ss.SSS' or 'yyyy-MM-dd'."),
     ] = None,
+    begin: Annotated[
+        str | None, typer.Option(metavar="I", help="Incremental: writes after this time, or `earliest`.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option(metavar="I", help="Incremental: writes up to this time; default: the newest.")
+    ] = None,
+    fallback: Annotated[
+        Fallback, typer.Option(help="Incremental, if files of the window were cleaned: refuse, or read what is left.")
+    ] = Fallback.NONE,
     columns: Annotated[
         str | None, typer.Option(metavar="A,B", help="Only these columns, in the table's order.")
     ] = None,
@@ -198,6 +207,9 @@ def read(
 
     [b]snapshot[/b]: everything committed so far; base files merged with their logs, also while compactions are
     pending. [b]read-optimized[/b]: base files only; faster, without rows that are only in logs.
+    [b]incremental[/b]: rows that the writes after `--begin`, up to and with `--end`, have written, as they were at the
+    end. Both are completion times, on version 6 requested times. Deletes are not reported. The next `--begin` is the
+    `end` that this read prints.
     `--as-of` is a time in the zone of the table's instants.
     FILE appears when everything is read: a failed read leaves no file. If a writer removes a file that is still to
     be read, reading starts over.
@@ -206,11 +218,12 @@ def read(
       timeline read /data/trips --output trips.parquet
       timeline read /data/trips --query read-optimized --columns id,fare --output fares.parquet
       timeline read /data/trips --as-of '2026-11-21 09:00:00' --partition north --output north.parquet
+      timeline read /data/trips --query incremental --begin 20261121090000000 --output changed.parquet
     """
     configure_logging(json=json, verbose=False)
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))
     options = ReadOptions(
-        query=query, as_of=None if as_of is None else parse_as_of(as_of), columns=names, partition=partition
+        query=query, as_of=as_of, begin=begin, end=end, fallback=fallback, columns=names, partition=partition
     )
     table = listing.open(path, timezone)
     check_output(table, output, overwrite)
@@ -225,6 +238,7 @@ def read(
         "table": table.storage.base_path,
         "query": query.value,
         "as_of": options.as_of,
+        "window": None if done.window is None else {"begin": done.window.begin, "end": done.window.end},
         "partition": partition,
         "output": str(output),
         "columns": list(done.columns),

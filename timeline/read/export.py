@@ -18,6 +18,7 @@ from ..parquet.write import statistics_columns
 from ..storage.local import sync
 from ..table.table import Table
 from .table_read import ReadOptions, Scan, plan_read
+from .window import Window
 
 ReadProgress: TypeAlias = Callable[[int, int, int], None]
 """Called with (slices read, all slices, rows so far) during a read."""
@@ -28,12 +29,13 @@ _ROW_GROUP_BYTES = 128 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written: rows, number of slices, size of the file in bytes, its columns."""
+    """What was written: rows, number of slices, size of the file in bytes, its columns; the window it is of, if any."""
 
     rows: int
     slices: int
     bytes: int
     columns: tuple[str, ...]
+    window: Window | None = None
 
 
 def check_output(table: Table, output: Path, overwrite: bool) -> None:
@@ -65,7 +67,9 @@ def export_parquet(
             os.replace(temporary, output)
     finally:
         temporary.unlink(missing_ok=True)
-    return Exported(rows=rows, slices=len(scan.slices), bytes=size, columns=tuple(scan.schema.names))
+    return Exported(
+        rows=rows, slices=len(scan.slices), bytes=size, columns=tuple(scan.schema.names), window=scan.window
+    )
 
 
 def _write(scan: Scan, temporary: Path, progress: ReadProgress, output: Path) -> int:
