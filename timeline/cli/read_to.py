@@ -85,7 +85,7 @@ def _export(open_table: Callable[[], Table], options: ReadOptions, output: Path,
     data: dict[str, Any] = {
         "table": table.storage.base_path,
         "query": options.query.value,
-        "as_of": options.as_of,
+        "as_of": done.as_of,
         "window": _window(done.window),
         "partition": options.partition,
         "filter": options.filter,

@@ -41,6 +41,7 @@ class Exported:
     slices: int
     bytes: int
     columns: tuple[str, ...]
+    as_of: str | None = None
     window: Window | None = None
 
 
@@ -72,7 +73,12 @@ def export_file(table: Table, options: ReadOptions, output: Path, progress: Read
     finally:
         temporary.unlink(missing_ok=True)
     return Exported(
-        rows=rows, slices=len(scan.slices), bytes=size, columns=tuple(scan.schema.names), window=scan.window
+        rows=rows,
+        slices=len(scan.slices),
+        bytes=size,
+        columns=tuple(scan.schema.names),
+        as_of=scan.options.as_of,
+        window=scan.window,
     )
 
 
