@@ -25,7 +25,7 @@ from obstore.exceptions import (
 )
 
 from ..errors import LockError, MissingFileError, StorageError
-from .contract import Entry
+from .contract import Entry, OwnLock
 from .object_clients import Clients, open_clients, without_scheme
 from .object_files import Upload, open_ranges
 from .object_lease import hold_lease
@@ -61,6 +61,10 @@ class ObjectStorage:
     @property
     def is_file_system(self) -> bool:
         return False
+
+    @property
+    def own_lock(self) -> OwnLock:
+        return OwnLock.SHARED
 
     @property
     def location(self) -> str:

@@ -22,10 +22,15 @@ def open_storage(url: str) -> Storage:
         from .object_store import ObjectStorage  # late: few processes need it
 
         return ObjectStorage(path)
+    if scheme == "hdfs":
+        from .hdfs_store import HdfsStorage  # late: few processes need it
+
+        return HdfsStorage(path)
     raise UnsupportedError(
         "no storage for URLs of this scheme",
         path=url,
-        expected=f"{_FILE}/PATH or a plain path: a POSIX file system; s3://BUCKET/PATH: an S3 object store",
+        expected=f"{_FILE}/PATH or a plain path: a POSIX file system; s3://BUCKET/PATH: an S3 object store; "
+        "hdfs://HOST:PORT/PATH: HDFS",
         found=f"{scheme}://",
         todo="Mount the table's file system.",
     )
