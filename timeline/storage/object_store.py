@@ -28,7 +28,7 @@ from ..errors import LockError, MissingFileError, StorageError
 from .access.object_url import ObjectUrl
 from .access.storage_options import StorageOptions, without_secrets
 from .azure_folders import is_directory, is_marker
-from .contract import Entry
+from .contract import Entry, OwnLock
 from .object_clients import Clients, open_clients
 from .object_files import Upload, open_ranges
 from .object_lease import hold_lease
@@ -70,6 +70,10 @@ class ObjectStorage:
     @property
     def is_file_system(self) -> bool:
         return False
+
+    @property
+    def own_lock(self) -> OwnLock:
+        return OwnLock.SHARED
 
     @property
     def location(self) -> str:

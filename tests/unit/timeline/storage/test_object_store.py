@@ -197,7 +197,7 @@ def test_a_placed_file_whose_answer_is_lost(storage: ObjectStorage, s3: S3Server
     with pytest.raises(StorageError, match="not known"):
         storage.place("staged", "p/x")
     s3.faults = at(completions, fault)
-    place_staged(storage, lambda: "staged", "p/y", 5)
+    place_staged(storage, "staged", "p/y", 5)
     assert storage.read("p/x") == storage.read("p/y") == b"bytes"
 
 
