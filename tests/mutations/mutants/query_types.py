@@ -16,4 +16,18 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/instants/timeline", "archived=tuple(i for i in self.archived if i not in gone)", "archived=self.archived", "table/view_at_completion"),
     ("timeline/instants/timeline", "action=instant.family, state=State.INFLIGHT)", "action=instant.action, state=State.INFLIGHT)", "table/view_at_completion"),
     ("timeline/log/visibility", " or block.instant in visibility.hidden:", ":", "log/visibility"),
+    # Windows.
+    ("timeline/read/window", "if end is not None and end < begin:", "if end is not None and end <= begin:", "read/window"),
+    ("timeline/read/window", "if end is not None and end < begin:", "if False:", "read/window"),
+    ("timeline/read/window", "newest if end is None else min(end, newest)", "newest if end is None else end", "read/window"),
+    ("timeline/read/window", "end=max(begin, newest", "end=max('', newest", "read/window"),
+    ("timeline/read/window", "if w.requested_time < pending]", "]", "read/window"),
+    ("timeline/read/window", "begin_requested=begin not in moments and begin in", "begin_requested=begin in", "read/window"),
+    ("timeline/read/retained", "if w.requested_time < retained)", "if w.requested_time <= retained)", "read/window"),
+    ("timeline/read/retained", "timeline.counts_from(w) for w in before", "timeline.moment_of(w) for w in before", "read/window"),
+    ("timeline/read/incremental", "scanned = window.end < earliest", "scanned = False", "reading/incremental"),
+    ("timeline/read/incremental", "everything = window.begin == EARLIEST and not scanned", "everything = window.begin == EARLIEST", "reading/incremental"),
+    ("timeline/read/incremental", "if scanned or found.groups is None or g.key in found.groups)", ")", "reading/incremental"),
+    ("timeline/read/commit_times", "pc.invert(_in(times, self.known))", "True", "reading/incremental_log_compaction reading/incremental"),
+    ("timeline/read/window_writes", "times is not None and times.isdisjoint(writes)", "False", "reading/incremental_log_compaction"),
 )  # fmt: skip
