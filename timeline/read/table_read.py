@@ -13,8 +13,9 @@ from enum import Enum
 
 import pyarrow as pa
 
-from ..avro.schema import COMMIT_TIME, project
+from ..avro.schema import project
 from ..errors import MalformedError, UnsupportedError, UsageError
+from ..filter.tree import Filter
 from ..format.instant import parse_as_of
 from ..format.layout import Slicing
 from ..format.record_key import KeySource
@@ -23,12 +24,15 @@ from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
 from ..log.visibility import Visibility
 from ..merge.rule import IS_DELETED, MergeRule
 from ..merge.slice_rules import SliceRules
+from ..option import check_least, least_of, same_option
+from ..parquet.output_options import OutputOptions
 from ..table.table import Table, TableSchema, consistent
 from ..view.view import FileSlice, TableView, is_replaced, latest_base, latest_slice
-from .commit_times import CommitTimes
 from .incremental import plan_increment
+from .pruning import prune, where_of
 from .retained import check_as_of
 from .slice_stream import SliceStream
+from .where import Where
 from .window import Window
 
 
@@ -53,6 +57,7 @@ class ReadOptions:
 
     `as_of`: a point in time, see `parse_as_of`. `begin`, `end`: the window of an incremental read, after begin, up to
     and with end: completion times on versions 8 and 9, requested times on version 6; `earliest` begins before all.
+    `filter`: only rows for which it is true, a text as in `filter.parse` or a tree. `limit`: at most so many rows.
     """
 
     query: Query = Query.SNAPSHOT
@@ -61,24 +66,31 @@ class ReadOptions:
     end: str | None = None
     fallback: Fallback = Fallback.NONE
     columns: tuple[str, ...] | None = None
+    filter: Filter | str | None = None
+    limit: int | None = None
     partition: str | None = None
     threads: int = 2
     batch_rows: int = 65_536
+    memory_limit: int = same_option(OutputOptions, "memory_limit")
+    spill_dir: str | None = same_option(OutputOptions, "spill_dir")
+
+    def __post_init__(self) -> None:
+        check_least(self, {**least_of(ReadOptions), "limit": 0})
 
 
 @dataclass(frozen=True)
 class Scan:
     """What one read will read: slices of one view, under one schema.
 
-    `window`: of an incremental read, with its end fixed: the begin of the next read. `rows`: which rows belong to it.
+    `window`: of an incremental read, with its end fixed: the begin of the next read.
     """
 
     table: Table
     slices: tuple[FileSlice, ...]
     rules: SliceRules
     options: ReadOptions
+    where: Where | None = None
     window: Window | None = None
-    rows: CommitTimes | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -88,27 +100,31 @@ class Scan:
 
     def slice_batches(self, slice_: FileSlice) -> Iterator[pa.RecordBatch]:
         """The batches of one slice."""
-        columns = self.options.columns
-        if self.rows is None:
-            stream = SliceStream(self.table.storage, slice_, self.rules, columns)
-            yield from stream.base_batches() if self.options.query is Query.READ_OPTIMIZED else stream.batches()
-            return
-        needed = None if columns is None else tuple(dict.fromkeys([*columns, COMMIT_TIME]))
-        for batch in SliceStream(self.table.storage, slice_, self.rules, needed).batches():
-            found = self.rows.filter(batch)
-            if found.num_rows:
-                yield found.select(self.schema.names)
+        stream = SliceStream(self.table.storage, slice_, self.rules, self.options.columns, self.where)
+        return stream.base_batches() if self.options.query is Query.READ_OPTIMIZED else stream.batches()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All batches, one slice after the other. MissingFileError: a file was cleaned meanwhile."""
-        for slice_ in self.slices:
-            yield from self.slice_batches(slice_)
+        return limited((batch for slice_ in self.slices for batch in self.slice_batches(slice_)), self.options.limit)
 
     def to_table(self) -> pa.Table:
-        """All rows, slices read in parallel."""
+        """All rows, slices read in parallel; with a limit one after the other, until it is reached."""
+        if self.options.limit is not None:
+            return pa.Table.from_batches(self.batches(), schema=self.schema)
         with ThreadPoolExecutor(self.options.threads) as pool:
             parts = list(pool.map(lambda s: list(self.slice_batches(s)), self.slices))
         return pa.Table.from_batches([batch for part in parts for batch in part], schema=self.schema)
+
+
+def limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """The first `limit` rows; nothing more is read than these need."""
+    left = limit
+    while left is None or left > 0:
+        batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch if left is None else batch.slice(0, left)
+        left = None if left is None else left - batch.num_rows
 
 
 def plan_read(table: Table, options: ReadOptions) -> Scan:
@@ -123,21 +139,25 @@ def plan_read(table: Table, options: ReadOptions) -> Scan:
         options = replace(options, as_of=as_of)
     schema = _schema(table, view.timeline, options)
     rules = slice_rules(table, view.timeline, schema, as_of=options.as_of, batch_rows=options.batch_rows)
-    return Scan(table, scan_slices(view, options), rules, options)
+    return _scan(table, scan_slices(view, options), rules, options)
 
 
 def _plan_window(table: Table, options: ReadOptions) -> Scan:
-    found = plan_increment(
-        table,
-        options.begin,
-        options.end,
-        options.partition,
-        full_scan=options.fallback is Fallback.FULL_SCAN,
-    )
+    full_scan = options.fallback is Fallback.FULL_SCAN
+    found = plan_increment(table, options.begin, options.end, options.partition, full_scan=full_scan)
     state, schema = found.state, _schema(table, found.timeline, options)
     rules = slice_rules(table, state.view.timeline, schema, as_of=state.as_of, batch_rows=options.batch_rows)
     rules = replace(rules, visibility=replace(rules.visibility, hidden=state.hidden))
-    return Scan(table, found.slices, rules, options, window=found.window, rows=found.rows)
+    return replace(_scan(table, found.slices, rules, options, found.rows), window=found.window)
+
+
+def _scan(
+    table: Table, slices: Sequence[FileSlice], rules: SliceRules, options: ReadOptions, also: Filter | None = None
+) -> Scan:
+    """`also`: a filter besides that of the options."""
+    rules = replace(rules, memory_bytes=options.memory_limit, spill_folder=options.spill_dir)
+    where = where_of([f for f in (options.filter, also) if f is not None], table.config, rules.schema)
+    return Scan(table, prune(slices, where, table.config), rules, options, where)
 
 
 def _check_query(options: ReadOptions) -> None:

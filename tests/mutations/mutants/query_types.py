@@ -28,6 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/read/incremental", "scanned = window.end < earliest", "scanned = False", "reading/incremental"),
     ("timeline/read/incremental", "everything = window.begin == EARLIEST and not scanned", "everything = window.begin == EARLIEST", "reading/incremental"),
     ("timeline/read/incremental", "if scanned or found.groups is None or g.key in found.groups)", ")", "reading/incremental"),
-    ("timeline/read/commit_times", "pc.invert(_in(times, self.known))", "True", "reading/incremental_log_compaction reading/incremental"),
+    ("timeline/read/incremental", "if window.begin >= oldest:", "if True:", "read/wanted_rows"),
+    ("timeline/read/incremental", "return And((after, Compare(COMMIT_TIME, Op.LE, window.end)))", "return after", "reading/incremental"),
     ("timeline/read/window_writes", "times is not None and times.isdisjoint(writes)", "False", "reading/incremental_log_compaction"),
 )  # fmt: skip
