@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -33,8 +33,16 @@ class Rows:
 
     @staticmethod
     def of(table: Table, options: ReadOptions) -> Rows:
-        """UsageError: unknown columns, a filter that does not fit the table."""
-        return Rows(table, options, consistent(lambda: plan_read(table.reload(), options)).schema)
+        """UsageError: unknown columns, a filter that does not fit the table. The end of a window is fixed here."""
+        scan = consistent(lambda: plan_read(table.reload(), options))
+        if scan.window is not None and scan.window.end:
+            options = replace(options, end=scan.window.end)
+        return Rows(table, options, scan.schema)
+
+    @property
+    def end(self) -> str | None:
+        """Of an incremental read the end of its window, which is the begin of the next one."""
+        return self.options.end
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as record batches, one file slice after the other; holds one batch and one slice's log entries.
