@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,6 +25,7 @@ from ..read.table_read import Query, ReadOptions
 from ..storage.folders import HOODIE
 from ..table.table import Table, consistent
 from ..terminal.console import configure_logging, emit, run
+from ..terminal.local_path import local_path
 from ..terminal.plain import Row
 from . import render
 from .check import audit, repair_times, validate
@@ -178,9 +180,12 @@ def _no_compaction(timeline: Timeline, time: str, found: str) -> UsageError:
 def read(
     path: TablePath,
     output: Annotated[
-        str | None,
+        Path | None,
         typer.Option(
-            "--output", metavar="FILE", help="Write FILE: Arrow IPC if it ends in .arrow, else Parquet; - is stdout."
+            "--output",
+            metavar="FILE",
+            parser=local_path,
+            help="Write FILE: Arrow IPC if it ends in .arrow, else Parquet; - is stdout.",
         ),
     ] = None,
     query: Annotated[Query, typer.Option(help="What to read, see above.")] = Query.SNAPSHOT,
