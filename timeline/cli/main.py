@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,7 +25,7 @@ from ..read.table_read import Fallback, Query, ReadOptions
 from ..storage.folders import HOODIE
 from ..table.table import Table, consistent
 from ..terminal.console import configure_logging, emit, run
-from ..terminal.local_path import local_output
+from ..terminal.local_path import local_path
 from ..terminal.plain import Row
 from . import render
 from .check import audit, repair_times, validate
@@ -179,11 +180,11 @@ def _no_compaction(timeline: Timeline, time: str, found: str) -> UsageError:
 def read(
     path: TablePath,
     output: Annotated[
-        str | None,
+        Path | None,
         typer.Option(
             "--output",
             metavar="FILE",
-            parser=local_output,
+            parser=local_path,
             help="Write FILE: Arrow IPC if it ends in .arrow, else Parquet; - is stdout.",
         ),
     ] = None,
