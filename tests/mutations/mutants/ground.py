@@ -65,6 +65,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/storage/object_lease", "            if there == lock:\n", "            if False:\n", "storage/object_store"),
     ("timeline/storage/object_lease", "            mode = version  # ours", "            return False  # ours", "storage/object_store"),
     ("timeline/storage/object_lease", "        _release(lease, shown)\n\n\ndef", "        pass\n\n\ndef", "storage/object_store"),
+    ("timeline/terminal/local_path", 'if "://" in text', "if False", "object_store/commands"),
     ("timeline/storage/object_promises", "            _proved.add(identity)\n", "            pass\n", "storage/object_store"),
     ("timeline/storage/object_promises", "                _try_place(storage, put, other, placed)\n", "", "storage/object_store"),
     ("timeline/storage/object_promises", "                _try_replace(storage, put)\n", "", "storage/object_store"),
