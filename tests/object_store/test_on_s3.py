@@ -150,6 +150,7 @@ def test_a_daemon_serves_a_table_there(s3: S3Server, tmp_path: Path) -> None:
     run("status", url)
 
 
+@pytest.mark.deep  # `test_modes.py` has a job whose tasks do
 @pytest.mark.spark
 def test_spark_executors_open_the_storage_by_its_url(s3: S3Server, tmp_path: Path) -> None:
     """Tasks run in processes of their own, with what the environment names."""
