@@ -33,6 +33,12 @@ _CONNECTION = (
 )
 _ANSWER_S, _TRANSFER_S, _COPY_S = 30, 600, 3600
 """How long a request may take: a small one, one that carries up to some GiB, and a copy within the store."""
+_PATIENCE: RetryConfig = {
+    "max_retries": 1000,
+    "retry_timeout": timedelta(seconds=30),
+    "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 3},
+}
+"""A store that is asked too much refuses everything for some seconds. Ten tries, as by default, take about three."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,7 @@ def _opened(bucket: str, settings: tuple[tuple[str, str], ...]) -> Clients:
     try:
         return Clients(
             bucket=bucket,
-            patient=S3Store(bucket, client_options=_options(settings, _TRANSFER_S)),
+            patient=S3Store(bucket, retry_config=_PATIENCE, client_options=_options(settings, _TRANSFER_S)),
             once=S3Store(bucket, retry_config=no_retries, client_options=_options(settings, _ANSWER_S)),
             copying=S3Store(
                 bucket,

@@ -8,6 +8,7 @@ A conditional write whose answer is lost looks like a lost race, so none is ever
 
 from __future__ import annotations
 
+import random
 import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -35,7 +36,7 @@ PUT_ID = "putid"
 """The metadata that tells one put from another."""
 
 _PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-"""Between tries of a write whose fate is not known, or that was throttled."""
+"""Between tries of a write whose fate is not known, or that was throttled; each by chance up to half longer."""
 _WHOLE_BYTES = 32 << 20
 """Up to this size an object is fetched by one request when it is opened."""
 _DELETED_AT_ONCE = 1000
@@ -154,7 +155,7 @@ class ObjectStorage:
             try:
                 return self.put_id(path) == mine
             except MissingFileError:
-                time.sleep(pause_s)
+                time.sleep(pause_s * random.uniform(1, 1.5))
         raise self._unknown("whether an object was put is not known", path, failure)
 
     def put_id(self, path: str) -> str | None:
@@ -187,7 +188,7 @@ class ObjectStorage:
                 if doubt is None:
                     return False
                 break
-            time.sleep(pause_s)
+            time.sleep(pause_s * random.uniform(1, 1.5))
         raise self._unknown("whether a file was placed is not known", target, doubt or failure)
 
     def _raise_final(self, error: Exception, path: str) -> None:
