@@ -20,12 +20,15 @@ from phantombase.compactor_daemon.attempt import abandoned
 from phantombase.compactor_daemon.attempt.abandoned import remove_abandoned
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage import unfinished_uploads
+from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.storage.object_store import ObjectStorage
+from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
 from tests.object_store.test_faults import fares
 from tests.object_store.test_on_s3 import run
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
+from tests.support.minio_server import MinioServer
 from tests.support.places import ROOT
 from tests.support.s3_server import Asked, Fault, S3Server
 from tests.writing.test_writer import rows, trips
@@ -137,19 +140,19 @@ THEIRS = (
 
 def test_only_uploads_of_this_table_and_of_phantombase_are_aborted(storage: ObjectStorage, uploads: Uploads) -> None:
     for path in (*OURS, *THEIRS):
-        uploads.begin(storage.bucket, storage.key(path))
+        uploads.begin(storage.clients.bucket, storage.key(path))
     others = ["tables/t2/" + OURS[0], OURS[0]]
     for key in others:
-        uploads.begin(storage.bucket, key)
+        uploads.begin(storage.clients.bucket, key)
     remove_abandoned(storage)
-    assert uploads.of(storage.bucket) == sorted([*others, *map(storage.key, THEIRS)])
+    assert uploads.of(storage.clients.bucket) == sorted([*others, *map(storage.key, THEIRS)])
 
 
 def test_a_bucket_may_be_a_table(s3: S3Server, uploads: Uploads) -> None:
     storage = ObjectStorage(f"s3://{s3.new_bucket()}")
-    uploads.begin(storage.bucket, OURS[0])
+    uploads.begin(storage.clients.bucket, OURS[0])
     remove_abandoned(storage)
-    assert uploads.of(storage.bucket) == []
+    assert uploads.of(storage.clients.bucket) == []
 
 
 def test_an_upload_that_may_be_under_way_stays(
@@ -157,9 +160,9 @@ def test_an_upload_that_may_be_under_way_stays(
 ) -> None:
     """The server of these tests says of all uploads that they began in 2010."""
     monkeypatch.setattr(abandoned, "_UPLOAD_S", 100 * 365 * 86_400)
-    uploads.begin(storage.bucket, storage.key(OURS[0]))
+    uploads.begin(storage.clients.bucket, storage.key(OURS[0]))
     remove_abandoned(storage)
-    assert uploads.of(storage.bucket) == [storage.key(OURS[0])]
+    assert uploads.of(storage.clients.bucket) == [storage.key(OURS[0])]
 
 
 @pytest.fixture
@@ -174,11 +177,11 @@ def test_without_boto3_the_bucket_needs_a_rule(
     storage: ObjectStorage, uploads: Uploads, monkeypatch: pytest.MonkeyPatch, logged: list[dict[str, Any]]
 ) -> None:
     """Logged once a process."""
-    uploads.begin(storage.bucket, storage.key(OURS[0]))
+    uploads.begin(storage.clients.bucket, storage.key(OURS[0]))
     monkeypatch.setitem(sys.modules, "botocore.exceptions", None)
     for _ in range(2):
         remove_abandoned(storage)
-    assert len(uploads.of(storage.bucket)) == 1
+    assert len(uploads.of(storage.clients.bucket)) == 1
     [entry] = logged
     assert "boto3" in entry["why"]
     assert "AbortIncompleteMultipartUpload" in entry["todo"]
@@ -192,3 +195,16 @@ def test_a_server_that_does_not_list_uploads(
     remove_abandoned(storage)
     [entry] = logged
     assert "AbortIncompleteMultipartUpload" in entry["todo"]
+
+
+def test_the_options_of_the_table_are_used(
+    minio: MinioServer, monkeypatch: pytest.MonkeyPatch, logged: list[dict[str, Any]]
+) -> None:
+    """This server knows who asks: without the key it would refuse."""
+    url, environment = f"s3://{minio.new_bucket()}/t", minio.environment()
+    for name in environment:
+        monkeypatch.delenv(name)
+    options = {name.removeprefix("AWS_").lower(): value for name, value in environment.items()}
+    options["endpoint"] = options.pop("endpoint_url")
+    remove_abandoned(open_storage(url, StorageOptions.of(options)))
+    assert logged == []

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from .access.object_url import S3
 from .contract import Storage
 
 if TYPE_CHECKING:
@@ -35,11 +36,9 @@ def abort_uploads(storage: Storage, is_ours: Callable[[str], bool], older_s: flo
     """
     if storage.is_file_system:
         return 0
-    from obstore.store import S3Store  # late: few processes need it
+    from .object_store import ObjectStorage  # late: few processes need it
 
-    from .object_store import ObjectStorage
-
-    if not (isinstance(storage, ObjectStorage) and isinstance(storage.clients.patient, S3Store)):
+    if not isinstance(storage, ObjectStorage) or storage.clients.cloud is not S3:
         return 0
     try:
         import botocore.exceptions as botocore
@@ -49,7 +48,7 @@ def abort_uploads(storage: Storage, is_ours: Callable[[str], bool], older_s: flo
     try:
         return _abort(storage, is_ours, older_s)
     except (botocore.BotoCoreError, botocore.ClientError) as error:
-        _log_once(storage, f"{error}", BUCKET_RULE)
+        _log_once(storage, storage.clients.text(error), BUCKET_RULE)
         return 0
 
 
@@ -57,12 +56,12 @@ def _abort(storage: ObjectStorage, is_ours: Callable[[str], bool], older_s: floa
     client, base = _client(storage), storage.key("")
     prefix = f"{base}/" if base else ""
     aborted = 0
-    for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=storage.bucket, Prefix=prefix):
+    for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=storage.clients.bucket, Prefix=prefix):
         now = parsedate_to_datetime(page["ResponseMetadata"]["HTTPHeaders"]["date"])
         for upload in page.get("Uploads", ()):
             key = upload["Key"]
             if is_ours(key.removeprefix(prefix)) and (now - upload["Initiated"]).total_seconds() > older_s:
-                client.abort_multipart_upload(Bucket=storage.bucket, Key=key, UploadId=upload["UploadId"])
+                client.abort_multipart_upload(Bucket=storage.clients.bucket, Key=key, UploadId=upload["UploadId"])
                 aborted += 1
     if aborted:
         _log.info("unfinished_uploads_aborted", path=storage.base_path, uploads=aborted)
@@ -88,7 +87,7 @@ def _client(storage: ObjectStorage) -> Any:
     return boto3.client(
         "s3",
         # obstore wants the bucket in the endpoint of a virtual host, boto3 puts it there.
-        endpoint_url=endpoint.replace(f"://{storage.bucket}.", "://") if endpoint and is_virtual else endpoint,
+        endpoint_url=endpoint.replace(f"://{storage.clients.bucket}.", "://") if endpoint and is_virtual else endpoint,
         region_name=setting("region", "default_region"),
         aws_access_key_id=keys.get("access_key_id"),
         aws_secret_access_key=keys.get("secret_access_key"),
@@ -103,6 +102,6 @@ def _client(storage: ObjectStorage) -> Any:
 
 
 def _log_once(storage: ObjectStorage, why: str, todo: str) -> None:
-    if (storage.bucket, why) not in _logged:
-        _logged.add((storage.bucket, why))
+    if (storage.clients.bucket, why) not in _logged:
+        _logged.add((storage.clients.bucket, why))
         _log.info("unfinished_uploads_stay", path=storage.base_path, why=why, todo=todo)
