@@ -21,6 +21,7 @@ pytest_plugins = [
     "tests.support.s3_server",
     "tests.support.fault_proxy",
     "tests.support.hdfs_cluster",
+    "tests.support.minio_server",
     "tests.support.zookeeper_server",
     "tests.support.zookeeper_ensemble",
     "tests.support.spark_cluster",

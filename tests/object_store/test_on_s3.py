@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,13 +14,10 @@ from phantombase.compactor_daemon.cli.main import app as daemon
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.cli.main import app as timeline
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.table.table import Table
 from tests.reading.test_golden import DECIMALS_SPOILT_BY_HUDI
 from tests.support.azure_server import AzureServer
-from tests.support.compaction_steps import run_all
 from tests.support.compare_rows import assert_same_rows
-from tests.support.failing_storage import Call, Failure, Hook, HookedStorage, ProcessDied
 from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.places import ROOT
 from tests.support.s3_server import S3Server
@@ -100,45 +95,6 @@ def fares(url: str) -> dict[str, float]:
     keys = table.column("id").to_pylist()
     assert len(set(keys)) == len(keys), "doubled rows"
     return dict(zip(keys, table.column("fare").to_pylist(), strict=True))
-
-
-@pytest.mark.parametrize("first", [0, deep(1), deep(2), deep(3)])
-def test_a_death_at_a_storage_call_is_finished_by_the_next_run(first: int, s3: S3Server, tmp_path: Path) -> None:
-    """Before calls that change something. A reader in between sees the same rows."""
-    path = unzip_golden("v9_pending", tmp_path)
-    bucket, number = s3.new_bucket(), count(first, 4)
-    expected = path.with_name(f"{path.name}.expected")
-    snapshot, after = (pq.read_table(expected / f"snapshot{part}.parquet") for part in ("", "_after_compaction"))
-    changed, ended = 0, False
-    while not ended:
-        url = s3.upload(path, bucket, f"t{next(number)}")
-        dying = HookedStorage(ObjectStorage(url), die_before_change(first + 4 * changed))
-        changed += 1
-        try:
-            run_all(Table.on(dying))
-            ended = True
-        except ProcessDied:
-            assert_same_rows(read_table(Table.open(url)), snapshot)
-            run_all(Table.open(url))
-        table = Table.open(url)
-        assert_same_rows(read_table(table), after)
-        assert all(audit(table, instant).good for instant in audited_instants(table))
-    assert changed > 5
-
-
-def die_before_change(number: int) -> Hook:
-    """Dies before the n-th call (from 0) that changes something; a dead process makes no more calls."""
-    left = number
-
-    def hook(call: Call) -> Any:
-        nonlocal left
-        if left < 0 or ((changes := Failure.AFTER.can_hit(call.name)) and left == 0):
-            left = -1
-            raise ProcessDied(f"{call.name} {call.path}")
-        left -= changes
-        return call.do()
-
-    return hook
 
 
 def test_a_daemon_serves_a_table_there(s3: S3Server, tmp_path: Path) -> None:

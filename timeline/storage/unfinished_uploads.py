@@ -48,7 +48,7 @@ def abort_uploads(storage: Storage, is_ours: Callable[[str], bool], older_s: flo
     try:
         return _abort(storage, is_ours, older_s)
     except (botocore.BotoCoreError, botocore.ClientError) as error:
-        _log_once(storage, f"{error}", BUCKET_RULE)
+        _log_once(storage, storage.clients.text(error), BUCKET_RULE)
         return 0
 
 
@@ -73,22 +73,27 @@ def _client(storage: ObjectStorage) -> Any:
     import boto3
     from botocore.config import Config
 
-    named: dict[str, Any] = {**storage.clients.patient.config}
+    store = storage.clients.patient
+    named: dict[str, Any] = {**store.config}
+    given: Any = store.credential_provider
+    keys = given() if given is not None else {}
 
     def setting(*names: str) -> Any:
         found = (named.get(name) or os.environ.get(f"AWS_{name.upper()}") for name in names)
         return next((value for value in found if value), None)
 
-    virtual = str(setting("virtual_hosted_style_request")).lower() == "true"
+    is_virtual = str(setting("virtual_hosted_style_request")).lower() == "true"
+    endpoint = setting("endpoint", "endpoint_url", "endpoint_url_s3")
     return boto3.client(
         "s3",
-        endpoint_url=setting("endpoint", "endpoint_url", "endpoint_url_s3"),
+        # obstore wants the bucket in the endpoint of a virtual host, boto3 puts it there.
+        endpoint_url=endpoint.replace(f"://{storage.clients.bucket}.", "://") if endpoint and is_virtual else endpoint,
         region_name=setting("region", "default_region"),
-        aws_access_key_id=named.get("access_key_id"),
-        aws_secret_access_key=named.get("secret_access_key"),
-        aws_session_token=named.get("session_token"),
+        aws_access_key_id=keys.get("access_key_id"),
+        aws_secret_access_key=keys.get("secret_access_key"),
+        aws_session_token=keys.get("token"),
         config=Config(
-            s3={"addressing_style": "virtual" if virtual else "path"},
+            s3={"addressing_style": "virtual" if is_virtual else "path"},
             connect_timeout=_ANSWER_S,
             read_timeout=_ANSWER_S,
             retries={"mode": "standard", "total_max_attempts": 3},
