@@ -21,8 +21,6 @@ from phantombase.timeline.instants.attempt_names import attempts, instant_folder
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.storage.folders import TEMPORARY
-from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey
@@ -34,6 +32,7 @@ from ..decisions.replaced import placed_group
 from ..decisions.standing import Standing, refuse_rollback, standing_of
 from ..decisions.take_back import take_back
 from ..records.fate import STAGED_ENDINGS, Go, decisions, declare_dead, is_revoked
+from .abandoned import remove_abandoned
 from .publish import place
 
 _log = structlog.get_logger()
@@ -138,10 +137,6 @@ def remove_staged(storage: Storage, instant: str) -> None:
     storage.delete(heartbeat_path(instant))
 
 
-_ABANDONED_MS = 3_600_000
-"""A temporary file that has not changed for this long has lost its writer."""
-
-
 def finish_completed(table: Table, lock: TableLock) -> None:
     """Finishes instants that are no longer pending: cleans up what earlier runs left when they were killed.
 
@@ -244,20 +239,6 @@ def _finish_by_commit(table: Table, done: Instant) -> None:
     remove_staged(table.storage, done.requested_time)
 
 
-def _remove_abandoned(storage: Storage) -> None:
-    """Removes abandoned temporary files, with ages by the clock of the storage.
-
-    The clock of this process may be hours ahead: then files that are just being written would be removed.
-    """
-    entries = storage.list(TEMPORARY) if storage.find(TEMPORARY) is not None else []
-    if not entries:
-        return
-    now_ms = storage_ms(storage)
-    for entry in entries:
-        if now_ms - entry.modified_ms > _ABANDONED_MS:
-            storage.delete(f"{TEMPORARY}/{entry.name}")
-
-
 def _is_littered(table: Table, instant: str) -> bool:
     storage = table.storage
     if storage.find(heartbeat_path(instant)) is not None or staged_files(storage, instant, STAGED_ENDINGS):
@@ -275,12 +256,12 @@ def _is_littered(table: Table, instant: str) -> bool:
 
 
 def forget_archived(table: Table) -> None:
-    """Removes the records of archived instants, on which no process can act any more, and abandoned temporary files.
+    """Removes the records of archived instants, on which no process can act any more, and what is abandoned.
 
     The records of a littered instant stay. Another process may be about to take its files back, or has failed to do so;
     without the records nothing shows that these files must not be read.
     """
-    _remove_abandoned(table.storage)
+    remove_abandoned(table.storage)
     timeline = table.load_timeline()
     refuse_half_upgraded(table)  # in a half upgraded table an instant of the other half would seem to be archived
     active = {i.requested_time for i in timeline.instants}

@@ -32,10 +32,12 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage import object_lease
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
+from tests.support.clock import Clock
 from tests.support.compaction_steps import OPTIONS, OUTPUT
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
 from tests.support.s3_server import S3Server
+from tests.support.zookeeper_server import wait_until
 
 WAIT_S = 60.0
 
@@ -91,23 +93,22 @@ def test_a_dead_holders_claim_becomes_free(url: str) -> None:
 
 def test_a_claim_is_kept_as_long_as_the_work_takes(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And is lost, for the work to stop, when another has it."""
-    monkeypatch.setattr(object_lease, "VALID_S", 2.0)
-    monkeypatch.setattr(object_lease, "LEFT_S", 0.5)
-    monkeypatch.setattr(object_lease, "RENEW_S", 0.1)
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(object_lease, "RENEW_S", 0.02)
     table = Table.open(url)
     instant, _ = pending_instants(table)
+    path = claim_path(table, instant)
     held = TableClaims(table, "one").take(instant)
     assert held is not None
-    since = time.monotonic()
-    while time.monotonic() < since + 2.5:
+    for _ in range(4):  # a lease is for 45 s
+        clock.passed_s += 20
+        wait_until(lambda: json.loads(table.storage.read(path))["validUntil"] > clock.now_ms() + 40_000)
         assert not held.lost
         assert TableClaims(table, "other").take(instant) is None
-    table.storage.overwrite(claim_path(table, instant), of_another(60))
-    while not held.lost and time.monotonic() < since + WAIT_S:
-        time.sleep(0.01)
-    assert held.lost
+    table.storage.overwrite(path, of_another(60))
+    wait_until(lambda: held.lost)
     held.release()
-    assert json.loads(table.storage.read(claim_path(table, instant)))["owner"] == "another"
+    assert json.loads(table.storage.read(path))["owner"] == "another"
 
 
 def test_two_daemons_share_the_work(path: Path, url: str) -> None:
