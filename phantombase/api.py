@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import pyarrow as pa
 
@@ -18,24 +19,35 @@ from .timeline.read.table_read import read_table as _read
 from .timeline.table.table import Table
 
 
-def read_table(table: Table | str | os.PathLike[str], options: ReadOptions | None = None) -> pa.Table:
+def read_table(
+    table: Table | str | os.PathLike[str],
+    options: ReadOptions | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+) -> pa.Table:
     """All rows of a table, given as its path, URL or `Table`, as an Arrow table.
 
     The default is a snapshot read: base files merged with log files, also while compactions are pending.
+    `storage_options`: of an object store, under obstore's, the environment's or Hadoop's names.
     """
-    return _read(_opened(table), options)
+    return _read(_opened(table, storage_options), options)
 
 
 def schedule(
-    table: Table | str | os.PathLike[str], options: ScheduleOptions | None = None, *, lock: str | None = None
+    table: Table | str | os.PathLike[str],
+    options: ScheduleOptions | None = None,
+    *,
+    lock: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> Scheduled:
     """Requests a compaction of a table; by default of every file group with log files, at once.
 
     `lock`: the table lock that all writers share, `file:PATH` or `zookeeper:HOSTS/BASE/PATH/KEY`; by default that of
-    the table's storage: a file in the table, which only phantombase's own writers know, and on S3 the lock that
-    Hudi's StorageBasedLockProvider holds. `compact` executes the request.
+    the table's storage: a file in the table, which only phantombase's own writers know, and on an object store the
+    lock that Hudi's StorageBasedLockProvider holds. `compact` executes the request. `storage_options`: see
+    `read_table`.
     """
-    opened = _opened(table)
+    opened = _opened(table, storage_options)
     return schedule_compaction(opened, table_lock(opened.storage, lock), options or PLAN_NOW)
 
 
@@ -48,10 +60,12 @@ def compact(
     execute: ExecuteOptions | None = None,
     output: OutputOptions | None = None,
     attempt: AttemptOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> Compactions:
     """Executes the pending compactions of a table, earliest first, or only the named `instant`.
 
     `limit_s`: after this many seconds no instant begins; the next call continues. `lock`: see `schedule`.
+    `storage_options`: see `read_table`.
     """
     return run_compactions(
         os.fspath(table),
@@ -61,8 +75,9 @@ def compact(
         execute=execute or ExecuteOptions(),
         attempt=attempt or AttemptOptions(),
         limit=Limit(limit_s),
+        storage_options=storage_options,
     )
 
 
-def _opened(table: Table | str | os.PathLike[str]) -> Table:
-    return table if isinstance(table, Table) else Table.open(os.fspath(table))
+def _opened(table: Table | str | os.PathLike[str], storage_options: Mapping[str, str] | None) -> Table:
+    return table if isinstance(table, Table) else Table.open(os.fspath(table), storage_options)

@@ -21,13 +21,14 @@ from ..instants.timeline import Timeline
 from ..metadata_table.read import commits_to_compact
 from ..read.export import check_output, export_parquet
 from ..read.table_read import Query, ReadOptions
+from ..storage.access.storage_options import parse_pairs
 from ..storage.folders import HOODIE
 from ..table.table import Table, consistent
 from ..terminal.console import configure_logging, emit, reporting, run
 from ..terminal.plain import Row
 from . import render
 from .check import audit, repair_times, validate
-from .parameters import CLOCK, Json, ListedBy, Listing, Partition, TablePath, Timezone
+from .parameters import CLOCK, Json, ListedBy, Listing, Partition, StorageOption, TablePath, Timezone
 from .report import instant_rows, pending_rows, plan_report, slices_report, table_facts
 
 app = typer.Typer(
@@ -51,6 +52,7 @@ def show(
     archived: Annotated[bool, typer.Option("--archived", help="Also instants in the archive.")] = False,
     pending: Annotated[bool, typer.Option("--pending", help="Only instants that are not completed.")] = False,
     timezone: Timezone = CLOCK.timezone,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """What happened to a table, and what has been pending since when.
@@ -64,7 +66,9 @@ def show(
       timeline show /data/trips --pending
       timeline show /data/trips --archived --json
     """
-    emit(consistent(lambda: _overview(ListedBy.STORAGE.open(path, timezone), archived, pending)), json, render.show)
+    options = parse_pairs(storage_option)
+    data = consistent(lambda: _overview(ListedBy.STORAGE.open(path, timezone, options), archived, pending))
+    emit(data, json, render.show)
 
 
 def _overview(table: Table, archived: bool, pending_only: bool) -> Row:
@@ -107,6 +111,7 @@ def slices(
     partition: Partition = None,
     listing: Listing = ListedBy.STORAGE,
     timezone: Timezone = CLOCK.timezone,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """The table's file slices: base file, log files, and the pending plan that contains them.
@@ -120,7 +125,8 @@ def slices(
       timeline slices /data/trips --partition year=2026/month=11
       timeline slices /data/trips --json | jq '.slices | map(select(.log_bytes > 1e9))'
     """
-    data = consistent(lambda: _slices(listing.open(path, timezone), partition))
+    options = parse_pairs(storage_option)
+    data = consistent(lambda: _slices(listing.open(path, timezone, options), partition))
     emit(data, json, render.slices)
 
 
@@ -134,6 +140,7 @@ def plan(
     instant: Annotated[
         str, typer.Argument(metavar="INSTANT", help="Requested time of the compaction, as `timeline show` prints it.")
     ],
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """What a compaction will merge, and how many executors are useful.
@@ -147,7 +154,8 @@ def plan(
       timeline plan /data/trips 20261121091052663
       timeline plan /data/trips 20261121091052663 --json | jq .recommended_executors
     """
-    emit(consistent(lambda: _plan(Table.open(path), instant)), json, render.plan)
+    options = parse_pairs(storage_option)
+    emit(consistent(lambda: _plan(Table.open(path, options), instant)), json, render.plan)
 
 
 def _plan(table: Table, time: str) -> Row:
@@ -188,6 +196,7 @@ def read(
     partition: Partition = None,
     listing: Listing = ListedBy.STORAGE,
     timezone: Timezone = CLOCK.timezone,
+    storage_option: StorageOption = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
     json: Json = False,
 ) -> None:
@@ -209,7 +218,8 @@ def read(
     options = ReadOptions(
         query=query, as_of=None if as_of is None else parse_as_of(as_of), columns=names, partition=partition
     )
-    table = listing.open(path, timezone)
+    storage_options = parse_pairs(storage_option)
+    table = listing.open(path, timezone, storage_options)
     check_output(table, output, overwrite)
     started = time.monotonic()
     with reporting() as report:
@@ -217,7 +227,7 @@ def read(
         def show(slices: int, total: int, rows: int) -> None:
             report("reading slices", slices, total, rows=rows)
 
-        done = consistent(lambda: export_parquet(listing.open(path, timezone), options, output, show))
+        done = consistent(lambda: export_parquet(listing.open(path, timezone, storage_options), options, output, show))
     data = {
         "table": table.storage.base_path,
         "query": query.value,
