@@ -3,20 +3,57 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
 from .compactor_daemon.options import AttemptOptions, ExecuteOptions
 from .compactor_daemon.run.pending import Compactions, run_compactions
 from .compactor_daemon.time_limit import Limit
+from .timeline.filter.tree import Filter
+from .timeline.format.instant import parse_as_of
 from .timeline.locks.table_lock import table_lock
 from .timeline.parquet.output_options import OutputOptions
 from .timeline.planning.options import PLAN_NOW, ScheduleOptions
 from .timeline.planning.schedule import Scheduled, schedule_compaction
-from .timeline.read.table_read import ReadOptions
+from .timeline.read.rows import Rows
+from .timeline.read.table_read import Query, ReadOptions
 from .timeline.read.table_read import read_table as _read
 from .timeline.table.table import Table
+
+
+def read(
+    table: Table | str | os.PathLike[str],
+    columns: Sequence[str] | None = None,
+    *,
+    filter: Filter | str | None = None,
+    limit: int | None = None,
+    as_of: str | None = None,
+    query: Query | str | None = None,
+    partition: str | None = None,
+    options: ReadOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Rows:
+    """The rows of a table, given as its path, URL or `Table`, for Arrow, DuckDB, Polars and pandas.
+
+    `columns`: only these, in the table's order. `filter`: only rows for which it is true, as in SQL's WHERE:
+    `"fare > 10 and zone in ('a', 'b')"`. `limit`: at most so many rows. `as_of`: as of an instant, or a time like
+    `2026-11-21 09:00:00` in the zone of the table's instants. `partition`: only partitions at or under this path.
+    `query`: `snapshot`, the default, or `read-optimized`. `options`: everything else. `storage_options`: of an object
+    store, under obstore's, the environment's or Hadoop's names.
+    """
+    given: dict[str, Any] = {
+        "query": None if query is None else Query(query),
+        "columns": None if columns is None else tuple(columns),
+        "filter": filter,
+        "limit": limit,
+        "as_of": None if as_of is None else parse_as_of(as_of),
+        "partition": partition,
+    }
+    chosen = replace(options or ReadOptions(), **{name: value for name, value in given.items() if value is not None})
+    return Rows.of(_opened(table, storage_options), chosen)
 
 
 def read_table(
@@ -25,10 +62,10 @@ def read_table(
     *,
     storage_options: Mapping[str, str] | None = None,
 ) -> pa.Table:
-    """All rows of a table, given as its path, URL or `Table`, as an Arrow table.
+    """All rows of a table, given as its path, URL or `Table`, as an Arrow table: `read` with `ReadOptions`.
 
     The default is a snapshot read: base files merged with log files, also while compactions are pending.
-    `storage_options`: of an object store, under obstore's, the environment's or Hadoop's names.
+    `storage_options`: see `read`.
     """
     return _read(_opened(table, storage_options), options)
 
@@ -44,8 +81,7 @@ def schedule(
 
     `lock`: the table lock that all writers share, `file:PATH` or `zookeeper:HOSTS/BASE/PATH/KEY`; by default that of
     the table's storage: a file in the table, which only phantombase's own writers know, and on an object store the
-    lock that Hudi's StorageBasedLockProvider holds. `compact` executes the request. `storage_options`: see
-    `read_table`.
+    lock that Hudi's StorageBasedLockProvider holds. `compact` executes the request. `storage_options`: see `read`.
     """
     opened = _opened(table, storage_options)
     return schedule_compaction(opened, table_lock(opened.storage, lock), options or PLAN_NOW)
@@ -65,7 +101,7 @@ def compact(
     """Executes the pending compactions of a table, earliest first, or only the named `instant`.
 
     `limit_s`: after this many seconds no instant begins; the next call continues. `lock`: see `schedule`.
-    `storage_options`: see `read_table`.
+    `storage_options`: see `read`.
     """
     return run_compactions(
         os.fspath(table),

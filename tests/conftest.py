@@ -19,6 +19,7 @@ pytest_plugins = [
     "tests.judge.fixtures",
     "tests.support.gcs_server",
     "tests.support.s3_server",
+    "tests.support.fault_proxy",
     "tests.support.zookeeper_server",
     "tests.support.zookeeper_ensemble",
     "tests.support.spark_cluster",

@@ -28,6 +28,7 @@ import structlog
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, UsageError
 from phantombase.timeline.format.file_name import BaseFileName, parse_data_file
 from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.format.write_token import COMPACTOR
 from phantombase.timeline.instants.attempt_names import attempt_folder, attempts, recorded_instants
 from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
@@ -40,7 +41,6 @@ from ..decisions.completed import completed_compaction
 from ..decisions.hudi_executors import foreign_trace, refuse_live
 from ..decisions.of_commit import finished_slices
 from ..decisions.standing import refuse_rollback
-from ..execution.slice_task import TOKEN_STAGE
 from ..options import AttemptOptions
 from ..records.fate import STAGED_ENDINGS, read_fate, revoke_decision
 
@@ -141,7 +141,7 @@ def _with_our_token(table: Table, instant: str, groups: Iterable[GroupKey]) -> l
                 name = parse_data_file(entry.name)
                 if name is None or name.instant != instant or (partition, name.file_id) not in ids:
                     continue
-                is_ours = (name.token or "").endswith(f"-{TOKEN_STAGE}")
+                is_ours = (name.token or "").endswith(f"-{COMPACTOR}")
                 if is_ours and (isinstance(name, BaseFileName) or table.layout.slicing is not Slicing.BY_BASE_INSTANT):
                     found.append(f"{partition}/{entry.name}" if partition else entry.name)
     return found

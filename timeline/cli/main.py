@@ -25,6 +25,7 @@ from ..storage.access.storage_options import parse_pairs
 from ..storage.folders import HOODIE
 from ..table.table import Table, consistent
 from ..terminal.console import configure_logging, emit, reporting, run
+from ..terminal.local_path import local_path
 from ..terminal.plain import Row
 from . import render
 from .check import audit, repair_times, validate
@@ -184,7 +185,9 @@ def _no_compaction(timeline: Timeline, time: str, found: str) -> UsageError:
 @app.command()
 def read(
     path: TablePath,
-    output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The Parquet file to write.")],
+    output: Annotated[
+        Path, typer.Option("--output", metavar="FILE", parser=local_path, help="The Parquet file to write.")
+    ],
     query: Annotated[Query, typer.Option(help="What to read, see above.")] = Query.SNAPSHOT,
     as_of: Annotated[
         str | None,

@@ -254,7 +254,10 @@ def validate(data: Row) -> Iterator[RenderableType]:
     compared = "no metadata table" if commits is None else f"{compared}; the metadata table has {_to_compact(commits)}"
     yield Text.assemble(verdict, f": {compared}")
     if data["mistimed"]:
-        yield Text("Hudi 1.x then reads other rows than 0.15: timeline repair-times (see its help) sets the times back")
+        yield Text(
+            "Hudi 1.x then reads other rows than 0.15: timeline repair-times (see its help) sets the times back, "
+            "where files keep the times that they are given"
+        )
 
 
 def repaired(data: Row) -> Iterator[RenderableType]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import fastavro
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from ..avro.schema import project
 from ..errors import MalformedError, UnsupportedError, UsageError
+from ..filter.tree import Filter
 from ..format.layout import Slicing
 from ..format.record_key import KeySource
 from ..format.table_config import PROPERTIES, MergeMode
@@ -24,9 +25,13 @@ from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
 from ..log.visibility import Visibility
 from ..merge.rule import IS_DELETED, MergeRule
 from ..merge.slice_rules import SliceRules
+from ..option import check_least, least_of, same_option
+from ..parquet.output_options import OutputOptions
 from ..table.table import Table, TableSchema, consistent
 from ..view.view import FileSlice, TableView, is_replaced, latest_base, latest_slice
+from .pruning import prune, where_of
 from .slice_stream import SliceStream
+from .where import Where
 
 
 class Query(Enum):
@@ -38,14 +43,24 @@ class Query(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """One read. `as_of`: an instant time; `partition`: at or under this path; `threads`: slices to read in parallel."""
+    """One read. `as_of`: an instant time; `partition`: at or under this path; `threads`: slices to read in parallel.
+
+    `filter`: only rows for which it is true, a text as in `filter.parse` or a tree. `limit`: at most so many rows.
+    """
 
     query: Query = Query.SNAPSHOT
     as_of: str | None = None
     columns: tuple[str, ...] | None = None
+    filter: Filter | str | None = None
+    limit: int | None = None
     partition: str | None = None
     threads: int = 2
     batch_rows: int = 65_536
+    memory_limit: int = same_option(OutputOptions, "memory_limit")
+    spill_dir: str | None = same_option(OutputOptions, "spill_dir")
+
+    def __post_init__(self) -> None:
+        check_least(self, {**least_of(ReadOptions), "limit": 0})
 
 
 @dataclass(frozen=True)
@@ -56,6 +71,7 @@ class Scan:
     slices: tuple[FileSlice, ...]
     rules: SliceRules
     options: ReadOptions
+    where: Where | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -65,19 +81,31 @@ class Scan:
 
     def slice_batches(self, slice_: FileSlice) -> Iterator[pa.RecordBatch]:
         """The batches of one slice."""
-        stream = SliceStream(self.table.storage, slice_, self.rules, self.options.columns)
+        stream = SliceStream(self.table.storage, slice_, self.rules, self.options.columns, self.where)
         return stream.base_batches() if self.options.query is Query.READ_OPTIMIZED else stream.batches()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All batches, one slice after the other. MissingFileError: a file was cleaned meanwhile."""
-        for slice_ in self.slices:
-            yield from self.slice_batches(slice_)
+        return limited((batch for slice_ in self.slices for batch in self.slice_batches(slice_)), self.options.limit)
 
     def to_table(self) -> pa.Table:
-        """All rows, slices read in parallel."""
+        """All rows, slices read in parallel; with a limit one after the other, until it is reached."""
+        if self.options.limit is not None:
+            return pa.Table.from_batches(self.batches(), schema=self.schema)
         with ThreadPoolExecutor(self.options.threads) as pool:
             parts = list(pool.map(lambda s: list(self.slice_batches(s)), self.slices))
         return pa.Table.from_batches([batch for part in parts for batch in part], schema=self.schema)
+
+
+def limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """The first `limit` rows; nothing more is read than these need."""
+    left = limit
+    while left is None or left > 0:
+        batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch if left is None else batch.slice(0, left)
+        left = None if left is None else left - batch.num_rows
 
 
 def plan_read(table: Table, options: ReadOptions) -> Scan:
@@ -90,7 +118,10 @@ def plan_read(table: Table, options: ReadOptions) -> Scan:
     if unknown:
         raise UsageError("no such column", expected=", ".join(schema.arrow.names), found=", ".join(sorted(unknown)))
     rules = slice_rules(table, view.timeline, schema, as_of=options.as_of, batch_rows=options.batch_rows)
-    return Scan(table, scan_slices(view, options), rules, options)
+    rules = replace(rules, memory_bytes=options.memory_limit, spill_folder=options.spill_dir)
+    where = where_of(options.filter, table.config, schema.arrow)
+    slices = prune(scan_slices(view, options), where, table.config)
+    return Scan(table, slices, rules, options, where)
 
 
 def scan_slices(view: TableView, options: ReadOptions) -> tuple[FileSlice, ...]:

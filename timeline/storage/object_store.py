@@ -53,12 +53,11 @@ class ObjectStorage:
     def __init__(self, base_path: str, options: StorageOptions | None = None) -> None:
         self.base_path = base_path.rstrip("/")
         url = ObjectUrl.parse(base_path)
-        self._settings = (options or StorageOptions()).at(url)
         self.prefix = url.prefix
-        self.clients: Clients = open_clients(url, self._settings)
+        self.clients: Clients = open_clients(url, (options or StorageOptions()).at(url))
 
     def __reduce__(self) -> tuple[type[ObjectStorage], tuple[str, StorageOptions]]:
-        return ObjectStorage, (self.base_path, without_secrets(self._settings, self.clients.cloud))
+        return ObjectStorage, (self.base_path, without_secrets(self.clients.settings, self.clients.cloud))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ObjectStorage) and other.base_path == self.base_path
@@ -255,7 +254,12 @@ class ObjectStorage:
     def set_modified(self, path: str, modified_ms: int) -> None:
         if self.find(path) is None:
             raise MissingFileError("no such object", path=f"{self.base_path}/{path}")
-        raise StorageError("an object store gives its objects their times itself", path=f"{self.base_path}/{path}")
+        raise StorageError(
+            "an object store gives its objects their times itself",
+            path=f"{self.base_path}/{path}",
+            todo="From version 8 on, times are in names: upgrade the table with Hudi where its times are right, on a "
+            "disk for instance, and copy it here afterwards.",
+        )
 
     # --- the lock
 

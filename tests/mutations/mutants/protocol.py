@@ -139,7 +139,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/attempt/publish", "    if not completed_commits(table, go.instant):", "    if True:", "attempt/late_events"),
     ("compactor_daemon/attempt/retire", '    with lock.hold("take a decision back"):\n', "    if True:\n", "attempt/retire"),
     ("compactor_daemon/attempt/retire", "            if ruling.standing in (Standing.STANDS, Standing.WAITS):\n", "            if ruling.standing is Standing.STANDS:\n", "attempt/retire"),
-    ("compactor_daemon/attempt/retire", "if now_ms - entry.modified_ms > _ABANDONED_MS:", "if True:", "attempt/attempt"),
+    ("compactor_daemon/attempt/abandoned", "if now_ms - entry.modified_ms > _ABANDONED_MS:", "if True:", "attempt/attempt"),
     ("compactor_daemon/attempt/retire", "        if instant not in active and instant < timeline.start and not _is_littered(table, instant):\n", "        if instant not in active:\n", "attempt/retire"),
     ("compactor_daemon/attempt/retire", "        if instant not in active and instant < timeline.start and not _is_littered(table, instant):\n", "        if False:\n", "attempt/retire"),
     ("compactor_daemon/attempt/retire", "        if instant not in active and instant < timeline.start and not _is_littered(table, instant):\n", "        if instant < max(active, default=''):\n", "attempt/retire"),

@@ -33,7 +33,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/execution/slice_task", "[*rules.keys.fields, *rules.ordering_fields]", "[*rules.keys.fields]", "attempt/slice_task"),
     ("compactor_daemon/execution/slice_task", "[*rules.keys.fields, *rules.ordering_fields]", "[*rules.ordering_fields]", "attempt/slice_task"),
     ("compactor_daemon/execution/slice_task", '            parts["fold"] = self.log.fold\n', "            pass\n", "attempt/slice_task"),
-    ("compactor_daemon/execution/slice_task", 'f"{self.position}-{self.attempt}-{TOKEN_STAGE}"', 'f"{self.position}-1-{TOKEN_STAGE}"', "attempt/slice_task"),
+    ("compactor_daemon/execution/slice_task", 'f"{self.position}-{self.attempt}-{COMPACTOR}"', 'f"{self.position}-1-{COMPACTOR}"', "attempt/slice_task"),
     ("compactor_daemon/execution/slice_task", "{task.position}-{uuid.uuid4().hex}{", "{task.position}-staged{", "attempt/slice_task"),
     ("compactor_daemon/execution/slice_task", "if inputs.base is None and not counts.entries:", "if inputs.base is None:", "attempt/slice_task"),
     ("compactor_daemon/execution/slice_task", "if inputs.base is None and not counts.entries:", "if False:", "attempt/slice_task"),
