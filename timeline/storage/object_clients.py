@@ -49,7 +49,8 @@ class Clients:
     copying: Any
     identity: int
     """Differs for clients of other settings."""
-    withheld: tuple[str, ...] = ()
+    settings: Settings
+    """The options given; the environment says the rest."""
     _secrets: tuple[str, ...] = field(default=(), repr=False)
 
     def text(self, error: Exception) -> str:
@@ -62,11 +63,11 @@ class Clients:
     @property
     def missing(self) -> str | None:
         """What to do if this process is refused: what another one could not send to it."""
-        if not self.withheld:
+        if not self.settings.withheld:
             return None
         return (
-            f"The options of the driver hold secrets, which never travel: give {', '.join(self.withheld)} to each "
-            f"executor (spark.executorEnv.NAME, or a role of the machine)."
+            "The options of the driver hold secrets, which never travel: give "
+            f"{', '.join(self.settings.withheld)} to each executor (spark.executorEnv.NAME, or a role of the machine)."
         )
 
 
@@ -106,7 +107,7 @@ def _opened(url: ObjectUrl, settings: Settings, environment: tuple[tuple[str, st
             once=opened(_ANSWER_S),
             copying=opened(_COPY_S, **copying),
             identity=hash((url.cloud.name, url.bucket, settings, environment)),
-            withheld=settings.withheld,
+            settings=settings,
             _secrets=secrets,
         )
     except Exception as error:

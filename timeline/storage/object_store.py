@@ -55,12 +55,11 @@ class ObjectStorage:
     def __init__(self, base_path: str, options: StorageOptions | None = None) -> None:
         self.base_path = base_path.rstrip("/")
         url = ObjectUrl.parse(base_path)
-        self._settings = (options or StorageOptions()).at(url)
         self.prefix = url.prefix
-        self.clients: Clients = open_clients(url, self._settings)
+        self.clients: Clients = open_clients(url, (options or StorageOptions()).at(url))
 
     def __reduce__(self) -> tuple[type[ObjectStorage], tuple[str, StorageOptions]]:
-        return ObjectStorage, (self.base_path, without_secrets(self._settings, self.clients.cloud))
+        return ObjectStorage, (self.base_path, without_secrets(self.clients.settings, self.clients.cloud))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ObjectStorage) and other.base_path == self.base_path

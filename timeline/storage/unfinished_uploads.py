@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from .access.object_url import S3
+from .access.storage_options import from_environment
 from .contract import Storage
 
 if TYPE_CHECKING:
@@ -73,25 +74,21 @@ def _client(storage: ObjectStorage) -> Any:
     import boto3
     from botocore.config import Config
 
-    store = storage.clients.patient
-    named: dict[str, Any] = {**store.config}
-    given: Any = store.credential_provider
-    keys = given() if given is not None else {}
+    given = storage.clients.settings
 
-    def setting(*names: str) -> Any:
-        found = (named.get(name) or os.environ.get(f"AWS_{name.upper()}") for name in names)
-        return next((value for value in found if value), None)
+    def setting(name: str) -> str | None:
+        return given.of(name) or from_environment(S3, name, os.environ)
 
-    is_virtual = str(setting("virtual_hosted_style_request")).lower() == "true"
-    endpoint = setting("endpoint", "endpoint_url", "endpoint_url_s3")
+    is_virtual = (setting("virtual_hosted_style_request") or "").lower() == "true"
+    endpoint = setting("endpoint")
     return boto3.client(
         "s3",
-        # obstore wants the bucket in the endpoint of a virtual host, boto3 puts it there.
+        # The endpoint may hold the bucket, where boto3 puts it itself.
         endpoint_url=endpoint.replace(f"://{storage.clients.bucket}.", "://") if endpoint and is_virtual else endpoint,
-        region_name=setting("region", "default_region"),
-        aws_access_key_id=keys.get("access_key_id"),
-        aws_secret_access_key=keys.get("secret_access_key"),
-        aws_session_token=keys.get("token"),
+        region_name=setting("region"),
+        aws_access_key_id=given.of("access_key_id"),
+        aws_secret_access_key=given.of("secret_access_key"),
+        aws_session_token=given.of("session_token"),
         config=Config(
             s3={"addressing_style": "virtual" if is_virtual else "path"},
             connect_timeout=_ANSWER_S,
