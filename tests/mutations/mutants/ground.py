@@ -72,7 +72,6 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/storage/unfinished_uploads", "is_ours(key.removeprefix(prefix)) and ", "", "object_store/unfinished_uploads"),
     ("timeline/storage/unfinished_uploads", " and (now - upload[\"Initiated\"]).total_seconds() > older_s", "", "object_store/unfinished_uploads"),
     ("timeline/storage/unfinished_uploads", "Prefix=prefix", "Prefix=''", "object_store/unfinished_uploads"),
-    ("timeline/storage/unfinished_uploads", "    if (storage.bucket, why) not in _logged:\n", "    if True:\n", "object_store/unfinished_uploads"),
     ("compactor_daemon/attempt/abandoned", "    abort_uploads(storage, _is_ours, _UPLOAD_S)\n", "", "object_store/unfinished_uploads"),
     ("compactor_daemon/attempt/abandoned", "    except MalformedError:\n        return False\n", "    except MalformedError:\n        return True\n", "object_store/unfinished_uploads"),
     ("timeline/format/write_token", "parts[2] == str(COMPACTOR) or ", "", "format/write_token"),

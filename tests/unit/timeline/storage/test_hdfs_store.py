@@ -332,7 +332,7 @@ def test_one_holds_a_lease(hdfs_storage: HdfsStorage) -> None:
                 inside[0] -= 1
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(12)))
+        list(pool.map(work, range(8)))
     assert most == [1]
     assert len(hdfs_storage.list("lease")) <= 4
 
