@@ -10,7 +10,7 @@ again when the connection breaks: a "no" may be the answer to a call that was do
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import IO, Any
 
@@ -23,6 +23,7 @@ from .folders import TEMPORARY
 from .hdfs.client import open_client, shown, translated
 from .hdfs.files import NewFile, open_file
 from .hdfs.lease import hold_lease
+from .server_clock import storage_ms
 
 _FAILURES = (OSError, RuntimeError, ValueError)
 
@@ -213,18 +214,8 @@ class HdfsStorage:
 
     # --- leases
 
-    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[None]:
-        return hold_lease(self, path, timeout_s, busy)
-
-    def clock_ms(self) -> int:
-        """The name node's clock: the time that it gives a new file."""
-        path = f"{TEMPORARY}/{uuid.uuid4().hex}"
-        self.put_if_absent(path, b"")
-        entry = self.find(path)
-        self.delete(path)
-        if entry is None:
-            raise StorageError("a file that was just put is not there", path=self._shown(path))
-        return entry.modified_ms
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
+        return hold_lease(self, path, timeout_s, busy, lambda: storage_ms(self))
 
 
 def _entry(found: Any) -> Entry:
