@@ -30,9 +30,9 @@ VALID_S = 45.0
 """How long a holder that died keeps others out."""
 RENEW_S = 9.0
 _POLL_S = 0.2, 2.0
-_MARGIN_S = 5.0
-"""How long before the end of its time a holder stops: a step that was begun must be done before another holds it."""
 _OVER = ".over"
+_AHEAD_S = 1.0
+"""How much longer a lease must last to count as held."""
 
 
 class Leased(Protocol):
@@ -52,57 +52,44 @@ class Leased(Protocol):
     def delete(self, path: str) -> None: ...
 
 
-class _Lease:
-    """One holder's view of its lease. `number`: that of its file."""
-
-    def __init__(self, number: int, since: Since) -> None:
-        self.number = number
-        self.lost = False
-        self._renewed = since
-
-    def renewed(self, since: Since) -> None:
-        """Its file was put anew after that moment."""
-        self._renewed = since
-
-    def is_held(self) -> bool:
-        """See `Storage.hold`; false already a little before its time ends."""
-        return not self.lost and self._renewed.seconds() < VALID_S - _MARGIN_S
-
-
 @contextmanager
 def hold_lease(
-    storage: Leased, path: str, timeout_s: float, busy: LockError, now_ms: Callable[[], int]
+    storage: Leased, path: str, timeout_s: float, busy: LockError, clock_ms: Callable[[], int]
 ) -> Iterator[Callable[[], bool]]:
-    """See `Storage.hold`. `now_ms`: the clock that gives files their times."""
+    """See `Storage.hold`. `clock_ms`: the clock that gives the storage's files their times."""
     try:
-        lease = _take(storage, path, timeout_s, busy, now_ms)
+        number, since = _take(storage, path, timeout_s, busy, clock_ms)
     except StorageError as error:
         raise LockError("the lease cannot be used", path=f"{storage.base_path}/{path}", found=str(error)) from error
+    kept = _Kept(storage, path, number, since)
     ended = threading.Event()
-    keeper = threading.Thread(target=_keep, args=(storage, path, lease, ended), name=f"lease-{path}", daemon=True)
+    keeper = threading.Thread(target=kept.keep, args=(ended,), name=f"lease-{path}", daemon=True)
     keeper.start()
     try:
-        yield lease.is_held
+        yield kept.is_held
     finally:
         ended.set()
         keeper.join()
         try:
-            storage.put_if_absent(f"{path}/{lease.number}{_OVER}", b"")
+            storage.put_if_absent(f"{path}/{number}{_OVER}", b"")
         except PhantombaseError as error:  # its time ends
             _log.warning("lock_not_released", path=path, error=str(error))
 
 
-def _take(storage: Leased, path: str, timeout_s: float, busy: LockError, now_ms: Callable[[], int]) -> _Lease:
+def _take(
+    storage: Leased, path: str, timeout_s: float, busy: LockError, clock_ms: Callable[[], int]
+) -> tuple[int, Since]:
     deadline, pause_s = time.monotonic() + timeout_s, _POLL_S[0]
     while True:
         numbers, over = _look(storage, path)
+        since = Since()  # before the file gets its time
         last = max(numbers, default=0)
-        if last in over or last == 0 or _age_s(storage, f"{path}/{last}", now_ms) > VALID_S:
-            mine, since = last + 1, Since()
+        if last in over or last == 0 or _age_s(storage, f"{path}/{last}", clock_ms) > VALID_S:
+            mine = last + 1
             # Another process may have taken and removed this number meanwhile: then there is a higher one.
             if storage.put_if_absent(f"{path}/{mine}", _holder()) and max(_look(storage, path)[0], default=0) == mine:
                 _remove_below(storage, path, numbers | over, mine)
-                return _Lease(mine, since)
+                return mine, since
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise busy
@@ -120,13 +107,13 @@ def _look(storage: Leased, path: str) -> tuple[set[int], set[int]]:
     return taken, {int(name.removesuffix(_OVER)) for name in names if name.endswith(_OVER)}
 
 
-def _age_s(storage: Leased, path: str, now_ms: Callable[[], int]) -> float:
+def _age_s(storage: Leased, path: str, clock_ms: Callable[[], int]) -> float:
     """How long ago a holder put its file anew, by the clock of the storage."""
     entry = storage.find(path)
     if entry is None:  # removed since it was listed: there is a higher number
         return 0.0
     modified_ms: int = entry.modified_ms
-    return (now_ms() - modified_ms) / 1000
+    return (clock_ms() - modified_ms) / 1000
 
 
 def _remove_below(storage: Leased, path: str, numbers: set[int], mine: int) -> None:
@@ -136,19 +123,32 @@ def _remove_below(storage: Leased, path: str, numbers: set[int], mine: int) -> N
             storage.delete(f"{path}/{number}")
 
 
-def _keep(storage: Leased, path: str, lease: _Lease, ended: threading.Event) -> None:
-    """Puts the holder's file anew until the section ends, or another process has the lease."""
-    while not ended.wait(RENEW_S):
-        try:
-            since = Since()
-            if max(_look(storage, path)[0], default=0) != lease.number:
-                lease.lost = True
-                _log.warning("lock_lost", path=path)
-                return
-            storage.overwrite(f"{path}/{lease.number}", _holder())
-            lease.renewed(since)
-        except PhantombaseError as error:  # the next renewal may still be in time
-            _log.warning("lock_not_renewed", path=path, error=str(error))
+class _Kept:
+    """A lease that was taken; `since`: not later than its file got its time."""
+
+    def __init__(self, storage: Leased, path: str, number: int, since: Since) -> None:
+        self._storage, self._path, self._number = storage, path, number
+        self._since, self._lost = since, False
+
+    def is_held(self) -> bool:
+        """See `Storage.hold`."""
+        return not self._lost and self._since.seconds() < VALID_S - _AHEAD_S
+
+    def keep(self, ended: threading.Event) -> None:
+        """Puts the holder's file anew until the section ends, or another process has the lease."""
+        while not ended.wait(RENEW_S):
+            try:
+                since = Since()
+                self._storage.overwrite(f"{self._path}/{self._number}", _holder())
+                last = max(_look(self._storage, self._path)[0], default=0)
+                # If its time was over before the new one was seen, another process may be about to take it.
+                if last != self._number or not self.is_held():
+                    self._lost = True
+                    _log.warning("lock_lost", path=self._path)
+                    return
+                self._since = since
+            except PhantombaseError as error:  # the next renewal may still be in time
+                _log.warning("lock_not_renewed", path=self._path, error=str(error))
 
 
 def _holder() -> bytes:

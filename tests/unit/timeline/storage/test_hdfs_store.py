@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -332,18 +333,18 @@ def test_one_holds_a_lease(hdfs_storage: HdfsStorage) -> None:
                 inside[0] -= 1
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(12)))
+        list(pool.map(work, range(8)))
     assert most == [1]
     assert len(hdfs_storage.list("lease")) <= 4
 
 
 def test_a_held_lease_is_busy_while_it_is_renewed(hdfs_storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hdfs_lease, "VALID_S", 2.0)
+    monkeypatch.setattr(hdfs_lease, "VALID_S", 6.0)
     monkeypatch.setattr(hdfs_lease, "RENEW_S", 0.2)
     with (
         hdfs_storage.hold("lease", 0, BUSY),
         pytest.raises(LockError, match="held by another"),
-        hdfs_storage.hold("lease", 5, BUSY),
+        hdfs_storage.hold("lease", 8, BUSY),
     ):
         raise AssertionError
     with hdfs_storage.hold("lease", 0, BUSY):
@@ -363,3 +364,26 @@ def test_the_lease_of_a_dead_holder_is_free_at_last(hdfs_storage: HdfsStorage, m
                 raise AssertionError
     with hdfs_storage.hold("lease", 0, BUSY):
         pass
+
+
+def test_a_lease_is_not_held_once_its_time_is_over_or_another_has_it(
+    hdfs_storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is it held again by a renewal that came too late."""
+    monkeypatch.setattr(hdfs_lease, "RENEW_S", 0.1)
+    with hdfs_storage.hold("lease", 0, BUSY) as is_held:
+        assert is_held()
+        monkeypatch.setattr(hdfs_lease, "VALID_S", 0.5)
+        assert not is_held()
+        time.sleep(1)
+        monkeypatch.setattr(hdfs_lease, "VALID_S", 1000.0)
+        assert not is_held()
+    monkeypatch.undo()
+    monkeypatch.setattr(hdfs_lease, "RENEW_S", 0.1)
+    with hdfs_storage.hold("lease", 0, BUSY) as is_held:
+        number = max(int(e.name) for e in hdfs_storage.list("lease") if e.name.isdecimal())
+        hdfs_storage.put_if_absent(f"lease/{number + 1}", b"")
+        end = time.monotonic() + 20
+        while is_held() and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not is_held()
