@@ -21,11 +21,11 @@ pytest_plugins = [
     "tests.support.s3_server",
     "tests.support.fault_proxy",
     "tests.support.hdfs_cluster",
-    "tests.support.minio_server",
     "tests.support.zookeeper_server",
     "tests.support.zookeeper_ensemble",
     "tests.support.spark_cluster",
     "tests.support.azure_server",
+    "tests.support.minio_server",
 ]
 
 # No deadline: on a shared machine it fails tests at random. A failure prints how to run it again.

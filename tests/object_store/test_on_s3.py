@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow.parquet as pq
 import pytest
@@ -19,11 +20,13 @@ from tests.reading.test_golden import DECIMALS_SPOILT_BY_HUDI
 from tests.support.azure_server import AzureServer
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import GOLDEN, unzip_golden
+from tests.support.minio_server import MinioServer
 from tests.support.places import ROOT
 from tests.support.s3_server import S3Server
 from tests.support.selection import deep
 from tests.writing.test_writer import rows, trips
 
+AnyServer: TypeAlias = S3Server | AzureServer | MinioServer
 USUAL = {"v6_pending", "v6_with_metadata_table", "v9_two_pending", "v9_bucket_nonpart", "v9_with_metadata_table"}
 
 
@@ -43,14 +46,14 @@ def run(*args: str) -> str:
     return done.output
 
 
-def on_s3(s3: S3Server | AzureServer, name: str, tmp_path: Path) -> tuple[Path, str]:
+def on_s3(s3: AnyServer, name: str, tmp_path: Path) -> tuple[Path, str]:
     """A golden table on disk, and the URL of its copy."""
     path = unzip_golden(name, tmp_path)
     return path, s3.upload(path, s3.new_bucket(), "tables/t")
 
 
 @pytest.mark.parametrize("name", [n if n in USUAL else deep(n) for n in GOLDEN])
-def test_golden_tables_are_read_and_compacted(name: str, s3: S3Server | AzureServer, tmp_path: Path) -> None:
+def test_golden_tables_are_read_and_compacted(name: str, s3: AnyServer, tmp_path: Path) -> None:
     """By the commands: the same rows as on disk, before and after, and as Hudi read them."""
     path, url = on_s3(s3, name, tmp_path)
     run("read", url, "--output", f"{tmp_path}/before.parquet")

@@ -1,46 +1,34 @@
-"""MinIO as a server of tests, where its program is on the PATH or named by `PHANTOMBASE_MINIO`: it decides real races.
-
-Built by `go install github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c`; about 110 MB.
-"""
+"""MinIO, a real S3 server, as a process of this machine: `$PHANTOMBASE_MINIO` names its binary, or the PATH has it."""
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
-import socket
 import subprocess
 import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import urlopen
+from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import BotoCoreError, ClientError
 
-_KEY = "minioadmin"
-_START_S = 60
+from tests.support.zookeeper_server import free_ports
+
+_KEY = "tests-tests"
+_START_MAX_S = 60.0
+KMS_KEY = "tests-key"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MinioServer:
-    """A running one."""
+    """A running MinIO, which encrypts with `KMS_KEY` where it is asked to."""
 
     port: int
-
-    def new_bucket(self) -> str:
-        """An empty one."""
-        name = f"b-{uuid.uuid4().hex[:12]}"
-        boto3.client(
-            "s3",
-            endpoint_url=f"http://127.0.0.1:{self.port}",
-            region_name="us-east-1",
-            aws_access_key_id=_KEY,
-            aws_secret_access_key=_KEY,
-        ).create_bucket(Bucket=name)
-        return name
 
     def environment(self) -> dict[str, str]:
         """What a process needs to know of it."""
@@ -52,39 +40,58 @@ class MinioServer:
             "AWS_ALLOW_HTTP": "true",
         }
 
+    @property
+    def client(self) -> Any:
+        """Another client than phantombase's."""
+        keys = {"aws_access_key_id": _KEY, "aws_secret_access_key": _KEY, "region_name": "us-east-1"}
+        return boto3.client("s3", endpoint_url=f"http://127.0.0.1:{self.port}", **keys)
+
+    def new_bucket(self) -> str:
+        """An empty one."""
+        name = f"b-{uuid.uuid4().hex[:12]}"
+        self.client.create_bucket(Bucket=name)
+        return name
+
+    def upload(self, folder: Path, bucket: str, prefix: str) -> str:
+        """A folder's files below a prefix of a bucket; returns its URL."""
+        client = self.client
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and path.suffix != ".crc":
+                name = f"{prefix}/{path.relative_to(folder).as_posix()}"
+                client.put_object(Bucket=bucket, Key=name, Body=path.read_bytes())
+        return f"s3://{bucket}/{prefix}"
+
 
 @pytest.fixture(scope="session")
 def shared_minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinioServer]:
-    """One server for all tests of a process; skips without its program."""
-    program = os.environ.get("PHANTOMBASE_MINIO") or shutil.which("minio")
-    if program is None:
-        pytest.skip("no MinIO: its program is not on the PATH, and PHANTOMBASE_MINIO does not name it")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    settings = {"MINIO_ROOT_USER": _KEY, "MINIO_ROOT_PASSWORD": _KEY, "MINIO_BROWSER": "off", "MINIO_UPDATE": "off"}
-    folder = tmp_path_factory.mktemp("minio")
-    command = [program, "server", "--address", f"127.0.0.1:{port}", str(folder)]
-    with (folder.parent / "minio.log").open("wb") as log:
-        server = subprocess.Popen(command, env={**os.environ, **settings}, stdout=log, stderr=subprocess.STDOUT)
+    """One server for all tests of a process."""
+    if (binary := os.environ.get("PHANTOMBASE_MINIO") or shutil.which("minio")) is None:
+        pytest.skip("MinIO is NOT tested: PHANTOMBASE_MINIO names no binary, and none is on the PATH")
+    port, console = free_ports(2)
+    addresses = ["--address", f"127.0.0.1:{port}", "--console-address", f"127.0.0.1:{console}"]
+    environment = {
+        **os.environ,
+        "MINIO_ROOT_USER": _KEY,
+        "MINIO_ROOT_PASSWORD": _KEY,
+        "MINIO_KMS_SECRET_KEY": f"{KMS_KEY}:{base64.b64encode(bytes(32)).decode()}",
+    }
+    command = [binary, "server", "--quiet", *addresses, str(tmp_path_factory.mktemp("minio"))]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    found = MinioServer(port=port)
     try:
-        _wait_for(port, server, Path(log.name))
-        yield MinioServer(port)
+        deadline = time.monotonic() + _START_MAX_S
+        while True:
+            try:
+                found.new_bucket()
+                break
+            except (BotoCoreError, ClientError):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+        yield found
     finally:
-        server.terminate()
-        server.wait()
-
-
-def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + _START_S
-    while time.monotonic() < deadline and server.poll() is None:
-        try:
-            urlopen(f"http://127.0.0.1:{port}/minio/health/ready").close()
-        except (URLError, ConnectionError):
-            time.sleep(0.2)
-        else:
-            return
-    raise RuntimeError(f"MinIO did not start: {log.read_text(errors='replace')[-2000:]}")
+        process.terminate()
+        process.wait()
 
 
 @pytest.fixture
