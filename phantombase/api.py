@@ -17,9 +17,8 @@ from .timeline.locks.table_lock import table_lock
 from .timeline.parquet.output_options import OutputOptions
 from .timeline.planning.options import PLAN_NOW, ScheduleOptions
 from .timeline.planning.schedule import Scheduled, schedule_compaction
-from .timeline.read.rows import Rows
+from .timeline.read.rows import Rows, read_any
 from .timeline.read.table_read import Query, ReadOptions
-from .timeline.read.table_read import read_table as _read
 from .timeline.table.table import Table
 
 
@@ -63,7 +62,7 @@ def read_table(table: Table | str | os.PathLike[str], options: ReadOptions | Non
 
     The default is a snapshot read: base files merged with log files, also while compactions are pending.
     """
-    return _read(_opened(table), options)
+    return read_any(_opened(table), options or ReadOptions())
 
 
 def schedule(

@@ -17,7 +17,8 @@ from ..errors import StorageError, UsageError
 from ..parquet.write import statistics_columns
 from ..storage.local import sync
 from ..table.table import Table
-from .table_read import ReadOptions, Scan, plan_read
+from .changes import ChangeScan, plan
+from .table_read import ReadOptions, Scan
 from .window import Window
 
 ReadProgress: TypeAlias = Callable[[int, int, int], None]
@@ -58,7 +59,7 @@ def export_parquet(
 
     MissingFileError: a file was cleaned meanwhile; no output is left, try again (`consistent`).
     """
-    scan = plan_read(table, options)
+    scan = plan(table, options)
     temporary = output.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
         rows = _write(scan, temporary, progress, output)
@@ -72,7 +73,7 @@ def export_parquet(
     )
 
 
-def _write(scan: Scan, temporary: Path, progress: ReadProgress, output: Path) -> int:
+def _write(scan: Scan | ChangeScan, temporary: Path, progress: ReadProgress, output: Path) -> int:
     rows = 0
     with _written(output):
         sink = pa.OSFile(str(temporary), "wb")
@@ -93,11 +94,11 @@ def _write(scan: Scan, temporary: Path, progress: ReadProgress, output: Path) ->
     return rows
 
 
-def _batches(scan: Scan, progress: ReadProgress) -> Iterator[pa.RecordBatch]:
+def _batches(scan: Scan | ChangeScan, progress: ReadProgress) -> Iterator[pa.RecordBatch]:
     """`Scan.batches()`, with calls of `progress`."""
     rows = 0
-    for number, slice_ in enumerate(scan.slices):
-        for batch in scan.slice_batches(slice_):
+    for number, part in enumerate(scan.parts()):
+        for batch in part:
             rows += batch.num_rows
             progress(number, len(scan.slices), rows)
             yield batch
