@@ -40,8 +40,9 @@ def read(
     `columns`: only these, in the table's order. `filter`: only rows for which it is true, as in SQL's WHERE:
     `"fare > 10 and zone in ('a', 'b')"`. `limit`: at most so many rows. `as_of`: as of an instant, or a time like
     `2026-11-21 09:00:00` in the zone of the table's instants. `partition`: only partitions at or under this path.
-    `query`: `snapshot`, the default, `read-optimized`, or `incremental` with `begin` and perhaps `end`: see `Rows.end`.
-    `options`: everything else.
+    `query`: `snapshot`, the default, `read-optimized`, or with a window (after `begin`, up to and with `end`:
+    completion times, on version 6 requested times) `incremental`: rows that its writes wrote, or `changes`: what they
+    did. `options`: everything else.
     """
     given: dict[str, Any] = {
         "query": None if query is None else Query(query),
