@@ -63,6 +63,8 @@ def test_a_writer_that_completes_late_is_in_the_later_window(
     assert first < quick < slow
     assert as_rows(window(tmp_path / "t", "earliest", first)) == {"a": (1, 1.0)}
     assert as_rows(window(tmp_path / "t", first, quick)) == {"b": (2, 2.0)}
+    options = ReadOptions(query=Query.INCREMENTAL, begin=first, end=quick)
+    assert {s.partition for s in plan_read(open_table(tmp_path / "t"), options).slices} == {"west"}
     assert as_rows(window(tmp_path / "t", quick, slow)) == {"a": (3, 3.0)}
     assert as_rows(window(tmp_path / "t", "earliest", quick)) == {"a": (1, 1.0), "b": (2, 2.0)}
     assert window(tmp_path / "t", slow).num_rows == 0

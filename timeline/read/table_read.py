@@ -42,6 +42,7 @@ class Query(Enum):
     SNAPSHOT = "snapshot"
     READ_OPTIMIZED = "read-optimized"
     INCREMENTAL = "incremental"
+    CHANGES = "changes"
 
 
 class Fallback(Enum):
@@ -57,6 +58,7 @@ class ReadOptions:
 
     `as_of`: a point in time, see `parse_as_of`. `begin`, `end`: the window of an incremental read, after begin, up to
     and with end: completion times on versions 8 and 9, requested times on version 6; `earliest` begins before all.
+    `net`: of a change feed one change for each key, from the begin to the end of the window.
     `filter`: only rows for which it is true, a text as in `filter.parse` or a tree. `limit`: at most so many rows.
     """
 
@@ -65,6 +67,7 @@ class ReadOptions:
     begin: str | None = None
     end: str | None = None
     fallback: Fallback = Fallback.NONE
+    net: bool = False
     columns: tuple[str, ...] | None = None
     filter: Filter | str | None = None
     limit: int | None = None
@@ -102,6 +105,10 @@ class Scan:
         """The batches of one slice."""
         stream = SliceStream(self.table.storage, slice_, self.rules, self.options.columns, self.where)
         return stream.base_batches() if self.options.query is Query.READ_OPTIMIZED else stream.batches()
+
+    def parts(self) -> Iterator[Iterator[pa.RecordBatch]]:
+        """The batches of each slice."""
+        return (self.slice_batches(slice_) for slice_ in self.slices)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All batches, one slice after the other. MissingFileError: a file was cleaned meanwhile."""
@@ -162,6 +169,8 @@ def _scan(
 
 def _check_query(options: ReadOptions) -> None:
     incremental = options.query is Query.INCREMENTAL
+    if options.query is Query.CHANGES:
+        raise UsageError("a change feed is not read as rows of the table", todo="Use `phantombase.read`.")
     if not incremental and (options.begin is not None or options.end is not None):
         raise UsageError("begin and end belong to an incremental read", found=options.query.value)
     if incremental and options.as_of is not None:
@@ -169,12 +178,17 @@ def _check_query(options: ReadOptions) -> None:
 
 
 def _schema(table: Table, timeline: Timeline, options: ReadOptions) -> TableSchema:
-    """The newest schema of a timeline. UsageError: it lacks requested columns."""
+    """The newest schema of a timeline, checked as `check_columns` does."""
     schema = table.schema(table.schema_text(timeline))
-    unknown = set(options.columns or ()) - set(schema.arrow.names)
+    check_columns(schema, options.columns)
+    return schema
+
+
+def check_columns(schema: TableSchema, columns: Sequence[str] | None) -> None:
+    """UsageError: requested columns that the schema lacks."""
+    unknown = set(columns or ()) - set(schema.arrow.names)
     if unknown:
         raise UsageError("no such column", expected=", ".join(schema.arrow.names), found=", ".join(sorted(unknown)))
-    return schema
 
 
 def scan_slices(view: TableView, options: ReadOptions) -> tuple[FileSlice, ...]:

@@ -31,4 +31,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/read/incremental", "if window.begin >= oldest:", "if True:", "read/wanted_rows"),
     ("timeline/read/incremental", "return And((after, Compare(COMMIT_TIME, Op.LE, window.end)))", "return after", "reading/incremental"),
     ("timeline/read/window_writes", "times is not None and times.isdisjoint(writes)", "False", "reading/incremental_log_compaction"),
+    # The change feed.
+    ("timeline/read/change_rows", "self.updated[there] = ~np.asarray(pc.fill_null(same, False))", "self.updated[there] = True", "reading/changes"),
+    ("timeline/read/change_rows", "self.met[there] = True", "pass", "reading/changes"),
+    ("timeline/read/change_rows", "deleted = np.flatnonzero(places < 0)", "deleted = np.flatnonzero(places < -1)", "reading/changes"),
+    ("timeline/read/changes", "if window.begin < earliest:", "if False:", "reading/changes"),
+    ("timeline/read/changes", 'groups[(key[0], "") if key[0] in moved else key]', "groups[key]", "reading/changes"),
+    ("timeline/read/changes", "there & (found.groups | left)", "there & found.groups", "reading/changes"),
+    ("timeline/read/changes", "frozenset() if self.options.net else found.replaced & left", "frozenset()", "reading/changes"),
+    ("timeline/read/changes", "hidden=state.hidden | also_hidden", "hidden=state.hidden", "reading/changes"),
 )  # fmt: skip

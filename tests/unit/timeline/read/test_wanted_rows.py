@@ -15,7 +15,10 @@ from tests.support.builders import timeline_of
 
 
 def rows(timeline: Timeline, window: Window, writes: str, times: str) -> str:
-    found = WindowWrites(writes=frozenset(writes.split()), groups=None, stamps=frozenset(), mixed=frozenset())
+    none: frozenset[str] = frozenset()
+    found = WindowWrites(
+        writes=frozenset(writes.split()), groups=None, replaced=frozenset(), stamps=none, log_compactions=none
+    )
     table = pa.table({"_hoodie_commit_time": times.split()})
     node = bound(wanted_rows(timeline, window, found), table.schema)
     return " ".join(matching(node, table).column(0).to_pylist())
