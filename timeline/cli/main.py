@@ -9,23 +9,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..errors import MissingFileError, PhantombaseError, UsageError
 from ..format.compaction_plan import CompactionPlan, decode_plan, planned_paths
-from ..format.instant import MERGES, Instant, State, parse_as_of
+from ..format.instant import MERGES, Instant, State
 from ..instants.timeline import Timeline
 from ..metadata_table.read import commits_to_compact
 from ..option import help_of
 from ..parquet.output_options import parse_bytes
-from ..read.table_read import Query, ReadOptions
+from ..read.table_read import Fallback, Query, ReadOptions
 from ..storage.folders import HOODIE
 from ..table.table import Table, consistent
 from ..terminal.console import configure_logging, emit, run
-from ..terminal.local_path import local_path
+from ..terminal.local_path import local_output
 from ..terminal.plain import Row
 from . import render
 from .check import audit, repair_times, validate
@@ -180,11 +179,11 @@ def _no_compaction(timeline: Timeline, time: str, found: str) -> UsageError:
 def read(
     path: TablePath,
     output: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--output",
             metavar="FILE",
-            parser=local_path,
+            parser=local_output,
             help="Write FILE: Arrow IPC if it ends in .arrow, else Parquet; - is stdout.",
         ),
     ] = None,
@@ -193,6 +192,15 @@ def read(
         str | None,
         typer.Option(metavar="I", help="Read as of an instant, 'yyyy-MM-dd HH:mm:ss.SSS' or 'yyyy-MM-dd'."),
     ] = None,
+    begin: Annotated[
+        str | None, typer.Option(metavar="I", help="Incremental: writes after this time, or `earliest`.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option(metavar="I", help="Incremental: writes up to this time; default: the newest.")
+    ] = None,
+    fallback: Annotated[
+        Fallback, typer.Option(help="Incremental, if files of the window were cleaned: refuse, or read what is left.")
+    ] = Fallback.NONE,
     columns: Annotated[
         str | None, typer.Option(metavar="A,B", help="Only these columns, in the table's order.")
     ] = None,
@@ -217,6 +225,9 @@ def read(
 
     [b]snapshot[/b]: everything committed so far; base files merged with their logs, also while compactions are
     pending. [b]read-optimized[/b]: base files only; faster, without rows that are only in logs.
+    [b]incremental[/b]: rows that the writes after `--begin`, up to and with `--end`, have written, as they were at the
+    end. Both are completion times, on version 6 requested times. Deletes are not reported. The next `--begin` is the
+    `end` that this read prints.
     `--filter` is a condition as in SQL's WHERE. `--as-of` is a time in the zone of the table's instants.
     FILE appears when everything is read: a failed read leaves no file. If a writer removes a file that is still to
     be read, reading starts over. On stdout (an Arrow IPC stream) a failed read ends inside a message.
@@ -226,12 +237,16 @@ def read(
       timeline read /data/trips --output trips.parquet
       timeline read /data/trips --query read-optimized --columns id,fare --output fares.arrow
       timeline read /data/trips --as-of '2026-11-21 09:00:00' --partition north --output north.parquet
+      timeline read /data/trips --query incremental --begin 20261121090000000 --output changed.parquet
     """
     configure_logging(json=json, verbose=False)
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))
     options = ReadOptions(
         query=query,
-        as_of=None if as_of is None else parse_as_of(as_of),
+        as_of=as_of,
+        begin=begin,
+        end=end,
+        fallback=fallback,
         columns=names,
         filter=where,
         limit=limit,

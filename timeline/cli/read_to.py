@@ -9,46 +9,59 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from ..errors import UsageError
 from ..read.export import check_output, export_file, export_stream
-from ..read.table_read import ReadOptions, plan_read, read_table
+from ..read.table_read import ReadOptions, Scan, plan_read
+from ..read.window import Window
 from ..table.table import Table, consistent
 from ..terminal.console import emit, reporting
 from ..terminal.plain import Row
 from . import render
 from .rows import plain_rows, shown_columns
 
-STDOUT = Path("-")
 SHOWN_ROWS = 20
 """Rows that the terminal shows unless a limit is given."""
 
 
 def read_to(
-    open_table: Callable[[], Table], options: ReadOptions, output: Path | None, *, overwrite: bool, json: bool
+    open_table: Callable[[], Table], options: ReadOptions, output: str | None, *, overwrite: bool, json: bool
 ) -> None:
-    """`output`: a file, STDOUT, or None for the terminal."""
+    """`output`: a file, `-` for stdout, None for the terminal."""
     if output is None:
         _show(open_table(), options, json)
-    elif output == STDOUT:
+    elif output == "-":
         _stream(open_table, options, json)
     else:
-        _export(open_table, options, output, overwrite, json)
+        _export(open_table, options, Path(output), overwrite, json)
 
 
 def _show(table: Table, options: ReadOptions, json: bool) -> None:
     limit = SHOWN_ROWS if options.limit is None else options.limit
     # One row more tells whether there are more.
     asked = limit if options.limit is not None else limit + 1
-    found = read_table(table, replace(options, limit=asked))
+    scan, found = consistent(lambda: _read(table.reload(), replace(options, limit=asked)))
     rows = found.slice(0, limit)
     chosen = rows if options.columns is not None or json else rows.select(shown_columns(rows.schema.names))
     data: Row = {
         "table": table.storage.base_path,
+        "window": _window(scan.window),
         "columns": chosen.schema.names,
         "more": found.num_rows > limit,
         "rows": plain_rows(chosen),
     }
     emit(data, json, render.rows)
+
+
+def _read(table: Table, options: ReadOptions) -> tuple[Scan, pa.Table]:
+    scan = plan_read(table, options)
+    return scan, scan.to_table()
+
+
+def _window(window: Window | None) -> Row | None:
+    """The window of an incremental read; its end is the begin of the next."""
+    return None if window is None else {"begin": window.begin, "end": window.end}
 
 
 def _stream(open_table: Callable[[], Table], options: ReadOptions, json: bool) -> None:
@@ -72,7 +85,8 @@ def _export(open_table: Callable[[], Table], options: ReadOptions, output: Path,
     data: dict[str, Any] = {
         "table": table.storage.base_path,
         "query": options.query.value,
-        "as_of": options.as_of,
+        "as_of": done.as_of,
+        "window": _window(done.window),
         "partition": options.partition,
         "filter": options.filter,
         "limit": options.limit,

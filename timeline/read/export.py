@@ -23,6 +23,7 @@ from ..parquet.write import statistics_columns
 from ..storage.local import sync
 from ..table.table import Table
 from .table_read import ReadOptions, Scan, limited, plan_read
+from .window import Window
 
 ReadProgress: TypeAlias = Callable[[int, int, int], None]
 """Called with (slices read, all slices, rows so far) during a read."""
@@ -34,12 +35,14 @@ _ROW_GROUP_BYTES = 128 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written: rows, number of slices, size of the file in bytes, its columns."""
+    """What was written: rows, number of slices, size of the file in bytes, its columns; the window it is of, if any."""
 
     rows: int
     slices: int
     bytes: int
     columns: tuple[str, ...]
+    as_of: str | None = None
+    window: Window | None = None
 
 
 def check_output(table: Table, output: Path, overwrite: bool) -> None:
@@ -69,7 +72,14 @@ def export_file(table: Table, options: ReadOptions, output: Path, progress: Read
             os.replace(temporary, output)
     finally:
         temporary.unlink(missing_ok=True)
-    return Exported(rows=rows, slices=len(scan.slices), bytes=size, columns=tuple(scan.schema.names))
+    return Exported(
+        rows=rows,
+        slices=len(scan.slices),
+        bytes=size,
+        columns=tuple(scan.schema.names),
+        as_of=scan.options.as_of,
+        window=scan.window,
+    )
 
 
 def export_stream(scan: Scan, out: BinaryIO) -> int:

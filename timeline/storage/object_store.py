@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import IO, Any
 
@@ -33,6 +33,7 @@ from .object_clients import Clients, open_clients
 from .object_files import Upload, open_ranges
 from .object_lease import hold_lease
 from .object_promises import ensure_promises
+from .server_clock import ensure_agreed
 
 PUT_ID = "putid"
 """The metadata that tells one put from another."""
@@ -264,8 +265,9 @@ class ObjectStorage:
 
     # --- the lock
 
-    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[None]:
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         ensure_promises(self)
+        ensure_agreed(self, self.clients.identity)
         return hold_lease(self.clients, self.key(path), f"{self.base_path}/{path}", timeout_s, busy)
 
 
