@@ -10,7 +10,7 @@ Nothing depends on anything but the chooser: the same choices give the same run.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeAlias
 
 from phantombase.timeline.errors import StorageError
 from phantombase.timeline.storage.contract import Entry, files_below
+from phantombase.timeline.storage.probe import probe
 from tests.simulation.memory_storage import MemoryStorage
 
 START_MS = 1_767_225_600_000
@@ -354,9 +355,18 @@ class SteppedStorage:
         """See `Storage`."""
         return self._world.disk.location
 
-    def list_below(self, folder: str) -> Sequence[tuple[str, Entry]]:
+    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
         """See `Storage`."""
-        return list(files_below(self, folder))
+        return list(files_below(self, folder, before))
+
+    def delete_all(self, paths: Collection[str]) -> None:
+        """See `Storage`; a process may die in between."""
+        for path in paths:
+            self.delete(path)
+
+    def prove(self) -> None:
+        """See `Storage`."""
+        probe(self)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *args: self._world.call(name, *args)

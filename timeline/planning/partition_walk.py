@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from ..storage.contract import Entry, Storage
+from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.prefetch import AHEAD
-from ..view.partition_folders import is_partition, listed_if_there, subfolders
+from ..view.partition_folders import is_partition, subfolders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

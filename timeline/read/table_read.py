@@ -82,10 +82,11 @@ class Scan:
 
 def plan_read(table: Table, options: ReadOptions) -> Scan:
     """Loads a view and selects the slices; UsageError for unknown columns."""
-    view = table.load_view(options.partition)
+    seen = table.still(reload=False)
+    view = seen.load_view(options.partition)
     if options.as_of is not None:
         check_as_of(table, view.timeline, options.as_of)
-    schema = table.schema(table.schema_text(view.timeline))
+    schema = seen.schema(seen.schema_text(view.timeline))
     unknown = set(options.columns or ()) - set(schema.arrow.names)
     if unknown:
         raise UsageError("no such column", expected=", ".join(schema.arrow.names), found=", ".join(sorted(unknown)))
