@@ -1,6 +1,6 @@
 """Compaction for Apache Hudi MERGE_ON_READ tables: the names that users import.
 
-    from phantombase import Table, compact, read_table, schedule, writer
+    from phantombase import Table, compact, read, schedule, writer
 
 Each name is loaded when it is first used, so `import phantombase` costs nothing. The work is done by the packages
 `phantombase.timeline`, `phantombase.compactor_daemon` and `phantombase.writer_hooks`; in a checkout they lie beside
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .api import compact as compact
+    from .api import read as read
     from .api import read_table as read_table
     from .api import schedule as schedule
     from .compactor_daemon.options import AttemptOptions as AttemptOptions
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from .timeline.errors import ZooKeeperError as ZooKeeperError
     from .timeline.parquet.output_options import OutputOptions as OutputOptions
     from .timeline.planning.options import ScheduleOptions as ScheduleOptions
+    from .timeline.read.rows import Rows as Rows
     from .timeline.read.table_read import Query as Query
     from .timeline.read.table_read import ReadOptions as ReadOptions
     from .timeline.table.table import Table as Table
@@ -60,6 +62,7 @@ _ERRORS = (
 
 _HOMES = {
     "compact": "api",
+    "read": "api",
     "read_table": "api",
     "schedule": "api",
     "AttemptOptions": "compactor_daemon.options",
@@ -68,6 +71,7 @@ _HOMES = {
     "OutputOptions": "timeline.parquet.output_options",
     "ScheduleOptions": "timeline.planning.options",
     "Query": "timeline.read.table_read",
+    "Rows": "timeline.read.rows",
     "ReadOptions": "timeline.read.table_read",
     "Table": "timeline.table.table",
     "Written": "writer_hooks.write.write",

@@ -3,23 +3,63 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
 from .compactor_daemon.options import AttemptOptions, ExecuteOptions
 from .compactor_daemon.run.pending import Compactions, run_compactions
 from .compactor_daemon.time_limit import Limit
+from .timeline.filter.tree import Filter
 from .timeline.locks.table_lock import table_lock
 from .timeline.parquet.output_options import OutputOptions
 from .timeline.planning.options import PLAN_NOW, ScheduleOptions
 from .timeline.planning.schedule import Scheduled, schedule_compaction
-from .timeline.read.table_read import ReadOptions
+from .timeline.read.rows import Rows
+from .timeline.read.table_read import Query, ReadOptions
 from .timeline.read.table_read import read_table as _read
 from .timeline.table.table import Table
 
 
+def read(
+    table: Table | str | os.PathLike[str],
+    columns: Sequence[str] | None = None,
+    *,
+    filter: Filter | str | None = None,
+    limit: int | None = None,
+    as_of: str | None = None,
+    query: Query | str | None = None,
+    begin: str | None = None,
+    end: str | None = None,
+    partition: str | None = None,
+    options: ReadOptions | None = None,
+) -> Rows:
+    """The rows of a table, given as its path, URL or `Table`, for Arrow, DuckDB, Polars and pandas.
+
+    `columns`: only these, in the table's order. `filter`: only rows for which it is true, as in SQL's WHERE:
+    `"fare > 10 and zone in ('a', 'b')"`. `limit`: at most so many rows. `as_of`: as of an instant, or a time like
+    `2026-11-21 09:00:00` in the zone of the table's instants. `partition`: only partitions at or under this path.
+    `query`: `snapshot`, the default, `read-optimized`, or `incremental`: rows that the writes after `begin`, up to and
+    with `end`, have written; completion times, on version 6 requested times. `options`: everything else.
+    """
+    given: dict[str, Any] = {
+        "query": None if query is None else Query(query),
+        "columns": None if columns is None else tuple(columns),
+        "filter": filter,
+        "limit": limit,
+        "as_of": as_of,
+        "begin": begin,
+        "end": end,
+        "partition": partition,
+    }
+    chosen = replace(options or ReadOptions(), **{name: value for name, value in given.items() if value is not None})
+    return Rows.of(_opened(table), chosen)
+
+
 def read_table(table: Table | str | os.PathLike[str], options: ReadOptions | None = None) -> pa.Table:
-    """All rows of a table, given as its path, URL or `Table`, as an Arrow table.
+    """All rows of a table, given as its path, URL or `Table`, as an Arrow table: `read` with `ReadOptions`.
 
     The default is a snapshot read: base files merged with log files, also while compactions are pending.
     """

@@ -17,10 +17,13 @@ from tests.support.selection import ALL
 
 pytest_plugins = [
     "tests.judge.fixtures",
+    "tests.support.gcs_server",
     "tests.support.s3_server",
+    "tests.support.fault_proxy",
     "tests.support.zookeeper_server",
     "tests.support.zookeeper_ensemble",
     "tests.support.spark_cluster",
+    "tests.support.azure_server",
 ]
 
 # No deadline: on a shared machine it fails tests at random. A failure prints how to run it again.

@@ -28,6 +28,12 @@ def option(
     return field(default=default, metadata=metadata)
 
 
+def same_option(options: type, name: str) -> Any:
+    """A field that is the option of another dataclass: the same default, help, unit and least value."""
+    other = next(f for f in fields(options) if f.name == name)
+    return field(default=other.default, metadata=other.metadata)
+
+
 def least_of(options: type) -> dict[str, float]:
     """The least values of a dataclass's options, for those that have one."""
     return {f.name: f.metadata["least"] for f in fields(options) if f.metadata.get("least") is not None}

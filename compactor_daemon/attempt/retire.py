@@ -6,14 +6,13 @@ process that slept since it opened an attempt.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection, Iterable, Sequence
 
 import structlog
 
 from phantombase.timeline.audit.audit_log import add_entry
 from phantombase.timeline.audit.group_ledger import LEDGER
-from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError, StorageError
+from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant, State
@@ -21,8 +20,7 @@ from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.instants.attempt_names import attempts, instant_folder, recorded_instants, staged_files
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.storage.contract import Storage, listed_if_there
-from phantombase.timeline.storage.folders import TEMPORARY
+from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey
@@ -34,6 +32,7 @@ from ..decisions.replaced import placed_group
 from ..decisions.standing import Standing, refuse_rollback, standing_of
 from ..decisions.take_back import take_back
 from ..records.fate import STAGED_ENDINGS, Go, decisions, declare_dead, is_revoked
+from .abandoned import remove_abandoned
 from .publish import place
 
 _log = structlog.get_logger()
@@ -137,10 +136,6 @@ def remove_staged(storage: Storage, instant: str) -> None:
     storage.delete_all([*staged_files(storage, instant, STAGED_ENDINGS), heartbeat_path(instant)])
 
 
-_ABANDONED_MS = 3_600_000
-"""A temporary file that has not changed for this long has lost its writer."""
-
-
 def finish_completed(table: Table, lock: TableLock) -> Table:
     """Finishes instants that are no longer pending: cleans up what earlier runs left when they were killed.
 
@@ -212,11 +207,13 @@ def _lost_removed(table: Table, done: Instant, made: Sequence[Go], lock: TableLo
     placed = (p.final for one in made for p in one.placements)
     if not any(final not in named and table.storage.find(final) is not None for final in placed):
         return True
-    with lock.hold("remove files of a decision"):  # without the lock, another process might be publishing them
+    # Without the lock, another process might be publishing them.
+    with lock.hold("remove files of a decision") as section:
         table = table.reload()
         still = completed_compaction(table, done.requested_time)
         if still is None or named_files(table, still) != named:
             return False  # rolled back, and perhaps published by another decision: the next run checks it again
+        section.check()
         for one in made:
             remove_placed(table, one, keep=named)
     return True
@@ -227,13 +224,14 @@ def _taken_back(table: Table, instant: str, lock: TableLock) -> bool:
 
     False: a decision stands or waits after all; nothing else of the instant may be removed.
     """
-    with lock.hold("take a decision back"):
+    with lock.hold("take a decision back") as section:
         table = table.reload()
         for go in decisions(table.storage, instant):
             ruling = standing_of(table, go)
             if ruling.standing in (Standing.STANDS, Standing.WAITS):
                 return False
             if ruling.standing is Standing.FALLEN:
+                section.check()
                 take_back(table, go, ruling.why)
     return True
 
@@ -246,31 +244,6 @@ def _finish_by_commit(table: Table, done: Instant) -> None:
     plan = table.compaction_plan(done.requested_time)
     _remove_strays(table, done, plan.groups)
     remove_staged(table.storage, done.requested_time)
-
-
-def _remove_abandoned(storage: Storage) -> None:
-    """Removes abandoned temporary files, with ages by the clock of the storage.
-
-    The clock of this process may be hours ahead: then files that are just being written would be removed.
-    """
-    entries = listed_if_there(storage, TEMPORARY)
-    if not entries:
-        return
-    now_ms = _storage_ms(storage)
-    for entry in entries:
-        if now_ms - entry.modified_ms > _ABANDONED_MS:
-            storage.delete(f"{TEMPORARY}/{entry.name}")
-
-
-def _storage_ms(storage: Storage) -> int:
-    """The storage's clock: the time it gives a new file."""
-    path = f"{TEMPORARY}/{uuid.uuid4().hex}"
-    storage.put_if_absent(path, b"")
-    entry = storage.find(path)
-    storage.delete(path)
-    if entry is None:
-        raise StorageError("a file that was just put is not there", path=path)
-    return entry.modified_ms
 
 
 def _is_littered(table: Table, instant: str) -> bool:
@@ -290,7 +263,7 @@ def _is_littered(table: Table, instant: str) -> bool:
 
 
 def forget_archived(table: Table) -> None:
-    """Removes the records of archived instants, on which no process can act any more, and abandoned temporary files.
+    """Removes the records of archived instants, on which no process can act any more, and what is abandoned.
 
     The records of a littered instant stay. Another process may be about to take its files back, or has failed to do so;
     without the records nothing shows that these files must not be read.
@@ -300,7 +273,7 @@ def forget_archived(table: Table) -> None:
 
 def _forget_archived(table: Table, seen: Table) -> None:
     """`seen`: a look at the table; if it shows that nothing is archived, nothing else is read."""
-    _remove_abandoned(table.storage)
+    remove_abandoned(table.storage)
     start = seen.load_timeline().start
     if all(instant >= start for instant in recorded_instants(seen.storage)):
         return

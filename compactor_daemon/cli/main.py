@@ -19,6 +19,7 @@ from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.console import EXIT_FAILED, configure_logging, emit, reporting, run
+from phantombase.timeline.terminal.local_path import local_path
 from phantombase.timeline.terminal.plain import human_bytes, human_duration, plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
@@ -124,7 +125,10 @@ app.command("unschedule")(unschedule_command)
 def demo(
     execute: Annotated[ExecuteOptions, Only("executor")] = EXECUTE,
     keep: Annotated[
-        Path | None, typer.Option(help="unpack the table here and keep it [default: a temporary folder]")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", parser=local_path, help="unpack the table here and keep it [default: a temporary folder]"
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

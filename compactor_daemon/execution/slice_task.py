@@ -20,6 +20,7 @@ from structlog.contextvars import bound_contextvars
 from phantombase.timeline.avro.schema import RECORD_KEY, project
 from phantombase.timeline.errors import AttemptDeadError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
+from phantombase.timeline.format.write_token import COMPACTOR
 from phantombase.timeline.instants.attempt_names import attempt_folder
 from phantombase.timeline.log.visibility import Skipped
 from phantombase.timeline.merge.identity import identity_columns, identity_sum
@@ -39,9 +40,6 @@ from ..records.slice_done import SliceDone
 from .log_task import LogOutput, stage_log
 
 _log = structlog.get_logger()
-
-TOKEN_STAGE = 990_000_000
-"""The third part of phantombase's write tokens. In Hudi's it is Spark's task attempt number, which is far smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +110,7 @@ class SliceTask:
     @property
     def final_name(self) -> BaseFileName | LogFileName:
         """The file's name once published; unique to the attempt."""
-        token = f"{self.position}-{self.attempt}-{TOKEN_STAGE}"
+        token = f"{self.position}-{self.attempt}-{COMPACTOR}"
         if self.log is not None:
             return self.log.name(self.slice.file_id, token)
         return BaseFileName(file_id=self.slice.file_id, token=token, instant=self.instant)

@@ -2,5 +2,5 @@
 
 The way in is `unschedule`.
 
-May import: attempt, decisions, execution, ground, records; all of timeline.
+May import: attempt, decisions, ground, records; all of timeline.
 """

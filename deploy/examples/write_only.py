@@ -26,7 +26,7 @@ def main(path: str) -> None:
             .upsert(path)
         )
         print(f"{done.instant}: {done.writes} rows in {done.files} files, {done.seconds:.1f} s")
-    print("then: compactor-daemon schedule", path, "--lock file:..., and compactor-daemon compact", path)
+    print("then: compactor-daemon schedule", path, "--lock ..., and compactor-daemon compact", path)
 
 
 if __name__ == "__main__":

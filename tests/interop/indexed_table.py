@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantombase.compactor_daemon.execution.slice_task import TOKEN_STAGE
 from phantombase.timeline.format.file_name import parse_data_file
+from phantombase.timeline.format.write_token import COMPACTOR
 from tests.interop.rows import DECIMAL, same
 from tests.interop.shared_table import SharedTable
 from tests.judge.client import METADATA_TABLE
@@ -78,7 +78,7 @@ class IndexedTable(SharedTable):
 
 def placed_by_us(file: str) -> bool:
     """Whether a compaction of ours has made a file: by its token."""
-    return f"-{TOKEN_STAGE}_" in file
+    return f"-{COMPACTOR}_" in file
 
 
 def stored_files(path: Path) -> dict[str, int]:

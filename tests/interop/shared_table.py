@@ -16,7 +16,7 @@ from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions,
 from phantombase.compactor_daemon.run.pending import run_compactions
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.clock.options import ClockOptions
-from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.locks.table_lock import ProcessLock, TableLock, table_lock
 from phantombase.timeline.log.encode import LogFormat
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
@@ -27,6 +27,7 @@ from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.table.table import Table
 from tests.interop.rows import keys, same
 from tests.judge.client import Judge
+from tests.judge.table_files import TablePath
 
 HUDI = {6: "0.15.0", 8: "1.2.0", 9: "1.2.0"}
 """Which real Hudi judges a table version."""
@@ -36,30 +37,41 @@ EVENT_TIME: dict[str, object] = {"hoodie.datasource.write.payload.class": f"{_PA
 COMMIT_TIME: dict[str, object] = {"hoodie.datasource.write.payload.class": f"{_PAYLOAD}OverwriteWithLatestAvroPayload"}
 BUCKET: dict[str, object] = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": 3}
 PARQUET_LOGS: dict[str, object] = {"hoodie.logfile.data.block.format": "parquet"}
-_OF_HUDI_S_SERVICES = tuple(f"hoodie.{service}." for service in ("metadata", "clean", "cleaner", "archive", "keep"))
+_OF_HUDI_S_SERVICES = tuple(
+    f"hoodie.{service}." for service in ("metadata", "clean", "cleaner", "archive", "keep", "write.lock")
+)
 DELETE_COLUMNS = ["id", "p", "ts"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedTable:
-    """A table at `path`; `options` go with each of Hudi's writes, `partition_field` None is a table without.
+class SharedAnywhere:
+    """A table at `place`; `options` go with each of Hudi's writes, `partition_field` None is a table without.
 
-    `clock`: what we are given of the zone of Hudi's writers.
+    `clock`: what we are given of the zone of Hudi's writers. `lock`: ours, where one process is not all.
     """
 
     judge: Judge
-    path: Path
     version: int
     options: Mapping[str, object] = field(default_factory=dict)
     partition_field: str | None = "p"
     clock: ClockOptions = ClockOptions()
+    lock: str | None = None
+
+    @property
+    def place(self) -> TablePath:
+        """Where it lies."""
+        raise NotImplementedError
+
+    def copy(self) -> Self:
+        """A copy of the table beside it."""
+        raise NotImplementedError
 
     # Hudi's side.
 
     def create(self, rows: pa.Table, operation: str = "upsert") -> None:
         """Hudi makes the table."""
         self.judge.create(
-            self.path,
+            self.place,
             "shared",
             rows,
             version=self.version if self.version > 6 else None,
@@ -70,16 +82,16 @@ class SharedTable:
 
     def upsert(self, rows: pa.Table, options: Mapping[str, object] | None = None) -> None:
         """Hudi upserts."""
-        self.judge.upsert(self.path, rows, {**self.options, **(options or {})})
+        self.judge.upsert(self.place, rows, {**self.options, **(options or {})})
 
     def delete(self, rows: pa.Table) -> None:
         """Hudi deletes by key."""
         columns = {*DELETE_COLUMNS, self.partition_field or "id"} & set(rows.schema.names)
-        self.judge.delete(self.path, rows.select(sorted(columns)), self.options)
+        self.judge.delete(self.place, rows.select(sorted(columns)), self.options)
 
     def hudi_schedules(self) -> str:
         """Hudi requests a compaction."""
-        instant = self.judge.schedule_compaction(self.path, self.options)
+        instant = self.judge.schedule_compaction(self.place, self.options)
         assert instant is not None, "Hudi found nothing to compact"
         return instant
 
@@ -87,11 +99,11 @@ class SharedTable:
         """Hudi executes these pending compactions, by default all."""
         expected = list(instants) or self.pending()
         for instant in expected:
-            assert self.judge.run_compaction(self.path, instant, self.options) == [instant]
+            assert self.judge.run_compaction(self.place, instant, self.options) == [instant]
 
     def hudi_reads(self, query: str = "snapshot") -> pa.Table:
         """What Hudi reads."""
-        return self.judge.read(self.path, query=query)
+        return self.judge.read(self.place, query=query)
 
     # Our side.
 
@@ -99,7 +111,7 @@ class SharedTable:
         """A write of ours with what Hudi's writers of this table have to say too; `options`: of `WriteOptions`."""
         buckets = self.options.get("hoodie.bucket.index.num.buckets")
         log_format = LogFormat(str(self.options.get("hoodie.logfile.data.block.format", "avro")))
-        mine = writer(rows).option(**{"log_format": log_format, "clock": self.clock, **options})
+        mine = writer(rows).option(**{"log_format": log_format, "clock": self.clock, "lock": self.lock, **options})
         return mine if buckets is None else mine.buckets(int(str(buckets)))
 
     def creator(self, rows: pa.Table) -> Writer:
@@ -115,13 +127,13 @@ class SharedTable:
             "hoodie.datasource.write.partitionpath.field": self.partition_field or "",
             **self.options,
         }
-        self.judge.adopt(self.path, self.options)
+        self.judge.adopt(self.place, self.options)
         mine = {name: str(value) for name, value in conf.items() if not name.startswith(_OF_HUDI_S_SERVICES)}
-        return writer(rows).option(clock=self.clock).conf(mine)
+        return writer(rows).option(clock=self.clock, lock=self.lock).conf(mine)
 
     def open(self) -> Table:
         """The table as we see it now."""
-        return Table.open(str(self.path)).with_clock(self.clock)
+        return Table.open(str(self.place)).with_clock(self.clock)
 
     def pending(self) -> list[str]:
         """Pending compactions."""
@@ -135,15 +147,16 @@ class SharedTable:
 
     def we_may_schedule(self) -> str | None:
         """We request a compaction, if there is anything to compact."""
-        return schedule_compaction(self.open(), ProcessLock(str(self.path))).instant
+        return schedule_compaction(self.open(), self._lock()).instant
 
     def we_compact(
         self, instant: str | None = None, output: OutputOptions | None = None, attempt: AttemptOptions | None = None
     ) -> list[str]:
         """We execute one pending compaction or all; the instants."""
         results = run_compactions(
-            str(self.path),
+            str(self.place),
             instant=instant,
+            lock=self.lock,
             output=output or OutputOptions(),
             execute=ExecuteOptions(executor=Executor.LOCAL, threads=2),
             attempt=attempt or AttemptOptions(),
@@ -160,8 +173,7 @@ class SharedTable:
             size_ratio=200,
             max_size_amplification=100_000,
         )
-        lock = ProcessLock(str(self.path))
-        requested = schedule_compaction(self.open(), lock, options).requested
+        requested = schedule_compaction(self.open(), self._lock(), options).requested
         for one in requested:
             if one.plan.action == "logcompaction":
                 assert self.we_compact(one.instant) == [one.instant]
@@ -192,12 +204,6 @@ class SharedTable:
         same(self.we_read(Query.READ_OPTIMIZED), hudis)
         return hudis
 
-    def copy(self) -> Self:
-        """A copy of the table beside it."""
-        path = self.path.with_name(f"{self.path.name}-copy")
-        shutil.copytree(self.path, path)
-        return replace(self, path=path)
-
     def compact_beside_hudi(self, *, snapshot_kept: bool = True) -> pa.Table:
         """We compact the table and Hudi a copy of it; all four reads of each agree. The snapshot.
 
@@ -212,8 +218,27 @@ class SharedTable:
         same(base_files, hudis.hudi_reads("read_optimized"))
         if snapshot_kept:
             same(snapshot, before)
-        shutil.rmtree(hudis.path)
         return snapshot
+
+    def _lock(self) -> TableLock:
+        return table_lock(self.open().storage, self.lock) if self.lock else ProcessLock(str(self.place))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedTable(SharedAnywhere):
+    """A table on this machine's disk."""
+
+    path: Path
+
+    @property
+    def place(self) -> TablePath:
+        return self.path
+
+    def copy(self) -> Self:
+        path = self.path.with_name(f"{self.path.name}-copy")
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(self.path, path)
+        return replace(self, path=path)
 
 
 def hudi_rs_reads(path: Path) -> pa.Table:

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
-import javaproperties
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.judge.environment import JudgeError
 from tests.judge.session import Session
+from tests.judge.table_files import TablePath, names, properties
 
 __all__ = ["BRIEF", "METADATA_TABLE", "QUIET", "Judge", "JudgeError", "Selected"]
 
@@ -72,14 +72,23 @@ class Selected:
 class Judge:
     """Real Hudi of one version on its own small Spark; close it, or use it in a `with`.
 
-    `java_options`: of its JVM, `BRIEF` for one that lives for minutes.
+    `java_options`: of its JVM, `BRIEF` for one that lives for minutes; `more`, `variables`: see `Session`.
     """
 
-    def __init__(self, version: str, cores: int = 2, memory: str = "3g", *, java_options: str = "") -> None:
+    def __init__(
+        self,
+        version: str,
+        cores: int = 2,
+        memory: str = "3g",
+        *,
+        java_options: str = "",
+        more: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self.version = version
-        self.session = Session(version, cores, memory, java_options)
+        self.session = Session(version, cores, memory, java_options, more, variables)
         self._numbers = itertools.count()
-        self._created_with: dict[Path, Options] = {}
+        self._created_with: dict[TablePath, Options] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -98,7 +107,7 @@ class Judge:
 
     # Anything: exactly these options, any statement, any read.
 
-    def write(self, path: Path, rows: Rows | None, options: Options, mode: str = "append") -> None:
+    def write(self, path: TablePath, rows: Rows | None, options: Options, mode: str = "append") -> None:
         """Write `rows` with exactly these options; `None` is an empty frame without the table's columns."""
         file = self._new_file() if isinstance(rows, pa.Table) else rows
         if isinstance(rows, pa.Table):
@@ -108,7 +117,7 @@ class Judge:
 
     def read(
         self,
-        path: Path,
+        path: TablePath,
         out: Path | None = None,
         *,
         query: str = "snapshot",
@@ -121,19 +130,19 @@ class Judge:
         self.session.ask("read", path=str(path), out=str(file), options=_read_options(query, chosen))
         return pq.ParquetFile(file).read()
 
-    def count(self, path: Path, *, query: str = "snapshot", options: Options | None = None) -> int:
+    def count(self, path: TablePath, *, query: str = "snapshot", options: Options | None = None) -> int:
         """The number of rows Hudi reads."""
         return int(self.session.ask("count", path=str(path), options=_read_options(query, options)))
 
     def select(
-        self, path: Path, columns: Sequence[str], *, where: str = "true", options: Options | None = None
+        self, path: TablePath, columns: Sequence[str], *, where: str = "true", options: Options | None = None
     ) -> Selected:
         """What a query finds; `columns` and `where` are expressions of SQL. Small results only: they come as JSON."""
         read = _read_options("snapshot", options)
         found = self.session.ask("select", path=str(path), columns=json.dumps(columns), where=where, options=read)
         return Selected(rows=[tuple(row) for row in found["rows"]], files=int(found["files"]))
 
-    def scan(self, path: Path, *, query: str = "snapshot", options: Options | None = None) -> float:
+    def scan(self, path: TablePath, *, query: str = "snapshot", options: Options | None = None) -> float:
         """Read all rows and columns on all cores, keep nothing, return the seconds: for benchmarks."""
         self.session.ask("scan", path=str(path), options=_read_options(query, options))
         return self.seconds
@@ -147,7 +156,7 @@ class Judge:
 
     def create(
         self,
-        path: Path,
+        path: TablePath,
         name: str,
         rows: Rows,
         *,
@@ -175,38 +184,38 @@ class Judge:
         self.write(path, rows, {**QUIET, **said, **(options or {})}, mode="errorifexists")
         self.adopt(path, options or {})
 
-    def adopt(self, path: Path, options: Options) -> None:
+    def adopt(self, path: TablePath, options: Options) -> None:
         """This Judge's later writes of a table get these options, whoever makes it."""
         self._created_with[path] = options
 
-    def upsert(self, path: Path, rows: Rows, options: Options | None = None) -> None:
+    def upsert(self, path: TablePath, rows: Rows, options: Options | None = None) -> None:
         """Update by key and insert what is new."""
         self._commit(path, rows, "upsert", options)
 
-    def insert(self, path: Path, rows: Rows, options: Options | None = None) -> None:
+    def insert(self, path: TablePath, rows: Rows, options: Options | None = None) -> None:
         """Insert without looking up keys."""
         self._commit(path, rows, "insert", options)
 
-    def bulk_insert(self, path: Path, rows: Rows, options: Options | None = None) -> None:
+    def bulk_insert(self, path: TablePath, rows: Rows, options: Options | None = None) -> None:
         """Insert into new base files, whatever their size."""
         self._commit(path, rows, "bulk_insert", options)
 
-    def delete(self, path: Path, rows: Rows, options: Options | None = None) -> None:
+    def delete(self, path: TablePath, rows: Rows, options: Options | None = None) -> None:
         """Delete by key; `rows` need the key, partition and ordering columns."""
         self._commit(path, rows, "delete", options)
 
-    def insert_overwrite(self, path: Path, rows: Rows, options: Options | None = None) -> None:
+    def insert_overwrite(self, path: TablePath, rows: Rows, options: Options | None = None) -> None:
         """Replace the partitions that `rows` belong to."""
         self._commit(path, rows, "insert_overwrite", options)
 
-    def delete_partition(self, path: Path, *partitions: str, options: Options | None = None) -> None:
+    def delete_partition(self, path: TablePath, *partitions: str, options: Options | None = None) -> None:
         """Replace whole partitions, named by their paths, by nothing."""
         named = {"hoodie.datasource.write.partitions.to.delete": ",".join(partitions)}
         self._commit(path, None, "delete_partition", {**named, **(options or {})})
 
     # Table services.
 
-    def schedule_compaction(self, path: Path, options: Options | None = None) -> str | None:
+    def schedule_compaction(self, path: TablePath, options: Options | None = None) -> str | None:
         """Plan to compact every file group with logs and no plan; its instant, None if there is none."""
         before = _instants(path, "compaction.requested")
         # By default Hudi schedules nothing before five delta commits, and does not say so.
@@ -214,7 +223,7 @@ class Judge:
         self._call("run_compaction", path, at_once, op="schedule")
         return max(_instants(path, "compaction.requested") - before, default=None)
 
-    def run_compaction(self, path: Path, instant: str | None = None, options: Options | None = None) -> list[str]:
+    def run_compaction(self, path: TablePath, instant: str | None = None, options: Options | None = None) -> list[str]:
         """Execute one pending compaction, or all; the instants executed."""
         # With nothing pending Hudi would schedule one first, if there were enough delta commits.
         never = {"hoodie.compact.inline.max.delta.commits": 1_000_000, **(options or {})}
@@ -223,45 +232,45 @@ class Judge:
         rows = self._call("run_compaction", path, never, op="run", timestamp=timestamp)
         return sorted(str(row["timestamp"]) for row in rows)
 
-    def cluster(self, path: Path, options: Options | None = None) -> None:
+    def cluster(self, path: TablePath, options: Options | None = None) -> None:
         """Plan and execute a clustering. On a bucket index Hudi plans it, fails, and leaves it pending."""
         self._call("run_clustering", path, options, op="scheduleAndExecute")
 
-    def clean(self, path: Path, retain_commits: int = 1, options: Options | None = None) -> None:
+    def clean(self, path: TablePath, retain_commits: int = 1, options: Options | None = None) -> None:
         """Delete the files that only commits older than the newest `retain_commits` need."""
         self._call("run_clean", path, options, retain_commits=retain_commits)
 
-    def clean_by_versions(self, path: Path, options: Options | None = None) -> None:
+    def clean_by_versions(self, path: TablePath, options: Options | None = None) -> None:
         """Delete all but the newest version of each file, and replaced file groups at once."""
         policy = "KEEP_LATEST_FILE_VERSIONS"
         self._call("run_clean", path, options, clean_policy=policy, file_versions_retained=1)
 
-    def rollback(self, path: Path, instant: str, options: Options | None = None) -> None:
+    def rollback(self, path: TablePath, instant: str, options: Options | None = None) -> None:
         """Roll back the newest commit. On version 6 only Hudi 0.15.0 can: 1.x lists the wrong folder."""
         self._call("rollback_to_instant", path, options, instant_time=instant)
 
-    def savepoint(self, path: Path, instant: str | None = None, options: Options | None = None) -> str | None:
+    def savepoint(self, path: TablePath, instant: str | None = None, options: Options | None = None) -> str | None:
         """Protect the files of a commit, by default the newest, from cleaning; the instant, None if it has one."""
         before = _instants(path, "savepoint.inflight")
         self._call("create_savepoint", path, options, commit_time=instant)
         return max(_instants(path, "savepoint.inflight") - before, default=None)
 
-    def restore(self, path: Path, savepoint: str, options: Options | None = None) -> None:
+    def restore(self, path: TablePath, savepoint: str, options: Options | None = None) -> None:
         """Take the table back to a savepoint: whatever came after it is removed."""
         self._call("rollback_to_savepoint", path, options, instant_time=savepoint)
 
-    def delete_savepoint(self, path: Path, savepoint: str, options: Options | None = None) -> None:
+    def delete_savepoint(self, path: TablePath, savepoint: str, options: Options | None = None) -> None:
         """Let the files of a savepoint be cleaned, and the timeline be archived past it."""
         self._call("delete_savepoint", path, options, instant_time=savepoint)
 
-    def archive(self, path: Path, keep: tuple[int, int] = (2, 3), options: Options | None = None) -> None:
+    def archive(self, path: TablePath, keep: tuple[int, int] = (2, 3), options: Options | None = None) -> None:
         """Archive the timeline down to `keep` (fewest, most) commits, as far as it has been cleaned."""
         fewest, most = keep
         self._call("archive_commits", path, options, min_commits=fewest, max_commits=most, retain_commits=1)
 
     # The metadata table.
 
-    def listed_files(self, path: Path) -> dict[str, int]:
+    def listed_files(self, path: TablePath) -> dict[str, int]:
         """Size in bytes of each data file the metadata table lists, by its path below the table.
 
         The procedure's name promises to compare with storage, but both of its listings come from the metadata table.
@@ -269,11 +278,13 @@ class Judge:
         rows = self._call("validate_metadata_table_files", path, None, verbose=True)
         return {"/".join(filter(None, (row["partition"], row["file_name"]))): row["metadata_size"] for row in rows}
 
-    def _commit(self, path: Path, rows: Rows | None, operation: str, options: Options | None) -> None:
+    def _commit(self, path: TablePath, rows: Rows | None, operation: str, options: Options | None) -> None:
         operate = {"hoodie.datasource.write.operation": operation}
         self.write(path, rows, {**self._writer_options(path), **operate, **(options or {})})
 
-    def _call(self, procedure: str, path: Path, options: Options | None, **arguments: object) -> list[dict[str, Any]]:
+    def _call(
+        self, procedure: str, path: TablePath, options: Options | None, **arguments: object
+    ) -> list[dict[str, Any]]:
         """Call one of Hudi's procedures with a writer's options.
 
         Most procedures know tables by name only, and a name is bound to the schema it was made with: each
@@ -285,9 +296,9 @@ class Judge:
         text = ", ".join(f"{key} => {value!r}" for key, value in given.items())
         return self.sql(f"call {procedure}({text})", {**self._writer_options(path), **(options or {})})
 
-    def _writer_options(self, path: Path) -> Options:
-        properties = javaproperties.loads((path / ".hoodie/hoodie.properties").read_text())
-        said = {option: properties[key] for key, option in WRITER_KEYS.items() if properties.get(key)}
+    def _writer_options(self, path: TablePath) -> Options:
+        there = properties(path)
+        said = {option: there[key] for key, option in WRITER_KEYS.items() if there.get(key)}
         return {**QUIET, **said, **self._created_with.get(path, {})}
 
     def _new_file(self) -> Path:
@@ -298,9 +309,7 @@ def _read_options(query: str, options: Options | None) -> Options:
     return {"hoodie.metadata.enable": "false", "hoodie.datasource.query.type": query, **(options or {})}
 
 
-def _instants(path: Path, ending: str) -> set[str]:
+def _instants(path: TablePath, ending: str) -> set[str]:
     """The instants that have a file of that action and state and are not archived, under either timeline layout."""
-    found = itertools.chain.from_iterable(
-        (path / folder).glob(f"*.{ending}") for folder in (".hoodie", ".hoodie/timeline")
-    )
-    return {file.name.split(".")[0] for file in found}
+    found = itertools.chain.from_iterable(names(path, folder) for folder in (".hoodie", ".hoodie/timeline"))
+    return {name.split(".")[0] for name in found if name.endswith(f".{ending}")}

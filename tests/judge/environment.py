@@ -8,6 +8,7 @@ Hudi's bundles need Spark 3.5 and phantombase needs Spark 4, so real Hudi lives 
       spark-3.5.9.ready        marker, written last: without it the environment is made anew
       ivy/                     the bundles as Spark resolved them
       hudi-1.2.0.jars          marker, written last: the jars of that bundle, comma separated (`spark.jars`)
+      hadoop-aws.jars          the same for Hadoop's S3 client (300 MB), made when a test asks for it
 
 All is made on first use and reused offline afterwards; `python -m tests.judge.environment` makes it now.
 """
@@ -25,6 +26,8 @@ from filelock import FileLock
 
 SPARK_VERSION = "3.5.9"
 BUNDLE = "org.apache.hudi:hudi-spark3.5-bundle_2.12"
+HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.3.4"
+"""Of the Hadoop release that Spark 3.5 has; brings the SDK of AWS."""
 HUDI_VERSIONS = ("0.15.0", "1.2.0")
 """Resolved ahead of time. 1.0.2 is used by few tests and resolved when first asked for."""
 REQUIREMENTS = (f"pyspark=={SPARK_VERSION}", "setuptools<81; python_version >= '3.12'")
@@ -66,15 +69,21 @@ def python() -> Path:
 
 def jars(hudi_version: str) -> str:
     """The jars of one Hudi bundle as a value for `spark.jars`, resolved first if they are not there."""
-    interpreter, marker = python(), home() / f"hudi-{hudi_version}.jars"
+    return _resolved(f"hudi-{hudi_version}", f"{BUNDLE}:{hudi_version}")
+
+
+def hadoop_aws_jars() -> str:
+    """The same for `s3a://` URLs."""
+    return _resolved("hadoop-aws", HADOOP_AWS)
+
+
+def _resolved(name: str, package: str) -> str:
+    interpreter, marker = python(), home() / f"{name}.jars"
     with _locked():
         if marker.exists() and all(Path(jar).exists() for jar in marker.read_text().split(",")):
             return marker.read_text()
-        _progress(f"resolving {BUNDLE}:{hudi_version}")
-        conf = {
-            "spark.jars.packages": f"{BUNDLE}:{hudi_version}",
-            "spark.jars.ivy": str(home() / "ivy"),
-        }
+        _progress(f"resolving {package}")
+        conf = {"spark.jars.packages": package, "spark.jars.ivy": str(home() / "ivy")}
         # Spark resolves what it starts with, says where the jars are, and ends because its input is empty.
         answers = _run([str(interpreter), str(SERVER), json.dumps(spark_conf() | conf)], cwd=home())
         found = [jar.removeprefix("file://") for jar in json.loads(answers)["jars"].split(",")]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.judge.client import BRIEF, Judge
+from tests.judge.s3 import s3_conf
+from tests.support.s3_server import S3Server
 
 
 class Judges:
@@ -17,7 +19,8 @@ class Judges:
     judge from here again rather than keep it across a change of version.
     """
 
-    def __init__(self, alive_max: int = 2) -> None:
+    def __init__(self, start: Callable[[str], Judge], alive_max: int = 2) -> None:
+        self.start = start
         self.alive_max = alive_max
         self._alive: OrderedDict[str, Judge] = OrderedDict()
 
@@ -26,7 +29,7 @@ class Judges:
         judge = self._alive.pop(version, None)
         while len(self._alive) >= self.alive_max:
             self._alive.popitem(last=False)[1].close()
-        self._alive[version] = judge or Judge(version, java_options=BRIEF)
+        self._alive[version] = judge or self.start(version)
         return self._alive[version]
 
     def close(self) -> None:
@@ -38,6 +41,19 @@ class Judges:
 @pytest.fixture(scope="session")
 def judges() -> Iterator[Judges]:
     """Real Hudi by version: `judges("1.2.0").upsert(...)`."""
-    factory = Judges()
+    factory = Judges(lambda version: Judge(version, java_options=BRIEF))
+    yield factory
+    factory.close()
+
+
+@pytest.fixture(scope="session")
+def s3_judges(shared_s3: S3Server) -> Iterator[Judges]:
+    """The same for tables at `s3a://` URLs of the test server; one at a time."""
+    access = shared_s3.environment()
+
+    def start(version: str) -> Judge:
+        return Judge(version, java_options=BRIEF, more=s3_conf(access, version), variables=access)
+
+    factory = Judges(start, alive_max=1)
     yield factory
     factory.close()

@@ -22,12 +22,22 @@ LOG_CHARS_MAX = 4000
 class Session:
     """One Spark session with one version of Hudi, in a process group and a scratch folder of its own.
 
+    `more`: settings of Spark; `variables`: of the process's environment.
     `seconds` is what the last request took inside the server; before the first, what Spark took to start.
     """
 
-    def __init__(self, version: str, cores: int, memory: str, java_options: str = "") -> None:
+    def __init__(
+        self,
+        version: str,
+        cores: int,
+        memory: str,
+        java_options: str = "",
+        more: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         interpreter, jars = environment.python(), environment.jars(version)
-        conf = environment.spark_conf(cores, memory) | {"spark.jars": jars}
+        conf = environment.spark_conf(cores, memory) | dict(more or {})
+        conf["spark.jars"] = ",".join(filter(None, (jars, conf.get("spark.jars"))))
         if java_options:
             conf["spark.driver.extraJavaOptions"] = java_options
         self.version = version
@@ -43,7 +53,9 @@ class Session:
                 stderr=log,
                 text=True,
                 cwd=self.scratch,
-                env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(self.scratch)},
+                env=os.environ
+                | {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(self.scratch)}
+                | dict(variables or {}),
                 process_group=0,
             )
         try:

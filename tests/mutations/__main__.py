@@ -27,7 +27,7 @@ RUN_S_MAX = 300
 def copied(source: Path, target: Path) -> Path:
     """The packages a test run needs."""
     ignored = shutil.ignore_patterns("__pycache__", "golden")
-    for package in ("phantombase", "timeline", "compactor_daemon", "writer_hooks", "tests"):
+    for package in ("phantombase", "timeline", "compactor_daemon", "writer_hooks", "pyspark_phantombase", "tests"):
         shutil.copytree(source / package, target / package, symlinks=True, ignore=ignored)
     (target / "tests" / "golden").symlink_to(ROOT / "tests" / "golden")
     shutil.copy(source / "pyproject.toml", target)

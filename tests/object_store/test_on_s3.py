@@ -19,12 +19,13 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.table.table import Table
 from tests.reading.test_golden import DECIMALS_SPOILT_BY_HUDI
+from tests.support.azure_server import AzureServer
 from tests.support.compaction_steps import run_all
 from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import Call, Failure, Hook, HookedStorage, ProcessDied
 from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.places import ROOT
-from tests.support.s3_server import Asked, Fault, S3Server
+from tests.support.s3_server import S3Server
 from tests.support.selection import deep
 from tests.writing.test_writer import rows, trips
 
@@ -47,14 +48,14 @@ def run(*args: str) -> str:
     return done.output
 
 
-def on_s3(s3: S3Server, name: str, tmp_path: Path) -> tuple[Path, str]:
+def on_s3(s3: S3Server | AzureServer, name: str, tmp_path: Path) -> tuple[Path, str]:
     """A golden table on disk, and the URL of its copy."""
     path = unzip_golden(name, tmp_path)
     return path, s3.upload(path, s3.new_bucket(), "tables/t")
 
 
 @pytest.mark.parametrize("name", [n if n in USUAL else deep(n) for n in GOLDEN])
-def test_golden_tables_are_read_and_compacted(name: str, s3: S3Server, tmp_path: Path) -> None:
+def test_golden_tables_are_read_and_compacted(name: str, s3: S3Server | AzureServer, tmp_path: Path) -> None:
     """By the commands: the same rows as on disk, before and after, and as Hudi read them."""
     path, url = on_s3(s3, name, tmp_path)
     run("read", url, "--output", f"{tmp_path}/before.parquet")
@@ -101,31 +102,6 @@ def fares(url: str) -> dict[str, float]:
     return dict(zip(keys, table.column("fare").to_pylist(), strict=True))
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_compacts_while_answers_are_lost(seed: int, s3: S3Server, tmp_path: Path) -> None:
-    """Each 7th changing request takes effect and its answer is lost: done by the next run at the latest."""
-    path, url = on_s3(s3, "v9_two_pending", tmp_path)
-    numbers = iter(range(seed, 100_000))
-
-    def faults(asked: Asked) -> Fault:
-        if not asked.changes or next(numbers) % 7:
-            return Fault.NONE
-        return (Fault.LOST, Fault.CUT)[next(numbers) % 2]
-
-    s3.faults = faults
-    for _ in range(8):
-        CliRunner().invoke(daemon, ["compact", url, "--executor", "local"])
-        if not Table.open(url).load_timeline().pending_merges:
-            break
-    s3.faults = lambda asked: Fault.NONE
-    run("compact", url, "--executor", "local")
-    table = Table.open(url)
-    assert table.load_timeline().pending_merges == ()
-    expected = path.with_name(f"{path.name}.expected") / "snapshot_after_compaction.parquet"
-    assert_same_rows(read_table(table), pq.read_table(expected))
-    assert all(audit(table, instant).good for instant in audited_instants(table))
-
-
 @pytest.mark.parametrize("first", [0, deep(1), deep(2), deep(3)])
 def test_a_death_at_a_storage_call_is_finished_by_the_next_run(first: int, s3: S3Server, tmp_path: Path) -> None:
     """Before calls that change something. A reader in between sees the same rows."""
@@ -163,26 +139,6 @@ def die_before_change(number: int) -> Hook:
         return call.do()
 
     return hook
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_writes_while_answers_are_lost(seed: int, s3: S3Server) -> None:
-    """A write that fails has written nothing or all of it; the next one goes on."""
-    url = f"s3://{s3.new_bucket()}/t"
-    trips(rows((1, 1, 1.0), (2, 1, 2.0)), 9).upsert(url)
-    numbers, lost = iter(range(seed, 100_000)), [True]
-    s3.faults = lambda asked: Fault.LOST if lost[0] and asked.changes and next(numbers) % 9 == 0 else Fault.NONE
-    for ts in range(2, 6):
-        for _ in range(5):
-            try:
-                trips(rows((1, ts, float(ts)), (ts + 1, ts, 2.0)), 9).upsert(url)
-                break
-            except Exception as error:
-                failed = error
-        else:
-            raise failed
-    lost[0] = False
-    assert fares(url) == {"k0001": 5.0, **{f"k{n:04d}": 2.0 for n in range(2, 7)}}
 
 
 def test_a_daemon_serves_a_table_there(s3: S3Server, tmp_path: Path) -> None:

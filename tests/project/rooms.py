@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.support.places import ROOT
 
-PACKAGES = ("timeline", "compactor_daemon", "writer_hooks")
+PACKAGES = ("timeline", "compactor_daemon", "writer_hooks", "pyspark_phantombase")
 """Each package may import those before it, and itself."""
 
 GROUND = "ground"

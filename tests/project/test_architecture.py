@@ -54,7 +54,7 @@ def may_import(one: str) -> set[str]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_packages_import_one_way(package: str) -> None:
-    """writer_hooks -> compactor_daemon -> timeline; nothing points back, and nothing to tests or benchmarks."""
+    """writer_hooks -> compactor_daemon -> timeline <- pyspark_phantombase; nothing to tests or benchmarks."""
     above = {*PACKAGES[PACKAGES.index(package) + 1 :], "tests", "bench", "api"}
     for module in (m for m in modules() if m.split(".")[0] == package):
         wrong = {name for name, _ in imported(module) if name.split(".")[0] in above}

@@ -16,7 +16,8 @@ from tests.project.rooms import ours
 from tests.support.places import ROOT
 from tests.support.zookeeper_server import ZooKeeper
 
-_FILE = re.compile(r"`((?:timeline|compactor_daemon|writer_hooks|phantombase|tests|deploy|bench)/[\w/.-]+\.\w+)`")
+_FOLDERS = "timeline|compactor_daemon|writer_hooks|pyspark_phantombase|phantombase|tests|deploy|bench"
+_FILE = re.compile(rf"`((?:{_FOLDERS})/[\w/.-]+\.\w+)`")
 _LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.project.doc_pages import ALL_PAGES
 from tests.support.places import ROOT
 
-PACKAGES = ("timeline", "compactor_daemon", "writer_hooks", "phantombase")
+PACKAGES = ("timeline", "compactor_daemon", "writer_hooks", "phantombase", "pyspark_phantombase")
 
 BANNED = re.compile(r"\b(whoever|somebody|nobody|anybody|of ours|books)\b", re.IGNORECASE)
 """Say which process is meant (writer, reader, daemon, compactor), and ledger for books."""

@@ -150,13 +150,13 @@ class MemoryStorage:
         probe(self)
 
     @contextmanager
-    def hold(self, path: str, timeout_s: float, busy: LockError) -> Iterator[None]:
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> Iterator[Callable[[], bool]]:
         """See `Storage`."""
         lock = self._locks[path]
         if not lock.acquire(timeout=timeout_s):
             raise busy
         try:
-            yield
+            yield lambda: True
         finally:
             lock.release()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO
@@ -96,7 +96,7 @@ class Below:
     def prove(self) -> None:
         self.storage.prove()
 
-    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[None]:
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         return self.storage.hold(self._full(path), timeout_s, busy)
 
 

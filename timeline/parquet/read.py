@@ -58,15 +58,23 @@ def open_parquet(source: pa.NativeFile, *, dictionaries: Sequence[str] = ()) -> 
 
 
 def parquet_batches(
-    source: pa.NativeFile, file: pq.ParquetFile, names: Sequence[str], batch_rows: int
+    source: pa.NativeFile,
+    file: pq.ParquetFile,
+    names: Sequence[str],
+    batch_rows: int,
+    groups: Sequence[int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The named columns of a file opened from `source`: at most `batch_rows` rows and about 32 MiB per batch."""
+    """The named columns of a file opened from `source`: at most `batch_rows` rows and about 32 MiB per batch.
+
+    `groups`: the row groups to read, None for all.
+    """
     metadata, schema = file.metadata, file.schema_arrow
     coded = [n for n in names if _is_text(schema.field(n).type) and _is_coded(metadata, n, batch_rows)]
     if coded:
         file = open_parquet(source, dictionaries=coded)
     rows = max(1, min([batch_rows, *_fitting_rows(metadata)]))
-    for batch in file.iter_batches(batch_size=rows, columns=list(names)):
+    chosen = None if groups is None else list(groups)
+    for batch in file.iter_batches(batch_size=rows, row_groups=chosen, columns=list(names)):
         yield from _pieces(batch)
 
 

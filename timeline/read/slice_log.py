@@ -23,6 +23,7 @@ from ..merge.slice_rules import SliceRules
 from ..merge.spill import LogSpill
 from ..storage.contract import Storage
 from ..view.view import FileSlice
+from .where import Where
 
 _PARTITIONS_MAX = 256
 """Each partition has two open files while log blocks are read."""
@@ -57,11 +58,17 @@ class LogCounts:
 
 
 def read_logs(
-    storage: Storage, slice_: FileSlice, rules: SliceRules, out: pa.Schema, stack: ExitStack
+    storage: Storage,
+    slice_: FileSlice,
+    rules: SliceRules,
+    out: pa.Schema,
+    stack: ExitStack,
+    where: Where | None = None,
 ) -> tuple[Winners | LogSpill, LogCounts]:
     """Decodes all blocks that count; returns the winners, or the spill if the entries exceeded the memory limit.
 
-    `out`: the row columns that are needed. `stack` keeps open files, and the spill's files.
+    `out`: the row columns that are needed. `stack` keeps open files, and the spill's files. `where`: a read's filter:
+    only entries of its keys are kept.
     """
     fold, spill = LogFold(rules.merge, out), None
     sources = _opened(storage, slice_, stack)
@@ -73,9 +80,9 @@ def read_logs(
         for part in _parts(block, sources[block.path], rules, out):
             found += len(part.keys)
             if isinstance(part, Keyed):
-                fold.add_rows(part)
+                fold.add_rows(where.keyed(part) if where else part)
             else:
-                fold.add_deletes(part)
+                fold.add_deletes(where.deletes(part) if where else part)
             if fold.nbytes > rules.fold_bytes:
                 share = (read_bytes + block.content_bytes * found / max(count, found, 1)) / total_bytes
                 spill = spill or _open_spill(fold.nbytes / share, rules, out, stack)

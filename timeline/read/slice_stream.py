@@ -7,11 +7,14 @@ merging needs, are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from enum import Enum
+from typing import TypeAlias
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ..arrow.arrays import Hashes
 from ..arrow.conform import conform
@@ -29,18 +32,40 @@ from ..parquet.read import open_parquet, parquet_batches, readable
 from ..storage.contract import Storage
 from ..view.view import FileSlice
 from .slice_log import LogCounts, read_logs
+from .where import Where
+
+
+class Needed(Enum):
+    """Which rows of the base file a step needs: all, those that the filter can match, or those that a merge changes."""
+
+    ALL = 1
+    MATCHING = 2
+    MERGED = 3
+
+
+RowGroups: TypeAlias = Callable[[pq.ParquetFile], Sequence[int] | None]
+"""The row groups of a file to read, None for all."""
 
 
 class SliceStream:
     """Iterate `batches()` once; afterwards `ledger()`, `log_counts` and `base_rows` hold the results."""
 
     def __init__(
-        self, storage: Storage, slice_: FileSlice, rules: SliceRules, columns: Sequence[str] | None = None
+        self,
+        storage: Storage,
+        slice_: FileSlice,
+        rules: SliceRules,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
     ) -> None:
+        """`columns`: the columns of the batches, None for all. `where`: only matching rows; for reads, since the ledger
+        then counts only what was merged."""
         self._storage = storage
         self._slice = slice_
         self._rules = rules
-        self._out = rules.schema if columns is None else project(rules.schema, columns)
+        self._where = where
+        self._schema = rules.schema if columns is None else project(rules.schema, columns)
+        self._out = project(rules.schema, [*self._schema.names, *(where.columns if where else ())])
         self._base_schema = project(rules.schema, [*self._out.names, *rules.keys.fields, *rules.ordering_fields])
         self._merge: SliceMerge | SpilledMerge | None = None
         self._tally = IdentityTally() if rules.identity else None
@@ -50,24 +75,29 @@ class SliceStream:
     @property
     def schema(self) -> pa.Schema:
         """The schema of every batch."""
-        return self._out
+        return self._schema
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Merged rows: in the base file's order, then inserts."""
         with ExitStack() as stack:
-            logs, self.log_counts = read_logs(self._storage, self._slice, self._rules, self._out, stack)
+            logs, self.log_counts = read_logs(self._storage, self._slice, self._rules, self._out, stack, self._where)
             for table in self._spilled(logs, stack) if isinstance(logs, LogSpill) else self._in_memory(logs):
-                yield from table.combine_chunks().to_batches(max_chunksize=self._rules.batch_rows)
+                yield from self._matching(table).combine_chunks().to_batches(max_chunksize=self._rules.batch_rows)
+
+    def _matching(self, rows: pa.Table) -> pa.Table:
+        return rows if self._where is None else self._where.rows(rows).select(self._schema.names)
 
     def _in_memory(self, won: Winners) -> Iterator[pa.Table]:
         merge = self._merge = SliceMerge(self._rules.merge, won, hashed=self._rules.identity)
         if not won.entries:  # nothing to merge, so keys and ordering values are not needed
-            for table in self._base_tables(self._out):
+            for table in self._base_tables(self._out, Needed.MATCHING):
                 merge.untouched(table.num_rows)
                 yield self._changed(table, NO_CHANGES)
             return
-        for table in self._base_tables(self._base_schema):
-            keyed = self._rules.keyed(table, self._out.names, self._slice.file_id)
+        if self._where is not None and not self._where.rows(won.rows).num_rows and not self._base_may_match():
+            return
+        for table in self._base_tables(self._base_schema, Needed.MERGED):
+            keyed = self._keyed(table)
             yield self._changed(keyed.rows, merge.changes(keyed))
         _, rows, hashes = merge.inserts()
         yield self._inserted(rows, hashes)
@@ -79,11 +109,11 @@ class SliceStream:
         needed = project(rules.schema, [*rules.keys.fields, *rules.ordering_fields])
 
         def keys() -> Iterator[Keyed]:
-            for table in self._base_tables(needed):
+            for table in self._base_tables(needed, Needed.ALL):
                 yield self._rules.keyed(table, self._out.names, self._slice.file_id)
 
         merge.decide(keys, max(1, rules.batch_rows // len(spill)))
-        for table in self._base_tables(self._out):
+        for table in self._base_tables(self._out, Needed.ALL):
             yield self._changed(table, merge.changes(table.num_rows))
         for rows, hashes in merge.inserts(rules.batch_rows):
             yield self._inserted(rows, hashes)
@@ -100,8 +130,8 @@ class SliceStream:
 
     def base_batches(self) -> Iterator[pa.RecordBatch]:
         """Only the base file's rows (read-optimized): no logs, no merge."""
-        for table in self._base_tables(self._out):
-            yield from table.to_batches()
+        for table in self._base_tables(self._out, Needed.MATCHING):
+            yield from self._matching(table).combine_chunks().to_batches()
 
     def ledger(self, rows_out: int, hash_out: int | None = None) -> Ledger:
         """The ledger, after `batches()` is exhausted. `hash_out`: see `Identity`, of the rows read back."""
@@ -111,28 +141,52 @@ class SliceStream:
             return ledger
         return replace(ledger, identity=self._tally.finish(hash_out))
 
-    def _base_tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
+    def _keyed(self, rows: pa.Table) -> Keyed:
+        """Base rows with what merging needs; only those that the filter's keys leave."""
+        keyed = self._rules.keyed(rows, self._out.names, self._slice.file_id)
+        return keyed if self._where is None else self._where.keyed(keyed)
+
+    def _base_may_match(self) -> bool:
+        base, where = self._slice.base, self._where
+        if base is None or where is None:
+            return base is not None
+        with self._storage.open_input(base.path) as source, readable("base file", base.path):
+            return bool(where.row_groups(open_parquet(source)))
+
+    def _base_tables(self, schema: pa.Schema, needed: Needed) -> Iterator[pa.Table]:
         """The base file's rows under a schema; reads only its columns. Empty without a base file."""
         base = self._slice.base
         if base is not None:
             self.base_rows = 0
-            for table, rows in base_tables(self._storage, base.path, schema, self._rules.batch_rows):
+            groups = self._groups(needed)
+            for table, rows in base_tables(self._storage, base.path, schema, self._rules.batch_rows, groups):
                 self.base_rows = rows
                 yield table
 
+    def _groups(self, needed: Needed) -> RowGroups:
+        if self._where is None or needed is Needed.ALL:
+            return _all_groups
+        return self._where.row_groups if needed is Needed.MATCHING else self._where.merged_row_groups
 
-def base_tables(storage: Storage, path: str, schema: pa.Schema, batch_rows: int) -> Iterator[tuple[pa.Table, int]]:
+
+def _all_groups(file: pq.ParquetFile) -> None:
+    return None
+
+
+def base_tables(
+    storage: Storage, path: str, schema: pa.Schema, batch_rows: int, groups: RowGroups = _all_groups
+) -> Iterator[tuple[pa.Table, int]]:
     """A Parquet base file's rows under a schema, by batches, each with the number of rows in the footer.
 
     MalformedError: not a readable file. UnsupportedError: a file of a changelog table, whose operations would be lost.
-    Reads only the columns of the schema.
+    Reads only the columns of the schema, and the row groups that `groups` chooses.
     """
     with storage.open_input(path) as source, readable("base file", path):
         file = open_parquet(source)
         if OPERATION in file.schema_arrow.names:
             raise changelog(path)
         wanted = [n for n in schema.names if n in file.schema_arrow.names]
-        for batch in parquet_batches(source, file, wanted, batch_rows):
+        for batch in parquet_batches(source, file, wanted, batch_rows, groups(file)):
             yield conform(_counted(batch), schema, path), file.metadata.num_rows
 
 

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO
@@ -158,7 +158,7 @@ class LocalStorage:
     def prove(self) -> None:
         probe(self)
 
-    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[None]:
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         return hold_file(self._full(path), timeout_s, busy)
 
 

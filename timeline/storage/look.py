@@ -218,7 +218,7 @@ class Look:
     def prove(self) -> None:
         self.origin.prove()
 
-    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[None]:
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         return self.origin.hold(path, timeout_s, busy)
 
 

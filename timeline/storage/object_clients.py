@@ -1,91 +1,177 @@
-"""The clients of a bucket: settings and credentials are those of the environment, as every S3 tool takes them.
+"""The clients of a bucket: with the options of the place, and with what the environment says beside them.
 
-AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_ALLOW_HTTP, ...; without
-keys obstore asks the web identity, the container and the instance for them.
+AWS_*, AZURE_* and GOOGLE_* are read as every tool of these stores reads them; without keys obstore asks the web
+identity, the container and the instance for them.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from obstore.store import S3Store
+from obstore.store import AzureStore, GCSStore, S3Store
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
 from ..errors import UsageError
+from .access.object_url import AZURE, GCS, S3, Cloud, ObjectUrl
+from .access.storage_options import CONNECTION, Settings, environment_of, from_environment, secrets_of
 
-_CONNECTION = (
-    "allow_http",
-    "allow_invalid_certificates",
-    "connect_timeout",
-    "http1_only",
-    "http2_only",
-    "proxy_url",
-    "proxy_ca_certificate",
-    "proxy_excludes",
-    "root_certificate",
-    "user_agent",
-)
 _ANSWER_S, _TRANSFER_S, _COPY_S = 30, 600, 3600
 """How long a request may take: a small one, one that carries up to some GiB, and a copy within the store."""
+_HIDDEN = "***"
 
 
 @dataclass(frozen=True, slots=True)
 class Clients:
     """`patient` asks again when something fails. `once` does not: what becomes of a conditional write must be seen.
 
-    `copying` is `once` with the time that a copy of some GiB takes.
+    `copying` is `once` with the time that a copy of some GiB takes. `place`: one name for all URLs of the place.
     """
 
+    cloud: Cloud
     bucket: str
-    patient: S3Store
-    once: S3Store
-    copying: S3Store
+    place: str
+    patient: Any
+    once: Any
+    copying: Any
     identity: int
     """Differs for clients of other settings."""
+    withheld: tuple[str, ...] = ()
+    _secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    def text(self, error: Exception) -> str:
+        """An error in one line, without secrets."""
+        found = " ".join(f"{type(error).__name__}: {error}".split())
+        for secret in self._secrets:
+            found = found.replace(secret, _HIDDEN)
+        return found[:500]
+
+    @property
+    def missing(self) -> str | None:
+        """What to do if this process is refused: what another one could not send to it."""
+        if not self.withheld:
+            return None
+        return (
+            f"The options of the driver hold secrets, which never travel: give {', '.join(self.withheld)} to each "
+            f"executor (spark.executorEnv.NAME, or a role of the machine)."
+        )
 
 
-def without_scheme(url: str) -> str:
-    """`bucket/prefix` of an URL."""
-    return url.partition("://")[2]
+def version(meta: Any) -> Any:
+    """What a conditional put names of the object that it replaces: the ETag, on GCS the generation."""
+    return {name: value for name in ("e_tag", "version") if (value := meta.get(name))}
 
 
-def open_clients(bucket: str) -> Clients:
-    """The clients of a bucket; UsageError: the environment says something impossible."""
-    settings = tuple(sorted((k, v) for k, v in os.environ.items() if k.startswith("AWS_")))
-    return _opened(bucket, settings)
+def open_clients(url: ObjectUrl, settings: Settings) -> Clients:
+    """The clients of a place; UsageError: options or environment say something impossible."""
+    environment = environment_of(url.cloud, os.environ)
+    return _opened(url, settings, tuple(sorted(environment.items())))
 
 
 @lru_cache(maxsize=64)
-def _opened(bucket: str, settings: tuple[tuple[str, str], ...]) -> Clients:
-    if not bucket:
-        raise UsageError("no bucket in the URL", expected="s3://BUCKET/PATH")
-    no_retries: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
+def _opened(url: ObjectUrl, settings: Settings, environment: tuple[tuple[str, str], ...]) -> Clients:
+    named, cloud = dict(environment), url.cloud
+    account = settings.of("account_name") or (cloud is AZURE and named.get("AZURE_STORAGE_ACCOUNT_NAME")) or None
+    if cloud is AZURE and account is None:
+        raise UsageError(
+            "no account in the URL", path=url.bucket, expected=f"{cloud.expected}, or AZURE_STORAGE_ACCOUNT_NAME"
+        )
+    secrets = secrets_of(cloud, settings, named)
+    own = _OPENERS[cloud.name](url, settings, named)
+
+    def opened(seconds: int, *, patient: bool = False, **more: Any) -> Any:
+        retries: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
+        kept: dict[str, Any] = {} if patient else {"retry_config": retries}
+        return own(client_options=_connection(cloud, settings, named, seconds), **kept, **more)
+
+    copying: Any = {"copy_if_not_exists": "multipart"} if cloud is S3 else {}
     try:
         return Clients(
-            bucket=bucket,
-            patient=S3Store(bucket, client_options=_options(settings, _TRANSFER_S)),
-            once=S3Store(bucket, retry_config=no_retries, client_options=_options(settings, _ANSWER_S)),
-            copying=S3Store(
-                bucket,
-                retry_config=no_retries,
-                client_options=_options(settings, _COPY_S),
-                copy_if_not_exists="multipart",
-            ),
-            identity=hash((bucket, settings)),
+            cloud=cloud,
+            bucket=url.bucket,
+            place=url.place(account),
+            patient=opened(_TRANSFER_S, patient=True),
+            once=opened(_ANSWER_S),
+            copying=opened(_COPY_S, **copying),
+            identity=hash((url.cloud.name, url.bucket, settings, environment)),
+            withheld=settings.withheld,
+            _secrets=secrets,
         )
     except Exception as error:
-        raise UsageError("the environment's settings of S3 cannot be used", path=bucket, found=f"{error}") from error
+        text = f"{error}"
+        for secret in secrets:
+            text = text.replace(secret, _HIDDEN)
+        raise UsageError(
+            f"the settings of {cloud.name} in options and environment cannot be used", path=url.bucket, found=text
+        ) from None  # the cause may show a secret
 
 
-def _options(settings: tuple[tuple[str, str], ...], seconds: int) -> ClientConfig:
+def _connection(cloud: Cloud, settings: Settings, environment: Mapping[str, str], seconds: int) -> ClientConfig:
     """Options of the connection: given with the time-out, for obstore then asks the environment for none of them."""
-    named = {key.removeprefix("AWS_").lower(): value for key, value in settings}
-    found: Any = {name: named[name] for name in _CONNECTION if name in named}
+    given = ((name, settings.of(name) or from_environment(cloud, name, environment)) for name in CONNECTION)
+    found: Any = {name: value for name, value in given if value is not None}
     found["timeout"] = timedelta(seconds=seconds)
     return found  # type: ignore[no-any-return]
+
+
+def _own(settings: Settings, *without: str) -> Any:
+    return {name: value for name, value in settings.values if name not in (*CONNECTION, *without)}
+
+
+def _s3(url: ObjectUrl, settings: Settings, environment: Mapping[str, str]) -> Callable[..., Any]:
+    keys = ("access_key_id", "secret_access_key", "session_token")
+    config = _own(settings, *keys)
+    endpoint = settings.of("endpoint") or from_environment(S3, "endpoint", environment)
+    in_host = settings.of("virtual_hosted_style_request") or from_environment(
+        S3, "virtual_hosted_style_request", environment
+    )
+    if endpoint is not None and (in_host or "").lower() == "true":
+        scheme, _, host = endpoint.partition("://")
+        config["endpoint"] = endpoint if host.startswith(f"{url.bucket}.") else f"{scheme}://{url.bucket}.{host}"
+    key, secret, token = (settings.of(name) for name in keys)
+    if (key is None) != (secret is None) or (token and not key):
+        raise UsageError("half of a key of S3", expected="access_key_id and secret_access_key, both as options")
+    if key is None:
+        return lambda **more: S3Store(url.bucket, config=config, **more)
+    # Not as options of the client: it would send the environment's session token with them.
+    credential: Any = {"access_key_id": key, "secret_access_key": secret, "token": token, "expires_at": None}
+    return lambda **more: S3Store(url.bucket, config=config, credential_provider=lambda: credential, **more)
+
+
+def _azure(url: ObjectUrl, settings: Settings, environment: Mapping[str, str]) -> Callable[..., Any]:
+    config = _own(settings)
+    kinds = {
+        "token": "bearer_token",
+        "account_key": "access_key",
+        "client_secret": "client_secret",
+        "sas_key": "sas_token",
+    }
+    given = [kind for name, kind in kinds.items() if settings.of(name)]
+    if len(given) > 1:
+        raise UsageError("several credentials of Azure", expected="one of " + ", ".join(kinds), found=", ".join(given))
+    if given:  # before those of the environment
+        config["credential_type"] = given[0]
+    return lambda **more: AzureStore(url.bucket, config=config, **more)
+
+
+_OF_AZURE = {
+    "token": "bearer_token",
+    "account_key": "access_key",
+    "client_secret": "client_secret",
+    "sas_key": "sas_token",
+}
+"""Credentials, and obstore's words for their kinds."""
+
+
+def _gcs(url: ObjectUrl, settings: Settings, environment: Mapping[str, str]) -> Callable[..., Any]:
+    config = _own(settings)
+    return lambda **more: GCSStore(url.bucket, config=config, **more)
+
+
+_OPENERS = {S3.name: _s3, AZURE.name: _azure, GCS.name: _gcs}

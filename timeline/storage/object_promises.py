@@ -18,7 +18,7 @@ from obstore.exceptions import BaseError, PreconditionError
 from ..errors import StorageError, UnsupportedError
 from .contract import Entry
 from .folders import TEMPORARY
-from .object_clients import Clients
+from .object_clients import Clients, version
 
 _TRIES = 3
 
@@ -92,7 +92,7 @@ def _try_put(storage: Tried, put: str) -> None:
     if not first or storage.put_id(put) is None:
         raise _broken(storage, "metadata that is put with an object comes back with it")
     if second or storage.read(put) != b"1":
-        raise _broken(storage, "put-if-absent (PUT with If-None-Match: *) never replaces an object")
+        raise _broken(storage, f"put-if-absent ({storage.clients.cloud.put}) never replaces an object")
 
 
 def _try_listing(storage: Tried, put: str) -> None:
@@ -104,23 +104,21 @@ def _try_listing(storage: Tried, put: str) -> None:
 def _try_place(storage: Tried, other: str, placed: str) -> None:
     """`placed` was copied when `other` had its first content."""
     if storage.copy_if_absent(other, placed) or storage.read(placed) != b"1":
-        raise _broken(
-            storage, "copy-if-absent (CompleteMultipartUpload with If-None-Match: *) never replaces an object"
-        )
+        raise _broken(storage, f"copy-if-absent ({storage.clients.cloud.copy}) never replaces an object")
 
 
 def _try_replace(storage: Tried, put: str) -> None:
-    """With an ETag that is not that of the object."""
+    """With a version that is not that of the object."""
     store, key = storage.clients.once, storage.key(put)
     try:
         stale = obstore.head(store, key)
         obstore.put(store, key, b"newer", use_multipart=False)
-        obstore.put(store, key, b"lost", mode={"e_tag": stale["e_tag"]}, use_multipart=False)
+        obstore.put(store, key, b"lost", mode=version(stale), use_multipart=False)
     except PreconditionError:
         return
     except (BaseError, OSError) as error:
         raise StorageError("storage failed", path=storage.base_path, found=str(error)[:300]) from error
-    raise _broken(storage, "replace-if-unchanged (PUT with If-Match) refuses an object that has changed")
+    raise _broken(storage, f"replace-if-unchanged ({storage.clients.cloud.replace}) refuses an object that has changed")
 
 
 def _broken(storage: Tried, promise: str) -> UnsupportedError:

@@ -1,6 +1,6 @@
-"""An object store (S3) as a `Storage`, through obstore.
+"""An object store (S3, Azure, Google Cloud Storage) as a `Storage`, through obstore; URLs: `object_url`.
 
-    s3://BUCKET/PREFIX, s3a://BUCKET/PREFIX       <prefix>/<path> is an object; a folder is only a part of names
+    <prefix>/<path> is an object; a folder is only a part of names
 
 A conditional write whose answer is lost looks like a lost race, so none is ever left to the library's retries. Each
 `put_if_absent` carries an id of its own, and after any answer but "done" that id is read back.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import IO, Any
 
@@ -25,32 +25,41 @@ from obstore.exceptions import (
 )
 
 from ..errors import LockError, MissingFileError, StorageError
+from .access.object_url import ObjectUrl
+from .access.storage_options import StorageOptions, without_secrets
+from .azure_folders import is_directory, is_marker
 from .contract import Entry
-from .object_clients import Clients, open_clients, without_scheme
+from .object_clients import Clients, open_clients
 from .object_files import Upload, open_ranges
 from .object_lease import hold_lease
 from .object_promises import ensure_promises
+from .server_clock import ensure_agreed
 
 PUT_ID = "putid"
 """The metadata that tells one put from another."""
 
 _PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Between tries of a write whose fate is not known, or that was throttled."""
+_LATER_S = (5.0,) * 120
+"""How long a copy may go on after its answer."""
 _WHOLE_BYTES = 32 << 20
 """Up to this size an object is fetched by one request when it is opened."""
 _DELETED_AT_ONCE = 1000
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 
 
 class ObjectStorage:
-    """See the module. Picklable: only the URL travels; credentials come from the environment of each process."""
+    """See the module. Picklable: URL and options travel, but no secret: each process finds those in its environment."""
 
-    def __init__(self, base_path: str) -> None:
+    def __init__(self, base_path: str, options: StorageOptions | None = None) -> None:
         self.base_path = base_path.rstrip("/")
-        self.bucket, _, self.prefix = without_scheme(self.base_path).partition("/")
-        self.clients: Clients = open_clients(self.bucket)
+        url = ObjectUrl.parse(base_path)
+        self._settings = (options or StorageOptions()).at(url)
+        self.prefix = url.prefix
+        self.clients: Clients = open_clients(url, self._settings)
 
-    def __reduce__(self) -> tuple[type[ObjectStorage], tuple[str]]:
-        return ObjectStorage, (self.base_path,)
+    def __reduce__(self) -> tuple[type[ObjectStorage], tuple[str, StorageOptions]]:
+        return ObjectStorage, (self.base_path, without_secrets(self._settings, self.clients.cloud))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ObjectStorage) and other.base_path == self.base_path
@@ -64,7 +73,7 @@ class ObjectStorage:
 
     @property
     def location(self) -> str:
-        return f"s3://{without_scheme(self.base_path)}"
+        return self.clients.place
 
     def key(self, path: str) -> str:
         return "/".join(part for part in (self.prefix, path) if part)
@@ -75,9 +84,11 @@ class ObjectStorage:
         try:
             yield
         except (BaseError, OSError, ValueError) as error:
-            if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in str(error):
+            if isinstance(error, FileNotFoundError) and not any(none in str(error) for none in _NO_BUCKET):
                 raise MissingFileError("no such object", path=where) from error
-            raise StorageError("storage failed", path=where, found=_text(error)) from error
+            raise StorageError(
+                "storage failed", path=where, found=self.clients.text(error), todo=self.clients.missing
+            ) from error
 
     # --- reading
 
@@ -86,7 +97,7 @@ class ObjectStorage:
         with self._translated(folder):
             found = obstore.list_with_delimiter(self.clients.patient, own or None)
         folders = set(found["common_prefixes"])
-        if not found["objects"] and not folders:
+        if not found["objects"] and not folders and not is_marker(self.clients, own):
             raise MissingFileError("no such folder", path=f"{self.base_path}/{folder}")
         entries = [_entry(o) for o in _files(found["objects"], own, folders)] + [
             Entry(name=_name(f), is_folder=True) for f in folders
@@ -106,11 +117,18 @@ class ObjectStorage:
         return [(o["path"].removeprefix(f"{above}/"), _entry(o)) for o in _files(found, above, folders)]
 
     def find(self, path: str) -> Entry | None:
-        if path and (found := self._find_object(path)) is not None:
-            return found
+        marked = False
+        if path:
+            try:
+                with self._translated(path):
+                    entry = _entry(obstore.head(self.clients.patient, self.key(path)))
+                if entry.size or not (marked := is_marker(self.clients, self.key(path))):
+                    return entry
+            except MissingFileError as error:
+                marked = is_directory(error.__cause__)
         with self._translated(path):
             below = next(iter(obstore.list(self.clients.patient, self.key(path) or None, chunk_size=1)), ())
-            return Entry(name=_name(path), is_folder=True) if len(below) else None
+            return Entry(name=_name(path), is_folder=True) if marked or len(below) else None
 
     def _find_object(self, path: str) -> Entry | None:
         """`find` of a name that is no folder."""
@@ -189,7 +207,7 @@ class ObjectStorage:
         for pause_s in _PAUSES_S:
             try:
                 obstore.copy(self.clients.copying, self.key(source), self.key(target), overwrite=False)
-                return True
+                return self._copied(source, target)
             except AlreadyExistsError as error:
                 failure: Exception = error
             except (BaseError, OSError) as error:
@@ -203,6 +221,20 @@ class ObjectStorage:
             time.sleep(pause_s)
         raise self._unknown("whether a file was placed is not known", target, doubt or failure)
 
+    def _copied(self, source: str, target: str) -> bool:
+        """True; where a copy may be answered before it is complete, its end is waited for. StorageError: too long."""
+        if not self.clients.cloud.copies_later:
+            return True
+        whole = self.find(source)
+        for pause_s in (*_PAUSES_S, *_LATER_S):
+            found = self.find(target)
+            if whole is not None and found is not None and found.size == whole.size:
+                return True
+            time.sleep(pause_s)
+        raise StorageError(
+            "a copy within the store does not end", path=f"{self.base_path}/{target}", todo="Run again later."
+        )
+
     def _raise_final(self, error: Exception, path: str) -> None:
         """Raises what asking again does not change."""
         if isinstance(error, (FileNotFoundError, PermissionDeniedError, UnauthenticatedError, NotSupportedError)):
@@ -210,7 +242,7 @@ class ObjectStorage:
                 raise error
 
     def _unknown(self, what: str, path: str, error: Exception) -> StorageError:
-        return StorageError(what, path=f"{self.base_path}/{path}", found=_text(error), todo="Run again.")
+        return StorageError(what, path=f"{self.base_path}/{path}", found=self.clients.text(error), todo="Run again.")
 
     def overwrite(self, path: str, data: bytes) -> None:
         with self._translated(path):
@@ -223,27 +255,39 @@ class ObjectStorage:
     def delete_folder(self, folder: str) -> None:
         with self._translated(folder):
             for chunk in obstore.list(self.clients.patient, self.key(folder), chunk_size=_DELETED_AT_ONCE):
-                if len(chunk):
-                    obstore.delete(self.clients.patient, [o["path"] for o in chunk])
+                self._delete([o["path"] for o in chunk])
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        """Removes these objects; on some stores one that another process has removed ends the call for all of them."""
+        try:
+            if keys:
+                obstore.delete(self.clients.patient, keys)
+        except FileNotFoundError:
+            for key in keys:
+                with suppress(FileNotFoundError):
+                    obstore.delete(self.clients.patient, key)
 
     def delete_all(self, paths: Collection[str]) -> None:
         keys = [self.key(path) for path in paths]
         for start in range(0, len(keys), _DELETED_AT_ONCE):
-            with suppress(MissingFileError), self._translated(""):
-                obstore.delete(self.clients.patient, keys[start : start + _DELETED_AT_ONCE])
-                continue
-            for path in list(paths)[start : start + _DELETED_AT_ONCE]:  # a store that deletes one by one stops there
-                self.delete(path)
+            with self._translated(""):
+                self._delete(keys[start : start + _DELETED_AT_ONCE])
 
     def set_modified(self, path: str, modified_ms: int) -> None:
         if self._find_object(path) is None:
             raise MissingFileError("no such object", path=f"{self.base_path}/{path}")
-        raise StorageError("an object store gives its objects their times itself", path=f"{self.base_path}/{path}")
+        raise StorageError(
+            "an object store gives its objects their times itself",
+            path=f"{self.base_path}/{path}",
+            todo="From version 8 on, times are in names: upgrade the table with Hudi where its times are right, on a "
+            "disk for instance, and copy it here afterwards.",
+        )
 
     # --- the lock
 
-    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[None]:
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         ensure_promises(self)
+        ensure_agreed(self, self.clients.identity)
         return hold_lease(self.clients, self.key(path), f"{self.base_path}/{path}", timeout_s, busy)
 
 
@@ -266,7 +310,3 @@ def _parents(path: str) -> Iterator[str]:
 
 def _name(path: str) -> str:
     return path.rpartition("/")[2]
-
-
-def _text(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:500]

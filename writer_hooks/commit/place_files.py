@@ -17,11 +17,12 @@ from phantombase.timeline.format.commit_metadata import WriteStat
 from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.format.partition_metadata import partition_metadata
+from phantombase.timeline.format.write_token import WRITER
 from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.traces.markers import Marker, MarkerKind, log_marker_kind, make_marker
 
-from ..files.stager import TOKEN_STAGE, FileKind, StagedFile
+from ..files.stager import FileKind, StagedFile
 
 _PARTITION_METADATA = ".hoodie_partition_metadata"
 _THREADS = 8
@@ -61,7 +62,7 @@ def _place_partition(table: Table, instant: str, partition: str, files: Iterable
         else:
             log_instant = str(file.base_instant) if by_name else instant
             version = versions.get((file.file_id, log_instant), 0) + 1
-            token = f"0-{TOKEN_STAGE}-{random.randrange(10**9)}"
+            token = f"0-{WRITER}-{random.randrange(10**9)}"
             name = str(LogFileName(file_id=file.file_id, instant=log_instant, version=version, token=token))
             kind = log_marker_kind(table.layout)
         make_marker(table.storage, instant, Marker(partition=partition, file=name, kind=kind))

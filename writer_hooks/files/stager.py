@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from phantombase.timeline.arrow.ordering import Ordering
 from phantombase.timeline.avro.schema import COMMIT_SEQNO, COMMIT_TIME, FILE_NAME, PARTITION_PATH, RECORD_KEY
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
+from phantombase.timeline.format.write_token import WRITER
 from phantombase.timeline.log.encode import BLOCK_BYTES, data_block, delete_block, split_rows
 from phantombase.timeline.merge.rule import HUDI_0X
 from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange, ranges_from_json, ranges_to_json
@@ -32,9 +33,6 @@ from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.view.view import FileSlice, GroupKey
 
 from .task_context import WriteWork
-
-TOKEN_STAGE = 980_000_000
-"""The second part of phantombase's write tokens: Spark's stage numbers are far smaller, and compactors use another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +153,7 @@ class Stager:
         `until`: size in bytes after which no further table is taken; the others stay in the iterator.
         """
         work = self._work
-        token = f"{self._slot}-{TOKEN_STAGE}-{random.randrange(10**9)}"
+        token = f"{self._slot}-{WRITER}-{random.randrange(10**9)}"
         name = str(BaseFileName(file_id=key[1], token=token, instant=work.instant))
         with self._staged(".parquet") as (path, file):
             full = takewhile(lambda _: file.tell() < until, repeat(None))

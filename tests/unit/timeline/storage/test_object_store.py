@@ -108,8 +108,8 @@ def test_a_folder_without_objects_is_none(storage: ObjectStorage) -> None:
 
 def test_markers_of_folders_are_no_files(storage: ObjectStorage, s3: S3Server) -> None:
     """Hadoop leaves `d/` where a folder is empty."""
-    s3.put(f"{storage.bucket}/{storage.prefix}/d/sub/", b"")
-    s3.put(f"{storage.bucket}/{storage.prefix}/d/", b"")
+    s3.put(f"{storage.clients.bucket}/{storage.prefix}/d/sub/", b"")
+    s3.put(f"{storage.clients.bucket}/{storage.prefix}/d/", b"")
     assert [(e.name, e.is_folder) for e in storage.list("d")] == [("sub", True)]
     assert storage.list("d/sub") == []
     found = storage.find("d/sub")

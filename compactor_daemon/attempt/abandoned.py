@@ -1,0 +1,49 @@
+"""Removes what killed processes left half written: temporary files, and uploads to an object store."""
+
+from __future__ import annotations
+
+from phantombase.timeline.errors import MalformedError
+from phantombase.timeline.format.file_name import parse_data_file
+from phantombase.timeline.format.write_token import is_of_phantombase
+from phantombase.timeline.storage.contract import Storage, listed_if_there
+from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
+from phantombase.timeline.storage.probe import PLACED
+from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.storage.unfinished_uploads import abort_uploads
+
+_ABANDONED_MS = 3_600_000
+"""A temporary file that has not changed for this long has lost its writer."""
+_UPLOAD_S = 86_400
+"""An upload takes as long as the merge that feeds it: a day, as in a bucket's rule."""
+
+
+def remove_abandoned(storage: Storage) -> None:
+    """Removes abandoned temporary files, and aborts abandoned uploads to staged and to final names of phantombase.
+
+    Ages are by the clock of the storage. The clock of this process may be hours ahead: then files that are just being
+    written would be removed.
+    """
+    _remove_temporary(storage)
+    abort_uploads(storage, _is_ours, _UPLOAD_S)
+
+
+def _is_ours(path: str) -> bool:
+    """Whether an upload to this path is one of phantombase; others may be under way there, as those of Hudi."""
+    name = path.rpartition("/")[2]
+    if path.startswith(f"{RECORDS}/") or name == PLACED:
+        return True
+    try:
+        file = parse_data_file(name)
+    except MalformedError:
+        return False
+    return file is not None and is_of_phantombase(file.token)
+
+
+def _remove_temporary(storage: Storage) -> None:
+    entries = listed_if_there(storage, TEMPORARY)
+    if not entries:
+        return
+    now_ms = storage_ms(storage)
+    for entry in entries:
+        if now_ms - entry.modified_ms > _ABANDONED_MS:
+            storage.delete(f"{TEMPORARY}/{entry.name}")

@@ -1,0 +1,40 @@
+"""The Spark data source `phantombase`: `spark.read.format("phantombase").load(path)`, from PySpark 4.0 on.
+
+Spark imports every top-level module named `pyspark_*` when it looks for a Python source, and a failing import would
+break all of them. So this file imports nothing but Spark's own classes; the rest is imported when a table is read.
+
+May import: no other room.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.types import StructType
+
+
+class DefaultSource(DataSource):
+    """A Hudi table as a source of Spark. Its options are those of `options.SourceOptions`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "phantombase"
+
+    def schema(self) -> StructType:
+        """The columns of the table, or those that the option `columns` names."""
+        from .options import source_options
+        from .planned import table_columns
+
+        return table_columns(source_options(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of these columns, which may be fewer than the table has."""
+        from .batch_reader import BatchReader
+        from .options import source_options
+
+        return BatchReader(source_options(self.options), schema)

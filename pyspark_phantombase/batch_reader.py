@@ -1,0 +1,56 @@
+"""Reads a table for a batch query: Spark's planning worker asks for the tasks, its executors run them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from phantombase.timeline.errors import MissingFileError
+
+from .planned import plan_tasks
+from .spark_columns import arrow_columns, as_spark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from phantombase.timeline.read.table_read import Scan
+
+    from .options import SourceOptions
+
+
+class SliceTask(InputPartition):
+    """One task: the scan of some file slices. It carries all that an executor needs, and no credentials."""
+
+    def __init__(self, scan: Scan) -> None:
+        super().__init__(scan)
+        self.scan = scan
+
+
+class BatchReader(DataSourceReader):
+    """Plans when Spark asks for the tasks, so that the timeline is read as late as it can be."""
+
+    def __init__(self, options: SourceOptions, columns: StructType) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks. Spark turns an empty list into one task without a scan."""
+        return [SliceTask(scan) for scan in plan_tasks(self._options, self._columns)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task, in batches of exactly the columns that were asked for."""
+        if not isinstance(partition, SliceTask):
+            return
+        schema = arrow_columns(self._columns)
+        try:
+            for batch in partition.scan.batches():
+                yield as_spark(batch, schema)
+        except MissingFileError as error:
+            raise MissingFileError(
+                "a file was cleaned while a query read it",
+                path=error.path,
+                todo="Run the query again; where that happens often, let the cleaner retain more commits.",
+            ) from error

@@ -1,0 +1,94 @@
+"""The rows of one read as a value that other libraries take, without copies where they can (Arrow C stream)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from ..errors import MissingFileError, TableChangedError
+from ..table.table import Table, consistent
+from .table_read import ReadOptions, Scan, plan_read, read_table
+
+_Found = TypeVar("_Found", pa.Table, Scan)
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas
+    import polars
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a table as `read` gives them. Nothing is held: each call reads the table as it is at that time.
+
+    `schema` is fixed when the read is described; a call after the table's schema changed is a TableChangedError.
+    """
+
+    table: Table
+    options: ReadOptions
+    schema: pa.Schema
+
+    @staticmethod
+    def of(table: Table, options: ReadOptions) -> Rows:
+        """UsageError: unknown columns, a filter that does not fit the table."""
+        return Rows(table, options, consistent(lambda: plan_read(table.reload(), options)).schema)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as record batches, one file slice after the other; holds one batch and one slice's log entries.
+
+        MissingFileError: a cleaner removed a file meanwhile; what came before is right, but the rest is missing.
+        """
+        try:
+            yield from self._plan().batches()
+        except MissingFileError as error:
+            raise MissingFileError(
+                error.what, path=error.path, found=error.found, todo="A cleaner was faster: read again."
+            ) from error
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> Any:
+        """A stream for DuckDB, Polars, pandas, pyarrow and others; each call reads anew."""
+        return pa.RecordBatchReader.from_batches(self.schema, self.batches()).__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> Any:
+        """The schema, without reading."""
+        return self.schema.__arrow_c_schema__()
+
+    def to_arrow(self) -> pa.Table:
+        """All rows, file slices read in parallel; reads everything again if a file was removed meanwhile."""
+        return self._checked(read_table(self.table, self.options))
+
+    def to_polars(self) -> polars.DataFrame:
+        """All rows as a Polars data frame."""
+        import polars
+
+        frame = polars.from_arrow(self.to_arrow())
+        assert isinstance(frame, polars.DataFrame)
+        return frame
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """All rows as a pandas data frame."""
+        frame: pandas.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+    def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
+        """A DuckDB relation, which reads the table each time it is evaluated. DuckDB must be installed."""
+        import duckdb
+
+        return (connection or duckdb.default_connection()).from_arrow(self)
+
+    def _plan(self) -> Scan:
+        return self._checked(consistent(lambda: plan_read(self.table.reload(), self.options)))
+
+    def _checked(self, found: _Found) -> _Found:
+        if found.schema != self.schema:
+            raise TableChangedError(
+                "the table's schema changed since this read was described",
+                path=self.table.storage.base_path,
+                expected=", ".join(self.schema.names),
+                found=", ".join(found.schema.names),
+                todo="Call `read` again.",
+            )
+        return found

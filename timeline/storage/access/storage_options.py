@@ -1,0 +1,219 @@
+"""Options of object stores: where the store is, how it is entered, and how it encrypts (pure).
+
+Each has one name here (obstore's), environment variables, and mostly a name of Hadoop (`hadoop_options`); it is taken
+under any of them. What is given wins over a Spark session's Hadoop configuration, and that over the environment.
+Credentials come from one source together: half of them from here and half from there would be those of no user.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ...errors import UnsupportedError, UsageError
+from .hadoop_options import from_hadoop, hadoop_name, hadoop_names
+from .object_url import AZURE, CLOUDS, GCS, S3, Cloud, ObjectUrl
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One option. `secret`: it is never shown, and never travels. `credential`: see the module."""
+
+    name: str
+    variables: tuple[str, ...]
+    secret: bool = False
+    credential: bool = False
+
+
+def _secret(name: str, *variables: str) -> Setting:
+    return Setting(name, variables, secret=True, credential=True)
+
+
+def _connection(cloud: Cloud) -> tuple[Setting, ...]:
+    return tuple(Setting(name, (cloud.environment + name.upper(),), secret=name == "proxy_url") for name in CONNECTION)
+
+
+CONNECTION = (
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "http1_only",
+    "http2_only",
+    "proxy_url",
+    "proxy_ca_certificate",
+    "proxy_excludes",
+    "root_certificate",
+    "user_agent",
+)
+"""Options of the connection. An URL of a proxy may hold a password."""
+
+_OF_S3 = (
+    Setting("endpoint", ("AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3")),
+    Setting("region", ("AWS_REGION", "AWS_DEFAULT_REGION")),
+    Setting("virtual_hosted_style_request", ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST",)),
+    Setting("request_payer", ("AWS_REQUEST_PAYER",)),
+    Setting("server_side_encryption", ("AWS_SERVER_SIDE_ENCRYPTION",)),
+    Setting("sse_kms_key_id", ("AWS_SSE_KMS_KEY_ID",)),
+    Setting("sse_bucket_key_enabled", ("AWS_SSE_BUCKET_KEY_ENABLED",)),
+    Setting("disable_bulk_delete", ("AWS_DISABLE_BULK_DELETE",)),
+    Setting("skip_signature", ("AWS_SKIP_SIGNATURE",), credential=True),
+    _secret("access_key_id", "AWS_ACCESS_KEY_ID"),
+    _secret("secret_access_key", "AWS_SECRET_ACCESS_KEY"),
+    _secret("session_token", "AWS_SESSION_TOKEN", "AWS_TOKEN"),
+    *_connection(S3),
+)
+_OF_AZURE = (
+    Setting("account_name", ("AZURE_STORAGE_ACCOUNT_NAME",)),
+    Setting("endpoint", ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")),
+    Setting("authority_host", ("AZURE_AUTHORITY_HOST", "AZURE_STORAGE_AUTHORITY_HOST")),
+    Setting("skip_signature", ("AZURE_SKIP_SIGNATURE",), credential=True),
+    Setting("client_id", ("AZURE_CLIENT_ID", "AZURE_STORAGE_CLIENT_ID"), credential=True),
+    Setting("tenant_id", ("AZURE_TENANT_ID", "AZURE_STORAGE_TENANT_ID"), credential=True),
+    _secret("account_key", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY"),
+    _secret("sas_key", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY"),
+    _secret("client_secret", "AZURE_CLIENT_SECRET", "AZURE_STORAGE_CLIENT_SECRET"),
+    _secret("token", "AZURE_STORAGE_TOKEN"),
+    *_connection(AZURE),
+)
+_OF_GCS = (
+    Setting("base_url", ("GOOGLE_BASE_URL",)),
+    Setting("skip_signature", ("GOOGLE_SKIP_SIGNATURE",), credential=True),
+    Setting("service_account", ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH"), credential=True),
+    Setting("application_credentials", ("GOOGLE_APPLICATION_CREDENTIALS",), credential=True),
+    _secret("service_account_key", "GOOGLE_SERVICE_ACCOUNT_KEY"),
+    _secret("bearer_token", "GOOGLE_BEARER_TOKEN"),
+    *_connection(GCS),
+)
+SETTINGS: Mapping[str, tuple[Setting, ...]] = {S3.name: _OF_S3, AZURE.name: _OF_AZURE, GCS.name: _OF_GCS}
+"""The options by the name of the kind of store."""
+
+_OWN_KEYS = ("AWS_SSE_CUSTOMER_KEY_BASE64", "AZURE_ENCRYPTION_KEY")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The options that hold for one place, by their names. `withheld`: secrets that stayed in another process."""
+
+    values: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    withheld: tuple[str, ...] = ()
+
+    def of(self, name: str) -> str | None:
+        """The value of an option."""
+        return dict(self.values).get(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageOptions:
+    """Options as they were given, under any of their names. `hadoop`: a Hadoop configuration; `given` wins."""
+
+    given: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    hadoop: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    withheld: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(given: Mapping[str, str] | StorageOptions | None) -> StorageOptions:
+        """UsageError: an unknown name."""
+        if isinstance(given, StorageOptions):
+            return given
+        for name in given or {}:
+            if not _is_known(name):
+                raise _unknown(name)
+        return StorageOptions(given=tuple((name, str(value)) for name, value in (given or {}).items()))
+
+    def over(self, hadoop: Mapping[str, str]) -> StorageOptions:
+        """These options, and below them a Hadoop configuration: what it says of other things is left alone."""
+        return replace(self, hadoop=tuple({**hadoop, **dict(self.hadoop)}.items()))
+
+    def at(self, url: ObjectUrl) -> Settings:
+        """Those that hold for a place. UsageError: two names of one option have two values."""
+        above, below = _named(self.given, url), from_hadoop(dict(self.hadoop), url)
+        if above.keys() & _credentials(url.cloud):
+            below = {name: value for name, value in below.items() if name not in _credentials(url.cloud)}
+        values = {**below, **above}
+        if url.account is not None and values.setdefault("account_name", url.account) != url.account:
+            raise UsageError("the URL and an option name two accounts", found=f"{url.account}, account_name")
+        if url.endpoint is not None:
+            values.setdefault("endpoint", url.endpoint)
+        if values.get("server_side_encryption", "").lower() == "sse-c":
+            raise own_key_refused("server_side_encryption=sse-c")
+        return Settings(values=tuple(sorted(values.items())), withheld=self.withheld)
+
+
+def without_secrets(settings: Settings, cloud: Cloud) -> StorageOptions:
+    """What may travel to another process, which must find the secrets itself."""
+    secret = {setting.name: setting.variables[0] for setting in SETTINGS[cloud.name] if setting.secret}
+    return StorageOptions(
+        given=tuple((name, value) for name, value in settings.values if name not in secret),
+        withheld=tuple(secret[name] for name, _ in settings.values if name in secret) or settings.withheld,
+    )
+
+
+def environment_of(cloud: Cloud, environment: Mapping[str, str]) -> dict[str, str]:
+    """What the environment says of a kind of store. UnsupportedError: keys of the customer's own."""
+    found = {name: value for name, value in environment.items() if name.startswith(cloud.environment)}
+    for name in _OWN_KEYS:
+        if name in found:
+            raise own_key_refused(name)
+    if found.get("AWS_SERVER_SIDE_ENCRYPTION", "").lower() == "sse-c":
+        raise own_key_refused("AWS_SERVER_SIDE_ENCRYPTION")
+    return found
+
+
+def from_environment(cloud: Cloud, name: str, environment: Mapping[str, str]) -> str | None:
+    """An option's value in the environment."""
+    variables = next(setting.variables for setting in SETTINGS[cloud.name] if setting.name == name)
+    return next((environment[variable] for variable in variables if variable in environment), None)
+
+
+def secrets_of(cloud: Cloud, settings: Settings, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The values that no message may show."""
+    names = [setting.name for setting in SETTINGS[cloud.name] if setting.secret]
+    found = (settings.of(name) or from_environment(cloud, name, environment) for name in names)
+    return tuple(value for value in found if value)
+
+
+def own_key_refused(found: str) -> UnsupportedError:
+    """Encryption with keys that each request carries: a copy within the store would need the key twice."""
+    return UnsupportedError(
+        "encryption with keys of the customer's own (SSE-C) is not supported",
+        expected="server_side_encryption=AES256 or aws:kms",
+        found=found,
+    )
+
+
+def _named(given: tuple[tuple[str, str], ...], url: ObjectUrl) -> dict[str, str]:
+    found: dict[str, str] = {}
+    hadoop = from_hadoop({name: value for name, value in given if hadoop_name(name)}, url)
+    pairs = [*hadoop.items(), *((_setting(url.cloud, name), value) for name, value in given)]
+    for name, value in pairs:
+        if name is not None and found.setdefault(name, value) != value:
+            raise UsageError("an option is given twice with different values", found=name)
+    return found
+
+
+def _setting(cloud: Cloud, name: str) -> str | None:
+    """The option of a kind of store that is meant by one of its names."""
+    for setting in SETTINGS[cloud.name]:
+        if name.lower() == setting.name or name.upper() in setting.variables:
+            return setting.name
+    return None
+
+
+def _credentials(cloud: Cloud) -> set[str]:
+    return {setting.name for setting in SETTINGS[cloud.name] if setting.credential}
+
+
+def _is_known(name: str) -> bool:
+    return hadoop_name(name) or any(_setting(cloud, name) for cloud in CLOUDS)
+
+
+def _unknown(name: str) -> UsageError:
+    settings = [setting for of in SETTINGS.values() for setting in of]
+    names = {n for s in settings for n in (s.name, *s.variables)} | hadoop_names()
+    close = difflib.get_close_matches(name, names, n=1) or difflib.get_close_matches(name.lower(), names, n=1)
+    return UsageError(
+        "not an option of a storage",
+        expected=f"did you mean {close[0]}?" if close else "a name that docs/guides/object-stores.md lists",
+        found=name,
+    )

@@ -1,0 +1,102 @@
+"""Uploads to an S3 store that never ended: parts of killed processes, which no listing shows, and which cost money.
+
+obstore can neither list nor abort them; boto3 can, where it is installed. Nothing rests on it: an unfinished upload is
+never visible, and a rule of the bucket may abort it too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from .access.object_url import S3
+from .contract import Storage
+
+if TYPE_CHECKING:
+    from .object_store import ObjectStorage
+
+_log = structlog.get_logger()
+
+BUCKET_RULE = "Give the bucket a rule that aborts unfinished uploads after a day (AbortIncompleteMultipartUpload)."
+_ANSWER_S = 30
+
+_logged: set[tuple[str, str]] = set()
+
+
+def abort_uploads(storage: Storage, is_ours: Callable[[str], bool], older_s: float) -> int:
+    """Aborts uploads below the base path that began more than `older_s` seconds ago; returns how many.
+
+    `is_ours`: whether an upload to this path, relative to the base path, is one of phantombase. Ages are by the clock
+    of the store. Does nothing on other storages than S3. Where uploads cannot be listed or aborted, that is logged
+    once a process.
+    """
+    if storage.is_file_system:
+        return 0
+    from .object_store import ObjectStorage  # late: few processes need it
+
+    if not isinstance(storage, ObjectStorage) or storage.clients.cloud is not S3:
+        return 0
+    try:
+        import botocore.exceptions as botocore
+    except ImportError:
+        _log_once(storage, "boto3 is not installed", f"Install phantombase[s3]. Or: {BUCKET_RULE}")
+        return 0
+    try:
+        return _abort(storage, is_ours, older_s)
+    except (botocore.BotoCoreError, botocore.ClientError) as error:
+        _log_once(storage, f"{error}", BUCKET_RULE)
+        return 0
+
+
+def _abort(storage: ObjectStorage, is_ours: Callable[[str], bool], older_s: float) -> int:
+    client, base = _client(storage), storage.key("")
+    prefix = f"{base}/" if base else ""
+    aborted = 0
+    for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=storage.clients.bucket, Prefix=prefix):
+        now = parsedate_to_datetime(page["ResponseMetadata"]["HTTPHeaders"]["date"])
+        for upload in page.get("Uploads", ()):
+            key = upload["Key"]
+            if is_ours(key.removeprefix(prefix)) and (now - upload["Initiated"]).total_seconds() > older_s:
+                client.abort_multipart_upload(Bucket=storage.clients.bucket, Key=key, UploadId=upload["UploadId"])
+                aborted += 1
+    if aborted:
+        _log.info("unfinished_uploads_aborted", path=storage.base_path, uploads=aborted)
+    return aborted
+
+
+def _client(storage: ObjectStorage) -> Any:
+    """A client of boto3 with the settings of the storage's own; it finds credentials in the same places."""
+    import boto3
+    from botocore.config import Config
+
+    named: dict[str, Any] = {**storage.clients.patient.config}
+
+    def setting(*names: str) -> Any:
+        found = (named.get(name) or os.environ.get(f"AWS_{name.upper()}") for name in names)
+        return next((value for value in found if value), None)
+
+    virtual = str(setting("virtual_hosted_style_request")).lower() == "true"
+    return boto3.client(
+        "s3",
+        endpoint_url=setting("endpoint", "endpoint_url", "endpoint_url_s3"),
+        region_name=setting("region", "default_region"),
+        aws_access_key_id=named.get("access_key_id"),
+        aws_secret_access_key=named.get("secret_access_key"),
+        aws_session_token=named.get("session_token"),
+        config=Config(
+            s3={"addressing_style": "virtual" if virtual else "path"},
+            connect_timeout=_ANSWER_S,
+            read_timeout=_ANSWER_S,
+            retries={"mode": "standard", "total_max_attempts": 3},
+        ),
+    )
+
+
+def _log_once(storage: ObjectStorage, why: str, todo: str) -> None:
+    if (storage.clients.bucket, why) not in _logged:
+        _logged.add((storage.clients.bucket, why))
+        _log.info("unfinished_uploads_stay", path=storage.base_path, why=why, todo=todo)
