@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from ..errors import LockError
 from ..format.table_config import load_table_config
+from ..look.look import latest
 from ..storage.contract import Entry, Storage
 from ..storage.folders import HOODIE
-from ..storage.look import latest
 from ..table.table import Table
 
 METADATA_FOLDER = f"{HOODIE}/metadata"

@@ -23,9 +23,9 @@ from ..instants.instant_files import InstantFiles
 from ..instants.table_clock import TableClock
 from ..instants.timeline import Timeline
 from ..instants.timeline_loader import TimelineLoader
+from ..look.look import Kept, Look, latest
 from ..storage.contract import Storage, listed_if_there
 from ..storage.folders import HEARTBEATS, HOODIE
-from ..storage.look import Kept, Look, latest
 from ..storage.open_storage import open_storage
 from ..view.fact_loader import FactLoader
 from ..view.listing import Listing, StorageListing

@@ -12,9 +12,9 @@ from ..instants.archived_timeline import with_archive
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
 from ..instants.timeline_loader import TimelineLoader
+from ..look.look import latest, list_ahead
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import HOODIE
-from ..storage.look import latest, list_ahead
 from .fact_loader import FactLoader
 from .listing import Listing
 from .view import FileGroup, TableView, ViewFacts, base_instants, check_partitions, file_groups, log_instants

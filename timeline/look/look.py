@@ -19,8 +19,8 @@ from typing import IO
 import pyarrow as pa
 
 from ..errors import LockError, MissingFileError
-from .contract import Entry, Storage
-from .folders import BEHIND_INSTANTS, RECORDS
+from ..storage.contract import Entry, Storage
+from ..storage.folders import BEHIND_INSTANTS, RECORDS
 
 _THREADS = 8
 _KEPT_BYTES, _KEPT_EACH_BYTES = 16 << 20, 1 << 20

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from phantombase.timeline.errors import MissingFileError
+from phantombase.timeline.look.look import Kept, Look, latest, list_ahead
 from phantombase.timeline.storage.contract import Entry, Storage
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.storage.look import Kept, Look, latest, list_ahead
 from tests.support.failing_storage import Call, HookedStorage
 
 
