@@ -5,7 +5,7 @@ from __future__ import annotations
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.write_token import is_of_phantombase
-from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
 from phantombase.timeline.storage.probe import PLACED
 from phantombase.timeline.storage.server_clock import storage_ms
@@ -40,7 +40,7 @@ def _is_ours(path: str) -> bool:
 
 
 def _remove_temporary(storage: Storage) -> None:
-    entries = storage.list(TEMPORARY) if storage.find(TEMPORARY) is not None else []
+    entries = listed_if_there(storage, TEMPORARY)
     if not entries:
         return
     now_ms = storage_ms(storage)

@@ -74,18 +74,20 @@ class Attempt:
 def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt:
     """Opens the next attempt, declaring unfinished earlier ones dead (the caller holds the claim).
 
-    ConflictError: a Hudi compactor is alive at the instant, a restore or a rollback is in the way (no decision would
-    stand), or another process opened an attempt at the same moment.
+    `table`: a look suffices, if nothing was done since. ConflictError: a Hudi compactor is alive at the instant,
+    a restore or a rollback is in the way (no decision would stand), or another process opened an attempt at the same
+    moment.
     """
     storage = table.storage
     plan = table.compaction_plan(instant)
-    trace = foreign_trace(table, instant, table.views.planned_partitions([plan]))
+    trace = foreign_trace(table, instant, {partition for partition, _ in plan.groups})
     refuse_live(trace, table, instant, options)
     refuse(table, instant, rule(table.files.requested_merge(instant), (), "", gather_evidence(table, instant)))
     who = process_name()
     for number in declare_dead(storage, instant, who):
         _log.info("attempt_declared_dead", instant=instant, attempt=number)
     number = open_next(storage, instant, who)
+    table = table.still(reload=False)
     _refuse_unscheduled(table, instant, who)
     # The plan is visible to every write that begins from here on. Writes that are pending now may have begun before the
     # plan was visible: they must end before the decision (barrier).
@@ -170,14 +172,16 @@ def stage(
     runs inside `aside`.
     """
     storage = table.storage
-    adopted = _adoptable(table, attempt)
+    adopted: Mapping[str, SliceDone] | None = None
+    own: dict[int, SliceDone] = {}
     for _ in range(options.redo_max):
         check()
-        waiting = _pending_of(table, attempt.barrier)
-        view = table.load_plan_view([attempt.plan])
-        schema = table.schema(table.schema_text(view.timeline))
-        rules = merge_rules(table, view, schema, output)
-        inputs = planned_inputs(table, view, attempt.plan, attempt.instant, rules)
+        seen = table.still(reload=False)
+        waiting = _pending_of(seen, attempt.barrier)
+        view = seen.load_plan_view([attempt.plan])
+        schema = seen.schema(seen.schema_text(view.timeline))
+        rules = merge_rules(seen, view, schema, output)
+        inputs = planned_inputs(seen, view, attempt.plan, attempt.instant, rules)
         tasks = tasks_for(
             enumerate(inputs),
             rules,
@@ -185,16 +189,20 @@ def stage(
             output,
             instant=attempt.instant,
             attempt=attempt.number,
-            measure=Measure.of(table, schema),
+            measure=Measure.of(seen, schema),
         )
-        own = done_slices(storage, attempt.instant, attempt.number)
+        if adopted is None:
+            adopted = _adoptable(seen, attempt)
+            own = done_slices(seen.storage, attempt.instant, attempt.number)
         done = {t.position: d for t in tasks if (d := _usable(t, own, adopted)) is not None}
         todo = [t for t in tasks if t.position not in done]
         for task in todo:  # the record of a merge of other inputs would block the new one
-            storage.delete(f"{attempt_folder(attempt.instant, attempt.number)}/{task.position}{OK}")
+            path = f"{attempt_folder(attempt.instant, attempt.number)}/{task.position}{OK}"
+            if seen.storage.find(path) is not None:
+                storage.delete(path)
         if todo:
             _log.info("staging", instant=attempt.instant, attempt=attempt.number, slices=len(todo), adopted=len(done))
-            run(todo)
+            own |= {one.position: one for one in run(todo)}
         if waiting:
             _wait_for(table, waiting, attempt, options, check, aside)
         elif not todo:

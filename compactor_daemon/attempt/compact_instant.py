@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import structlog
 
@@ -18,6 +19,7 @@ from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.instants.attempt_names import GO
 from phantombase.timeline.locks.heartbeat import heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.look.look import latest
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.slice_log import check_slice
@@ -84,6 +86,7 @@ def pending_instants(table: Table, only: str | None = None) -> tuple[str, ...]:
 def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseError]:
     """Finds the instants that would be refused, before anything in the table changes: the error of each.
 
+    `table`: a look suffices (`Table.still`), since nothing is decided here.
     MissingFileError: a plan names a file that is not there. UnsupportedError: a log block cannot be merged. Only
     headers of log blocks are read. Decided instants are not checked, because publishing reads no log blocks. An error
     that concerns all instants is raised: one of the table's schema, for example, or ClockError when this process must
@@ -98,7 +101,8 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
     if not plans:
         return refused
     try:
-        view = consistent(lambda: table.reload().load_plan_view(plans.values()))
+        looks = chain([table], iter(table.still, None))
+        view = consistent(lambda: next(looks).load_plan_view(plans.values()))
     except PhantombaseError:
         if len(plans) == 1:
             raise
@@ -137,6 +141,7 @@ def compact_instant(
     output: OutputOptions,
     options: AttemptOptions,
     limit: Limit | None = None,
+    seen: Table | None = None,
     on_note: Callable[[WorkNote], None] = lambda _: None,
     aside: Aside = stay,
 ) -> Compacted:
@@ -144,14 +149,16 @@ def compact_instant(
 
     If an attempt that died had decided, its decision is published; otherwise a new attempt is opened, staged and
     decided. StoppedError: the limit was reached before the decision; the attempt stays without a fate, and the next run
-    adopts its finished slices. `on_note` gets each new note of the heartbeat. The wait for writes runs inside `aside`.
+    adopts its finished slices. `seen`: a look since which this process changed nothing. `on_note` gets each new note of
+    the heartbeat. The wait for writes runs inside `aside`.
     """
     started = time.monotonic()
-    table = table.reload()
+    seen = seen or table.still()
+    table = replace(table, storage=latest(table.storage), config=seen.config)
     check_keepable(table, moves_rows=False)
     storage = table.storage
     limit = limit or Limit()
-    work = find_go(storage, instant) or open_attempt(table, instant, options)
+    work = find_go(seen.storage, instant) or open_attempt(seen, instant, options)
     note = WorkNote(attempt=work.attempt if isinstance(work, Go) else work.number, since_ms=clock_ms())
 
     def noted(**numbers: int) -> None:
@@ -188,7 +195,7 @@ def compact_instant(
                 noted(waiting=0)
 
             with _death_explains_errors(storage, work):
-                probe_partitions(storage, table.views.planned_partitions([work.plan]))
+                probe_partitions(storage, {partition for partition, _ in work.plan.groups})
                 done, schema = stage(table, work, output, options, run, check, waiting)
                 go = decide_go(table, work, done, schema, lock)
         publish(table, go, lock)

@@ -25,6 +25,7 @@ from .publish import check_unchanged
 def decide_go(table: Table, attempt: Attempt, done: list[SliceDone], schema: TableSchema, lock: TableLock) -> Go:
     """Decides under the table lock. ConflictError, AttemptDeadError: nothing is published."""
     with lock.hold("decide a compaction") as section:
+        table = table.still()
         check_unchanged(table, attempt.table_version, attempt.instant)
         _check_undisturbed(table, attempt)
         timeline = table.load_timeline()

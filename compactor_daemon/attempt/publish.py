@@ -29,10 +29,11 @@ from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.look.look import list_ahead
 from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange
 from phantombase.timeline.metadata_table.read import compacted_after
 from phantombase.timeline.metadata_table.update import Change, Update, apply_update, prepare
-from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.table import Table
 
@@ -48,8 +49,8 @@ from .remerge import merge_again
 
 
 def check_unchanged(table: Table, version: int, instant: str) -> None:
-    """TableChangedError when the table was upgraded meanwhile."""
-    now = table.reload().config.version
+    """TableChangedError when the table was upgraded meanwhile, by its settings as `table` has them."""
+    now = table.config.version
     if now != version:
         raise TableChangedError(
             "the table changed under this compaction",
@@ -68,14 +69,14 @@ def publish(table: Table, go: Go, lock: TableLock) -> None:
     ConflictError: another process completed the instant first, the decision does not stand any more (`standing`), or
     the table changed. Files that only `go` names have no final names then.
     """
-    table = table.reload()
+    table = table.still()
     placed, update = replace(go, placements=()), None
     if completed_compaction(table, go.instant) is None and _may_stand(table, go):
         placed = without_groups(go, table.facts.replaced_groups(table.load_timeline()), table.layout)
         _place_all(table, placed)
         update = prepare(table, _change(table, placed))
     with lock.hold("complete a compaction") as section:
-        table = table.reload()
+        table = table.still()
         done = completed_compaction(table, go.instant)
         if done is not None:
             _check_ours(table, done, go)
@@ -95,18 +96,22 @@ def _complete(table: Table, go: Go, kept: Go, update: Update | None, section: Se
     """Puts the completed file under the lock. `kept`: the decision without the files that must not be placed."""
     storage, change = table.storage, _change(table, kept)
     section.check()
-    # An inflight file can only be that of a dead Hudi executor; Hudi refuses to work beside it.
-    storage.delete(inflight_path(table, go.instant))
     apply_update(table, change, update)
     path = _completed_path(table, go)
+    table = table.still()  # again: the steps since the last look may have taken long
+    section.check()
+    # An inflight file can only be that of a dead Hudi executor; Hudi refuses to work beside it.
+    if table.storage.find(inflight := inflight_path(table, go.instant)) is not None:
+        storage.delete(inflight)
     if not completed_commits(table, go.instant):  # a Hudi executor may have completed it without the lock
-        _check_publishable(table, go, section)  # again: the steps since the last check may have taken long
+        _check_publishable(table, go, section)  # again
         section.check()
         try:
             storage.put_if_absent(path, kept.content)  # "no" may be the answer to our own put, when it was sent twice
         except PhantombaseError:  # the put may have taken effect
-            look_back(table, go, path)
+            look_back(table.still(), go, path)
             raise
+        table = table.still()
         look_back(table, go, path)
     done = completed_compaction(table, go.instant)
     if done is None:
@@ -164,8 +169,10 @@ def _place_all(table: Table, go: Go, already: Collection[Placement] = ()) -> Non
     ConflictError: a partition was removed. A file placed there would make a folder that no listing takes for a
     partition.
     """
-    for partition in sorted({p.final.rpartition("/")[0] for p in go.placements}):
-        if partition and table.storage.find(partition) is None:
+    partitions = sorted({p.final.rpartition("/")[0] for p in go.placements})
+    list_ahead(table.storage, partitions)
+    for partition in partitions:
+        if partition and listed_if_there(table.storage, partition) is None:
             raise ConflictError(
                 "a partition of this compaction is not there any more",
                 path=f"{table.storage.base_path}/{partition}",

@@ -43,7 +43,7 @@ def retire(table: Table, go: Go) -> None:
 
     MissingFileError: the decision is not published. ConflictError: a rollback names the instant.
     """
-    table = table.reload()
+    table = table.still()
     done = completed_compaction(table, go.instant)
     if done is None:
         raise MissingFileError("a decided compaction is not completed", path=go.completed_path, instant=go.instant)
@@ -53,6 +53,7 @@ def retire(table: Table, go: Go) -> None:
     names = _data_names(table, {p.final.rpartition("/")[0] for p in placements})
     finals = [(p, *p.final.rpartition("/")[::2]) for p in placements]
     gone = any(parse_data_file(text) not in names[partition] for _, partition, text in finals)
+    table = table.still() if gone else table
     timeline = table.load_timeline()
     if gone and completed_compaction(table, go.instant) is None:
         # The instant was archived since the check above. A file may be gone because its file group was replaced, and
@@ -132,30 +133,36 @@ def _remove_strays(table: Table, done: Instant, groups: Collection[GroupKey]) ->
 
 def remove_staged(storage: Storage, instant: str) -> None:
     """Removes what was staged for an instant, and its heartbeat."""
-    for path in staged_files(storage, instant, STAGED_ENDINGS):
-        storage.delete(path)
-    storage.delete(heartbeat_path(instant))
+    storage.delete_all([*staged_files(storage, instant, STAGED_ENDINGS), heartbeat_path(instant)])
 
 
-def finish_completed(table: Table, lock: TableLock) -> None:
+def finish_completed(table: Table, lock: TableLock) -> Table:
     """Finishes instants that are no longer pending: cleans up what earlier runs left when they were killed.
+
+    Returns a look at the table since which nothing was changed.
 
     An error of one instant does not stop the others; the first error is raised at the end.
     """
     failed: PhantombaseError | None = None
-    for instant in littered_instants(table):
+    seen = table.still()
+    for instant in (littered := _littered(seen)):
         try:
             finish(table, instant, lock)
         except PhantombaseError as error:
             _log.warning("not_finished", instant=instant, error=str(error))
             failed = failed or error
-    forget_archived(table)
+    _forget_archived(table, seen)
     if failed is not None:
         raise failed
+    return table.still() if littered else seen
 
 
 def littered_instants(table: Table) -> tuple[str, ...]:
     """Instants that are no longer pending and still have staged files, a heartbeat, or files of a revoked decision."""
+    return _littered(table.still())
+
+
+def _littered(table: Table) -> tuple[str, ...]:
     # The records before the timeline: an instant that is requested and opened in between must not count as littered.
     recorded = recorded_instants(table.storage)
     pending = {i.requested_time for i in table.load_timeline().pending_merges}
@@ -261,7 +268,16 @@ def forget_archived(table: Table) -> None:
     The records of a littered instant stay. Another process may be about to take its files back, or has failed to do so;
     without the records nothing shows that these files must not be read.
     """
+    _forget_archived(table, table.still())
+
+
+def _forget_archived(table: Table, seen: Table) -> None:
+    """`seen`: a look at the table; if it shows that nothing is archived, nothing else is read."""
     remove_abandoned(table.storage)
+    start = seen.load_timeline().start
+    if all(instant >= start for instant in recorded_instants(seen.storage)):
+        return
+    table = table.reload()
     timeline = table.load_timeline()
     refuse_half_upgraded(table)  # in a half upgraded table an instant of the other half would seem to be archived
     active = {i.requested_time for i in timeline.instants}

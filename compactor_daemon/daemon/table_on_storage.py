@@ -23,7 +23,6 @@ from phantombase.timeline.planning.survey import is_due
 from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import open_storage
-from phantombase.timeline.storage.probe import probe
 from phantombase.timeline.table.table import Table
 
 from ..attempt.attempt import Aside, stay
@@ -70,10 +69,11 @@ class ServedTable:
         self._plans: dict[str, CompactionPlan] = {}
         self._refused: tuple[Instant, ...] = ()
         self._ask_at = 0.0
+        self._opened: Table | None = None
 
     def open(self) -> None:
         """Tests that the storage keeps its promises. StorageError: it does not."""
-        probe(self._storage())
+        self._storage().prove()
 
     def _open(self) -> Table:
         return Table.open(self.path, self._settings.storage_options).with_clock(self._settings.clock)
@@ -83,7 +83,7 @@ class ServedTable:
 
     def look(self) -> Seen:
         """Lists the timeline once, and the records too if an instant is pending. Errors of the tree."""
-        table = self._open()
+        self._opened = table = self._opened.reload() if self._opened is not None else self._open()
         check_keepable(table, moves_rows=False)
         timeline = table.load_timeline()
         instants = [i.requested_time for i in timeline.pending_merges]
@@ -146,10 +146,11 @@ class ServedTable:
     def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside = stay) -> Compacted | None:
         """Brings a claimed instant to its end; None: another process has done so. Errors: as `compact_instant`."""
         table = self._open()
-        if instant not in pending_instants(table):
+        seen = table.still()
+        if instant not in pending_instants(seen):
             return None
-        check_keepable(table, moves_rows=False)
-        for error in preflight(table, [instant]).values():
+        check_keepable(seen, moves_rows=False)
+        for error in preflight(seen, [instant]).values():
             raise error
         return compact_instant(
             table,

@@ -17,6 +17,7 @@ from phantombase.timeline.errors import AttemptDeadError, ConflictError
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.locks.heartbeat import read_heartbeat
+from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.traces.markers import marker_folder
@@ -63,7 +64,8 @@ def foreign_trace(table: Table, instant: str, partitions: Iterable[str]) -> Fore
         logs_too = merges_logs and table.layout.slicing is Slicing.BY_COMPLETION_TIME
         marks = (f"_{instant}.parquet", f"_{instant}.log.") if logs_too else (f"_{instant}.parquet",)
         for partition in partitions:
-            times += [e.modified_ms for e in storage.list(partition) if any(m in e.name for m in marks)]
+            entries = listed_if_there(storage, partition) or ()
+            times += [e.modified_ms for e in entries if any(m in e.name for m in marks)]
     return ForeignTrace(
         inflight_ms=inflight.modified_ms if inflight else None,
         heartbeat_ms=beat.beat_ms if beat is not None and not beat.ours else None,

@@ -60,7 +60,7 @@ def late_commit(table: Table, done: Instant, made: Collection[Go]) -> Go | None:
 def withdraw(table: Table, go: Go, lock: TableLock) -> bool:
     """Deletes the completed commit of a `late_commit`, if that decision has fallen; whether it did."""
     with lock.hold("withdraw a late commit") as section:
-        table = table.reload()
+        table = table.still()
         done, ruling = completed_compaction(table, go.instant), standing_of(table, go)
         if done is None or not is_ours(table, done, go) or ruling.standing is not Standing.FALLEN:
             return False

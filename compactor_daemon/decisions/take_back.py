@@ -27,7 +27,8 @@ _log = structlog.get_logger()
 
 def take_back(table: Table, go: Go, why: str) -> None:
     """Takes `go` back; the caller holds the table lock. ConflictError: it is completed; no file was removed then."""
-    storage, table = table.storage, table.reload()
+    table = table.reload()
+    storage = table.storage
     _refuse_completed(table, go)
     revoke_decision(storage, go.instant, go.attempt, why, process_name())
     # Again: a process whose lock was lost may have looked for the record before it was put, and then completed.

@@ -9,10 +9,11 @@ import hashlib
 import json
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-import pyarrow.parquet as pq
+import pyarrow as pa
 import structlog
 from structlog.contextvars import bound_contextvars
 
@@ -158,7 +159,9 @@ def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
         staged_path, final, size, ranges = None, None, 0, None
     else:
         entry = storage.find(staged)
-        staged_path, size = staged, entry.size if entry else 0
+        if entry is None:
+            raise AttemptDeadError("a staged file is gone: another process retired the attempt", path=staged)
+        staged_path, size = staged, entry.size
         final = f"{inputs.partition}/{task.final_name}" if inputs.partition else str(task.final_name)
         ranges = measure.file(storage, staged, str(task.final_name)) if measure is not None else None
     done = SliceDone(
@@ -223,15 +226,22 @@ def _stage_log(storage: Storage, path: str, task: SliceTask, *, log: LogOutput) 
 
 def _read_back(storage: Storage, path: str, rules: SliceRules) -> tuple[int, int]:
     """The number of rows of a written file by its footer, and the identity sum of the rows in it."""
-    with storage.open_input(path) as source:
-        rows = pq.read_metadata(source).num_rows
     schema = project(rules.schema, identity_columns(rules.schema))
-    return rows, identity_sum(table for table, _ in base_tables(storage, path, schema, rules.batch_rows))
+    footer_rows = 0
+
+    def tables() -> Iterator[pa.Table]:
+        nonlocal footer_rows
+        for table, footer_rows in base_tables(storage, path, schema, rules.batch_rows):  # noqa: B007, the last one counts
+            yield table
+
+    hash_out = identity_sum(tables())
+    return footer_rows, hash_out
 
 
 def _record(storage: Storage, path: str, done: SliceDone) -> SliceDone:
     """Leaves the `.ok`. If another run of this task was first, its result counts, and this one is removed."""
-    if storage.find(path.rpartition("/")[0]) is None:
+    # Where folders are only names, the staged file was just found in this one.
+    if (storage.is_file_system or done.staged is None) and storage.find(path.rpartition("/")[0]) is None:
         raise AttemptDeadError("the attempt's folder is gone: another process retired the attempt", path=path)
     if storage.put_if_absent(path, done.to_json()):
         return done

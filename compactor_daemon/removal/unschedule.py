@@ -47,7 +47,6 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import forget
 from phantombase.timeline.read.slice_log import may_delete
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.storage.probe import probe
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.view import TableView
@@ -94,7 +93,7 @@ def unschedule(table: Table, instant: str, lock: TableLock, options: AttemptOpti
         view = consistent(partial(_view, table, instant))
         keys = movable_keys(view, instant, deletes)
         refuse_moved(table, view, instant, keys)
-        probe(table.storage)
+        table.storage.prove()
         with lock.hold("unschedule a compaction") as section:
             table = table.reload()
             plan, go = _refuse(table, instant, options)
@@ -111,7 +110,7 @@ def unschedule(table: Table, instant: str, lock: TableLock, options: AttemptOpti
 
 def _unschedule_unread(table: Table, instant: str, lock: TableLock, options: AttemptOptions) -> Unscheduled:
     """MalformedError: the plan file has other content by now, and must not be removed unread."""
-    probe(table.storage)
+    table.storage.prove()
     with lock.hold("unschedule a compaction") as section:
         table = table.reload()
         pending_instants(table, instant)

@@ -18,7 +18,6 @@ from phantombase.timeline.metadata_table.drop import drop_metadata_table
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.storage.access.storage_options import Given
-from phantombase.timeline.storage.probe import probe
 from phantombase.timeline.table.table import Table
 
 from ..attempt.compact_instant import Compacted, compact_instant, pending_instants, preflight
@@ -74,10 +73,11 @@ def run_compactions(
     else:
         table = Table.open(path, all_storage_options([path], storage_options, execute, runner))
     table = table.with_clock(clock or ClockOptions())
-    instants = pending_instants(table, instant)
+    seen = table.still()
+    instants = pending_instants(seen, instant)
     if not drop_metadata:
         check_keepable(table, moves_rows=False)
-    if limit.closed or (not instants and not recorded_instants(table.storage)):
+    if limit.closed or (not instants and not recorded_instants(seen.storage)):
         return Compactions(left=instants)
     held = table_lock(table.storage, lock)
     run = _Run(refused={})
@@ -85,14 +85,15 @@ def run_compactions(
         if instants:
             # Before the checks: Spark takes longer to start than the checks take.
             running = runner or open_.enter_context(open_runner(execute))
-            run.refused = preflight(table, instants)
+            run.refused = preflight(seen, instants)
             if len(run.refused) == len(instants) and not littered_instants(table):
                 raise next(iter(run.refused.values()))
-        probe(table.storage)
+        table.storage.prove()
         open_.enter_context(claim_all(table, attempt.claim_wait_s))
-        table = drop_metadata_table(table, held) if drop_metadata else table.reload()
+        table = drop_metadata_table(table, held) if drop_metadata else table
+        looks: list[Table] = []
         with run.parking("what earlier runs left"):
-            finish_completed(table, held)
+            looks.append(finish_completed(table, held))
         if instants:  # without instants there was only litter to clean up, and no executor was started
 
             def compact(one: str) -> Compacted:
@@ -101,6 +102,7 @@ def run_compactions(
                     return compact_instant(
                         table,
                         one,
+                        seen=looks.pop() if looks else None,
                         lock=held,
                         runner=running,
                         progress=partial(progress, one),
@@ -109,7 +111,7 @@ def run_compactions(
                         limit=limit,
                     )
 
-            run.each(pending_instants(table, instant), compact)
+            run.each(pending_instants(looks[0] if looks else table.still(), instant), compact)
     if run.parked is not None:
         raise run.parked
     if run.left:

@@ -13,7 +13,6 @@ import pytest
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.retire import finish_completed, littered_instants
 from phantombase.compactor_daemon.decisions.completed import completed_compaction
-from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
 from phantombase.compactor_daemon.decisions.take_back import take_back
 from phantombase.compactor_daemon.records.fate import Go, is_revoked, revoke_decision
 from phantombase.timeline.errors import ConflictError, StorageError
@@ -25,7 +24,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.transaction import transaction
 from tests.attempt.test_broken_rules import schedule, upsert
 from tests.attempt.test_standing import BEFORE, FIRST, LOCK, VERSIONS, planned, restore_first_commit, timeline_files
-from tests.support.compaction_steps import base_files, check_no_strays, decided, open_table, run_all
+from tests.support.compaction_steps import base_files, check_no_strays, decided, is_held, open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.written_tables import read_rows
 from tests.writing.test_writer import rows
@@ -175,10 +174,10 @@ def test_of_two_commits_that_of_the_other_stays(version: int, tmp_path: Path) ->
 def test_for_what_fell_before_the_lock_nothing_is_begun(version: int, tmp_path: Path) -> None:
     path = tmp_path / "t"
     go = decision(path, version)
-    inflight = "delete", inflight_path(open_table(path), go.instant)
+    partition = go.placements[0].final.rpartition("/")[0]
     restore_first_commit(path)
     with pytest.raises(ConflictError, match="its plan is gone"):
-        publish(asleep(path, inflight, die, nothing), go, LOCK)
+        publish(asleep(path, ("list", partition), die, nothing), go, LOCK)
 
 
 @VERSIONS
@@ -186,10 +185,12 @@ def test_no_commit_is_put_where_the_plan_went_during_the_section(version: int, t
     """All that is done in it may take longer than a lock lives."""
     path = tmp_path / "t"
     go = decision(path, version)
+    partition = go.placements[0].final.rpartition("/")[0]
     put: list[str] = []
 
     def hook(call: Call) -> Any:
-        if call.name == "delete" and call.path.endswith(".compaction.inflight"):
+        # It is listed before the lock, too.
+        if (call.name, call.path) == ("list", partition) and is_held(LOCK):
             restore_first_commit(path)
         if call.name == "put_if_absent" and call.path == go.completed_path:
             put.append(call.path)

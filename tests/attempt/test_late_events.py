@@ -42,7 +42,7 @@ from tests.attempt.test_standing import (
     restore_first_commit,
     timeline_files,
 )
-from tests.support.compaction_steps import base_files, check_no_strays, decided, open_table, run_all, run_one
+from tests.support.compaction_steps import base_files, check_no_strays, decided, is_held, open_table, run_all, run_one
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import unzip_golden
 from tests.support.log_compactions import request
@@ -85,11 +85,12 @@ def test_a_commit_beside_that_of_another_compactor_does_not_stay(version: int, b
     path = tmp_path / "t"
     instant = planned(path, version)
     go = decided(open_table(path), instant)
-    at = ("put_if_absent", ".commit") if before == "its put" else ("delete", ".compaction.inflight")
+    partition = go.placements[0].final.rpartition("/")[0]
+    at = ("put_if_absent", ".commit") if before == "its put" else ("list", partition)
     theirs, put = list[Path](), list[str]()
 
     def hook(call: Call) -> object:
-        if call.name == at[0] and call.path.endswith(at[1]) and not theirs:
+        if call.name == at[0] and call.path.endswith(at[1]) and is_held(LOCK) and not theirs:
             theirs.append(completed_by_hudi(path, go))
         if call.name == "put_if_absent" and call.path.endswith(".commit"):
             put.append(call.path)

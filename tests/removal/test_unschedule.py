@@ -314,7 +314,7 @@ def test_a_key_that_is_moved_while_keys_are_looked_at(tmp_path: Path, monkeypatc
         if moves:
             moves.pop()()
 
-    monkeypatch.setattr(phantombase.compactor_daemon.removal.unschedule, "probe", moved_meanwhile)
+    monkeypatch.setattr(LocalStorage, "prove", moved_meanwhile)
     with pytest.raises(ConflictError, match="now in another file group"):
         unschedule(open_table(path), instant, LOCK)
 

@@ -6,7 +6,7 @@ import io
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import IO, TypeAlias
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from phantombase.timeline.errors import LockError, MissingFileError, StorageError
 from phantombase.timeline.storage.contract import Entry, OwnLock, files_below
+from phantombase.timeline.storage.probe import probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,9 @@ class MemoryStorage:
         with self._lock:
             return [_entry(name, node[name]) for name in sorted(node)]
 
-    def list_below(self, folder: str) -> Sequence[tuple[str, Entry]]:
+    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
         """See `Storage`."""
-        return list(files_below(self, folder))
+        return list(files_below(self, folder, before))
 
     def find(self, path: str) -> Entry | None:
         """See `Storage`."""
@@ -136,6 +137,11 @@ class MemoryStorage:
             if isinstance(above, dict):
                 self._mix(path, above.pop(path.rpartition("/")[2], None))
 
+    def delete_all(self, paths: Collection[str]) -> None:
+        """See `Storage`."""
+        for path in paths:
+            self.delete(path)
+
     def delete_folder(self, folder: str) -> None:
         """See `Storage`."""
         self.delete(folder)
@@ -146,6 +152,10 @@ class MemoryStorage:
         with self._lock:
             assert isinstance(above, dict)
             above[file.entry.name] = File(file.data, replace(file.entry, modified_ms=modified_ms))
+
+    def prove(self) -> None:
+        """See `Storage`."""
+        probe(self)
 
     @contextmanager
     def hold(self, path: str, timeout_s: float, busy: LockError) -> Iterator[Callable[[], bool]]:

@@ -10,7 +10,7 @@ Nothing depends on anything but the chooser: the same choices give the same run.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeAlias
 from phantombase.timeline.errors import StorageError
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.storage.contract import Entry, OwnLock, files_below
+from phantombase.timeline.storage.probe import probe
 from tests.simulation.memory_storage import MemoryStorage
 from tests.support.sections import kept
 
@@ -385,12 +386,17 @@ class SteppedStorage:
         """See `Storage`."""
         return self._world.disk.location
 
-    def list_below(self, folder: str) -> Sequence[tuple[str, Entry]]:
+    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
         """See `Storage`; a single listing of an object store."""
         if self.is_file_system:
-            return list(files_below(self, folder))
-        found: Sequence[tuple[str, Entry]] = self._world.call("list_below", folder)
+            return list(files_below(self, folder, before))
+        found: Sequence[tuple[str, Entry]] = self._world.call("list_below", folder, before)
         return found
+
+    def delete_all(self, paths: Collection[str]) -> None:
+        """See `Storage`; a process may die in between."""
+        for path in paths:
+            self.delete(path)
 
     def delete_folder(self, folder: str) -> None:
         """See `Storage`; object by object in an object store."""
@@ -399,6 +405,10 @@ class SteppedStorage:
         else:
             for path, _ in self.list_below(folder):
                 self._world.call("delete", f"{folder}/{path}")
+
+    def prove(self) -> None:
+        """See `Storage`."""
+        probe(self)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *args: self._world.call(name, *args)

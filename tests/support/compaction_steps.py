@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -17,6 +18,7 @@ from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.records.fate import Go
 from phantombase.compactor_daemon.records.slice_done import SliceDone
+from phantombase.timeline.errors import LockError
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.table_read import read_table
@@ -102,3 +104,10 @@ def check_no_strays(path: Path) -> None:
     assert names_left <= {"open", "fate", "revoked", "claim.lock", "table.lock", "table-id"}
     assert not list((path / ".hoodie").rglob("*.tmp"))
     assert not list((path / ".hoodie" / ".heartbeat").glob("*"))
+
+
+def is_held(lock: ProcessLock) -> bool:
+    """Whether this or another thread is in a section."""
+    with suppress(LockError), replace(lock, timeout_s=0).hold("look"):
+        return False
+    return True

@@ -6,7 +6,7 @@ import io
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
@@ -20,6 +20,7 @@ from phantombase.timeline.errors import LockError, StorageError
 from phantombase.timeline.storage.contract import Entry, OwnLock, Storage, files_below
 from phantombase.timeline.storage.folders import TEMPORARY
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.storage.probe import probe
 
 _TORN_BYTES = 100
 
@@ -190,9 +191,9 @@ class HookedStorage:
         """See `Storage`."""
         return list(self._call("list", folder))
 
-    def list_below(self, folder: str) -> Sequence[tuple[str, Entry]]:
+    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
         """See `Storage`."""
-        return list(files_below(self, folder))
+        return list(files_below(self, folder, before))
 
     def find(self, path: str) -> Entry | None:
         """See `Storage`."""
@@ -240,6 +241,11 @@ class HookedStorage:
         """See `Storage`."""
         self._call("delete", path)
 
+    def delete_all(self, paths: Collection[str]) -> None:
+        """See `Storage`."""
+        for path in paths:
+            self.delete(path)
+
     def delete_folder(self, folder: str) -> None:
         """See `Storage`."""
         self._call("delete_folder", folder)
@@ -247,6 +253,10 @@ class HookedStorage:
     def set_modified(self, path: str, modified_ms: int) -> None:
         """See `Storage`."""
         self._call("set_modified", path, modified_ms)
+
+    def prove(self) -> None:
+        """See `Storage`."""
+        probe(self)
 
     def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         """See `Storage`; no call of its own."""

@@ -3,5 +3,5 @@
 `timeline.Timeline` is the value, `timeline_loader` loads it, `instant_files` reads the content of an instant's file,
 `table_clock` chooses times.
 
-May import: avro, clock, format, ground, log, parquet, storage.
+May import: avro, clock, format, ground, log, look, parquet, storage.
 """

@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from ..storage.contract import Storage
-from ..storage.folders import RECORDS
+from ..storage.contract import Storage, listed_if_there
+from ..storage.folders import BEHIND_INSTANTS, RECORDS
 
 FATE = "fate"
 DEAD, VOID, GO = "dead", "void", "go"
@@ -32,10 +32,8 @@ def fate_path(instant: str, attempt: int) -> str:
 
 def attempts(storage: Storage, instant: str) -> tuple[int, ...]:
     """Numbers of all attempts at an instant, ascending."""
-    folder = instant_folder(instant)
-    if storage.find(folder) is None:
-        return ()
-    return tuple(sorted(int(e.name) for e in storage.list(folder) if e.is_folder and e.name.isdigit()))
+    entries = listed_if_there(storage, instant_folder(instant))
+    return tuple(sorted(int(e.name) for e in entries or () if e.is_folder and e.name.isdigit()))
 
 
 def staged_files(storage: Storage, instant: str, endings: tuple[str, ...]) -> list[str]:
@@ -46,6 +44,7 @@ def staged_files(storage: Storage, instant: str, endings: tuple[str, ...]) -> li
 
 def recorded_instants(storage: Storage) -> tuple[str, ...]:
     """Instants that have records, unscheduled ones (tombstones) included."""
-    if storage.find(RECORDS) is None:
-        return ()
-    return tuple(e.name for e in storage.list(RECORDS) if e.is_folder and e.name.isdigit())
+    if storage.is_file_system:
+        return tuple(e.name for e in listed_if_there(storage, RECORDS) or () if e.is_folder and e.name.isdigit())
+    names = {path.partition("/")[0] for path, _ in storage.list_below(RECORDS, BEHIND_INSTANTS)}
+    return tuple(sorted(name for name in names if name.isdigit()))

@@ -11,6 +11,7 @@ from ..format.commit_metadata import decode as decode_commit
 from ..format.compaction_plan import CompactionPlan, decode_plan
 from ..format.instant import Instant, State
 from ..format.table_config import TableConfig
+from ..look.look import latest
 from ..storage.contract import Storage, list_of_table
 
 _TORN_PAUSES_S = (0.02, 0.1, 0.5)
@@ -44,13 +45,14 @@ class InstantFiles:
         Hudi writes it in place on local storage, so a reader may see it empty or incomplete for a moment. Metadata that
         cannot be decoded is therefore read again a few times before that is an error.
         """
-        path = self.path(instant)
+        path, storage = self.path(instant), self.storage
         for pause_s in _TORN_PAUSES_S:
             try:
-                return decode_commit(self.storage.read(path), path)
+                return decode_commit(storage.read(path), path)
             except MalformedError:
                 time.sleep(pause_s)
-        return decode_commit(self.storage.read(path), path)
+                storage = latest(storage)
+        return decode_commit(storage.read(path), path)
 
     def requested_merge(self, instant: str) -> Instant:
         """The requested instant of a log compaction if its plan exists, else of a compaction."""

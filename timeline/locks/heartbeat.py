@@ -31,7 +31,7 @@ from ..elapsed import Since
 from ..errors import MalformedError, MissingFileError, PhantombaseError
 from ..record_fields import Fields
 from ..storage.contract import Storage
-from ..storage.folders import HOODIE
+from ..storage.folders import HEARTBEATS
 
 _log = structlog.get_logger()
 
@@ -113,7 +113,7 @@ class Heartbeat:
 
 def heartbeat_path(instant: str) -> str:
     """The heartbeat file of an instant."""
-    return f"{HOODIE}/.heartbeat/{instant}"
+    return f"{HEARTBEATS}/{instant}"
 
 
 def read_heartbeat(storage: Storage, instant: str) -> Heartbeat | None:

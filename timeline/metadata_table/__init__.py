@@ -2,6 +2,6 @@
 
 The ways in are `read`, `validate` and `update`.
 
-May import: avro, format, ground, instants, locks, log, metadata_table/column_stats, metadata_table/records, read,
-    storage, table, traces, view.
+May import: avro, format, ground, instants, locks, log, look, metadata_table/column_stats, metadata_table/records,
+read, storage, table, traces, view.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ..errors import LockError
 from ..format.table_config import load_table_config
+from ..look.look import latest
 from ..storage.contract import Entry, OwnLock, Storage
 from ..storage.folders import HOODIE
 from ..table.table import Table
@@ -51,8 +52,8 @@ class Below:
     def list(self, folder: str) -> list[Entry]:
         return self.storage.list(self._full(folder))
 
-    def list_below(self, folder: str) -> Sequence[tuple[str, Entry]]:
-        return self.storage.list_below(self._full(folder))
+    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
+        return self.storage.list_below(self._full(folder), before)
 
     def find(self, path: str) -> Entry | None:
         return self.storage.find(self._full(path))
@@ -87,11 +88,17 @@ class Below:
     def delete(self, path: str) -> None:
         self.storage.delete(self._full(path))
 
+    def delete_all(self, paths: Collection[str]) -> None:
+        self.storage.delete_all([self._full(path) for path in paths])
+
     def delete_folder(self, folder: str) -> None:
         self.storage.delete_folder(self._full(folder))
 
     def set_modified(self, path: str, modified_ms: int) -> None:
         self.storage.set_modified(self._full(path), modified_ms)
+
+    def prove(self) -> None:
+        self.storage.prove()
 
     def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         return self.storage.hold(self._full(path), timeout_s, busy)
@@ -103,5 +110,5 @@ def open_metadata_table(table: Table) -> Table:
     The checks of data tables do not apply: its base files are HFiles, and its records have their own merge rules.
     NotATableError: there is none. MalformedError: its settings are unusable.
     """
-    storage = Below(table.storage, METADATA_FOLDER)
+    storage = Below(latest(table.storage), METADATA_FOLDER)
     return Table(storage, load_table_config(storage), clock=table.clock)

@@ -8,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ..prefetch import AHEAD
-from ..storage.contract import Entry, Storage
-from ..view.partition_folders import is_partition, listed_if_there, subfolders
+from ..storage.contract import Entry, Storage, listed_if_there
+from ..view.partition_folders import is_partition, subfolders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

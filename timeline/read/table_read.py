@@ -139,13 +139,14 @@ def plan_read(table: Table, options: ReadOptions) -> Scan:
     _check_query(options)
     if options.query is Query.INCREMENTAL:
         return _plan_window(table, options)
-    view = table.load_view(options.partition)
+    seen = table.still(reload=False)
+    view = seen.load_view(options.partition)
     if options.as_of is not None:
         as_of = parse_as_of(options.as_of, table.times.moment)
         check_as_of(table, view.timeline, as_of)
         options = replace(options, as_of=as_of)
-    schema = _schema(table, view.timeline, options)
-    rules = slice_rules(table, view.timeline, schema, as_of=options.as_of, batch_rows=options.batch_rows)
+    schema = _schema(seen, view.timeline, options)
+    rules = slice_rules(seen, view.timeline, schema, as_of=options.as_of, batch_rows=options.batch_rows)
     return _scan(table, scan_slices(view, options), rules, options)
 
 

@@ -10,7 +10,7 @@ replaces an existing file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
@@ -23,12 +23,16 @@ from ..errors import LockError, MissingFileError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One name in a folder. `size` in bytes and `modified_ms` since the epoch are 0 for folders."""
+    """One name in a folder. `size` in bytes and `modified_ms` since the epoch are 0 for folders.
+
+    `tag`: of the content; under one name and tag the content is always the same. "": the storage has no such tags.
+    """
 
     name: str
     is_folder: bool
     size: int = 0
     modified_ms: int = 0
+    tag: str = ""
 
 
 class OwnLock(Enum):
@@ -66,10 +70,11 @@ class Storage(Protocol):
         """The folder's entries, by name; MissingFileError if there is no such folder."""
         ...
 
-    def list_below(self, folder: str) -> Sequence[tuple[str, Entry]]:
+    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
         """(path relative to `folder`, entry) of every file in it and its subfolders; empty if there is no such folder.
 
-        Files that another process removes meanwhile are left out.
+        `before`: only paths that sort before it, at less cost. Files that another process removes meanwhile are left
+        out.
         """
         ...
 
@@ -125,6 +130,10 @@ class Storage(Protocol):
         """Removes an object; success if it does not exist."""
         ...
 
+    def delete_all(self, paths: Collection[str]) -> None:
+        """Removes objects, in any order; success if some do not exist. After an error some may be there still."""
+        ...
+
     def delete_folder(self, folder: str) -> None:
         """Removes a folder with its content; success if it does not exist."""
         ...
@@ -133,6 +142,13 @@ class Storage(Protocol):
         """Changes the modification time of a file. Only for `timeline repair-times`.
 
         MissingFileError: there is no such file. StorageError: this store cannot set times.
+        """
+        ...
+
+    def prove(self) -> None:
+        """Tries the promises of `put_if_absent` and `place`, with temporary objects; StorageError if one is broken.
+
+        Where that is slow it is done once in a process and place, and before the first write at the latest.
         """
         ...
 
@@ -145,6 +161,14 @@ class Storage(Protocol):
         excludes only some processes. The lock of a process that died becomes free in the end.
         """
         ...
+
+
+def listed_if_there(storage: Storage, folder: str) -> list[Entry] | None:
+    """The entries of a folder; None if it does not exist."""
+    try:
+        return storage.list(folder)
+    except MissingFileError:
+        return None
 
 
 def list_of_table(storage: Storage, folder: str) -> list[Entry]:
@@ -160,13 +184,15 @@ def list_of_table(storage: Storage, folder: str) -> list[Entry]:
         return []
 
 
-def files_below(storage: Storage, folder: str) -> Iterator[tuple[str, Entry]]:
+def files_below(storage: Storage, folder: str, before: str = "") -> Iterator[tuple[str, Entry]]:
     """`Storage.list_below` of a storage that lists folder by folder."""
     try:
         entries = storage.list(folder)
     except MissingFileError:
         return
     for entry in entries:
+        if before and entry.name >= before:
+            continue
         if entry.is_folder:
             for path, file in files_below(storage, f"{folder}/{entry.name}"):
                 yield f"{entry.name}/{path}", file

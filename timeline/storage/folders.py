@@ -9,6 +9,13 @@ HOODIE = ".hoodie"
 RECORDS = f"{HOODIE}/.phantombase"
 """The folder of phantombase inside it; Hudi ignores it."""
 
+HEARTBEATS = f"{HOODIE}/.heartbeat"
+"""One object for each instant at work, of Hudi and of phantombase."""
+
+
+BEHIND_INSTANTS = ":"
+"""Sorts behind all digits: in that folder the records of instants come before everything else."""
+
 
 TEMPORARY = f"{RECORDS}/tmp"
 """Files being written, and test files. Those of killed processes stay until a compaction run finds them abandoned."""

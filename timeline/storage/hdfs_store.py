@@ -10,7 +10,7 @@ again when the connection breaks: a "no" may be the answer to a call that was do
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import IO, Any
 
@@ -23,6 +23,7 @@ from .folders import TEMPORARY
 from .hdfs.client import open_client, shown, translated
 from .hdfs.files import NewFile, open_file
 from .hdfs.lease import hold_lease
+from .probe import probe
 from .server_clock import storage_ms
 
 _FAILURES = (OSError, RuntimeError, ValueError)
@@ -88,8 +89,8 @@ class HdfsStorage:
             raise StorageError("storage failed", path=self._shown(folder), found="a file, not a folder")
         return sorted((_entry(one) for one in found), key=lambda e: e.name)
 
-    def list_below(self, folder: str) -> Sequence[tuple[str, Entry]]:
-        return list(files_below(self, folder))
+    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
+        return list(files_below(self, folder, before))
 
     def find(self, path: str) -> Entry | None:
         with suppress(MissingFileError), translated(self._shown(path)):
@@ -203,6 +204,10 @@ class HdfsStorage:
         with suppress(MissingFileError), translated(self._shown(path)):
             self._client.delete(self._full(path))
 
+    def delete_all(self, paths: Collection[str]) -> None:
+        for path in paths:
+            self.delete(path)
+
     def delete_folder(self, folder: str) -> None:
         with suppress(MissingFileError), translated(self._shown(folder)):
             self._client.delete(self._full(folder), recursive=True)
@@ -211,6 +216,9 @@ class HdfsStorage:
         with translated(self._shown(path)):
             accessed_ms = self._client.get_file_info(self._full(path)).access_time
             self._client.set_times(self._full(path), modified_ms, accessed_ms)
+
+    def prove(self) -> None:
+        probe(self)
 
     # --- leases
 

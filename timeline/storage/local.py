@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO
@@ -17,6 +17,7 @@ from ..errors import LockError, MissingFileError, StorageError
 from .contract import Entry, OwnLock, files_below
 from .file_lock import hold_file
 from .folders import TEMPORARY
+from .probe import probe
 
 
 @contextmanager
@@ -78,8 +79,8 @@ class LocalStorage:
                         continue  # removed between the listing and the stat: as if listed a moment later
             return sorted(entries, key=lambda e: e.name)
 
-    def list_below(self, folder: str) -> Sequence[tuple[str, Entry]]:
-        return list(files_below(self, folder))
+    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
+        return list(files_below(self, folder, before))
 
     def find(self, path: str) -> Entry | None:
         try:
@@ -146,6 +147,10 @@ class LocalStorage:
                 with suppress(FileNotFoundError):
                     os.unlink(victim)
 
+    def delete_all(self, paths: Collection[str]) -> None:
+        for path in paths:
+            self.delete(path)
+
     def delete_folder(self, folder: str) -> None:
         with _translated(self._full(folder)), suppress(FileNotFoundError):
             shutil.rmtree(self._full(folder))
@@ -153,6 +158,9 @@ class LocalStorage:
     def set_modified(self, path: str, modified_ms: int) -> None:
         with _translated(self._full(path)):
             os.utime(self._full(path), ns=(modified_ms * 1_000_000,) * 2)
+
+    def prove(self) -> None:
+        probe(self)
 
     def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         return hold_file(self._full(path), timeout_s, busy)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -44,7 +44,7 @@ class Tried(Protocol):
 
     def list(self, folder: str) -> list[Entry]: ...
 
-    def delete(self, path: str) -> None: ...
+    def delete_all(self, paths: Collection[str]) -> None: ...
 
 
 _proved: set[int] = set()
@@ -66,11 +66,12 @@ def _prove(storage: Tried) -> None:
     for left in reversed(range(_TRIES)):
         name = f"{TEMPORARY}/probe-{uuid.uuid4().hex}"
         try:
-            with _throw_away(storage, *(f"{name}-{i}" for i in range(3))) as (put, other, placed):
+            with _throw_away(storage, f"{name}-put", f"{name}-placed") as (put, placed):
                 _try_put(storage, put)
                 _try_listing(storage, put)
-                _try_place(storage, put, other, placed)
+                storage.copy_if_absent(put, placed)
                 _try_replace(storage, put)
+                _try_place(storage, put, placed)
             return
         except StorageError:  # an answer was lost, or the store cannot be reached
             if not left:
@@ -82,17 +83,16 @@ def _throw_away(storage: Tried, *paths: str) -> Iterator[tuple[str, ...]]:
     try:
         yield paths
     finally:
-        for path in paths:
-            storage.delete(path)
+        storage.delete_all(paths)
 
 
 def _try_put(storage: Tried, put: str) -> None:
-    if not storage.put_with_id(put, b"1"):
+    """A second put is refused, and what the first one left says so: its id, which `put_with_id` reads back."""
+    first, second = storage.put_with_id(put, b"1"), storage.put_with_id(put, b"2")
+    if not first or storage.put_id(put) is None:
         raise _broken(storage, "metadata that is put with an object comes back with it")
-    if storage.put_with_id(put, b"2") or storage.read(put) != b"1":
+    if second or storage.read(put) != b"1":
         raise _broken(storage, f"put-if-absent ({storage.clients.cloud.put}) never replaces an object")
-    if storage.put_id(put) is None:
-        raise _broken(storage, "metadata that is put with an object comes back with it")
 
 
 def _try_listing(storage: Tried, put: str) -> None:
@@ -101,10 +101,9 @@ def _try_listing(storage: Tried, put: str) -> None:
         raise _broken(storage, "a listing shows an object that was just put")
 
 
-def _try_place(storage: Tried, put: str, other: str, placed: str) -> None:
-    storage.put_with_id(other, b"2")
-    kept = storage.copy_if_absent(put, placed), storage.copy_if_absent(other, placed)
-    if kept != (True, False) or storage.read(placed) != b"1":
+def _try_place(storage: Tried, other: str, placed: str) -> None:
+    """`placed` was copied when `other` had its first content."""
+    if storage.copy_if_absent(other, placed) or storage.read(placed) != b"1":
         raise _broken(storage, f"copy-if-absent ({storage.clients.cloud.copy}) never replaces an object")
 
 
@@ -112,7 +111,7 @@ def _try_replace(storage: Tried, put: str) -> None:
     """With a version that is not that of the object."""
     store, key = storage.clients.once, storage.key(put)
     try:
-        stale = obstore.get(store, key).meta
+        stale = obstore.head(store, key)
         obstore.put(store, key, b"newer", use_multipart=False)
         obstore.put(store, key, b"lost", mode=version(stale), use_multipart=False)
     except PreconditionError:

@@ -108,10 +108,15 @@ class ObjectStorage:
         ]
         return sorted(entries, key=lambda e: e.name)
 
-    def list_below(self, folder: str) -> Sequence[tuple[str, Entry]]:
-        above = self.key(folder)
+    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
+        above, found = self.key(folder), list[Any]()
+        end = f"{above}/{before}" if before else None
         with self._translated(folder):
-            found = [o for chunk in obstore.list(self.clients.patient, above or None) for o in chunk]
+            for chunk in obstore.list(self.clients.patient, above or None):
+                wanted = [o for o in chunk if end is None or o["path"] < end]
+                found += wanted
+                if len(wanted) < len(chunk):
+                    break  # names come in their order
         folders = {parent for o in found for parent in _parents(o["path"])}
         return [(o["path"].removeprefix(f"{above}/"), _entry(o)) for o in _files(found, above, folders)]
 
@@ -129,6 +134,12 @@ class ObjectStorage:
             below = next(iter(obstore.list(self.clients.patient, self.key(path) or None, chunk_size=1)), ())
             return Entry(name=_name(path), is_folder=True) if marked or len(below) else None
 
+    def _find_object(self, path: str) -> Entry | None:
+        """`find` of a name that is no folder."""
+        with suppress(MissingFileError), self._translated(path):
+            return _entry(obstore.head(self.clients.patient, self.key(path)))
+        return None
+
     def read(self, path: str) -> bytes:
         with self._translated(path):
             return bytes(obstore.get(self.clients.patient, self.key(path)).bytes())
@@ -143,7 +154,7 @@ class ObjectStorage:
     # --- writing
 
     def open_output(self, path: str) -> IO[bytes]:
-        if self.find(path) is not None:
+        if self._find_object(path) is not None:
             raise StorageError("the name is taken", path=f"{self.base_path}/{path}")
         with self._translated(path):
             upload: Any = Upload(self.clients.patient, self.key(path))
@@ -155,6 +166,9 @@ class ObjectStorage:
     def abort_output(self, file: IO[bytes]) -> None:
         upload: Any = file
         upload.abort()
+
+    def prove(self) -> None:
+        ensure_promises(self)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         ensure_promises(self)
@@ -201,10 +215,10 @@ class ObjectStorage:
             except AlreadyExistsError as error:
                 failure: Exception = error
             except (BaseError, OSError) as error:
-                if not isinstance(error, FileNotFoundError) or self.find(source) is None:
+                if not isinstance(error, FileNotFoundError) or self._find_object(source) is None:
                     self._raise_final(error, source)
                 failure = doubt = error
-            if self.find(target) is not None:
+            if self._find_object(target) is not None:
                 if doubt is None:
                     return False
                 break
@@ -257,8 +271,14 @@ class ObjectStorage:
                 with suppress(FileNotFoundError):
                     obstore.delete(self.clients.patient, key)
 
+    def delete_all(self, paths: Collection[str]) -> None:
+        keys = [self.key(path) for path in paths]
+        for start in range(0, len(keys), _DELETED_AT_ONCE):
+            with self._translated(""):
+                self._delete(keys[start : start + _DELETED_AT_ONCE])
+
     def set_modified(self, path: str, modified_ms: int) -> None:
-        if self.find(path) is None:
+        if self._find_object(path) is None:
             raise MissingFileError("no such object", path=f"{self.base_path}/{path}")
         raise StorageError(
             "an object store gives its objects their times itself",
@@ -278,7 +298,8 @@ class ObjectStorage:
 def _entry(found: Any) -> Entry:
     # Whole seconds, though some listings are finer: one object has one time, however it was asked for.
     modified_ms = int(found["last_modified"].timestamp()) * 1000
-    return Entry(name=_name(found["path"]), is_folder=False, size=found["size"], modified_ms=modified_ms)
+    tag = found.get("e_tag") or ""
+    return Entry(name=_name(found["path"]), is_folder=False, size=found["size"], modified_ms=modified_ms, tag=tag)
 
 
 def _files(objects: Iterable[Any], own: str, folders: Collection[str]) -> Iterator[Any]:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ..errors import StorageError
 from .contract import Storage
-from .folders import TEMPORARY
+from .folders import TEMPORARY, join
 
 PLACED = ".phantombase-probe"
 """The same name in every partition: a file that a killed process leaves is removed by the next one. Hudi ignores it."""
@@ -39,15 +39,21 @@ def probe(storage: Storage) -> None:
 def probe_partitions(storage: Storage, partitions: Iterable[str]) -> None:
     """Tests placing a file in each of these folders; StorageError if that fails: nothing could be published there.
 
-    A partition may lie on another file system than the table's own folder, or be read-only.
+    A partition may lie on another file system than the table's own folder, or be read-only. Folders that do not exist
+    are left out.
     """
 
     def try_to_place(partition: str) -> None:
+        if storage.is_file_system and partition and storage.find(partition) is None:
+            return  # it was removed: no folder is made in its place
         source = f"{TEMPORARY}/probe-{uuid.uuid4().hex}"  # of its own: placing may take it away
-        storage.put_if_absent(source, b"")
-        target = f"{partition}/{PLACED}" if partition else PLACED
+        target = join(partition, PLACED)
         try:
-            storage.place(source, target)
+            if storage.is_file_system:
+                storage.put_if_absent(source, b"")
+                storage.place(source, target)
+            else:  # one store, so it is only a question of permissions: the same ones as for a copy
+                storage.put_if_absent(target, b"")
         except StorageError as error:
             raise StorageError(
                 "files cannot be placed in this partition",
@@ -58,8 +64,13 @@ def probe_partitions(storage: Storage, partitions: Iterable[str]) -> None:
                 "with compactor-daemon unschedule: on version 6 only while no log was written under the plan.",
             ) from error
         finally:
-            storage.delete(target)
-            storage.delete(source)
+            if storage.is_file_system:
+                storage.delete_all([target, source])
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        list(pool.map(try_to_place, sorted(set(partitions))))
+    tried = sorted(set(partitions))
+    try:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(try_to_place, tried))
+    finally:
+        if not storage.is_file_system:
+            storage.delete_all([join(partition, PLACED) for partition in tried])

@@ -7,7 +7,7 @@ again (`consistent`). `Table` combines units that do the work.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeVar
 
@@ -23,9 +23,10 @@ from ..instants.instant_files import InstantFiles
 from ..instants.table_clock import TableClock
 from ..instants.timeline import Timeline
 from ..instants.timeline_loader import TimelineLoader
+from ..look.look import Kept, Look, latest
 from ..storage.access.storage_options import Given
-from ..storage.contract import Storage
-from ..storage.folders import HOODIE
+from ..storage.contract import Storage, listed_if_there
+from ..storage.folders import HEARTBEATS, HOODIE
 from ..storage.open_storage import open_storage
 from ..view.fact_loader import FactLoader
 from ..view.listing import Listing, StorageListing
@@ -45,12 +46,14 @@ class Table:
     """A Hudi table that phantombase can read.
 
     `config` is a snapshot: see `reload`. `listing`: source of views. `clock`: settings of this process's clock.
+    `kept`: contents that looks found, see `still`.
     """
 
     storage: Storage
     config: TableConfig
     listing: Listing = StorageListing()
     clock: ClockOptions = ClockOptions()
+    kept: Kept = field(default_factory=Kept, compare=False, repr=False)
 
     @staticmethod
     def open(path: str, storage_options: Given = None) -> Table:
@@ -59,27 +62,36 @@ class Table:
         NotATableError, UnsupportedError: refused by name, nothing is changed. UsageError: an unknown option.
         """
         storage = open_storage(path, storage_options)
-        entry = storage.find("")
-        if entry is None or not entry.is_folder:
+        if storage.is_file_system and ((entry := storage.find("")) is None or not entry.is_folder):
             raise NotATableError("no such folder", path=path, expected="the base path of a Hudi table")
         return Table.on(storage)
 
     @staticmethod
     def on(storage: Storage) -> Table:
         """The table on a storage."""
-        config = load_table_config(storage)
-        config.check_supported()
-        if storage.find(_CONSISTENT_HASHING) is not None:
+        kept = Kept()
+        look = Look(storage, {HOODIE}, kept)
+        config = _supported(look)
+        if listed_if_there(look, _CONSISTENT_HASHING) is not None:
             raise UnsupportedError(
                 "the consistent-hashing bucket index is not supported",
                 path=f"{storage.base_path}/{_CONSISTENT_HASHING}",
                 todo="Use Hudi for this table.",
             )
-        return Table(storage, config)
+        return Table(storage, config, kept=kept)
 
     def reload(self) -> Table:
         """The table with the current hoodie.properties: a Hudi 1.x writer may have upgraded it meanwhile."""
-        return replace(Table.on(self.storage), listing=self.listing, clock=self.clock)
+        storage = latest(self.storage)
+        return replace(self, storage=storage, config=_supported(storage))
+
+    def still(self, *, reload: bool = True) -> Table:
+        """The table as it stands now, with the current settings: what is asked of it is asked once, see `Look`.
+
+        For one step: the next one must not rest on what this one saw. `reload`: False keeps the settings.
+        """
+        look = Look(self.storage, {HOODIE, HEARTBEATS, self.config.timeline_folder}, self.kept)
+        return replace(self, storage=look, config=_supported(look) if reload else self.config)
 
     def with_clock(self, clock: ClockOptions) -> Table:
         """The same table with another zone, in which this process chooses and reads its instants."""
@@ -208,6 +220,12 @@ class Table:
     def schema(self, text: str) -> TableSchema:
         """The schema as stored in files: with meta columns if the table has them."""
         return TableSchema.of(text, populate_meta_fields=self.config.populate_meta_fields)
+
+
+def _supported(storage: Storage) -> TableConfig:
+    config = load_table_config(storage)
+    config.check_supported()
+    return config
 
 
 def consistent(load: Callable[[], T]) -> T:

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..errors import MissingFileError
-from ..storage.contract import Entry, Storage
+from ..storage.contract import Entry
 from ..storage.folders import HOODIE
 
 _PARTITION_MARK = ".hoodie_partition_metadata"
-
-
-def listed_if_there(storage: Storage, folder: str) -> list[Entry] | None:
-    """The entries of a folder; None if it does not exist."""
-    try:
-        return storage.list(folder)
-    except MissingFileError:
-        return None
 
 
 def is_partition(entries: Iterable[Entry]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import MissingFileError, TableChangedError, UsageError
 from ..format.compaction_plan import CompactionPlan
@@ -12,7 +12,8 @@ from ..instants.archived_timeline import with_archive
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
 from ..instants.timeline_loader import TimelineLoader
-from ..storage.contract import Entry, Storage
+from ..look.look import latest, list_ahead
+from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import HOODIE
 from .fact_loader import FactLoader
 from .listing import Listing
@@ -70,14 +71,15 @@ class ViewLoader:
     def planned_partitions(self, plans: Iterable[CompactionPlan]) -> set[str]:
         """The partitions that plans name and whose folders exist."""
         named = {partition for plan in plans for partition, _ in plan.groups}
-        return {p for p in named if not p or self.storage.find(p) is not None}
+        list_ahead(self.storage, named)
+        return {p for p in named if not p or listed_if_there(self.storage, p) is not None}
 
     def check_unchanged(self) -> None:
         """TableChangedError if the settings have changed.
 
         An upgrade renames the whole timeline: the listing may contain only half of it.
         """
-        if load_table_config(self.storage) != self.config:
+        if load_table_config(latest(self.storage)) != self.config:
             raise TableChangedError(
                 "the table's settings changed while it was read",
                 path=self.storage.base_path,
@@ -103,7 +105,7 @@ class ViewLoader:
         ignored = {t for entries in listings for t in base_instants(entries) if not timeline.is_committed(t)}
         if not ignored:
             return
-        now = self.timelines.load()
+        now = replace(self.timelines, storage=latest(self.storage)).load()
         completed = sorted(ignored & now.completed_writes.keys())
         if completed and now.may_be_cleaned_since(timeline):
             raise TableChangedError(

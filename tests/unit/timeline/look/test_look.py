@@ -1,0 +1,140 @@
+"""A look at a storage: what it asks for, what it remembers, and what it forgets."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from phantombase.timeline.errors import MissingFileError
+from phantombase.timeline.look.look import Kept, Look, latest, list_ahead
+from phantombase.timeline.storage.contract import Entry, Storage
+from phantombase.timeline.storage.local import LocalStorage
+from tests.support.failing_storage import Call, HookedStorage
+
+
+class Counted:
+    """A storage, and the calls that reach it."""
+
+    def __init__(self, path: Path) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.inner = LocalStorage(str(path))
+        self.storage = HookedStorage(self.inner, self._hook)
+
+    def _hook(self, call: Call) -> object:
+        self.calls.append((call.name, call.path))
+        found = call.do()
+        # As an object store does: with a tag for the content.
+        return [_tagged(e, self.inner, call.path) for e in found] if call.name == "list" else found
+
+    def look(self, *whole: str, kept: Kept | None = None) -> Look:
+        """A new look at it."""
+        self.calls.clear()
+        return Look(self.storage, whole, kept or Kept())
+
+
+def _tagged(entry: Entry, storage: Storage, folder: str) -> Entry:
+    return entry if entry.is_folder else replace(entry, tag=storage.read(f"{folder}/{entry.name}").decode())
+
+
+@pytest.fixture
+def counted(tmp_path: Path) -> Counted:
+    counted = Counted(tmp_path)
+    counted.inner.put_if_absent("a/one", b"1")
+    counted.inner.put_if_absent("a/b/two", b"2")
+    return counted
+
+
+def test_a_folder_is_listed_once_and_answers_for_its_names(counted: Counted) -> None:
+    look = counted.look()
+    assert look.list("a") == look.list("a")
+    assert (look.find("a/one"), look.find("a/none"), look.find("a/none/at/all")) == (look.list("a")[1], None, None)
+    assert counted.calls == [("list", "a")]
+
+
+def test_a_folder_that_is_not_there_is_asked_for_once(counted: Counted) -> None:
+    look = counted.look()
+    for _ in range(2):
+        with pytest.raises(MissingFileError):
+            look.list("c")
+    assert look.find("c/d") is None
+    assert counted.calls == [("list", "c")]
+
+
+def test_whole_folders_are_listed_others_are_asked_for_a_name(counted: Counted) -> None:
+    look = counted.look("a")
+    assert (look.find("a/one") is not None, look.find("a/none")) == (True, None)
+    assert look.find("x/y") is None
+    assert counted.calls == [("list", "a"), ("find", "x/y")]
+
+
+def test_what_it_saw_stays_as_it_was(counted: Counted) -> None:
+    """Of other processes; a new look shows what they did."""
+    look = counted.look()
+    look.list("a")
+    counted.inner.put_if_absent("a/later", b"3")
+    counted.inner.delete("a/one")
+    assert [e.name for e in look.list("a")] == ["b", "one"]
+    assert [e.name for e in counted.look().list("a")] == ["b", "later"]
+
+
+def test_what_this_process_does_is_seen(counted: Counted) -> None:
+    look = counted.look()
+    look.list("a")
+    assert look.read("a/one") == b"1"
+    assert look.put_if_absent("a/new", b"3")
+    assert look.find("a/new") is not None
+    look.delete("a/one")
+    assert look.find("a/one") is None
+    with pytest.raises(MissingFileError):
+        look.read("a/one")
+    assert [e.name for e in look.list("a")] == ["b", "new"]
+    look.delete_all(["a/new"])
+    assert [e.name for e in look.list("a")] == ["b"]
+    look.delete_folder("a")
+    assert look.find("a") is None
+
+
+def test_a_new_folder_is_seen_in_those_above(counted: Counted) -> None:
+    look = counted.look()
+    assert look.list("a")
+    look.put_if_absent("a/c/d/three", b"3")
+    assert look.find("a/c") is not None
+    assert [e.name for e in look.list("a")] == ["b", "c", "one"]
+
+
+def test_contents_are_kept_by_their_tag(counted: Counted) -> None:
+    """Over looks, as long as the listing shows the same tag."""
+    kept = Kept()
+    assert counted.look("a", kept=kept).read("a/one") == b"1"
+    assert counted.look("a", kept=kept).read("a/one") == b"1"
+    assert counted.calls == [("list", "a")]
+    counted.inner.overwrite("a/one", b"other")
+    assert counted.look("a", kept=kept).read("a/one") == b"other"
+
+
+def test_what_a_listing_does_not_show_is_read_all_the_same(counted: Counted) -> None:
+    """Settings are missing for a moment while they are replaced."""
+    look = counted.look("a")
+    assert look.find("a/late") is None
+    counted.inner.put_if_absent("a/late", b"3")
+    assert look.read("a/late") == b"3"
+
+
+def test_few_contents_are_kept() -> None:
+    kept = Kept()
+    for n in range(40):
+        kept.keep("p", str(n), bytes(1 << 20))
+    kept.keep("p", "large", bytes((1 << 20) + 1))
+    assert [n for n in range(40) if kept.find("p", str(n)) is not None] == list(range(24, 40))
+    assert kept.find("p", "large") is None
+
+
+def test_others_get_the_storage_itself(counted: Counted) -> None:
+    look = Look(counted.inner, (), Kept())
+    assert pickle.loads(pickle.dumps(look)) == counted.inner
+    assert latest(look) is counted.inner
+    assert Look(look, (), Kept()).origin is counted.inner
+    list_ahead(counted.inner, ["a"])

@@ -1,0 +1,249 @@
+"""A storage as it stands at one moment: whatever is asked of it is asked once.
+
+A step that decides something asks the same few things again and again: the names on the timeline, the records of
+attempts, the settings. In a look each folder is listed once and each object is read once, and whether an object exists
+is answered by the listing of its folder. A look is as old as its first request, so each step that must see what other
+processes did makes a new one. What this process writes through a look is seen in it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import threading
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import IO
+
+import pyarrow as pa
+
+from ..errors import LockError, MissingFileError
+from ..storage.contract import Entry, OwnLock, Storage
+from ..storage.folders import BEHIND_INSTANTS, RECORDS
+
+_THREADS = 8
+_KEPT_BYTES, _KEPT_EACH_BYTES = 16 << 20, 1 << 20
+
+
+class Kept:
+    """Contents of small objects, each by its path and the tag of its content: under one tag it never changes."""
+
+    def __init__(self) -> None:
+        self._contents: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def find(self, path: str, tag: str) -> bytes | None:
+        """The content, if it is known."""
+        with self._lock:
+            return self._contents.get((path, tag))
+
+    def keep(self, path: str, tag: str, content: bytes) -> None:
+        """Keeps it; the oldest go when all of them are more than 16 MiB."""
+        if len(content) > _KEPT_EACH_BYTES:
+            return
+        with self._lock:
+            if (path, tag) not in self._contents:
+                self._contents[path, tag] = content
+                self._bytes += len(content)
+            while self._bytes > _KEPT_BYTES:
+                self._bytes -= len(self._contents.popitem(last=False)[1])
+
+
+class Look:
+    """See the module. `whole`: folders that are listed rather than asked for one name."""
+
+    def __init__(self, origin: Storage, whole: Iterable[str], kept: Kept) -> None:
+        self.origin = latest(origin)
+        self._whole, self._kept = frozenset(whole), kept
+        self._lists: dict[str, builtins.list[Entry] | None] = {}
+        self._changed: defaultdict[str, set[str]] = defaultdict(set)
+        self._read: dict[str, bytes] = {}
+        self._records: Sequence[tuple[str, Entry]] | None = None
+
+    def __reduce__(self) -> tuple[Callable[[Storage], Storage], tuple[Storage]]:
+        """What another process gets is the storage itself."""
+        return latest, (self.origin,)
+
+    @property
+    def base_path(self) -> str:
+        return self.origin.base_path
+
+    @property
+    def is_file_system(self) -> bool:
+        return self.origin.is_file_system
+
+    @property
+    def own_lock(self) -> OwnLock:
+        return self.origin.own_lock
+
+    @property
+    def location(self) -> str:
+        return self.origin.location
+
+    # --- reading
+
+    def list(self, folder: str) -> builtins.list[Entry]:
+        found = self._listed(folder)
+        if found is None:
+            raise MissingFileError("no such folder", path=f"{self.base_path}/{folder}")
+        return found
+
+    def _listed(self, folder: str) -> builtins.list[Entry] | None:
+        """None: there is no such folder."""
+        if self._changed.pop(folder, None):
+            del self._lists[folder]
+        if folder not in self._lists:
+            if self._is_record(folder):
+                self._lists[folder] = _children(self._all_records(), folder)
+            elif self._is_known_absent(folder):
+                self._lists[folder] = None
+            else:
+                try:
+                    self._lists[folder] = self.origin.list(folder)
+                except MissingFileError:
+                    self._lists[folder] = None
+        return self._lists[folder]
+
+    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
+        if (folder, before) == (RECORDS, BEHIND_INSTANTS):
+            return self._all_records()
+        return self.origin.list_below(folder, before)
+
+    def find(self, path: str) -> Entry | None:
+        folder, _, name = path.rpartition("/")
+        if self._is_record(path):
+            return next((e for e in _children(self._all_records(), folder) or () if e.name == name), None)
+        if path and (folder in self._whole or folder in self._lists) and name not in self._changed[folder]:
+            listed = self._lists[folder] if folder in self._lists else self._listed(folder)
+            return next((e for e in listed or () if e.name == name), None)
+        return None if self._is_known_absent(path) else self.origin.find(path)
+
+    def read(self, path: str) -> bytes:
+        if path not in self._read:
+            # Names that a listing did not show are asked for, too: settings are missing while they are replaced.
+            folder = path.rpartition("/")[0]
+            entry = self.find(path) if folder in self._whole or folder in self._lists else None
+            tag = entry.tag if entry is not None else ""
+            content = self._kept.find(path, tag) if tag else None
+            if content is None:
+                content = self.origin.read(path)
+                if tag:
+                    self._kept.keep(path, tag, content)
+            self._read[path] = content
+        return self._read[path]
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        return self.origin.open_input(path)
+
+    def _is_record(self, path: str) -> bool:
+        """Whether one listing of all records of instants shows it. On a file system an empty folder is one, too."""
+        below = path.removeprefix(f"{RECORDS}/")
+        return not self.is_file_system and below != path and below[:1].isdigit()
+
+    def _all_records(self) -> Sequence[tuple[str, Entry]]:
+        if self._records is None:
+            self._records = self.origin.list_below(RECORDS, BEHIND_INSTANTS)
+        return self._records
+
+    def _is_known_absent(self, path: str) -> bool:
+        """Whether a folder that was listed shows that nothing is there."""
+        above = path
+        while above:
+            above, _, name = above.rpartition("/")
+            if above in self._lists:
+                return name not in self._changed[above] and all(e.name != name for e in self._lists[above] or ())
+        return False
+
+    # --- writing: what it changes is asked for again
+
+    def _forget(self, path: str) -> None:
+        self._read.pop(path, None)
+        if path.startswith(f"{RECORDS}/"):
+            self._records = None
+            for folder in [f for f in self._lists if self._is_record(f)]:
+                del self._lists[folder]
+        for folder in list(self._lists):
+            if f"{folder}/".startswith(f"{path}/"):
+                self._lists.pop(folder)
+                self._changed.pop(folder, None)
+            elif not folder or path.startswith(f"{folder}/"):
+                self._changed[folder].add(path[len(folder) :].removeprefix("/").partition("/")[0])
+
+    def open_output(self, path: str) -> IO[bytes]:
+        self._forget(path)
+        return self.origin.open_output(path)
+
+    def close_output(self, file: IO[bytes]) -> None:
+        self.origin.close_output(file)
+
+    def abort_output(self, file: IO[bytes]) -> None:
+        self.origin.abort_output(file)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        self._forget(path)
+        return self.origin.put_if_absent(path, data)
+
+    def make_folder(self, folder: str) -> None:
+        self._forget(folder)
+        self.origin.make_folder(folder)
+
+    def place(self, source: str, target: str) -> bool:
+        if self.is_file_system:  # elsewhere the source stays
+            self._forget(source)
+        self._forget(target)
+        return self.origin.place(source, target)
+
+    def overwrite(self, path: str, data: bytes) -> None:
+        self._forget(path)
+        self.origin.overwrite(path, data)
+
+    def delete(self, path: str) -> None:
+        self._forget(path)
+        self.origin.delete(path)
+
+    def delete_all(self, paths: Collection[str]) -> None:
+        for path in paths:
+            self._forget(path)
+        self.origin.delete_all(paths)
+
+    def delete_folder(self, folder: str) -> None:
+        self._lists.clear()
+        self._changed.clear()
+        self._read.clear()
+        self._records = None
+        self.origin.delete_folder(folder)
+
+    def set_modified(self, path: str, modified_ms: int) -> None:
+        self._forget(path)
+        self.origin.set_modified(path, modified_ms)
+
+    def prove(self) -> None:
+        self.origin.prove()
+
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
+        return self.origin.hold(path, timeout_s, busy)
+
+
+def list_ahead(storage: Storage, folders: Iterable[str]) -> None:
+    """Lists folders that will be asked for, at the same time. Does nothing on a file system, or without a look."""
+    if isinstance(storage, Look) and not storage.is_file_system:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(storage._listed, folders))
+
+
+def latest(storage: Storage) -> Storage:
+    """The storage as it is now, also where it is given as a look."""
+    return storage.origin if isinstance(storage, Look) else storage
+
+
+def _children(files: Sequence[tuple[str, Entry]], folder: str) -> list[Entry] | None:
+    """The entries of a folder by the files below `RECORDS`; None: there is no such folder."""
+    above = f"{folder.removeprefix(RECORDS).removeprefix('/')}/".removeprefix("/")
+    found: dict[str, Entry] = {}
+    for path, entry in files:
+        if path.startswith(above):
+            name, is_folder, _ = path[len(above) :].partition("/")
+            found[name] = Entry(name=name, is_folder=True) if is_folder else entry
+    return [found[name] for name in sorted(found)] or None
