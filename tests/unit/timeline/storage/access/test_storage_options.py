@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from phantombase.timeline.errors import UnsupportedError, UsageError
@@ -213,6 +215,34 @@ def test_secrets_are_not_shown_and_do_not_travel(url: ObjectUrl) -> None:
     assert set(sent.withheld) == set(secret.values())
     again = without_secrets(sent.at(url), url.cloud)
     assert again == sent
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("secret_access_key", "AWS_SECRET_ACCESS_KEY"),
+        ("AWS_TOKEN", "AWS_SESSION_TOKEN"),
+        ("aws_access_key_id", "AWS_ACCESS_KEY_ID"),
+        ("fs.s3a.secret.key", "AWS_SECRET_ACCESS_KEY"),
+        ("fs.s3a.bucket.my.bucket.secret.key", "AWS_SECRET_ACCESS_KEY"),
+        ("fs.azure.account.key.acc.dfs.core.windows.net", "AZURE_STORAGE_ACCOUNT_KEY"),
+        ("fs.azure.account.oauth2.client.secret", "AZURE_CLIENT_SECRET"),
+        ("proxy_url", "AWS_PROXY_URL"),
+        ("bearer_token", "GOOGLE_BEARER_TOKEN"),
+    ],
+)
+def test_options_are_pickled_without_secrets(name: str, variable: str) -> None:
+    """Under whatever name: a reader of Spark, or a writer, may be sent to a task."""
+    for options in (
+        StorageOptions.of({name: "hidden", "region": "r"}),
+        StorageOptions.of({"region": "r"}).over({name: "hidden"}),
+    ):
+        sent = pickle.dumps(options)
+        assert b"hidden" not in sent
+        there = pickle.loads(sent)
+        assert there.withheld == (variable,)
+        assert there.given == (("region", "r"),)
+        assert pickle.loads(pickle.dumps(there)) == there
 
 
 def test_nothing_is_withheld_without_secrets() -> None:
