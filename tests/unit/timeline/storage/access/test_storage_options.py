@@ -7,10 +7,9 @@ import pickle
 import pytest
 
 from phantombase.timeline.errors import UnsupportedError, UsageError
-from phantombase.timeline.storage.access.hadoop_options import hadoop_name, hadoop_names, names_at
+from phantombase.timeline.storage.access.hadoop_options import hadoop_name, names_at
 from phantombase.timeline.storage.access.object_url import AZURE, ObjectUrl
 from phantombase.timeline.storage.access.storage_options import (
-    CONNECTION,
     SETTINGS,
     Settings,
     StorageOptions,
@@ -18,7 +17,6 @@ from phantombase.timeline.storage.access.storage_options import (
     parse_pairs,
     without_secrets,
 )
-from tests.support.places import ROOT
 
 BUCKET = ObjectUrl.parse("s3://lake/t")
 CONTAINER = ObjectUrl.parse("abfs://c@acc.dfs.core.windows.net/t")
@@ -74,13 +72,6 @@ def test_options_of_another_kind_of_store_mean_nothing_here() -> None:
     assert at(BUCKET, given) == {"region": "r", "proxy_excludes": "h"}
     assert at(CONTAINER, given) == {"account_key": "k", "account_name": "acc", "proxy_excludes": "h"}
     assert at(GOOGLE, given) == {"proxy_excludes": "h"}
-
-
-def test_the_page_names_every_option() -> None:
-    page = (ROOT / "docs/guides/object-stores.md").read_text()
-    own = {n for of in SETTINGS.values() for s in of for n in (s.name, *s.variables) if s.name not in CONNECTION}
-    other = {"fs.s3a.proxy.host", "fs.s3a.proxy.port"}
-    assert [name for name in (own | set(CONNECTION) | hadoop_names()) - other if f"`{name}" not in page] == []
 
 
 # --- Hadoop's
