@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.read.table_read import Query, ReadOptions
+from phantombase.timeline.storage.access.hadoop_options import hadoop_name
+from phantombase.timeline.storage.access.storage_options import StorageOptions
 
 _NAMES = {
     "path": "path",
@@ -27,6 +29,8 @@ _QUERIES = {
     "read_optimized": Query.READ_OPTIMIZED,
     "read-optimized": Query.READ_OPTIMIZED,
 }
+_STORAGE = "storage."
+"""Before the name of an option of the object store; Hadoop's names are taken as they are."""
 TASK_BYTES = 128 << 20
 
 
@@ -36,6 +40,7 @@ class SourceOptions:
 
     path: str
     read: ReadOptions
+    storage: StorageOptions = StorageOptions()
     meta_columns: bool = True
     task_bytes: int = TASK_BYTES
 
@@ -43,7 +48,11 @@ class SourceOptions:
 def source_options(given: Mapping[str, str]) -> SourceOptions:
     """The options as Spark hands them over; UsageError: an unknown name, a bad value, or one thing given twice."""
     found: dict[str, str] = {}
+    storage: dict[str, str] = {}
     for name, value in given.items():
+        if name.startswith(_STORAGE) or hadoop_name(name):
+            storage[name.removeprefix(_STORAGE)] = value
+            continue
         meaning = _NAMES.get(name.lower())
         if meaning is None:
             close = difflib.get_close_matches(name.lower(), _NAMES, 1)
@@ -59,6 +68,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         raise UsageError("no table", expected='spark.read.format("phantombase").load(PATH)')
     return SourceOptions(
         path=found["path"],
+        storage=StorageOptions.of(storage),
         read=ReadOptions(
             query=_query(found.get("query", "snapshot")),
             as_of=found.get("as_of"),

@@ -187,7 +187,10 @@ def held_at(s3: S3Server, part: str) -> tuple[threading.Event, threading.Event]:
 
 @pytest.mark.spark
 def test_a_job_on_spark(url: str, tmp_path: Path) -> None:
-    """DataFrames are written, a thread compacts beside them, and a stream compacts inline."""
+    """DataFrames are written, a thread compacts beside them, and a stream compacts inline.
+
+    Spark's Hadoop configuration says where the store is; tasks have nothing but the keys in their environment.
+    """
     live: dict[str, float] = {}
     for number in range(6):
         folder = tmp_path / "in" / ("write" if number < 3 else "stream")
@@ -198,7 +201,10 @@ def test_a_job_on_spark(url: str, tmp_path: Path) -> None:
         os.utime(folder / f"{number}.parquet", (1_700_000_000 + number,) * 2)
         live |= dict(zip(keys, fares_, strict=True))
     command = [sys.executable, "-m", "tests.support.s3_spark_child", url, f"{tmp_path}/in", f"{tmp_path}/checkpoint"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
+    command += [f"spark.hadoop.fs.s3a.endpoint={endpoint}", "spark.hadoop.fs.s3a.path.style.access=true"]
+    known = {k: v for k, v in os.environ.items() if k not in ("AWS_ENDPOINT_URL", "AWS_ALLOW_HTTP")}
+    done = subprocess.run(command, cwd=ROOT, env=known, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert fares(url) == live
     compacted = audited_instants(Table.open(url))

@@ -10,6 +10,8 @@ import pytest
 import typer
 
 from phantombase.timeline import errors
+from phantombase.timeline.storage.access.hadoop_options import hadoop_names
+from phantombase.timeline.storage.access.storage_options import CONNECTION, SETTINGS
 from tests.project.doc_pages import ALL_PAGES, PAGES, SHOWN_ZOOKEEPER, Story, comparable
 from tests.project.option_reference import APPS, PAGE, reference
 from tests.project.rooms import ours
@@ -104,3 +106,11 @@ def test_what_a_page_imports_is_there(page: str) -> None:
     for block in re.findall(r"```python\n(.*?)```", text(page), re.DOTALL):
         imports = [node for node in ast.parse(block).body if isinstance(node, ast.Import | ast.ImportFrom)]
         exec(compile(ast.Module(list[ast.stmt](imports), []), page, "exec"), {})
+
+
+def test_the_page_of_object_stores_names_every_option() -> None:
+    """Under each of its names."""
+    page = (ROOT / "docs/guides/object-stores.md").read_text()
+    own = {n for of in SETTINGS.values() for s in of for n in (s.name, *s.variables) if s.name not in CONNECTION}
+    other = {"fs.s3a.proxy.host", "fs.s3a.proxy.port"}
+    assert [name for name in (own | set(CONNECTION) | hadoop_names()) - other if f"`{name}" not in page] == []

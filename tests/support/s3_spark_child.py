@@ -1,8 +1,9 @@
 """An ingest job on Spark, as a process of its own: writes, a compaction beside them, and a stream with inline ones.
 
-python -m tests.support.s3_spark_child TABLE INPUT CHECKPOINT
+python -m tests.support.s3_spark_child TABLE INPUT CHECKPOINT [NAME=VALUE ...]
 
 INPUT holds Parquet files of rows: those of its folder `write` are upserted one by one, those of `stream` as a stream.
+NAME=VALUE: a setting of Spark.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from phantombase.compactor_daemon.execution.spark_session import RunningSpark
 from phantombase.compactor_daemon.run.background import AsyncCompaction
 
 
-def main(table: str, source: str, checkpoint: str) -> None:
+def main(table: str, source: str, checkpoint: str, *more: str) -> None:
     """Runs the job to its end; an error of the compaction is one of the job."""
     from pyspark.sql import SparkSession
 
@@ -31,6 +32,7 @@ def main(table: str, source: str, checkpoint: str) -> None:
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.log.level": "ERROR",
         "spark.scheduler.mode": "FAIR",
+        **dict(pair.split("=", 1) for pair in more),
     }
     spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
 

@@ -73,6 +73,16 @@ def hadoop_name(name: str) -> bool:
     return name in hadoop_names() or any(name.startswith(f"{known}.") for known in _of_accounts())
 
 
+def hadoop_meaning(name: str) -> str | None:
+    """Our name of an option whose value means the same here; None: another, or an unknown name."""
+    for above, names in _PLAIN.items():
+        for known, ours in names.items():
+            of_bucket = name.startswith(f"{above}bucket.") and name.endswith(f".{known}")
+            if name == above + known or name.startswith(f"{above}{known}.") or of_bucket:
+                return ours
+    return None
+
+
 def names_at(path: str) -> list[str]:
     """The names to ask a Hadoop configuration for, of one URL; none of what is no object store."""
     if cloud_of(path) is None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ...errors import UnsupportedError, UsageError
-from .hadoop_options import from_hadoop, hadoop_name, hadoop_names
+from .hadoop_options import from_hadoop, hadoop_meaning, hadoop_name, hadoop_names
 from .object_url import AZURE, CLOUDS, GCS, S3, Cloud, ObjectUrl
 
 
@@ -106,7 +106,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageOptions:
-    """Options as they were given, under any of their names. `hadoop`: a Hadoop configuration; `given` wins."""
+    """Options as they were given, under any of their names. `hadoop`: a Hadoop configuration; `given` wins.
+
+    Picklable, without secrets.
+    """
 
     given: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     hadoop: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -121,6 +124,13 @@ class StorageOptions:
             if not _is_known(name):
                 raise _unknown(name)
         return StorageOptions(given=tuple((name, str(value)) for name, value in (given or {}).items()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        secret = {name: found for name, _ in (*self.given, *self.hadoop) if (found := _secret_variable(name))}
+        given, hadoop = (
+            tuple((name, value) for name, value in pairs if name not in secret) for pairs in (self.given, self.hadoop)
+        )
+        return _received, (given, hadoop, tuple(dict.fromkeys(secret.values())) or self.withheld)
 
     def over(self, hadoop: Mapping[str, str]) -> StorageOptions:
         """These options, and below them a Hadoop configuration: what it says of other things is left alone."""
@@ -139,6 +149,13 @@ class StorageOptions:
         if values.get("server_side_encryption", "").lower() == "sse-c":
             raise own_key_refused("server_side_encryption=sse-c")
         return Settings(values=tuple(sorted(values.items())), withheld=self.withheld)
+
+
+_Pairs: TypeAlias = tuple[tuple[str, str], ...]
+
+
+def _received(given: _Pairs, hadoop: _Pairs, withheld: tuple[str, ...]) -> StorageOptions:
+    return StorageOptions(given=given, hadoop=hadoop, withheld=withheld)
 
 
 Given: TypeAlias = "Mapping[str, str] | StorageOptions | None"
@@ -219,6 +236,17 @@ def _setting(cloud: Cloud, name: str) -> str | None:
 
 def _credentials(cloud: Cloud) -> set[str]:
     return {setting.name for setting in SETTINGS[cloud.name] if setting.credential}
+
+
+def _secret_variable(name: str) -> str | None:
+    """The environment variable of a secret, under any of its names; None: an option that is no secret."""
+    ours = hadoop_meaning(name)
+    for cloud in CLOUDS:
+        named = ours or _setting(cloud, name)
+        found = next((s for s in SETTINGS[cloud.name] if s.name == named and s.secret), None)
+        if found is not None:
+            return found.variables[0]
+    return None
 
 
 def _is_known(name: str) -> bool:

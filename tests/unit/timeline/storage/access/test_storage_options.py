@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from phantombase.timeline.errors import UnsupportedError, UsageError
-from phantombase.timeline.storage.access.hadoop_options import hadoop_name, hadoop_names, names_at
+from phantombase.timeline.storage.access.hadoop_options import hadoop_name, names_at
 from phantombase.timeline.storage.access.object_url import AZURE, ObjectUrl
 from phantombase.timeline.storage.access.storage_options import (
-    CONNECTION,
     SETTINGS,
     Settings,
     StorageOptions,
@@ -16,7 +17,6 @@ from phantombase.timeline.storage.access.storage_options import (
     parse_pairs,
     without_secrets,
 )
-from tests.support.places import ROOT
 
 BUCKET = ObjectUrl.parse("s3://lake/t")
 CONTAINER = ObjectUrl.parse("abfs://c@acc.dfs.core.windows.net/t")
@@ -72,13 +72,6 @@ def test_options_of_another_kind_of_store_mean_nothing_here() -> None:
     assert at(BUCKET, given) == {"region": "r", "proxy_excludes": "h"}
     assert at(CONTAINER, given) == {"account_key": "k", "account_name": "acc", "proxy_excludes": "h"}
     assert at(GOOGLE, given) == {"proxy_excludes": "h"}
-
-
-def test_the_page_names_every_option() -> None:
-    page = (ROOT / "docs/guides/object-stores.md").read_text()
-    own = {n for of in SETTINGS.values() for s in of for n in (s.name, *s.variables) if s.name not in CONNECTION}
-    other = {"fs.s3a.proxy.host", "fs.s3a.proxy.port"}
-    assert [name for name in (own | set(CONNECTION) | hadoop_names()) - other if f"`{name}" not in page] == []
 
 
 # --- Hadoop's
@@ -213,6 +206,34 @@ def test_secrets_are_not_shown_and_do_not_travel(url: ObjectUrl) -> None:
     assert set(sent.withheld) == set(secret.values())
     again = without_secrets(sent.at(url), url.cloud)
     assert again == sent
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("secret_access_key", "AWS_SECRET_ACCESS_KEY"),
+        ("AWS_TOKEN", "AWS_SESSION_TOKEN"),
+        ("aws_access_key_id", "AWS_ACCESS_KEY_ID"),
+        ("fs.s3a.secret.key", "AWS_SECRET_ACCESS_KEY"),
+        ("fs.s3a.bucket.my.bucket.secret.key", "AWS_SECRET_ACCESS_KEY"),
+        ("fs.azure.account.key.acc.dfs.core.windows.net", "AZURE_STORAGE_ACCOUNT_KEY"),
+        ("fs.azure.account.oauth2.client.secret", "AZURE_CLIENT_SECRET"),
+        ("proxy_url", "AWS_PROXY_URL"),
+        ("bearer_token", "GOOGLE_BEARER_TOKEN"),
+    ],
+)
+def test_options_are_pickled_without_secrets(name: str, variable: str) -> None:
+    """Under whatever name: a reader of Spark, or a writer, may be sent to a task."""
+    for options in (
+        StorageOptions.of({name: "hidden", "region": "r"}),
+        StorageOptions.of({"region": "r"}).over({name: "hidden"}),
+    ):
+        sent = pickle.dumps(options)
+        assert b"hidden" not in sent
+        there = pickle.loads(sent)
+        assert there.withheld == (variable,)
+        assert there.given == (("region", "r"),)
+        assert pickle.loads(pickle.dumps(there)) == there
 
 
 def test_nothing_is_withheld_without_secrets() -> None:
