@@ -8,6 +8,7 @@
     ├── MalformedError              bytes on disk are not what the format says
     ├── MissingFileError            a file that the timeline or a plan names does not exist
     ├── UnknownStateError           a lookup failed: the answer is unknown, which is never "no"
+    │   └── UnknownCommitError      whether a write completed is unknown: it may do so yet
     ├── LockError                   the table lock could not be taken in time
     │   └── ClaimedError            another phantombase compactor works on the table
     ├── ConflictError               another process changed the table meanwhile
@@ -119,6 +120,10 @@ class MissingFileError(PhantombaseError):
 
 class UnknownStateError(PhantombaseError):
     """A lookup failed, so the answer is unknown. Unknown is never treated as "no"."""
+
+
+class UnknownCommitError(UnknownStateError):
+    """Whether a write completed is unknown: a request that was given up may still take effect."""
 
 
 class LockError(PhantombaseError):

@@ -287,10 +287,16 @@ class Story:
             return None
         self._faults -= 1
         self.outcomes["failed calls"] += 1
-        if self.plot.storage is StorageKind.OBJECTS and name in ("put_if_absent", "place") and self.pick.random() < 0.5:
+        if self._may_be_late(actor.host, name) and self.pick.random() < 0.5:
             self.outcomes["late requests"] += 1
             return Fault.LATE
         return self.pick.choice((Fault.BEFORE, Fault.AFTER))
+
+    def _may_be_late(self, host: Host, name: str) -> bool:
+        """Whether a request may take effect after it was given up. For a writer's see `_may_pause`."""
+        if self.plot.services & {"restore", "replace"} and host.name.startswith("writer"):
+            return False
+        return self.plot.storage is StorageKind.OBJECTS and name in ("put_if_absent", "place")
 
     def _may_pause(self, host: Host) -> bool:
         """Whether a process may stop for a while, right here.

@@ -18,7 +18,13 @@ from dataclasses import dataclass
 
 import structlog
 
-from phantombase.timeline.errors import ConflictError, PhantombaseError, StorageError, TableChangedError
+from phantombase.timeline.errors import (
+    ConflictError,
+    PhantombaseError,
+    StorageError,
+    TableChangedError,
+    UnknownCommitError,
+)
 from phantombase.timeline.format.commit_metadata import LOG_COMPACT, CommitMetadata
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
@@ -133,13 +139,30 @@ class Transaction:
             section.check()
             try:
                 made = storage.put_if_absent(path, data)
-            except PhantombaseError:
-                if storage.find(path) is None:  # a failed put may have taken effect
-                    raise
+            except PhantombaseError as error:  # it may have taken effect
+                if storage.find(path) is None:
+                    if storage.is_file_system:
+                        raise
+                    raise self._unknown(path, error) from error
                 made = False
             if not made and storage.read(path) != data:
                 raise StorageError("the completed commit does not read back as written", path=path)
             return done
+
+    def _unknown(self, path: str, error: PhantombaseError) -> UnknownCommitError:
+        """The completed file could not be put, and is not there.
+
+        A request to an object store that was given up may still be under way. Were the write rolled back now, it could
+        complete without its files.
+        """
+        return UnknownCommitError(
+            "whether this write is completed is not known: the storage did not answer, and it may complete yet",
+            path=path,
+            instant=self.instant,
+            found=str(error),
+            todo="Do not write the same rows again before its instant is completed or rolled back: once its heartbeat "
+            f"is {EXPIRY_S:g} s old, the next write rolls it back.",
+        )
 
     def _unchanged(self) -> Table:
         """The table reloaded under the lock. TableChangedError: an upgrade has moved the timeline."""
@@ -200,6 +223,8 @@ def _instant(time: str, state: State) -> Instant:
 def transaction(table: Table, lock: TableLock, heartbeat_s: float) -> Iterator[Transaction]:
     """Begins a delta commit; rolls it back if the block fails, so that the table reads as before.
 
+    UnknownCommitError: it may complete yet, so it stays; its heartbeat goes stale.
+
     UnsupportedError: see `check_keepable`. Errors before the first file leave nothing behind.
     """
     with ExitStack() as stack:
@@ -239,6 +264,8 @@ def transaction(table: Table, lock: TableLock, heartbeat_s: float) -> Iterator[T
 def _rolled_back_on_failure(table: Table, lock: TableLock, time: str) -> Iterator[None]:
     try:
         yield
+    except UnknownCommitError:
+        raise
     except (Exception, KeyboardInterrupt) as first:
         taken_over = False
         # After an error in here the next writer rolls back. The first error is the one to raise.
