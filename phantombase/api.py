@@ -13,7 +13,6 @@ from .compactor_daemon.options import AttemptOptions, ExecuteOptions
 from .compactor_daemon.run.pending import Compactions, run_compactions
 from .compactor_daemon.time_limit import Limit
 from .timeline.filter.tree import Filter
-from .timeline.format.instant import parse_as_of
 from .timeline.locks.table_lock import table_lock
 from .timeline.parquet.output_options import OutputOptions
 from .timeline.planning.options import PLAN_NOW, ScheduleOptions
@@ -32,6 +31,8 @@ def read(
     limit: int | None = None,
     as_of: str | None = None,
     query: Query | str | None = None,
+    begin: str | None = None,
+    end: str | None = None,
     partition: str | None = None,
     options: ReadOptions | None = None,
 ) -> Rows:
@@ -40,14 +41,17 @@ def read(
     `columns`: only these, in the table's order. `filter`: only rows for which it is true, as in SQL's WHERE:
     `"fare > 10 and zone in ('a', 'b')"`. `limit`: at most so many rows. `as_of`: as of an instant, or a time like
     `2026-11-21 09:00:00` in the zone of the table's instants. `partition`: only partitions at or under this path.
-    `query`: `snapshot`, the default, or `read-optimized`. `options`: everything else.
+    `query`: `snapshot`, the default, `read-optimized`, or `incremental`: rows that the writes after `begin`, up to and
+    with `end`, have written; completion times, on version 6 requested times. `options`: everything else.
     """
     given: dict[str, Any] = {
         "query": None if query is None else Query(query),
         "columns": None if columns is None else tuple(columns),
         "filter": filter,
         "limit": limit,
-        "as_of": None if as_of is None else parse_as_of(as_of),
+        "as_of": as_of,
+        "begin": begin,
+        "end": end,
         "partition": partition,
     }
     chosen = replace(options or ReadOptions(), **{name: value for name, value in given.items() if value is not None})

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
-
-from phantombase.timeline.errors import MalformedError, StorageError
+from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.write_token import is_of_phantombase
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
 from phantombase.timeline.storage.probe import PLACED
+from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.storage.unfinished_uploads import abort_uploads
 
 _ABANDONED_MS = 3_600_000
@@ -44,18 +43,7 @@ def _remove_temporary(storage: Storage) -> None:
     entries = storage.list(TEMPORARY) if storage.find(TEMPORARY) is not None else []
     if not entries:
         return
-    now_ms = _storage_ms(storage)
+    now_ms = storage_ms(storage)
     for entry in entries:
         if now_ms - entry.modified_ms > _ABANDONED_MS:
             storage.delete(f"{TEMPORARY}/{entry.name}")
-
-
-def _storage_ms(storage: Storage) -> int:
-    """The storage's clock: the time it gives a new file."""
-    path = f"{TEMPORARY}/{uuid.uuid4().hex}"
-    storage.put_if_absent(path, b"")
-    entry = storage.find(path)
-    storage.delete(path)
-    if entry is None:
-        raise StorageError("a file that was just put is not there", path=path)
-    return entry.modified_ms

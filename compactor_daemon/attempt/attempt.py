@@ -80,7 +80,7 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
     storage = table.storage
     plan = table.compaction_plan(instant)
     trace = foreign_trace(table, instant, table.views.planned_partitions([plan]))
-    refuse_live(trace, table, instant, round(time.time() * 1000), options)
+    refuse_live(trace, table, instant, options)
     refuse(table, instant, rule(table.files.requested_merge(instant), (), "", gather_evidence(table, instant)))
     who = process_name()
     for number in declare_dead(storage, instant, who):

@@ -24,7 +24,7 @@ from .publish import check_unchanged
 
 def decide_go(table: Table, attempt: Attempt, done: list[SliceDone], schema: TableSchema, lock: TableLock) -> Go:
     """Decides under the table lock. ConflictError, AttemptDeadError: nothing is published."""
-    with lock.hold("decide a compaction"):
+    with lock.hold("decide a compaction") as section:
         check_unchanged(table, attempt.table_version, attempt.instant)
         _check_undisturbed(table, attempt)
         timeline = table.load_timeline()
@@ -36,6 +36,7 @@ def decide_go(table: Table, attempt: Attempt, done: list[SliceDone], schema: Tab
         refuse(table, go.instant, standing_of(table, go))
         if completion is not None:
             reserve(table.storage, attempt.instant, attempt.number, completion)
+        section.check()
         write_fate(table.storage, attempt.instant, attempt.number, go.to_json(), go.nonce)
         return go
 

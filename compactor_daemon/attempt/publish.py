@@ -27,6 +27,7 @@ from phantombase.timeline.errors import (
 )
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange
 from phantombase.timeline.metadata_table.read import compacted_after
@@ -73,31 +74,34 @@ def publish(table: Table, go: Go, lock: TableLock) -> None:
         placed = without_groups(go, table.facts.replaced_groups(table.load_timeline()), table.layout)
         _place_all(table, placed)
         update = prepare(table, _change(table, placed))
-    with lock.hold("complete a compaction"):
+    with lock.hold("complete a compaction") as section:
         table = table.reload()
         done = completed_compaction(table, go.instant)
         if done is not None:
             _check_ours(table, done, go)
             return
-        _check_publishable(table, go)
+        _check_publishable(table, go, section)
         kept = without_groups(go, table.facts.replaced_groups(table.load_timeline()), table.layout)
+        section.check()
         remove_placed(table, go, keep={p.final for p in kept.placements})
         # The decision did not stand at the first check, or a file group was replaced meanwhile.
         if kept.placements != placed.placements:
             update = None
         _place_all(table, kept, already=frozenset(placed.placements))
-        _complete(table, go, kept, update)
+        _complete(table, go, kept, update, section)
 
 
-def _complete(table: Table, go: Go, kept: Go, update: Update | None) -> None:
+def _complete(table: Table, go: Go, kept: Go, update: Update | None, section: Section) -> None:
     """Puts the completed file under the lock. `kept`: the decision without the files that must not be placed."""
     storage, change = table.storage, _change(table, kept)
+    section.check()
     # An inflight file can only be that of a dead Hudi executor; Hudi refuses to work beside it.
     storage.delete(inflight_path(table, go.instant))
     apply_update(table, change, update)
     path = _completed_path(table, go)
     if not completed_commits(table, go.instant):  # a Hudi executor may have completed it without the lock
-        _check_publishable(table, go)  # again: the steps since the last check may have taken long
+        _check_publishable(table, go, section)  # again: the steps since the last check may have taken long
+        section.check()
         try:
             storage.put_if_absent(path, kept.content)  # "no" may be the answer to our own put, when it was sent twice
         except PhantombaseError:  # the put may have taken effect
@@ -174,7 +178,7 @@ def _place_all(table: Table, go: Go, already: Collection[Placement] = ()) -> Non
             place(table, go, placement)
 
 
-def _check_publishable(table: Table, go: Go) -> None:
+def _check_publishable(table: Table, go: Go, section: Section) -> None:
     """TableChangedError, ConflictError: the decision cannot be published; its files have no final names then.
 
     They must not keep them: Hudi may execute the plan instead, and of two base files of one instant a reader may take
@@ -184,13 +188,16 @@ def _check_publishable(table: Table, go: Go) -> None:
         check_unchanged(table, go.table_version, go.instant)
     except TableChangedError:
         if completed_compaction(table.reload(), go.instant) is None:
+            section.check()
             remove_placed(table, go, keep=set())
         raise
     ruling = standing_of(table, go)
     if ruling.standing is Standing.FALLEN:
+        section.check()
         take_back(table, go, ruling.why)
     refuse(table, go.instant, ruling)
     if is_revoked(table.storage, go.instant, go.attempt):
+        section.check()
         remove_placed(table, go, keep=set())
         refuse_revoked(table, go)
 

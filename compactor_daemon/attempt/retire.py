@@ -200,11 +200,13 @@ def _lost_removed(table: Table, done: Instant, made: Sequence[Go], lock: TableLo
     placed = (p.final for one in made for p in one.placements)
     if not any(final not in named and table.storage.find(final) is not None for final in placed):
         return True
-    with lock.hold("remove files of a decision"):  # without the lock, another process might be publishing them
+    # Without the lock, another process might be publishing them.
+    with lock.hold("remove files of a decision") as section:
         table = table.reload()
         still = completed_compaction(table, done.requested_time)
         if still is None or named_files(table, still) != named:
             return False  # rolled back, and perhaps published by another decision: the next run checks it again
+        section.check()
         for one in made:
             remove_placed(table, one, keep=named)
     return True
@@ -215,13 +217,14 @@ def _taken_back(table: Table, instant: str, lock: TableLock) -> bool:
 
     False: a decision stands or waits after all; nothing else of the instant may be removed.
     """
-    with lock.hold("take a decision back"):
+    with lock.hold("take a decision back") as section:
         table = table.reload()
         for go in decisions(table.storage, instant):
             ruling = standing_of(table, go)
             if ruling.standing in (Standing.STANDS, Standing.WAITS):
                 return False
             if ruling.standing is Standing.FALLEN:
+                section.check()
                 take_back(table, go, ruling.why)
     return True
 

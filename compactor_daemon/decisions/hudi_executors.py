@@ -17,6 +17,7 @@ from phantombase.timeline.errors import AttemptDeadError, ConflictError
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.locks.heartbeat import read_heartbeat
+from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.traces.markers import marker_folder
 
@@ -70,9 +71,16 @@ def foreign_trace(table: Table, instant: str, partitions: Iterable[str]) -> Fore
     )
 
 
-def refuse_live(trace: ForeignTrace, table: Table, instant: str, now_ms: int, options: AttemptOptions) -> None:
+def is_live(trace: ForeignTrace, table: Table, options: AttemptOptions) -> bool:
+    """Whether a Hudi executor may still be at work, by the clock of the table's storage, which dates its files."""
+    if trace.inflight_ms is None and trace.heartbeat_ms is None:
+        return False
+    return trace.is_live(storage_ms(table.storage), options)
+
+
+def refuse_live(trace: ForeignTrace, table: Table, instant: str, options: AttemptOptions) -> None:
     """ConflictError while a Hudi executor may be at work on the instant."""
-    if trace.is_live(now_ms, options):
+    if is_live(trace, table, options):
         raise ConflictError(
             "a Hudi compactor is at work on this instant",
             path=table.storage.base_path,

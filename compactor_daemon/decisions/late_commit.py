@@ -59,7 +59,7 @@ def late_commit(table: Table, done: Instant, made: Collection[Go]) -> Go | None:
 
 def withdraw(table: Table, go: Go, lock: TableLock) -> bool:
     """Deletes the completed commit of a `late_commit`, if that decision has fallen; whether it did."""
-    with lock.hold("withdraw a late commit"):
+    with lock.hold("withdraw a late commit") as section:
         table = table.reload()
         done, ruling = completed_compaction(table, go.instant), standing_of(table, go)
         if done is None or not is_ours(table, done, go) or ruling.standing is not Standing.FALLEN:
@@ -68,6 +68,7 @@ def withdraw(table: Table, go: Go, lock: TableLock) -> bool:
         is_awaited = table.layout.slicing is Slicing.BY_BASE_INSTANT and table.load_timeline().pending_delta_commits
         if is_awaited or _stays(table, go, ruling):
             return False
+        section.check()
         table.storage.delete(table.instant_path(done))
         take_back(table, go, ruling.why)
         return True

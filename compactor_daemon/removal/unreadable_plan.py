@@ -8,11 +8,10 @@ may also have been emptied later, by a damaged disk: a write that came after the
 
 from __future__ import annotations
 
-import time
-
 from phantombase.timeline.errors import BarrierError, ConflictError, MalformedError
 from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat
+from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
 
 from ..decisions.hudi_executors import inflight_path
@@ -43,7 +42,7 @@ def refuse_begun(table: Table, instant: str, options: AttemptOptions) -> Compact
     """
     storage, requested = table.storage, table.files.requested_merge(instant)
     path = table.instant_path(requested)
-    entry, now_ms = storage.find(path), time.time() * 1000
+    entry, now_ms = storage.find(path), storage_ms(storage)
     if entry is None or now_ms - entry.modified_ms < options.heartbeat_expiry_s * 1000:
         raise ConflictError(
             "a process may still be writing this plan, which cannot be read",
@@ -53,7 +52,7 @@ def refuse_begun(table: Table, instant: str, options: AttemptOptions) -> Compact
             todo="Wait, then run again.",
         )
     beat = read_heartbeat(storage, instant)
-    is_fresh = is_live(beat, round(now_ms), options.heartbeat_expiry_s)
+    is_fresh = is_live(beat, now_ms, options.heartbeat_expiry_s)
     begun = "an inflight file" if storage.find(inflight_path(table, instant)) is not None else ""
     begun = begun or ("a fresh heartbeat" if is_fresh else "") or ("a decision" if decisions(storage, instant) else "")
     if begun:

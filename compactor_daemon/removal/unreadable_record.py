@@ -18,7 +18,6 @@ placed again from their staged copies. After `revoke` the next attempt may open.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from phantombase.timeline.locks.heartbeat import is_live, process_name, read_hea
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import forget
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey
 
@@ -63,7 +63,7 @@ def take_back_unreadable(
     UsageError: no compaction with records. ConflictError: see `refuse` in the module; nothing was changed then.
     """
     options = options or AttemptOptions()
-    with lock.hold("take back an unreadable decision"):
+    with lock.hold("take back an unreadable decision") as section:
         table = table.reload()
         storage = table.storage
         if instant not in recorded_instants(storage):
@@ -74,9 +74,11 @@ def take_back_unreadable(
         _refuse_at_work(table, instant, options)
         number = numbers[-1]
         finals = _finals(table, instant)
+        section.check()
         for path in finals:
             storage.delete(path)
         forget(table, instant)
+        section.check()
         revoke_decision(storage, instant, number, "its record cannot be read", process_name())
         for attempt in numbers:
             folder = attempt_folder(instant, attempt)
@@ -96,7 +98,6 @@ def _is_readable(storage: Storage, instant: str, attempt: int) -> bool:
 
 
 def _refuse_at_work(table: Table, instant: str, options: AttemptOptions) -> None:
-    now_ms = round(time.time() * 1000)
     done = completed_compaction(table, instant)
     if done is not None:
         raise ConflictError(
@@ -106,7 +107,7 @@ def _refuse_at_work(table: Table, instant: str, options: AttemptOptions) -> None
             todo="Run compactor-daemon compact, or a daemon: it cleans up behind the compaction.",
         )
     beat = read_heartbeat(table.storage, instant)
-    if beat is not None and beat.ours and is_live(beat, now_ms, options.heartbeat_expiry_s):
+    if beat is not None and beat.ours and is_live(beat, storage_ms(table.storage), options.heartbeat_expiry_s):
         raise ConflictError(
             "a compactor is at work on this instant",
             path=table.storage.base_path,
@@ -115,7 +116,7 @@ def _refuse_at_work(table: Table, instant: str, options: AttemptOptions) -> None
             found="a fresh heartbeat",
             todo="Stop it, or wait until it has ended.",
         )
-    refuse_live(foreign_trace(table, instant, ()), table, instant, now_ms, options)
+    refuse_live(foreign_trace(table, instant, ()), table, instant, options)
     refuse_rollback(table, instant)
 
 

@@ -38,16 +38,17 @@ from functools import cache, partial
 
 import structlog
 
-from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.errors import AttemptDeadError, ConflictError
 from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.instants.attempt_names import instant_folder
 from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
+from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import forget
 from phantombase.timeline.read.slice_log import may_delete
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.probe import probe
+from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.view import TableView
 
@@ -94,11 +95,11 @@ def unschedule(table: Table, instant: str, lock: TableLock, options: AttemptOpti
         keys = movable_keys(view, instant, deletes)
         refuse_moved(table, view, instant, keys)
         probe(table.storage)
-        with lock.hold("unschedule a compaction"):
+        with lock.hold("unschedule a compaction") as section:
             table = table.reload()
             plan, go = _refuse(table, instant, options)
             if movable_keys(_view(table, instant), instant, deletes) == keys:
-                return _remove(table, instant, plan, go, options)
+                return _remove(table, instant, plan, go, options, section)
     raise ConflictError(
         "writes under this plan kept completing while their keys were looked at",
         path=table.storage.base_path,
@@ -111,7 +112,7 @@ def unschedule(table: Table, instant: str, lock: TableLock, options: AttemptOpti
 def _unschedule_unread(table: Table, instant: str, lock: TableLock, options: AttemptOptions) -> Unscheduled:
     """MalformedError: the plan file has other content by now, and must not be removed unread."""
     probe(table.storage)
-    with lock.hold("unschedule a compaction"):
+    with lock.hold("unschedule a compaction") as section:
         table = table.reload()
         pending_instants(table, instant)
         if not is_unreadable(table, instant):
@@ -121,7 +122,7 @@ def _unschedule_unread(table: Table, instant: str, lock: TableLock, options: Att
                 instant=instant,
                 todo="Run again.",
             )
-        return _remove(table, instant, refuse_begun(table, instant, options), None, options)
+        return _remove(table, instant, refuse_begun(table, instant, options), None, options, section)
 
 
 def _view(table: Table, instant: str) -> TableView:
@@ -136,23 +137,32 @@ def _refuse(table: Table, instant: str, options: AttemptOptions) -> tuple[Compac
     # A publisher holds the lock when it completes. If its lock has expired, its heartbeat shows that it is alive. The
     # heartbeat begins before the decision, so the decision is read first.
     go, beat = find_go(storage, instant), read_heartbeat(storage, instant)
-    if go is not None and is_live(beat, clock_ms(), options.heartbeat_expiry_s):
+    if go is not None and beat is not None and is_live(beat, storage_ms(storage), options.heartbeat_expiry_s):
         raise _decided(instant)
     refuse_touched(table, instant, plan, options)
     return plan, go
 
 
-def _remove(table: Table, instant: str, plan: CompactionPlan, go: Go | None, options: AttemptOptions) -> Unscheduled:
-    """Removes the plan; the caller holds the lock and has done all checks."""
+def _remove(
+    table: Table, instant: str, plan: CompactionPlan, go: Go | None, options: AttemptOptions, section: Section
+) -> Unscheduled:
+    """Removes the plan; the caller has done all checks in this section.
+
+    After the removal the lock is not asked any more: what is found then must be put right without it too.
+    """
     storage, who, nonce = table.storage, f"unscheduled by {process_name()}", uuid.uuid4().hex
+    section.check()
     if go is not None:
         take_back(table, go, who)
     ended = _end_attempts(storage, instant, who)
-    write_fate(storage, instant, open_next(storage, instant, who), void_record(nonce, who), nonce)
+    number = open_next(storage, instant, who)
+    section.check()
+    write_fate(storage, instant, number, void_record(nonce, who), nonce)
     dead = refuse_touched(table, instant, plan, options)
     path, inflight = table.instant_path(table.files.requested_merge(instant)), inflight_path(table, instant)
     data = storage.read(path)
     forget(table, instant)
+    section.check()
     if dead is not None:
         for left in (*dead.files, dead.inflight):
             storage.delete(left)

@@ -7,7 +7,6 @@ them. An executor that wakes up after all cannot complete without its inflight f
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from phantombase.timeline.format.file_name import BaseFileName, LogFileName, par
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.table.table import Table
 
-from ..decisions.hudi_executors import foreign_trace, inflight_path
+from ..decisions.hudi_executors import foreign_trace, inflight_path, is_live
 from ..decisions.standing import refuse_rollback
 from ..options import AttemptOptions
 from ..records.fate import decisions
@@ -43,7 +42,7 @@ def refuse_touched(table: Table, instant: str, plan: CompactionPlan, options: At
     """
     storage = table.storage
     trace = foreign_trace(table, instant, table.views.planned_partitions([plan]))
-    if trace.is_live(round(time.time() * 1000), options):
+    if is_live(trace, table, options):
         raise _at_work(
             table,
             instant,

@@ -27,6 +27,7 @@ from phantombase.timeline.format.instant import later
 from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.instants.attempt_names import FATE
 from phantombase.timeline.instants.reserved_times import reserve
+from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
@@ -35,6 +36,7 @@ from tests.attempt.test_standing import planned, replace_first_group, roll_back_
 from tests.support.compaction_steps import base_files, decided, open_table, staged
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import unzip_golden
+from tests.support.sections import kept
 
 TABLES = pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
 LOCK = ProcessLock("decision")
@@ -50,13 +52,13 @@ class Watched:
     purposes: list[str] = field(default_factory=list)
 
     @contextmanager
-    def hold(self, purpose: str) -> Iterator[None]:
+    def hold(self, purpose: str) -> Iterator[Section]:
         """See `TableLock`."""
         self.meanwhile()
         self.purposes.append(purpose)
         self.held = True
         try:
-            yield
+            yield kept(purpose)
         finally:
             self.held = False
 

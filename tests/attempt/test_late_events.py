@@ -23,6 +23,7 @@ from phantombase.timeline.errors import BarrierError, ConflictError, LockError, 
 from phantombase.timeline.format.commit_metadata import CommitMetadata, decode, encode
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.archived_timeline import load_history
+from phantombase.timeline.locks.section import Section
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.recovery.rollback import roll_back
 from phantombase.timeline.storage.local import LocalStorage
@@ -45,6 +46,7 @@ from tests.support.compaction_steps import base_files, check_no_strays, decided,
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import unzip_golden
 from tests.support.log_compactions import request
+from tests.support.sections import kept
 from tests.support.written_tables import read_rows, written_table
 from tests.writing.test_writer import rows
 
@@ -153,10 +155,10 @@ class Busy:
     """A lock that cannot be taken in time."""
 
     @contextmanager
-    def hold(self, purpose: str) -> Iterator[None]:
+    def hold(self, purpose: str) -> Iterator[Section]:
         """See `TableLock`."""
         raise LockError("the lock is busy")
-        yield
+        yield kept(purpose)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.attempt_names import DEAD, attempt_folder, instant_folder, recorded_instants
 from phantombase.timeline.locks.heartbeat import heartbeat, heartbeat_path
+from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.local import LocalStorage
@@ -27,6 +28,7 @@ from tests.attempt.test_standing import clean, planned, replace_first_group, tim
 from tests.support.compaction_steps import base_files, decided, open_table, run_all, staged
 from tests.support.failing_storage import HookedStorage
 from tests.support.golden_tables import unzip_golden
+from tests.support.sections import kept
 
 VERSIONS = pytest.mark.parametrize("version", [6, 9])
 LOCK = ProcessLock("retire")
@@ -226,9 +228,9 @@ def test_a_decision_is_taken_back_in_the_table_lock(version: int, tmp_path: Path
     plan.unlink()
 
     @contextmanager
-    def hold(purpose: str) -> Iterator[None]:
+    def hold(purpose: str) -> Iterator[Section]:
         plan.write_bytes(before[plan])
-        yield
+        yield kept(purpose)
 
     lock = type("Lock", (), {"hold": staticmethod(hold)})()
     finish(table, instant, lock)

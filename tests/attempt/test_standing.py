@@ -21,6 +21,7 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import LAYOUT_2
 from phantombase.timeline.instants.attempt_names import instant_folder
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
@@ -28,6 +29,7 @@ from phantombase.writer_hooks.options import WriteOptions
 from tests.attempt.test_broken_rules import schedule, upsert
 from tests.support.compaction_steps import base_files, check_no_strays, decided, open_table, run_all
 from tests.support.golden_tables import unzip_golden
+from tests.support.sections import kept
 from tests.support.written_tables import read_rows, written_table
 from tests.writing.test_writer import rows
 
@@ -82,10 +84,10 @@ class Sleeper:
     meanwhile: Callable[[], None]
 
     @contextmanager
-    def hold(self, purpose: str) -> Iterator[None]:
+    def hold(self, purpose: str) -> Iterator[Section]:
         """See `TableLock`."""
         self.meanwhile()
-        yield
+        yield kept(purpose)
 
 
 def place_all(path: Path, go: Go) -> None:

@@ -10,11 +10,13 @@ from typing import Any
 
 from phantombase.compactor_daemon.attempt.compact_instant import compact_instant
 from phantombase.compactor_daemon.execution.runners import LocalRunner
+from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.local import LocalStorage
 from tests.interop.shared_table import SharedTable
 from tests.support.compaction_steps import OPTIONS, OUTPUT, open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.sections import kept
 
 __all__ = ["Moment", "compact_and_die", "compact_asleep"]
 
@@ -54,13 +56,13 @@ class _Asleep:
         return done
 
     @contextmanager
-    def hold(self, purpose: str) -> Iterator[None]:
+    def hold(self, purpose: str) -> Iterator[Section]:
         """See `TableLock.hold`."""
         self._may_act()
         with self._inner.hold(purpose):
             self._held = True
             try:
-                yield
+                yield kept(purpose)
             finally:
                 self._held = False
 

@@ -293,7 +293,7 @@ class History:
 
     def roll_back(self) -> None:
         lock = ProcessLock(str(self.table.path))
-        assert roll_back_dead_writers(self.table.open(), lock, lazy=False, now_ms=0, expiry_s=120.0)
+        assert roll_back_dead_writers(self.table.open(), lock, lazy=False, now_ms=lambda: 0, expiry_s=120.0)
 
     def hudi_rs_can_read(self) -> bool:
         """Where it is a judge: `p:SIMPLE` it takes for the name of a column; of version 6 it knows neither the logs of

@@ -39,7 +39,7 @@ def table(judge: Judge, version: int, tmp_path: Path) -> SharedTable:
 
 def undo(table: Table) -> list[str]:
     """A single writer's look after dead ones."""
-    return roll_back_dead_writers(table, LOCK, lazy=False, now_ms=0, expiry_s=120.0)
+    return roll_back_dead_writers(table, LOCK, lazy=False, now_ms=lambda: 0, expiry_s=120.0)
 
 
 def go_on(table: SharedTable, before: pa.Table) -> None:

@@ -22,6 +22,7 @@ from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.errors import MalformedError, PhantombaseError, StorageError, UsageError
 from phantombase.timeline.format.compaction_plan import CompactionPlan, encode_plan
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.limits import MissingSize
 from phantombase.timeline.planning.log_runs import runs_of
@@ -43,6 +44,7 @@ from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at, fail_at
+from tests.support.sections import kept
 from tests.support.written_tables import read_rows, written_table
 from tests.writing.test_writer import rows
 
@@ -433,9 +435,9 @@ def test_commands_share_the_lock_of_daemons_and_writers(path: Path) -> None:
 
     class Lock(ProcessLock):
         @contextmanager
-        def hold(self, purpose: str) -> Iterator[None]:
+        def hold(self, purpose: str) -> Iterator[Section]:
             held.append(purpose)
-            yield
+            yield kept(purpose)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("phantombase.compactor_daemon.cli.schedule.table_lock", lambda *_: Lock("x"))

@@ -41,7 +41,7 @@ def cut(path: Path, data: bytes = b"") -> Path:
 
 def undo(table: Table, now_ms: int, *, lazy: bool = True) -> list[str]:
     """A writer's look after dead ones."""
-    return roll_back_dead_writers(table, LOCK, lazy=lazy, now_ms=now_ms, expiry_s=120.0)
+    return roll_back_dead_writers(table, LOCK, lazy=lazy, now_ms=lambda: now_ms, expiry_s=120.0)
 
 
 def write_states(path: Path) -> set[State]:

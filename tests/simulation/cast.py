@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
 from phantombase.compactor_daemon.attempt.retire import finish_completed
@@ -22,6 +23,7 @@ from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
+from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.conflict import Footprint
 from phantombase.writer_hooks.commit.transaction import transaction
@@ -118,7 +120,7 @@ class Cast:
 
     def roll_back(self, table: Table) -> None:
         """Rolls dead writers back."""
-        roll_back_dead_writers(table, self.lock, lazy=False, now_ms=self.world.clock_ms(), expiry_s=120.0)
+        roll_back_dead_writers(table, self.lock, lazy=False, now_ms=partial(storage_ms, table.storage), expiry_s=120.0)
 
     # --- schedulers and compactors -----------------------------------------------------------------------------------
 

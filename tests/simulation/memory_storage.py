@@ -140,13 +140,13 @@ class MemoryStorage:
             above[file.entry.name] = File(file.data, replace(file.entry, modified_ms=modified_ms))
 
     @contextmanager
-    def hold(self, path: str, timeout_s: float, busy: LockError) -> Iterator[None]:
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> Iterator[Callable[[], bool]]:
         """See `Storage`."""
         lock = self._locks[path]
         if not lock.acquire(timeout=timeout_s):
             raise busy
         try:
-            yield
+            yield lambda: True
         finally:
             lock.release()
 

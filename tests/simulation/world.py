@@ -17,8 +17,10 @@ from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
 from phantombase.timeline.errors import StorageError
+from phantombase.timeline.locks.section import Section
 from phantombase.timeline.storage.contract import Entry, files_below
 from tests.simulation.memory_storage import MemoryStorage
+from tests.support.sections import kept
 
 START_MS = 1_767_225_600_000
 """2026-01-01."""
@@ -388,7 +390,7 @@ class WorldLock:
         return self._holds and self._inside.get(actor, actor.host.session) != actor.host.session
 
     @contextmanager
-    def hold(self, purpose: str) -> Iterator[None]:
+    def hold(self, purpose: str) -> Iterator[Section]:
         """See `TableLock`."""
         me = self._world.me
         if self._holds and not self._is_free():
@@ -396,7 +398,7 @@ class WorldLock:
         self._holder = me
         self._inside[me] = me.host.session
         try:
-            yield
+            yield kept(purpose)
         finally:
             del self._inside[me]
             if self._holder is me:

@@ -232,6 +232,6 @@ class HookedStorage:
         """See `Storage`."""
         self._call("set_modified", path, modified_ms)
 
-    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[None]:
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         """See `Storage`; no call of its own."""
         return self.inner.hold(path, timeout_s, busy)

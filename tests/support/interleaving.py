@@ -13,8 +13,10 @@ from typing import Any, Self
 import pytest
 
 from phantombase.timeline.locks.heartbeat import Process
+from phantombase.timeline.locks.section import Section
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.sections import kept
 
 _PACKAGE = "phantombase."
 
@@ -159,7 +161,7 @@ class Crew:
                 actor.thread.join()
 
     @contextmanager
-    def hold(self, purpose: str) -> Iterator[None]:
+    def hold(self, purpose: str) -> Iterator[Section]:
         """The crew is the table lock of its actors; that of a dead one is free again."""
         me = self.running
         assert me is not None
@@ -167,7 +169,7 @@ class Crew:
             me.hand_over()
         self.holder = me
         try:
-            yield
+            yield kept(purpose)
         finally:
             self.holder = None
 

@@ -176,7 +176,7 @@ def test_a_write_rolled_back_while_it_stages_places_nothing(ground: Ground, monk
 
         def rolled_back() -> None:
             table, lock = open_table(path), ProcessLock(str(path))
-            assert roll_back_dead_writers(table, lock, lazy=False, now_ms=0, expiry_s=-1e12)
+            assert roll_back_dead_writers(table, lock, lazy=False, now_ms=lambda: 0, expiry_s=-1e12)
 
         before = data_files(path)
         paused = pause_at(ground.calls.index("open_output"), rolled_back)

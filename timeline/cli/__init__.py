@@ -2,6 +2,6 @@
 
 `main` holds the commands, `report` computes their output, `render` draws it.
 
-May import: audit, clock, format, ground, instants, locks, metadata_table, read, recovery, storage, table, terminal,
-    view.
+May import: audit, avro, clock, format, ground, instants, locks, metadata_table, parquet, read, recovery, storage,
+    table, terminal, view.
 """

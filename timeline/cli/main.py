@@ -9,26 +9,27 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..errors import MissingFileError, PhantombaseError, UsageError
 from ..format.compaction_plan import CompactionPlan, decode_plan, planned_paths
-from ..format.instant import MERGES, Instant, State, parse_as_of
+from ..format.instant import MERGES, Instant, State
 from ..instants.timeline import Timeline
 from ..metadata_table.read import commits_to_compact
-from ..read.export import check_output, export_parquet
-from ..read.table_read import Query, ReadOptions
+from ..option import help_of
+from ..parquet.output_options import parse_bytes
+from ..read.table_read import Fallback, Query, ReadOptions
 from ..storage.folders import HOODIE
 from ..table.table import Table, consistent
-from ..terminal.console import configure_logging, emit, reporting, run
-from ..terminal.local_path import local_path
+from ..terminal.console import configure_logging, emit, run
+from ..terminal.local_path import local_output
 from ..terminal.plain import Row
 from . import render
 from .check import audit, repair_times, validate
 from .parameters import CLOCK, Json, ListedBy, Listing, Partition, TablePath, Timezone
+from .read_to import SHOWN_ROWS, read_to
 from .report import instant_rows, pending_rows, plan_report, slices_report, table_facts
 
 app = typer.Typer(
@@ -178,62 +179,82 @@ def _no_compaction(timeline: Timeline, time: str, found: str) -> UsageError:
 def read(
     path: TablePath,
     output: Annotated[
-        Path, typer.Option("--output", metavar="FILE", parser=local_path, help="The Parquet file to write.")
-    ],
+        str | None,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            parser=local_output,
+            help="Write FILE: Arrow IPC if it ends in .arrow, else Parquet; - is stdout.",
+        ),
+    ] = None,
     query: Annotated[Query, typer.Option(help="What to read, see above.")] = Query.SNAPSHOT,
     as_of: Annotated[
         str | None,
         typer.Option(metavar="I", help="Read as of an instant, 'yyyy-MM-dd HH:mm:ss.SSS' or 'yyyy-MM-dd'."),
     ] = None,
+    begin: Annotated[
+        str | None, typer.Option(metavar="I", help="Incremental: writes after this time, or `earliest`.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option(metavar="I", help="Incremental: writes up to this time; default: the newest.")
+    ] = None,
+    fallback: Annotated[
+        Fallback, typer.Option(help="Incremental, if files of the window were cleaned: refuse, or read what is left.")
+    ] = Fallback.NONE,
     columns: Annotated[
         str | None, typer.Option(metavar="A,B", help="Only these columns, in the table's order.")
     ] = None,
+    where: Annotated[
+        str | None, typer.Option("--filter", metavar="CONDITION", help="Only rows for which it is true.")
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help=f"At most N rows; default: {SHOWN_ROWS} without --output, else all."),
+    ] = None,
     partition: Partition = None,
+    memory_limit: Annotated[
+        str | None, typer.Option(metavar="SIZE", show_default="1g", help=help_of(ReadOptions, "memory_limit"))
+    ] = None,
+    spill_dir: Annotated[str | None, typer.Option(metavar="FOLDER", help=help_of(ReadOptions, "spill_dir"))] = None,
     listing: Listing = ListedBy.STORAGE,
     timezone: Timezone = CLOCK.timezone,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
     json: Json = False,
 ) -> None:
-    """Read a table into one Parquet file.
+    """Read a table: rows to the terminal, or all of them into one file.
 
     [b]snapshot[/b]: everything committed so far; base files merged with their logs, also while compactions are
     pending. [b]read-optimized[/b]: base files only; faster, without rows that are only in logs.
-    `--as-of` is a time in the zone of the table's instants.
+    [b]incremental[/b]: rows that the writes after `--begin`, up to and with `--end`, have written, as they were at the
+    end. Both are completion times, on version 6 requested times. Deletes are not reported. The next `--begin` is the
+    `end` that this read prints.
+    `--filter` is a condition as in SQL's WHERE. `--as-of` is a time in the zone of the table's instants.
     FILE appears when everything is read: a failed read leaves no file. If a writer removes a file that is still to
-    be read, reading starts over.
+    be read, reading starts over. On stdout (an Arrow IPC stream) a failed read ends inside a message.
 
     [b]Examples[/b]
+      timeline read /data/trips --filter "fare > 10 and zone = 'a'" --columns id,fare --limit 5
       timeline read /data/trips --output trips.parquet
-      timeline read /data/trips --query read-optimized --columns id,fare --output fares.parquet
+      timeline read /data/trips --query read-optimized --columns id,fare --output fares.arrow
       timeline read /data/trips --as-of '2026-11-21 09:00:00' --partition north --output north.parquet
+      timeline read /data/trips --query incremental --begin 20261121090000000 --output changed.parquet
     """
     configure_logging(json=json, verbose=False)
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))
     options = ReadOptions(
-        query=query, as_of=None if as_of is None else parse_as_of(as_of), columns=names, partition=partition
+        query=query,
+        as_of=as_of,
+        begin=begin,
+        end=end,
+        fallback=fallback,
+        columns=names,
+        filter=where,
+        limit=limit,
+        partition=partition,
+        memory_limit=ReadOptions().memory_limit if memory_limit is None else parse_bytes(memory_limit),
+        spill_dir=spill_dir,
     )
-    table = listing.open(path, timezone)
-    check_output(table, output, overwrite)
-    started = time.monotonic()
-    with reporting() as report:
-
-        def show(slices: int, total: int, rows: int) -> None:
-            report("reading slices", slices, total, rows=rows)
-
-        done = consistent(lambda: export_parquet(listing.open(path, timezone), options, output, show))
-    data = {
-        "table": table.storage.base_path,
-        "query": query.value,
-        "as_of": options.as_of,
-        "partition": partition,
-        "output": str(output),
-        "columns": list(done.columns),
-        "slices": done.slices,
-        "rows": done.rows,
-        "bytes": done.bytes,
-        "seconds": round(time.monotonic() - started, 3),
-    }
-    emit(data, json, render.read)
+    read_to(lambda: listing.open(path, timezone), options, output, overwrite=overwrite, json=json)
 
 
 app.command()(audit)

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ..terminal.plain import Row, human_bytes, human_duration, moment, plural
 from ..terminal.text_table import Column, RowsTable, facts_grid
+from .rows import ShownRows
 
 _STATE_STYLES = {"requested": "yellow", "inflight": "cyan", "completed": "green"}
 _HEARTBEAT_STYLES = {"fresh": "green", "stale": "red", "none": "dim"}
@@ -209,6 +210,20 @@ def read(data: Row) -> Iterator[RenderableType]:
         f"{plural(data['rows'], 'row')} of {plural(data['slices'], 'file slice')} in {data['seconds']:.2f} s "
         f"-> {data['output']} ({human_bytes(data['bytes'])})"
     )
+    yield from _window(data["window"])
+
+
+def rows(data: Row) -> Iterator[RenderableType]:
+    """The rows that were read."""
+    yield ShownRows(data)
+    yield from _window(data["window"])
+
+
+def _window(window: Row | None) -> Iterator[RenderableType]:
+    if window is not None:
+        yield Text(
+            f"writes after {window['begin'] or 'the beginning'}, up to {window['end']}; next: --begin {window['end']}"
+        )
 
 
 # --- audit -------------------------------------------------------------------------------------------------------

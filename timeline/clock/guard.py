@@ -8,14 +8,13 @@ C must be greater than these.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from ..errors import ClockError, StorageError
+from ..errors import ClockError
 from ..format.layout import Layout
 from ..storage.contract import Storage
-from ..storage.folders import TEMPORARY
+from ..storage.server_clock import ahead_of
 from .evidence import ClockEvidence, Stamp, Zone, ZoneVerdict, judge
 from .options import ClockOptions
 
@@ -78,16 +77,7 @@ def check_clock(storage: Storage, seen: ClockEvidence, now_ms: Callable[[], int]
     skew_ms = options.clock_skew_s * 1000
     if seen.newest_ms and now_ms() - seen.newest_ms <= skew_ms:
         return
-    path = f"{TEMPORARY}/clock-{uuid.uuid4().hex}"
-    before_ms = now_ms()
-    try:
-        storage.put_if_absent(path, b"")
-        entry = storage.find(path)
-    finally:
-        storage.delete(path)
-    if entry is None:
-        raise StorageError("an object just put is not there", path=path)
-    ahead_ms = before_ms - entry.modified_ms
+    ahead_ms = ahead_of(storage, now_ms).least_ms
     if ahead_ms > skew_ms:
         raise ClockError(
             "this process's clock is ahead of the storage's: an instant chosen by it could hide the next writes",

@@ -33,6 +33,9 @@ from .layout import MetadataEncoding
 LOG_COMPACT = "LOG_COMPACT"
 """Operation type of a completed log compaction, which otherwise looks like a delta commit."""
 
+SERVICE_OPERATIONS = frozenset({"COMPACT", LOG_COMPACT, "CLUSTER", "INDEX"})
+"""Operation types of table services: they rearrange what writes have written, and change no row."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeStats:

@@ -9,7 +9,7 @@ pending under one name may complete under another: `compaction` completes as `co
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
@@ -140,21 +140,29 @@ def later(time: str, milliseconds: int) -> str:
     return format_time(parse_time(time) + timedelta(milliseconds=milliseconds)) if milliseconds else time
 
 
-_AS_OF_FORMATS = ("%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d")
+_DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d:\d\d(?:\.\d{1,3})?)?")
+_EPOCH = re.compile(r"\d{10}(\d{3})?")
 
 
-def parse_as_of(text: str) -> str:
-    """A point in time from a user, as an instant time: instant digits, or a date with an optional time of day."""
+def parse_as_of(text: str, moment: Callable[[int], str]) -> str:
+    """A point in time from a user, as an instant time, in every form that Hudi takes.
+
+    14 or 17 digits: an instant; 10 or 13 digits: seconds or milliseconds since the epoch, which `moment` (given
+    milliseconds) converts to the table's zone; else a date with an optional time of day behind a blank or a `T`.
+    """
     if _TIME.fullmatch(text):
         parse_time(text)
         return text
-    for pattern in _AS_OF_FORMATS:
-        try:
-            return format_time(datetime.strptime(text, pattern))
-        except ValueError:
-            continue
+    try:
+        if match := _EPOCH.fullmatch(text):
+            return moment(int(text) if match[1] else int(text) * 1000)
+        if _DATE_TIME.fullmatch(text):
+            return format_time(datetime.fromisoformat(text))
+    except (ValueError, OverflowError, OSError):
+        pass
     raise UsageError(
         "not a point in time",
-        expected="an instant (17 digits), 'yyyy-MM-dd HH:mm:ss.SSS' or 'yyyy-MM-dd'",
+        expected="an instant (17 digits), 'yyyy-MM-dd HH:mm:ss.SSS', 'yyyy-MM-dd', or seconds or milliseconds since "
+        "the epoch",
         found=repr(text),
     )

@@ -119,8 +119,24 @@ class Timeline:
         """
         instant = self.completed_writes.get(time) or self._archived_writes.get(time)
         if instant is not None:
-            return instant.completion_time or self.legacy_completions.get(time) or time
+            return self.completed_at(instant)
         return UNKNOWN_COMPLETION if self.is_committed(time) else None
+
+    def completed_at(self, instant: Instant) -> str:
+        """When a completed instant completed; its requested time if no completion time is known (version 6)."""
+        time = instant.requested_time
+        return instant.completion_time or self.legacy_completions.get(time) or time
+
+    def moment_of(self, write: Instant) -> str:
+        """When a completed write became visible: its completion time; on version 6, which has none, its requested time.
+
+        This is the axis of incremental reads.
+        """
+        return self.completed_at(write) if self.layout.has_completion_times else write.requested_time
+
+    def counts_from(self, write: Instant) -> str:
+        """From when on `completed_by` counts a completed write: a compaction from its requested time."""
+        return write.requested_time if write.action == "commit" else self.moment_of(write)
 
     def needs_archive(self, time: str) -> bool:
         """Whether only the archived timeline shows when, or whether, a write completed.
@@ -153,6 +169,27 @@ class Timeline:
             self, instants=tuple(requested if (i.requested_time, i.family) == same else i for i in self.instants)
         )
 
+    def completed_by(self, time: str) -> Timeline:
+        """This timeline with the writes that had completed at a completion time; later ones are pending.
+
+        The archived instants must be loaded. A completed compaction counts from its requested time on: it changes no
+        row, and a cleaner may have removed what it merged.
+        """
+        active = {(i.requested_time, i.family) for i in self.instants}
+        gone = [i for i in self.archived if i.is_write and not self._counts_at(i, time)]
+        late = [_in_progress(i) for i in gone if (i.requested_time, i.family) not in active]
+        kept = [i if self._counts_at(i, time) else _in_progress(i) for i in self.instants]
+        return replace(
+            self,
+            instants=tuple(sorted([*kept, *late], key=lambda i: (i.requested_time, i.family))),
+            archived=tuple(i for i in self.archived if i not in gone),
+        )
+
+    def _counts_at(self, instant: Instant, time: str) -> bool:
+        if not instant.is_write:
+            return True
+        return (self.counts_from(instant) if instant.completed else instant.requested_time) <= time
+
     def find(self, time: str, family: str) -> Instant | None:
         """The active instant of a time and family, or None."""
         return next((i for i in self.instants if i.requested_time == time and i.family == family), None)
@@ -171,6 +208,11 @@ class Timeline:
     def inflight_writers(self) -> tuple[Instant, ...]:
         """Pending delta commits, commits and replace commits of writers (without table services)."""
         return tuple(i for i in self.instants if i.is_write and i.state < State.COMPLETED and i.action not in SERVICES)
+
+
+def _in_progress(instant: Instant) -> Instant:
+    """The write before its completion. Not under the name of a pending compaction, whose plan would count."""
+    return Instant(requested_time=instant.requested_time, action=instant.family, state=State.INFLIGHT)
 
 
 def _rank(instant: Instant) -> int:

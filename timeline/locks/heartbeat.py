@@ -19,7 +19,6 @@ import json
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -28,6 +27,7 @@ from typing import Any
 
 import structlog
 
+from ..elapsed import Since
 from ..errors import MalformedError, MissingFileError, PhantombaseError
 from ..record_fields import Fields
 from ..storage.contract import Storage
@@ -149,8 +149,10 @@ def _content(data: bytes) -> tuple[Process | None, Mapping[str, Any] | None]:
 def is_live(beat: Heartbeat | None, now_ms: int, expiry_s: float = EXPIRY_S) -> bool:
     """Whether the owner of this heartbeat may still work (Hudi's rule; exactly `expiry_s` old counts as live).
 
+    `now_ms`: by the clock of the storage, which dates the file (`storage_ms`): this process's may be wrong.
+
     No file means not live. A phantombase process that is known to be gone is dead at once. A time more than `expiry_s`
-    ahead of this clock means not live as well: a live process would have refreshed it long before, so a clock was set
+    ahead of that clock means not live as well: a live process would have refreshed it long before, so a clock was set
     back.
     """
     return beat is not None and not beat.owner_gone and abs(now_ms - beat.beat_ms) <= expiry_s * 1000
@@ -160,17 +162,16 @@ class Pulse:
     """How regularly a heartbeat was refreshed. After a lapse its process may have been declared dead: no completing."""
 
     def __init__(self) -> None:
-        self._last = time.time()  # the same clock by which other processes judge the file's age
+        self._last = Since()
         self._longest_s = 0.0
 
     def felt(self) -> None:
         """A beat has reached storage."""
-        now = time.time()
-        self._longest_s, self._last = max(self._longest_s, now - self._last), now
+        self._longest_s, self._last = max(self._longest_s, self._last.seconds()), Since()
 
     def lapsed(self, expiry_s: float = EXPIRY_S) -> bool:
         """Whether there is now, or ever was, a time of `expiry_s` without a beat."""
-        return max(self._longest_s, time.time() - self._last) >= expiry_s
+        return max(self._longest_s, self._last.seconds()) >= expiry_s
 
 
 @contextmanager

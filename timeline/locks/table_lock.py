@@ -17,14 +17,18 @@ from ..errors import LockError, UsageError
 from ..storage.contract import Storage
 from ..storage.file_lock import hold_file
 from ..storage.folders import HOODIE, RECORDS
+from .section import Section
 from .zookeeper_lock import parse_zookeeper_lock
 
 
 class TableLock(Protocol):
     """A lock that excludes every process that uses the same provider with the same settings."""
 
-    def hold(self, purpose: str) -> AbstractContextManager[None]:
-        """Holds the lock for the `with` block. LockError if it did not become free in time."""
+    def hold(self, purpose: str) -> AbstractContextManager[Section]:
+        """Holds the lock for the `with` block. LockError if it did not become free in time.
+
+        The block calls `Section.check` right before each step that the lock guards.
+        """
         ...
 
 
@@ -47,13 +51,13 @@ class ProcessLock:
     timeout_s: float = 60.0
 
     @contextmanager
-    def hold(self, purpose: str) -> Iterator[None]:
+    def hold(self, purpose: str) -> Iterator[Section]:
         """See `TableLock.hold`."""
         lock = _process_locks[self.name]
         if not lock.acquire(timeout=self.timeout_s):
             raise _busy(self.name, self.timeout_s, purpose)
         try:
-            yield
+            yield Section(purpose=purpose, lock=self.name, is_held=lambda: True)
         finally:
             lock.release()
 
@@ -66,10 +70,10 @@ class FileLock:
     timeout_s: float = 60.0
 
     @contextmanager
-    def hold(self, purpose: str) -> Iterator[None]:
+    def hold(self, purpose: str) -> Iterator[Section]:
         """See `TableLock.hold`."""
-        with hold_file(self.path, self.timeout_s, _busy(self.path, self.timeout_s, purpose)):
-            yield
+        with hold_file(self.path, self.timeout_s, _busy(self.path, self.timeout_s, purpose)) as is_held:
+            yield Section(purpose=purpose, lock=self.path, is_held=is_held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +85,11 @@ class StorageLock:
     timeout_s: float = 60.0
 
     @contextmanager
-    def hold(self, purpose: str) -> Iterator[None]:
+    def hold(self, purpose: str) -> Iterator[Section]:
         """See `TableLock.hold`."""
-        busy = _busy(f"{self.storage.base_path}/{self.path}", self.timeout_s, purpose)
-        with self.storage.hold(self.path, self.timeout_s, busy):
-            yield
+        shown = f"{self.storage.base_path}/{self.path}"
+        with self.storage.hold(self.path, self.timeout_s, _busy(shown, self.timeout_s, purpose)) as is_held:
+            yield Section(purpose=purpose, lock=shown, is_held=is_held)
 
 
 def _busy(name: str, timeout_s: float, purpose: str) -> LockError:

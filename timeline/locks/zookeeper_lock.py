@@ -26,6 +26,7 @@ from typing import Any
 import structlog
 
 from ..errors import LockError, UsageError
+from .section import Section
 
 _log = structlog.get_logger()
 
@@ -33,6 +34,8 @@ _CONTENDER = re.compile(r"(?:.*-)?lock-(?P<sequence>-?\d+)")
 _HOSTS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s/,:\[\]]+):\d+(?:,(?:\[[0-9A-Fa-f:.%]+\]|[^\s/,:\[\]]+):\d+)*")
 _LAST_WORD_S = 2.0
 """Time allowed, after the timeout, for finding out who holds the lock."""
+_ANSWER_S = 5.0
+"""Time allowed for finding out whether the lock is still held."""
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "max_delay": 1.0}
 
 
@@ -69,10 +72,10 @@ class ZooKeeperLock:
         return "/" + "/".join(part for part in (chroot, self.base_path.strip("/"), self.key) if part)
 
     @contextmanager
-    def hold(self, purpose: str) -> Iterator[None]:
+    def hold(self, purpose: str) -> Iterator[Section]:
         """See `TableLock.hold`. LockError also if the session ends during the wait.
 
-        A session that ends inside the section is only logged, at the end: no safety rests on the lock.
+        A session that ends inside the section is logged at the end; `Section.check` asks ZooKeeper for the node.
         """
         contender = _Contender(self, purpose)
         try:
@@ -81,7 +84,7 @@ class ZooKeeperLock:
             contender.leave()
             raise
         try:
-            yield
+            yield Section(purpose=purpose, lock=contender.shown, is_held=contender.is_held)
         finally:
             contender.warn_if_lost()
             contender.leave()
@@ -109,6 +112,7 @@ class _Contender:
         self._prefix = f"_c_{uuid.uuid4()}-lock-"
         self._wake = threading.Event()
         self._created = self._lost = False
+        self._mine = ""
         self._states = KazooState
         self._client: Any = KazooClient(
             hosts=lock.hosts.partition("/")[0],
@@ -117,6 +121,11 @@ class _Contender:
             connection_retry=dict(_RECONNECT),
         )
         self._client.add_listener(self._heard)
+
+    @property
+    def shown(self) -> str:
+        """The lock, for messages."""
+        return f"zookeeper:{self._lock.hosts.partition('/')[0]}{self._lock.folder}"
 
     def enter(self) -> None:
         """Waits until the node of this process is the lowest; LockError."""
@@ -157,6 +166,7 @@ class _Contender:
             self._created = True
             return False
         if mine == nodes[0]:
+            self._mine = f"{self._lock.folder}/{mine}"
             return True
         before = f"{self._lock.folder}/{nodes[nodes.index(mine) - 1]}"
         if self._call(self._client.exists_async, before, watch=lambda event: self._wake.set()) is not None:
@@ -196,6 +206,18 @@ class _Contender:
         self._lost = self._lost or state == self._states.LOST
         self._wake.set()
 
+    def is_held(self) -> bool:
+        """Whether the node of this process is there; an answer that does not come in time is no."""
+        from kazoo.exceptions import KazooException
+
+        if self._lost or not self._client.connected:
+            return False
+        self._deadline = time.monotonic() + _ANSWER_S
+        try:
+            return self._call(self._client.exists_async, self._mine) is not None and not self._lost
+        except (KazooException, self._client.handler.timeout_exception):
+            return False
+
     def warn_if_lost(self) -> None:
         """Logs that other processes may have been in the section at the same time."""
         if self._lost or not self._client.connected:
@@ -212,7 +234,7 @@ class _Contender:
     def _error(self, found: str) -> LockError:
         return LockError(
             f"could not take the table lock to {self._purpose}",
-            path=f"zookeeper:{self._lock.hosts.partition('/')[0]}{self._lock.folder}",
+            path=self.shown,
             expected=f"free within {self._lock.timeout_s:g} s",
             found=found,
             todo="Try again, or find the process that holds it.",

@@ -21,10 +21,10 @@ _DATA_KINDS = frozenset({BlockKind.AVRO_DATA, BlockKind.PARQUET_DATA, BlockKind.
 class Visibility:
     """Which instants' blocks are visible to one reader.
 
-    `latest`: blocks of later instants are hidden. `completed` / `pending`: instants of the active timeline.
-    `start`: first instant of the active timeline; earlier instants that are in neither set were archived and count
-    as completed. `by_file`: the view has already dropped files of instants that are not completed (v8+), so
-    blocks are judged by `latest` alone.
+    `latest`: blocks of later instants are hidden. `hidden`: blocks of these instants never count. `completed` /
+    `pending`: instants of the active timeline. `start`: first instant of the active timeline; earlier instants that are
+    in neither set were archived and count as completed. `by_file`: the view has already dropped files of instants that
+    are not completed (v8+), so blocks are judged by `latest` and `hidden` alone.
     """
 
     latest: str
@@ -32,6 +32,7 @@ class Visibility:
     pending: frozenset[str]
     start: str
     by_file: bool
+    hidden: frozenset[str] = frozenset()
 
     def is_committed(self, instant: str) -> bool:
         """Completed, or older than the active timeline and not pending in it."""
@@ -81,7 +82,7 @@ def select_blocks(blocks: Iterable[LogBlock], visibility: Visibility) -> Selecti
 
 
 def _hidden(block: LogBlock, visibility: Visibility) -> Skipped | None:
-    if block.instant > visibility.latest:
+    if block.instant > visibility.latest or block.instant in visibility.hidden:
         return Skipped.NOT_YET
     if not visibility.by_file and not visibility.is_committed(block.instant):
         return Skipped.UNCOMMITTED

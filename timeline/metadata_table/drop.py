@@ -14,10 +14,13 @@ def drop_metadata_table(table: Table, lock: TableLock) -> Table:
 
     The property is changed first, since readers obey it. After a crash in between, readers ignore the folder.
     """
-    with lock.hold("drop the metadata table"):
+    with lock.hold("drop the metadata table") as section:
         table = table.reload()
         if table.config.metadata_partitions:
+            section.check()
             mark_global_keys(table)
+            section.check()
             save_table_config(table.storage, table.config.without_metadata_table())
+            section.check()
             table.storage.delete_folder(METADATA_FOLDER)
         return table.reload()

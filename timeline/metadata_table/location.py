@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO
@@ -89,7 +89,7 @@ class Below:
     def set_modified(self, path: str, modified_ms: int) -> None:
         self.storage.set_modified(self._full(path), modified_ms)
 
-    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[None]:
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         return self.storage.hold(self._full(path), timeout_s, busy)
 
 

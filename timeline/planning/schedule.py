@@ -77,7 +77,7 @@ def schedule_compaction(
     LockError, UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: the same, and no
     compaction of this table could be executed. If that holds only for some file groups, they are left out.
     """
-    with lock.hold("schedule a compaction"):
+    with lock.hold("schedule a compaction") as section:
         table = table.reload()
         check_keepable(table, moves_rows=False)
         timeline = table.load_timeline()
@@ -108,6 +108,7 @@ def schedule_compaction(
         requested = [Requested(instant=later(time, number), plan=plan) for number, plan in enumerate(plans)]
         if not dry_run:
             for one in requested:
+                section.check()
                 _make_visible(table, one)
             remove_wanted(table.storage)  # last: the record or a plan shows writers that the table gets compacted
         return Scheduled(requested=tuple(requested), why=f"{planned.why}; {asked.why}", notes=planned.notes)

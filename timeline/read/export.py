@@ -1,4 +1,9 @@
-"""Reads a table into one Parquet file, which appears complete or not at all."""
+"""Reads a table into one file, which appears complete or not at all, or into a stream, which shows where it broke off.
+
+F.arrow, F.feather, F.ipc     Arrow IPC file
+any other name                Parquet
+a stream                      Arrow IPC stream
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,23 +22,27 @@ from ..errors import StorageError, UsageError
 from ..parquet.write import statistics_columns
 from ..storage.local import sync
 from ..table.table import Table
-from .table_read import ReadOptions, Scan, plan_read
+from .table_read import ReadOptions, Scan, limited, plan_read
+from .window import Window
 
 ReadProgress: TypeAlias = Callable[[int, int, int], None]
 """Called with (slices read, all slices, rows so far) during a read."""
 
+_ARROW_SUFFIXES = frozenset({".arrow", ".feather", ".ipc"})
 _ROW_GROUP_ROWS = 262_144
 _ROW_GROUP_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written: rows, number of slices, size of the file in bytes, its columns."""
+    """What was written: rows, number of slices, size of the file in bytes, its columns; the window it is of, if any."""
 
     rows: int
     slices: int
     bytes: int
     columns: tuple[str, ...]
+    as_of: str | None = None
+    window: Window | None = None
 
 
 def check_output(table: Table, output: Path, overwrite: bool) -> None:
@@ -49,9 +58,7 @@ def check_output(table: Table, output: Path, overwrite: bool) -> None:
         raise UsageError("the output exists already", path=str(output), todo="--overwrite replaces it.")
 
 
-def export_parquet(
-    table: Table, options: ReadOptions, output: Path, progress: ReadProgress = lambda *_: None
-) -> Exported:
+def export_file(table: Table, options: ReadOptions, output: Path, progress: ReadProgress = lambda *_: None) -> Exported:
     """One try: reads everything into a file beside `output`, then renames it to `output`.
 
     MissingFileError: a file was cleaned meanwhile; no output is left, try again (`consistent`).
@@ -65,39 +72,87 @@ def export_parquet(
             os.replace(temporary, output)
     finally:
         temporary.unlink(missing_ok=True)
-    return Exported(rows=rows, slices=len(scan.slices), bytes=size, columns=tuple(scan.schema.names))
+    return Exported(
+        rows=rows,
+        slices=len(scan.slices),
+        bytes=size,
+        columns=tuple(scan.schema.names),
+        as_of=scan.options.as_of,
+        window=scan.window,
+    )
+
+
+def export_stream(scan: Scan, out: BinaryIO) -> int:
+    """Writes an Arrow IPC stream and returns the number of rows.
+
+    If the read fails, the stream ends inside a message, so that its reader fails too: a stream that merely stops would
+    look complete. StorageError: the other end was closed.
+    """
+    rows = 0
+    output = Path("-")
+    with _written(output):
+        writer = pa.ipc.new_stream(out, scan.schema)
+    try:
+        for group in _row_groups(scan.batches()):
+            rows += group.num_rows
+            with _written(output):
+                writer.write_table(group)
+    except BaseException:
+        with suppress(OSError):
+            out.write(_BROKEN_MESSAGE)
+            out.flush()
+        raise
+    with _written(output):
+        writer.close()
+        out.flush()
+    return rows
+
+
+_BROKEN_MESSAGE = b"\xff\xff\xff\xff\x00\x01\x00\x00"
+"""The head of a message of 256 bytes that do not follow."""
 
 
 def _write(scan: Scan, temporary: Path, progress: ReadProgress, output: Path) -> int:
     rows = 0
     with _written(output):
         sink = pa.OSFile(str(temporary), "wb")
-        writer = pq.ParquetWriter(sink, scan.schema, write_statistics=statistics_columns(scan.schema))
+        arrow = output.suffix in _ARROW_SUFFIXES
+        writer = pa.ipc.new_file(sink, scan.schema) if arrow else _parquet_writer(sink, scan.schema)
     try:
         for group in _row_groups(_batches(scan, progress)):
             rows += group.num_rows
             with _written(output):
-                writer.write_table(group, row_group_size=group.num_rows)
+                writer.write_table(group, group.num_rows)
         with _written(output):
             writer.close()
             sink.close()
             sync(str(temporary))
     finally:
-        writer.is_open = False  # after a failure: prevents a second one from writing the footer of a discarded file
+        if not arrow:
+            writer.is_open = False  # after a failure: prevents a second one from writing the footer of a discarded file
         with suppress(OSError):
             sink.close()
     return rows
 
 
+def _parquet_writer(sink: pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
+    return pq.ParquetWriter(sink, schema, write_statistics=statistics_columns(schema))
+
+
 def _batches(scan: Scan, progress: ReadProgress) -> Iterator[pa.RecordBatch]:
     """`Scan.batches()`, with calls of `progress`."""
-    rows = 0
-    for number, slice_ in enumerate(scan.slices):
-        for batch in scan.slice_batches(slice_):
-            rows += batch.num_rows
-            progress(number, len(scan.slices), rows)
-            yield batch
-        progress(number + 1, len(scan.slices), rows)
+    slices = len(scan.slices)
+
+    def all_batches() -> Iterator[pa.RecordBatch]:
+        rows = 0
+        for number, slice_ in enumerate(scan.slices):
+            for batch in scan.slice_batches(slice_):
+                rows += batch.num_rows
+                progress(number, slices, rows)
+                yield batch
+            progress(number + 1, slices, rows)
+
+    return limited(all_batches(), scan.options.limit)
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -6,18 +6,17 @@ outside the filter, are neither listed nor read.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
 
-import fastavro
 import pyarrow as pa
 
-from ..avro.schema import project
+from ..avro.schema import COMMIT_TIME, project
 from ..errors import MalformedError, UnsupportedError, UsageError
 from ..filter.tree import Filter
+from ..format.instant import parse_as_of
 from ..format.layout import Slicing
 from ..format.record_key import KeySource
 from ..format.table_config import PROPERTIES, MergeMode
@@ -29,9 +28,13 @@ from ..option import check_least, least_of, same_option
 from ..parquet.output_options import OutputOptions
 from ..table.table import Table, TableSchema, consistent
 from ..view.view import FileSlice, TableView, is_replaced, latest_base, latest_slice
+from .commit_times import CommitTimes
+from .incremental import plan_increment
 from .pruning import prune, where_of
+from .retained import check_as_of
 from .slice_stream import SliceStream
 from .where import Where
+from .window import Window
 
 
 class Query(Enum):
@@ -39,17 +42,30 @@ class Query(Enum):
 
     SNAPSHOT = "snapshot"
     READ_OPTIMIZED = "read-optimized"
+    INCREMENTAL = "incremental"
+
+
+class Fallback(Enum):
+    """What an incremental read does when a clean has removed files of the table at the end of its window."""
+
+    NONE = "none"
+    FULL_SCAN = "full-scan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """One read. `as_of`: an instant time; `partition`: at or under this path; `threads`: slices to read in parallel.
+    """One read. `partition`: at or under this path; `threads`: slices to read in parallel.
 
+    `as_of`: a point in time, see `parse_as_of`. `begin`, `end`: the window of an incremental read, after begin, up to
+    and with end: completion times on versions 8 and 9, requested times on version 6; `earliest` begins before all.
     `filter`: only rows for which it is true, a text as in `filter.parse` or a tree. `limit`: at most so many rows.
     """
 
     query: Query = Query.SNAPSHOT
     as_of: str | None = None
+    begin: str | None = None
+    end: str | None = None
+    fallback: Fallback = Fallback.NONE
     columns: tuple[str, ...] | None = None
     filter: Filter | str | None = None
     limit: int | None = None
@@ -65,13 +81,18 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class Scan:
-    """What one read will read: slices of one view, under one schema."""
+    """What one read will read: slices of one view, under one schema.
+
+    `window`: of an incremental read, with its end fixed: the begin of the next read. `rows`: which rows belong to it.
+    """
 
     table: Table
     slices: tuple[FileSlice, ...]
     rules: SliceRules
     options: ReadOptions
     where: Where | None = None
+    window: Window | None = None
+    rows: CommitTimes | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -81,8 +102,16 @@ class Scan:
 
     def slice_batches(self, slice_: FileSlice) -> Iterator[pa.RecordBatch]:
         """The batches of one slice."""
-        stream = SliceStream(self.table.storage, slice_, self.rules, self.options.columns, self.where)
-        return stream.base_batches() if self.options.query is Query.READ_OPTIMIZED else stream.batches()
+        columns = self.options.columns
+        if self.rows is None:
+            stream = SliceStream(self.table.storage, slice_, self.rules, columns, self.where)
+            yield from stream.base_batches() if self.options.query is Query.READ_OPTIMIZED else stream.batches()
+            return
+        needed = None if columns is None else tuple(dict.fromkeys([*columns, COMMIT_TIME]))
+        for batch in SliceStream(self.table.storage, slice_, self.rules, needed, self.where).batches():
+            found = self.rows.filter(batch)
+            if found.num_rows:
+                yield found.select(self.schema.names)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All batches, one slice after the other. MissingFileError: a file was cleaned meanwhile."""
@@ -109,19 +138,59 @@ def limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa
 
 
 def plan_read(table: Table, options: ReadOptions) -> Scan:
-    """Loads a view and selects the slices; UsageError for unknown columns."""
+    """Loads a view and selects the slices; UsageError for unknown columns, and for an impossible point or window."""
+    _check_query(options)
+    if options.query is Query.INCREMENTAL:
+        return _plan_window(table, options)
     view = table.load_view(options.partition)
     if options.as_of is not None:
-        check_as_of(table, view.timeline, options.as_of)
-    schema = table.schema(table.schema_text(view.timeline))
+        as_of = parse_as_of(options.as_of, table.times.moment)
+        check_as_of(table, view.timeline, as_of)
+        options = replace(options, as_of=as_of)
+    schema = _schema(table, view.timeline, options)
+    rules = _rules(table, view.timeline, schema, options, options.as_of)
+    where = where_of(options.filter, table.config, schema.arrow)
+    return Scan(table, prune(scan_slices(view, options), where, table.config), rules, options, where)
+
+
+def _plan_window(table: Table, options: ReadOptions) -> Scan:
+    found = plan_increment(
+        table,
+        options.begin,
+        options.end,
+        options.partition,
+        full_scan=options.fallback is Fallback.FULL_SCAN,
+    )
+    state, schema = found.state, _schema(table, found.timeline, options)
+    rules = _rules(table, state.view.timeline, schema, options, state.as_of)
+    rules = replace(rules, visibility=replace(rules.visibility, hidden=state.hidden))
+    where = where_of(options.filter, table.config, schema.arrow)
+    slices = prune(found.slices, where, table.config)
+    return Scan(table, slices, rules, options, where, window=found.window, rows=found.rows)
+
+
+def _rules(
+    table: Table, timeline: Timeline, schema: TableSchema, options: ReadOptions, as_of: str | None
+) -> SliceRules:
+    rules = slice_rules(table, timeline, schema, as_of=as_of, batch_rows=options.batch_rows)
+    return replace(rules, memory_bytes=options.memory_limit, spill_folder=options.spill_dir)
+
+
+def _check_query(options: ReadOptions) -> None:
+    incremental = options.query is Query.INCREMENTAL
+    if not incremental and (options.begin is not None or options.end is not None):
+        raise UsageError("begin and end belong to an incremental read", found=options.query.value)
+    if incremental and options.as_of is not None:
+        raise UsageError("an incremental read has an end, no as-of point", found=options.as_of)
+
+
+def _schema(table: Table, timeline: Timeline, options: ReadOptions) -> TableSchema:
+    """The newest schema of a timeline. UsageError: it lacks requested columns."""
+    schema = table.schema(table.schema_text(timeline))
     unknown = set(options.columns or ()) - set(schema.arrow.names)
     if unknown:
         raise UsageError("no such column", expected=", ".join(schema.arrow.names), found=", ".join(sorted(unknown)))
-    rules = slice_rules(table, view.timeline, schema, as_of=options.as_of, batch_rows=options.batch_rows)
-    rules = replace(rules, memory_bytes=options.memory_limit, spill_folder=options.spill_dir)
-    where = where_of(options.filter, table.config, schema.arrow)
-    slices = prune(scan_slices(view, options), where, table.config)
-    return Scan(table, slices, rules, options, where)
+    return schema
 
 
 def scan_slices(view: TableView, options: ReadOptions) -> tuple[FileSlice, ...]:
@@ -207,31 +276,3 @@ def _ordering_fields(names: Sequence[str], schema: pa.Schema) -> tuple[str, ...]
     if nested:
         raise UnsupportedError("ordering fields inside records are not supported", found=", ".join(nested))
     return tuple(name for name in names if name in schema.names)
-
-
-def check_as_of(table: Table, timeline: Timeline, as_of: str) -> None:
-    """Refuses a point in time whose result would be incomplete or could still change, as Hudi does."""
-    pending = [i.requested_time for i in timeline.inflight_writers]
-    if pending and as_of >= min(pending):
-        raise UsageError(
-            "the as-of point is not before the first pending write",
-            instant=as_of,
-            expected=f"before {min(pending)}",
-            found="a write that may still complete at or before it",
-        )
-    cleans = [i for i in timeline.instants if i.action == "clean" and i.completed]
-    if not cleans:
-        return
-    path = table.instant_path(cleans[-1])
-    try:
-        metadata = next(iter(fastavro.reader(io.BytesIO(table.storage.read(path)))))
-        retained = str(metadata.get("earliestCommitToRetain") or "")  # type: ignore[union-attr]
-    except (ValueError, StopIteration, EOFError, IndexError, KeyError) as error:
-        raise MalformedError("unreadable clean metadata", path=path, found=str(error)) from error
-    retained = retained or min(timeline.completed_writes, default="")
-    if as_of < retained:
-        raise UsageError(
-            "files of that point in time may have been cleaned",
-            instant=as_of,
-            expected=f"{retained} or later",
-        )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 
 from ..errors import ConflictError
 from ..format.compaction_plan import pending_clustering_file_groups
@@ -21,11 +22,12 @@ def roll_back_dead_writers(
     lock: TableLock,
     *,
     lazy: bool,
-    now_ms: int,
+    now_ms: Callable[[], int],
     expiry_s: float,
 ) -> list[str]:
     """Finishes rollbacks that were left half-way, undoes every write of a dead writer, returns the rollbacks' instants.
 
+    `now_ms`: the storage's clock (`storage_ms`), which is asked once, and only if something depends on it.
     A writer is dead if its heartbeat is not live (see `heartbeat.is_live`). `lazy`: other writers may be at work, even
     writers without heartbeats; then a writer counts as dead only if none of its files is younger than `expiry_s`
     either, unless its process is known to be gone. The latest instant comes first, as in Hudi. A rollback whose process
@@ -35,6 +37,7 @@ def roll_back_dead_writers(
     ConflictError: a rollback of a completed instant is pending: only Hudi can finish it.
     """
     check_keepable(table, moves_rows=False)
+    now_ms = cache(now_ms)
     dead = partial(_is_dead, table, lazy=lazy, now_ms=now_ms, expiry_s=expiry_s)
     pending = pending_rollbacks(table)
     readable = [r for r in pending if isinstance(r, PendingRollback)]
@@ -61,16 +64,16 @@ def _roll_back_unless_done(table: Table, instant: Instant, lock: TableLock) -> l
         return []
 
 
-def _is_dead(table: Table, instant: Instant, *, lazy: bool, now_ms: int, expiry_s: float) -> bool:
+def _is_dead(table: Table, instant: Instant, *, lazy: bool, now_ms: Callable[[], int], expiry_s: float) -> bool:
     storage, time = table.storage, instant.requested_time
     beat = read_heartbeat(storage, time)
-    if is_live(beat, now_ms, expiry_s):
+    if beat is not None and is_live(beat, now_ms(), expiry_s):
         return False
     if not lazy or (beat is not None and beat.owner_gone):
         return True
     own = [storage.find(table.instant_path(instant.at(state))) for state in (State.REQUESTED, State.INFLIGHT)]
     entries = [*own, *(entry for _, entry in storage.list_below(marker_folder(time)))]
-    return all(now_ms - entry.modified_ms > expiry_s * 1000 for entry in entries if entry is not None)
+    return all(now_ms() - entry.modified_ms > expiry_s * 1000 for entry in entries if entry is not None)
 
 
 def _is_service(table: Table, instant: Instant) -> bool:
@@ -84,7 +87,7 @@ def _is_service(table: Table, instant: Instant) -> bool:
     return instant.action in SERVICES or bool(pending_clustering_file_groups(table.storage.read(path), path))
 
 
-def _forget_heartbeats(table: Table, *, now_ms: int, expiry_s: float) -> None:
+def _forget_heartbeats(table: Table, *, now_ms: Callable[[], int], expiry_s: float) -> None:
     """Removes heartbeats of rollbacks, and of what they undid, that a process killed at the very end has left.
 
     Also removes phantombase heartbeats that are no longer live, of instants that completed or were never begun.
@@ -99,7 +102,7 @@ def _forget_heartbeats(table: Table, *, now_ms: int, expiry_s: float) -> None:
         if instant is not None and not instant.completed:
             continue
         beat = read_heartbeat(table.storage, name)
-        if beat is not None and beat.ours and not is_live(beat, now_ms, expiry_s):
+        if beat is not None and beat.ours and not is_live(beat, now_ms(), expiry_s):
             over = True
         elif instant is None:
             over = completed_rollback_of(table, name) is not None

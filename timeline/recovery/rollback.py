@@ -98,7 +98,7 @@ def _request(table: Table, instant: Instant, lock: TableLock) -> PendingRollback
     """Makes the rollback visible, or finds it; None if the instant is no longer pending."""
     target = instant.requested_time
     plan = traces_of(table, target, instant.action, scan=instant.state is State.INFLIGHT)
-    with lock.hold(f"request the rollback of {target}"):
+    with lock.hold(f"request the rollback of {target}") as section:
         _check_unchanged(table)
         found = _pending_rollback_of(table, target)
         if found is not None:
@@ -109,6 +109,7 @@ def _request(table: Table, instant: Instant, lock: TableLock) -> PendingRollback
             return None
         rollback = PendingRollback(instant=table.next_time(timeline), plan=plan)
         path = table.instant_path(rollback.at(State.REQUESTED))
+        section.check()
         if not table.storage.put_if_absent(path, encode_rollback_plan(plan, table.storage.base_path)):
             raise ConflictError(
                 "another process requested a rollback at the same instant",
@@ -179,7 +180,7 @@ def _left_behind(instant: str, plan: RollbackPlan, commands: Mapping[tuple[str, 
 def _complete(table: Table, rollback: PendingRollback, content: bytes, left: Change, lock: TableLock) -> None:
     """Removes the instant from the timeline and completes the rollback, in one section."""
     plan, update = rollback.plan, prepare(table, left) if left.files else None
-    with lock.hold(f"complete the rollback of {plan.target}"):
+    with lock.hold(f"complete the rollback of {plan.target}") as section:
         _check_unchanged(table)
         timeline = table.load_timeline()
         found = timeline.find(rollback.instant, "rollback")
@@ -190,13 +191,16 @@ def _complete(table: Table, rollback: PendingRollback, content: bytes, left: Cha
         current = timeline.find(plan.target, plan.instant.family)
         if current is not None and current.completed:
             raise _not_pending(table, plan.target)
+        section.check()
         if left.files:
             apply_update(table, left, update)
         forget(table, plan.target)
+        section.check()
         for state in (State.INFLIGHT, State.REQUESTED):
             table.storage.delete(table.instant_path(plan.instant.at(state)))
         completion = table.completion_time(timeline)
         done = replace(rollback.at(State.COMPLETED), completion_time=completion)
+        section.check()
         table.storage.put_if_absent(table.instant_path(done), content)
 
 

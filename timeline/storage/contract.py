@@ -8,7 +8,7 @@ replaces an existing file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO, Protocol
@@ -119,8 +119,10 @@ class Storage(Protocol):
         """
         ...
 
-    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[None]:
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         """Holds the lock of that name against every process that uses this storage, also on other machines.
+
+        Gives a function: whether the lock is still held, and will be for a moment longer.
 
         Raises `busy` if it did not become free in time, and LockError if it cannot be used at all: a lock never
         excludes only some processes. The lock of a process that died becomes free in the end.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import filelock
@@ -12,8 +12,8 @@ from ..errors import LockError
 
 
 @contextmanager
-def hold_file(path: str, timeout_s: float, busy: LockError) -> Iterator[None]:
-    """Holds a lock file. Raises `busy` if it did not become free in time, LockError if it cannot be used at all."""
+def hold_file(path: str, timeout_s: float, busy: LockError) -> Iterator[Callable[[], bool]]:
+    """See `Storage.hold`. A lock file is held as long as its process lives."""
     lock = filelock.FileLock(path, thread_local=False)  # the thread that leaves may differ from the one that enters
     try:
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
@@ -23,6 +23,6 @@ def hold_file(path: str, timeout_s: float, busy: LockError) -> Iterator[None]:
     except OSError as error:
         raise LockError("the lock file cannot be used", path=path, found=f"{type(error).__name__}: {error}") from error
     try:
-        yield
+        yield lambda: True
     finally:
         lock.release()

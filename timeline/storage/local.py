@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO
@@ -150,7 +150,7 @@ class LocalStorage:
         with _translated(self._full(path)):
             os.utime(self._full(path), ns=(modified_ms * 1_000_000,) * 2)
 
-    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[None]:
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         return hold_file(self._full(path), timeout_s, busy)
 
 

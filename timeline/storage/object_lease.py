@@ -4,6 +4,8 @@
 
 It is Hudi's own (StorageBasedLockProvider of 1.x): free is no object, an expired one, and one whose time ended more
 than half a second ago. The holder renews it, and marks it expired at the end; the object stays.
+
+The times in it are those of the holder's clock, which was compared with the store's before (`server_clock`).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +23,7 @@ import obstore
 import structlog
 from obstore.exceptions import BaseError
 
+from ..elapsed import Since
 from ..errors import LockError
 from .object_clients import Clients
 
@@ -29,6 +32,8 @@ _log = structlog.get_logger()
 VALID_S = 45.0
 """How long a holder that died keeps others out."""
 RENEW_S = 9.0
+LEFT_S = 1.0
+"""A lease counts as held while its time ends no sooner than this: a step that begins now ends later."""
 _DRIFT_MS = 500
 """What Hudi allows clocks to differ."""
 _POLL_S = 0.1, 1.0
@@ -37,8 +42,10 @@ _PAUSES_S = (0.1, 0.4, 1.6)
 
 
 @contextmanager
-def hold_lease(clients: Clients, key: str, shown: str, timeout_s: float, busy: LockError) -> Iterator[None]:
-    """See `Storage.hold`. A lease that is lost inside the section is only logged: no safety rests on a lock."""
+def hold_lease(
+    clients: Clients, key: str, shown: str, timeout_s: float, busy: LockError
+) -> Iterator[Callable[[], bool]]:
+    """See `Storage.hold`."""
     lease = _Lease(clients, key)
     try:
         _take(lease, timeout_s, busy)
@@ -50,7 +57,7 @@ def hold_lease(clients: Clients, key: str, shown: str, timeout_s: float, busy: L
     keeper = threading.Thread(target=_keep, args=(lease, ended, shown), name=f"lease-{shown}", daemon=True)
     keeper.start()
     try:
-        yield
+        yield lease.is_held
     finally:
         ended.set()
         keeper.join()
@@ -68,7 +75,7 @@ def _take(lease: _Lease, timeout_s: float, busy: LockError) -> None:
 
 
 def _keep(lease: _Lease, ended: threading.Event, shown: str) -> None:
-    while not ended.wait(RENEW_S) and lease.held:
+    while not ended.wait(RENEW_S) and not lease.lost:
         try:
             lease.renew()
         except (BaseError, OSError, ValueError) as error:  # the next renewal may still be in time
@@ -77,37 +84,54 @@ def _keep(lease: _Lease, ended: threading.Event, shown: str) -> None:
 
 def _release(lease: _Lease, shown: str) -> None:
     try:
-        if not lease.held or not lease.release():
+        if lease.lost or not lease.release():
             _log.warning("lock_lost", path=shown)
     except (BaseError, OSError, ValueError) as error:  # it expires
         _log.warning("lock_not_released", path=shown, error=str(error))
 
 
 class _Lease:
-    """One holder's view of the object."""
+    """One holder's view of the object. `lost`: it is another's, or gone."""
 
     def __init__(self, clients: Clients, key: str) -> None:
         self._clients, self._key = clients, key
         self._owner = str(uuid.uuid4())
         self._version: Any = None
         self._until = 0
-        self.held = False
+        self._since = self._taken = Since()
+        self.lost = False
 
     def try_take(self) -> bool:
         """Whether it was free and is held now."""
         there, version = self._look()
-        return (there is None or _is_free(there)) and self._put(self._mine(), version or "create")
+        self.lost, self._taken = False, Since()
+        return (there is None or self._is_free(there)) and self._put_mine(version or "create")
+
+    def _is_free(self, there: dict[str, Any]) -> bool:
+        # Its own: an earlier try had no answer and came late.
+        over = there.get("expired") or there.get("owner") == self._owner
+        return bool(over) or _now_ms() > there["validUntil"] + _DRIFT_MS
 
     def renew(self) -> None:
-        """Holds it for longer, or learns that it is lost."""
-        self._put(self._mine(), self._version)
+        """Holds it for longer, or learns that it is lost. Does nothing by a clock that was set meanwhile."""
+        if self._taken.was_set():
+            return
+        self._put_mine(self._version)
 
     def release(self) -> bool:
         """Gives it back; False: it was lost, or stays until its time ends."""
-        return self._put({**self._mine(), "validUntil": self._until, "expired": True}, self._version)
+        return self._put({"expired": True, "validUntil": self._until, "owner": self._owner}, self._version)
 
-    def _mine(self) -> dict[str, Any]:
-        return {"expired": False, "validUntil": _now_ms() + round(VALID_S * 1000), "owner": self._owner}
+    def is_held(self) -> bool:
+        """Whether no other process can have it, now and for `LEFT_S` more."""
+        return not self.lost and not self._taken.was_set() and self._since.seconds() < VALID_S - LEFT_S
+
+    def _put_mine(self, mode: Any) -> bool:
+        since, until = Since(), _now_ms() + round(VALID_S * 1000)  # before the request: it may take long
+        if not self._put({"expired": False, "validUntil": until, "owner": self._owner}, mode):
+            return False
+        self._since, self._until = since, until
+        return True
 
     def _look(self) -> tuple[dict[str, Any] | None, Any]:
         try:
@@ -120,35 +144,30 @@ class _Lease:
         return there, _version(found.meta)
 
     def _put(self, lock: dict[str, Any], mode: Any) -> bool:
+        """Whether it is there now. Changes `lost` only where that is known."""
         data = json.dumps(lock, separators=(",", ":")).encode()
         for pause_s in _PAUSES_S:
             try:
-                done = obstore.put(self._clients.once, self._key, data, mode=mode, use_multipart=False)
-                return self._stands(lock, _version(done))
+                self._version = _version(
+                    obstore.put(self._clients.once, self._key, data, mode=mode, use_multipart=False)
+                )
+                return True
             except (BaseError, OSError):  # lost; or done, and only its answer lost: what is there tells
                 there, version = self._look()
             if there == lock:
-                return self._stands(lock, version)
+                self._version = version
+                return True
             if there is None or there.get("owner") != self._owner:
-                self.held = False
+                self.lost = True
                 return False
             mode = version  # ours as it was before: it had no effect
             time.sleep(pause_s)
         return False
 
-    def _stands(self, lock: dict[str, Any], version: Any) -> bool:
-        self._version = version
-        self._until, self.held = lock["validUntil"], not lock["expired"]
-        return True
-
 
 def _version(meta: Any) -> dict[str, str]:
     """What a conditional put names of the object that it replaces."""
     return {name: value for name in ("e_tag", "version") if (value := meta.get(name))}
-
-
-def _is_free(there: dict[str, Any]) -> bool:
-    return bool(there.get("expired")) or _now_ms() > int(there["validUntil"]) + _DRIFT_MS
 
 
 def _now_ms() -> int:

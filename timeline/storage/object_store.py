@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import IO, Any
 
@@ -34,6 +34,7 @@ from .object_clients import Clients, open_clients
 from .object_files import Upload, open_ranges
 from .object_lease import hold_lease
 from .object_promises import ensure_promises
+from .server_clock import ensure_agreed
 
 PUT_ID = "putid"
 """The metadata that tells one put from another."""
@@ -265,8 +266,9 @@ class ObjectStorage:
 
     # --- the lock
 
-    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[None]:
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         ensure_promises(self)
+        ensure_agreed(self, self.clients.identity)
         return hold_lease(self.clients, self.key(path), f"{self.base_path}/{path}", timeout_s, busy)
 
 

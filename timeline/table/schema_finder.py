@@ -9,12 +9,11 @@ import pyarrow as pa
 
 from ..avro.schema import arrow_schema, with_meta_columns, without_meta_columns
 from ..errors import MalformedError, UnsupportedError
-from ..format.commit_metadata import LOG_COMPACT
+from ..format.commit_metadata import SERVICE_OPERATIONS
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
 
 _EVOLVED_SCHEMA = "latest_schema"
-_SERVICE_OPERATIONS = frozenset({"COMPACT", LOG_COMPACT, "CLUSTER", "INDEX"})
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def find_schema(files: InstantFiles, timeline: Timeline) -> str:
                 todo="Use Hudi for this table.",
             )
         text = metadata.extra_metadata.get("schema", "")
-        if text and metadata.operation_type not in _SERVICE_OPERATIONS:
+        if text and metadata.operation_type not in SERVICE_OPERATIONS:
             return text
         fallback = fallback or text
     text = fallback or files.config.create_schema or ""

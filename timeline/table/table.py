@@ -174,9 +174,12 @@ class Table:
         exactly: Collection[str] | None = None,
         pending: str | None = None,
         prevails: str | None = None,
+        completed_by: str | None = None,
     ) -> TableView:
         """See `ViewLoader.load`."""
-        return self.views.load(partition, exactly=exactly, pending=pending, prevails=prevails)
+        return self.views.load(
+            partition, exactly=exactly, pending=pending, prevails=prevails, completed_by=completed_by
+        )
 
     def load_plan_view(
         self, plans: Iterable[CompactionPlan], *, pending: str | None = None, prevails: str | None = None

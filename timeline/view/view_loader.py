@@ -37,14 +37,18 @@ class ViewLoader:
         exactly: Collection[str] | None = None,
         pending: str | None = None,
         prevails: str | None = None,
+        completed_by: str | None = None,
     ) -> TableView:
         """Timeline, then facts, then listing.
 
         `partition`: only partitions at or under that path. `exactly`: these partitions and no others. `pending`: a
         compaction or log compaction that is treated as not completed. `prevails`: see `FactLoader.pending_plans`.
+        `completed_by`: the state at this completion time (versions 8 and 9), see `Timeline.completed_by`.
         UsageError: no such partition. MissingFileError, TableChangedError: see `consistent`.
         """
-        timeline = self.timelines.load()
+        timeline = newest = self.timelines.load(archived=completed_by is not None)
+        if completed_by is not None:
+            timeline = newest.completed_by(completed_by)
         if pending is not None:
             timeline = timeline.with_pending_merge(self.files.requested_merge(pending))
         facts = self.facts.load(timeline, prevails)
@@ -56,11 +60,11 @@ class ViewLoader:
             raise _no_partition(partition)
         if partition is None and exactly is None:
             check_partitions(facts, {part for part, _ in listings})
-        if any(_needs_archive(timeline, entries) for _, entries in listings):
+        if completed_by is None and any(_needs_archive(timeline, entries) for _, entries in listings):
             timeline = with_archive(self.storage, self.config, timeline)
         groups = tuple(g for part, entries in listings for g in file_groups(part, entries, timeline, facts))
         self.check_unchanged()
-        self._check_not_cleaned(timeline, (entries for _, entries in listings))
+        self._check_not_cleaned(newest if completed_by else timeline, (entries for _, entries in listings))
         return TableView(timeline=timeline, facts=facts, groups=groups)
 
     def planned_partitions(self, plans: Iterable[CompactionPlan]) -> set[str]:

@@ -63,10 +63,11 @@ def begin_batch(table: Table, lock: TableLock, batch: StreamBatch, instant: str)
 
     ConflictError: another try has written the batch meanwhile. UsageError: it has written later ones, see `written_as`.
     """
-    with lock.hold("begin a batch of a stream"):
+    with lock.hold("begin a batch of a stream") as section:
         done = written_as(table, batch)
         if done is not None:
             raise _conflict(table, batch, done)
+        section.check()
         batch.intend(table.storage, instant)
 
 

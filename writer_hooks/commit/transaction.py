@@ -118,7 +118,7 @@ class Transaction:
         """
         storage, change = self.table.storage, Change.of(self.instant, metadata, measured or {})
         update = prepare(self.table.reload(), change)  # reloaded: the metadata table may have been dropped meanwhile
-        with self.lock.hold("complete a delta commit"):
+        with self.lock.hold("complete a delta commit") as section:
             table = self._unchanged()
             self.check_conflicts(mine, metadata.extra_metadata["schema"])
             check(table)
@@ -126,9 +126,11 @@ class Transaction:
             done = Instant(
                 requested_time=self.instant, action=ACTION, state=State.COMPLETED, completion_time=completion
             )
+            section.check()
             apply_update(table, change, update)
             path = table.instant_path(done)
             data = encode_commit(metadata, table.layout.encoding)
+            section.check()
             try:
                 made = storage.put_if_absent(path, data)
             except PhantombaseError:
@@ -201,13 +203,14 @@ def transaction(table: Table, lock: TableLock, heartbeat_s: float) -> Iterator[T
     UnsupportedError: see `check_keepable`. Errors before the first file leave nothing behind.
     """
     with ExitStack() as stack:
-        with lock.hold("begin a delta commit"):
+        with lock.hold("begin a delta commit") as section:
             table = table.reload()
             check_keepable(table)
             storage, timeline = table.storage, table.load_timeline()
             time = table.next_time(timeline)
             earlier_rollbacks = frozenset(i.requested_time for i in timeline.pending("rollback"))
             pulse = stack.enter_context(heartbeat(storage, time, heartbeat_s, keep_on_error=True))
+            section.check()
             stack.enter_context(_rolled_back_on_failure(table, lock, time))
             for state in (State.REQUESTED, State.INFLIGHT):
                 path = table.instant_path(_instant(time, state))

@@ -20,6 +20,7 @@ from phantombase.timeline.metadata_table.drop import drop_metadata_table
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.recovery.rollback import roll_back
+from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table, TableSchema
 
 from ..commit.after_commit import AfterCommit, after_commit, due_at_once
@@ -192,7 +193,7 @@ def _roll_back_dead(table: Table, job: _Job) -> None:
         table,
         job.lock,
         lazy=job.write.rolls_back_lazily,
-        now_ms=round(time.time() * 1000),
+        now_ms=partial(storage_ms, table.storage),
         expiry_s=job.options.heartbeat_expiry_s,
     )
 

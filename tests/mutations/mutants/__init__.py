@@ -8,6 +8,7 @@ from tests.mutations.mutants import (
     merging,
     metadata,
     protocol,
+    query_types,
     slices,
     unscheduling,
     view,
@@ -18,6 +19,7 @@ from tests.mutations.mutants.mutant import Mutant
 MUTANTS: tuple[Mutant, ...] = (
     *merging.MUTANTS,
     *view.MUTANTS,
+    *query_types.MUTANTS,
     *formats.MUTANTS,
     *ground.MUTANTS,
     *clocks.MUTANTS,

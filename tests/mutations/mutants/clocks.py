@@ -28,7 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/clock/guard", "(verdict.zone is Zone.AHEAD and not layout.has_completion_times)", "verdict.zone is Zone.AHEAD", "clock/clock"),
     ("timeline/clock/guard", "verdict.zone is Zone.BEHIND or (", "False or (", "clock/clock"),
     ("timeline/clock/guard", "    if seen.newest_ms and now_ms() - seen.newest_ms <= skew_ms:", "    if True:", "clock/clock"),
-    ("timeline/clock/guard", "        storage.delete(path)\n", "        pass\n", "clock/clock"),
+    ("timeline/storage/server_clock", "        storage.delete(path)\n", "        pass\n", "clock/clock"),
     ("timeline/clock/guard", "    if ahead_ms > options.clock_skew_s * 1000:", "    if False:", "clock/clock"),
     ("timeline/clock/guard", "verdict.zone is Zone.AGREES and zones", "False", "clock/clock"),
     ("timeline/instants/table_clock", "            used.append(self.moment(unnamed.written_ms))\n", "", "clock/clock"),

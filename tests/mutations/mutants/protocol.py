@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from tests.mutations.mutants.mutant import Mutant
 
+_NO_LOCK = 'if section := type("NoLock", (), {"check": lambda _: None})():'
+
 MUTANTS: tuple[Mutant, ...] = (
     # Attempts: who may work, what is adopted, barrier and closure.
     ("compactor_daemon/attempt/attempt", "    _refuse_unscheduled(table, instant, who)\n", "", "removal/unschedule"),
-    ("compactor_daemon/attempt/attempt", "    refuse_live(trace, table, instant, round(time.time() * 1000), options)\n", "", "attempt/attempt"),
+    ("compactor_daemon/attempt/attempt", "    refuse_live(trace, table, instant, options)\n", "", "attempt/attempt"),
     ("compactor_daemon/attempt/attempt", "    for number in declare_dead(storage, instant, who):\n", "    for number in ():\n", "attempt/attempt"),
     ("compactor_daemon/attempt/attempt", "pending = timeline.pending_delta_commits if has_barrier(table, plan) else ()", "pending: tuple[Instant, ...] = ()", "attempt/attempt"),
     ("compactor_daemon/attempt/attempt", "        if waiting:\n", "        if waiting := _pending_of(table, attempt.barrier):\n", "attempt/barrier"),
@@ -39,13 +41,24 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/attempt/inputs", "return not plan.merges_logs or table.layout.slicing is Slicing.BY_BASE_INSTANT", "return not plan.merges_logs", "attempt/log_compaction"),
     # The decision.
     ("compactor_daemon/attempt/decision", "    ForeignWatch(table, instant, attempt.number, attempt.trace).look()\n", "", "attempt/foreign"),
-    ("compactor_daemon/attempt/decision", '    with lock.hold("decide a compaction"):\n', "    if True:\n", "attempt/decision"),
+    ("compactor_daemon/attempt/decision", '    with lock.hold("decide a compaction") as section:\n', f"    {_NO_LOCK}\n", "attempt/decision"),
     ("compactor_daemon/attempt/decision", "        check_unchanged(table, attempt.table_version, attempt.instant)\n", "", "attempt/decision"),
     ("compactor_daemon/attempt/decision", "    if done is not None:\n", "    if False:\n", "attempt/decision"),
     ("timeline/instants/table_clock", ", *self.reserved(timeline)]", "]", "records/fates"),
     ("compactor_daemon/attempt/decision", "            reserve(table.storage, attempt.instant, attempt.number, completion)\n", "            pass\n", "attempt/decision"),
     ("compactor_daemon/attempt/decision", "        refuse(table, go.instant, standing_of(table, go))\n", "", "attempt/decision"),
     ("compactor_daemon/attempt/decision", "        merged=tuple(sorted({instant for d in done for instant in d.merged or ()})),\n", "        merged=(),\n", "attempt/standing"),
+    # A lock that is lost inside the section.
+    ("compactor_daemon/attempt/decision", "        section.check()\n", "", "attempt/lost_lock"),
+    ("compactor_daemon/attempt/publish", "        section.check()\n        try:\n", "        try:\n", "attempt/lost_lock"),
+    ("compactor_daemon/attempt/publish", "        section.check()\n        remove_placed(table, go, keep={p.final", "        remove_placed(table, go, keep={p.final", "attempt/lost_lock"),
+    ("timeline/planning/schedule", "                section.check()\n", "", "attempt/lost_lock"),
+    ("timeline/recovery/rollback", "        section.check()\n        if not", "        if not", "attempt/lost_lock"),
+    ("timeline/recovery/rollback", "        section.check()\n        table.storage.put_if_absent", "        table.storage.put_if_absent", "attempt/lost_lock"),
+    ("writer_hooks/commit/transaction", "            section.check()\n            try:\n", "            try:\n", "attempt/lost_lock"),
+    ("writer_hooks/commit/transaction", "            section.check()\n            stack", "            stack", "attempt/lost_lock"),
+    ("writer_hooks/commit/stream_batches", "        section.check()\n", "", "attempt/lost_lock"),
+    ("compactor_daemon/removal/unschedule", "    section.check()\n    if dead", "    if dead", "attempt/lost_lock"),
     # Does it still stand?
     ("compactor_daemon/decisions/standing", "    if restores:\n", "    if False:\n", "attempt/standing"),
     ("compactor_daemon/decisions/standing", "    if not seen.has_plan:\n", "    if False:\n", "attempt/standing"),
@@ -68,9 +81,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/decisions/take_back", "    remove_placed(table, go, keep=set())\n", "", "attempt/standing"),
     ("compactor_daemon/decisions/take_back", "    forget(table, go.instant)\n", "", "attempt/decision"),
     # Publishing.
-    ("compactor_daemon/attempt/publish", '    with lock.hold("complete a compaction"):\n', "    if True:\n", "attempt/standing"),
+    ("compactor_daemon/attempt/publish", '    with lock.hold("complete a compaction") as section:\n', f"    {_NO_LOCK}\n", "attempt/standing"),
     ("compactor_daemon/attempt/publish", "            _check_ours(table, done, go)\n            return\n", "            pass\n", "attempt/attempt"),
-    ("compactor_daemon/attempt/publish", "        _check_publishable(table, go)\n", "", "attempt/standing"),
+    ("compactor_daemon/attempt/publish", "        _check_publishable(table, go, section)\n", "", "attempt/standing"),
     ("compactor_daemon/attempt/publish", "        remove_placed(table, go, keep={p.final for p in kept.placements})\n", "", "attempt/decision"),
     ("compactor_daemon/attempt/publish", "    storage.delete(inflight_path(table, go.instant))\n", "", "attempt/decision"),
     ("compactor_daemon/attempt/publish", "        if partition and table.storage.find(partition) is None:\n", "        if partition and not but and table.storage.find(partition) is None:\n", "attempt/late_events"),
@@ -80,11 +93,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/attempt/publish", "{}), None)\n    _check_ours(table, done, go)\n", "{}), None)\n", "attempt/attempt"),
     ("compactor_daemon/attempt/publish", "    if go.completion_time is None or not compacted_after(table, go.completion_time):\n", "    if True:\n", "attempt/metadata_faults"),
     ("compactor_daemon/attempt/publish", "            remove_placed(table, go, keep=set())\n        raise\n", "            pass\n        raise\n", "attempt/attempt"),
-    ("compactor_daemon/attempt/publish", "    if ruling.standing is Standing.FALLEN:\n        take_back(table, go, ruling.why)\n    refuse(table, go.instant, ruling)\n    if is_revoked", "    refuse(table, go.instant, ruling)\n    if is_revoked", "attempt/standing"),
+    ("compactor_daemon/attempt/publish", "    if ruling.standing is Standing.FALLEN:\n        section.check()\n        take_back(table, go, ruling.why)\n    refuse(table, go.instant, ruling)\n    if is_revoked", "    refuse(table, go.instant, ruling)\n    if is_revoked", "attempt/standing"),
     ("compactor_daemon/attempt/publish", "    refuse(table, go.instant, ruling)\n    if is_revoked", "    if is_revoked", "attempt/standing"),
-    ("compactor_daemon/attempt/publish", "    if is_revoked(table.storage, go.instant, go.attempt):\n        remove_placed", "    if False:\n        remove_placed", "attempt/decision"),
+    ("compactor_daemon/attempt/publish", "    if is_revoked(table.storage, go.instant, go.attempt):\n        section.check()\n        remove_placed", "    if False:\n        remove_placed", "attempt/decision"),
     ("compactor_daemon/attempt/publish", "    refuse_revoked(table, go)\n    return merge_again", "    return merge_again", "attempt/decision"),
-    ("compactor_daemon/attempt/publish", "        _check_publishable(table, go)  # again", "        pass  # again", "attempt/late_commit"),
+    ("compactor_daemon/attempt/publish", "        _check_publishable(table, go, section)  # again", "        pass  # again", "attempt/late_commit"),
     ("compactor_daemon/attempt/publish", "            look_back(table, go, path)\n            raise\n", "            raise\n", "attempt/late_commit"),
     ("compactor_daemon/attempt/publish", "            raise\n        look_back(table, go, path)\n", "            raise\n", "attempt/late_commit"),
     ("compactor_daemon/decisions/late_commit", "    if ruling.standing is not Standing.PAST and _stays(table, go, ruling):\n", "    if False:\n", "attempt/late_commit"),
@@ -133,11 +146,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/attempt/retire", "    return any(late_commit(table, done, made) is not None for done in", "    return any(False for done in", "attempt/late_commit"),
     ("compactor_daemon/attempt/retire", "    if go is None:\n        declare_dead(", "    if False:\n        declare_dead(", "attempt/retire"),
     ("compactor_daemon/attempt/retire", "    if gone and completed_compaction(table, go.instant) is None:\n", "    if False:\n", "attempt/late_events"),
-    ("compactor_daemon/attempt/retire", '    with lock.hold("remove files of a decision"):', "    if True:", "attempt/late_events"),
+    ("compactor_daemon/attempt/retire", '    with lock.hold("remove files of a decision") as section:', f"    {_NO_LOCK}", "attempt/late_events"),
     ("compactor_daemon/attempt/retire", "        if still is None or named_files(table, still) != named:\n", "        if still is None:\n", "attempt/late_events"),
     ("compactor_daemon/attempt/retire", "        if still is None or named_files(table, still) != named:\n", "        if still is not None and named_files(table, still) != named:\n", "attempt/late_events"),
     ("compactor_daemon/attempt/publish", "    if not completed_commits(table, go.instant):", "    if True:", "attempt/late_events"),
-    ("compactor_daemon/attempt/retire", '    with lock.hold("take a decision back"):\n', "    if True:\n", "attempt/retire"),
+    ("compactor_daemon/attempt/retire", '    with lock.hold("take a decision back") as section:\n', f"    {_NO_LOCK}\n", "attempt/retire"),
     ("compactor_daemon/attempt/retire", "            if ruling.standing in (Standing.STANDS, Standing.WAITS):\n", "            if ruling.standing is Standing.STANDS:\n", "attempt/retire"),
     ("compactor_daemon/attempt/abandoned", "if now_ms - entry.modified_ms > _ABANDONED_MS:", "if True:", "attempt/attempt"),
     ("compactor_daemon/attempt/retire", "        if instant not in active and instant < timeline.start and not _is_littered(table, instant):\n", "        if instant not in active:\n", "attempt/retire"),

@@ -22,7 +22,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/decisions/hudi_executors", "        if now_ms == self._inflight_ms:\n", "        if now_ms is None or self._inflight_ms is not None:\n", "attempt/foreign"),
     ("compactor_daemon/decisions/hudi_executors", "        if now_ms == self._inflight_ms:\n", "        if now_ms is None or now_ms == self._inflight_ms:\n", "attempt/foreign"),
     ("compactor_daemon/decisions/hudi_executors", '        declare_dead(self._table.storage, self._instant, "a Hudi compactor touched the instant")\n', "", "attempt/foreign"),
-    ("compactor_daemon/decisions/hudi_executors", "    if trace.is_live(now_ms, options):\n", "    if False:\n", "attempt/foreign"),
+    ("compactor_daemon/decisions/hudi_executors", "    if is_live(trace, table, options):\n", "    if False:\n", "attempt/foreign"),
     # One file slice: what is adopted, what is recorded.
     ("compactor_daemon/execution/slice_task", "(f.path, f.size) for f in slice_.logs", "(f.path, 0) for f in slice_.logs", "attempt/slice_task"),
     ("compactor_daemon/execution/slice_task", '            "inputs": sizes,', '            "inputs": sizes[-1:],', "attempt/slice_task"),

@@ -11,7 +11,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/removal/untouched", "by_base and pending and not plan.merges_logs", "by_base and False", "removal/unschedule"),
     ("compactor_daemon/removal/untouched", "left = _refuse_files(table, instant, plan, is_dead=is_dead)", "left = ()", "removal/unschedule attempt/stuck"),
     ("compactor_daemon/removal/untouched", "    refuse_rollback(table, instant)\n", "", "removal/unschedule"),
-    ("compactor_daemon/removal/untouched", "if trace.is_live(round(time.time() * 1000), options):", "if False:", "removal/unschedule attempt/stuck"),
+    ("compactor_daemon/removal/untouched", "if is_live(trace, table, options):", "if False:", "removal/unschedule attempt/stuck"),
     ("compactor_daemon/removal/untouched", "foreign_trace(table, instant, table.views.planned_partitions([plan]))", "foreign_trace(table, instant, ())", "attempt/stuck"),
     ("compactor_daemon/removal/untouched", "if is_dead and plan.merges_logs and by_base:", "if False:", "attempt/stuck"),
     ("compactor_daemon/removal/unschedule", "        refuse_inflight(table, instant, inflight, options)\n", "", "attempt/stuck"),

@@ -45,7 +45,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/log/visibility", "skipped.append((block, Skipped.CHANGE_DATA))", "kept.append(block)", "log/visibility"),
     ("timeline/log/visibility", "kept = [b for b in kept if b.instant != target]", "pass", "log/visibility"),
     ("timeline/log/visibility", "kept = [b for b in kept if b.instant != target]", "kept = []", "log/visibility"),
-    ("timeline/log/visibility", "if block.instant > visibility.latest:", "if block.instant >= visibility.latest:", "log/visibility"),
+    ("timeline/log/visibility", "if block.instant > visibility.latest or", "if block.instant >= visibility.latest or", "log/visibility"),
     ("timeline/log/visibility", "if not visibility.by_file and", "if", "log/visibility"),
     ("timeline/log/visibility", "instant not in self.pending and instant < self.start", "instant < self.start", "log/visibility"),
     ("timeline/log/visibility", "instant not in self.pending and instant < self.start", "instant not in self.pending", "log/visibility"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -14,23 +15,29 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.cli.report import heartbeat_state, recommended_executors
+from phantombase.timeline.cli.rows import ShownRows
 from phantombase.timeline.errors import MissingFileError, NotATableError
-from phantombase.timeline.read.table_read import Scan
+from phantombase.timeline.read import export
+from phantombase.timeline.read.export import export_stream
+from phantombase.timeline.read.table_read import ReadOptions, Scan, plan_read, read_table
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal import console
 from phantombase.timeline.terminal.console import configure_logging, flowing, progress, reporting, run
 from phantombase.timeline.terminal.plain import human_bytes, human_duration
 from phantombase.timeline.view.view import FileSlice
+from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
 from tests.support.places import ROOT
 
@@ -393,9 +400,9 @@ def test_refusals_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert not output.exists()
 
 
-def test_wrong_usage_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     """What typer refuses never reaches a table."""
-    for args in (["nope"], ["read", str(tmp_path)], ["read", ".", "--query", "[x]", "--output", "o"], []):
+    for args in (["nope"], ["read"], ["read", ".", "--query", "[x]", "--output", "o"], []):
         with pytest.raises(SystemExit) as exit_info:
             run(app, args)
         assert exit_info.value.code == 2
@@ -515,3 +522,50 @@ def test_logs_go_to_stderr_with_those_of_libraries(capsys: pytest.CaptureFixture
     configure_logging(json=False, verbose=True)
     structlog.get_logger().debug("shown")
     assert "shown" in capsys.readouterr().err
+
+
+def test_read_shows_rows_that_match(tmp_path: Path) -> None:
+    """Without Hudi's own columns; what does not fit into the width is named."""
+    table = unzip_golden("v9_pending", tmp_path)
+    full = read_table(Table.open(str(table)))
+    wide = call("read", table, "--filter", "fare > 90 and p = 'north'", "--limit", "3")
+    assert wide.startswith("3 rows\n")
+    assert "_hoodie" not in wide
+    assert "column" not in wide
+    found = call_json("read", table, "--filter", "fare > 90", "--columns", "fare,id", "--limit", "1000")
+    over = full.filter(pc.greater(full["fare"], 90))
+    assert sorted(row["id"] for row in found["rows"]) == sorted(over["id"].to_pylist())
+    assert found["columns"] == ["id", "fare"]
+    assert not found["more"]
+    assert call_json("read", table)["more"]
+    assert len(call_json("read", table)["rows"]) == 20
+    data = {"columns": ["a", "b", "c"], "more": True, "rows": [{"a": "x" * 30, "b": None, "c": 1}]}
+    narrow = io.StringIO()
+    Console(width=36, file=narrow).print(ShownRows(data))
+    assert "1 row and more; --limit shows them" in narrow.getvalue()
+    assert "1 column more; --columns chooses: c" in narrow.getvalue()
+
+
+def test_read_writes_arrow(tmp_path: Path) -> None:
+    """A file by its name, and a stream to stdout."""
+    table, output = unzip_golden("v9_pending", tmp_path), tmp_path / "out.arrow"
+    call("read", table, "--output", output, "--limit", "7")
+    with pa.ipc.open_file(output) as file:
+        assert file.read_all().num_rows == 7
+    command = [sys.executable, "-m", "phantombase.timeline.cli.main", "read", str(table), "--output", "-"]
+    streamed = subprocess.run(command, capture_output=True, check=True, timeout=120).stdout
+    assert_same_rows(pa.ipc.open_stream(streamed).read_all(), read_table(Table.open(str(table))))
+
+
+def test_a_stream_whose_read_failed_fails_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An Arrow stream that merely stops would pass for a shorter table."""
+    table = Table.open(str(unzip_golden("v9_pending", tmp_path)))
+    _break_slices(monkeypatch, failures=1)
+    monkeypatch.setattr(export, "_ROW_GROUP_ROWS", 1)
+    sent = io.BytesIO()
+    with pytest.raises(MissingFileError):
+        export_stream(plan_read(table, ReadOptions()), sent)
+    stream = pa.ipc.open_stream(sent.getvalue())
+    assert stream.read_next_batch().num_rows
+    with pytest.raises((pa.ArrowInvalid, OSError)):
+        stream.read_all()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -221,16 +221,29 @@ def test_malformed_times(text: str) -> None:
         ("20260102030405", "20260102030405"),
         ("2026-01-02 03:04:05.006", "20260102030405006"),
         ("2026-01-02 03:04:05", "20260102030405000"),
+        ("2026-01-02T03:04:05", "20260102030405000"),
+        ("2026-01-02T03:04:05.006", "20260102030405006"),
         ("2026-01-02", "20260102000000000"),
+        ("1767323045", "20260102030405000"),
+        ("1767323045006", "20260102030405006"),
     ],
 )
 def test_points_in_time(text: str, expected: str) -> None:
-    """Instants as they are, dates with and without a time of day."""
-    assert parse_as_of(text) == expected
+    """Instants as they are, dates with and without a time of day, and moments since the epoch in the table's zone."""
+    assert parse_as_of(text, utc) == expected
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01", "2026", "2026-01-02T"])
+NO_DATES = ["", "yesterday", "2026-13-01", "2026", "20260102", "20269999000000000", "999999999999999999"]
+NO_TIMES = ["2026-01-02T", "2026-01-02 03:04", "2026-01-02T03:04:05Z", "2026-01-02 03:04:05.0067"]
+
+
+@pytest.mark.parametrize("text", [*NO_DATES, *NO_TIMES])
 def test_what_is_no_point_in_time(text: Any) -> None:
-    """Refused by name."""
-    with pytest.raises(UsageError, match="not a point in time"):
-        parse_as_of(text)
+    """Refused by name; Hudi takes no zones and no microseconds either."""
+    with pytest.raises(UsageError, match=r"not a point in time|not an instant time"):
+        parse_as_of(text, utc)
+
+
+def utc(milliseconds: int) -> str:
+    """A moment as an instant time of a table in UTC."""
+    return format_time(datetime.fromtimestamp(milliseconds / 1000, UTC))

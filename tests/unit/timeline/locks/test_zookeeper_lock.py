@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
+from kazoo.handlers.threading import KazooTimeoutError
 from structlog.testing import capture_logs
 
 from phantombase.timeline.errors import LockError, UsageError
@@ -188,9 +189,10 @@ def end_session(zookeeper: ZooKeeper, of: Any) -> None:
 def test_a_session_lost_inside_is_a_warning(
     lock: ZooKeeperLock, zookeeper: ZooKeeper, clients: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The section ends as it would have, with its own result or its own error."""
+    """The section ends as it would have, with its own result or its own error; a step that asks is refused."""
     for error in (None, KeyError("own")):
-        with capture_logs() as logs, suppress(KeyError), lock.hold("be forgotten"):
+        with capture_logs() as logs, suppress(KeyError), lock.hold("be forgotten") as section:
+            section.check()
             states: list[str] = []
             clients[-1].add_listener(states.append)
             end_session(zookeeper, clients[-1])
@@ -199,6 +201,8 @@ def test_a_session_lost_inside_is_a_warning(
                 return "LOST" in states[:-1] and states[-1] == "CONNECTED"
 
             wait_until(is_back)
+            with pytest.raises(LockError, match="the lock was lost in the section to be forgotten"):
+                section.check()
             if error is not None:
                 raise error
         assert [e["event"] for e in logs if e["event"] == "zookeeper_lock_lost"] == ["zookeeper_lock_lost"]
@@ -209,9 +213,36 @@ def test_a_session_lost_inside_is_a_warning(
 
 def test_a_session_nobody_can_tell_of_is_a_warning(lock: ZooKeeperLock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not connected at the end of the section: the session may have ended, and others may be inside."""
-    with capture_logs() as logs, lock.hold("be unsure"):
+    with capture_logs() as logs, lock.hold("be unsure") as section:
         monkeypatch.setattr(KazooClient, "connected", False)
+        assert not section.is_held()
     assert [e["event"] for e in logs] == ["zookeeper_lock_lost"]
+
+
+def test_a_lock_whose_node_is_gone_is_lost(lock: ZooKeeperLock, zookeeper: ZooKeeper, clients: list[Any]) -> None:
+    """ZooKeeper is asked: this process may have slept, and not have heard of its session's end yet."""
+    with lock.hold("be removed") as section, connected(zookeeper) as client:
+        (node,) = client.get_children(lock.folder)
+        client.delete(f"{lock.folder}/{node}")
+        assert clients[0].connected
+        assert not section.is_held()
+
+
+def test_a_lock_that_nobody_answers_for_is_lost(lock: ZooKeeperLock, monkeypatch: pytest.MonkeyPatch) -> None:
+    with lock.hold("be unsure") as section:
+        assert section.is_held()
+        for error in (ConnectionLoss, KazooTimeoutError):
+            monkeypatch.setattr(KazooClient, "exists_async", raising(error))
+            assert not section.is_held()
+
+
+def raising(error: type[Exception]) -> Callable[..., Any]:
+    """A request that ends so."""
+
+    def ask(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return ask
 
 
 def test_a_place_that_is_free_before_it_is_watched_is_taken(

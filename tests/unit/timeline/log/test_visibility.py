@@ -7,6 +7,7 @@ a corrupt block, `-10` a rollback of 10, `30(10,20)` a block of instant 30 that 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -103,6 +104,13 @@ def test_v6_visibility(instant: str, reason: Skipped | None) -> None:
 def test_a_newer_block_does_not_hide_what_is_behind_it() -> None:
     """0.15 stops reading at a newer block; we go on, as 1.x does."""
     assert kept("40 70 40 60", V6) == "40 40 60"
+
+
+def test_hidden_instants_never_count() -> None:
+    """A reader at an earlier completion time: the file counts, one instant in it does not yet."""
+    hidden = replace(EVERYTHING, hidden=frozenset({"40"}))
+    assert kept("30 40 50", hidden) == "30 50"
+    assert skipped("40", hidden) == [("40", Skipped.NOT_YET)]
 
 
 def test_v8_judges_by_the_query_instant_alone() -> None:

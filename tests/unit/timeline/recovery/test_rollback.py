@@ -25,6 +25,7 @@ from phantombase.timeline.format.rollback_plan import (
     rolled_back_instants,
 )
 from phantombase.timeline.locks.heartbeat import Process, heartbeat_path
+from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.log.block import BlockKind, HeaderKey, scan_blocks
 from phantombase.timeline.read.table_read import read_table
@@ -38,6 +39,7 @@ from tests.support.compare_rows import assert_same_rows
 from tests.support.dead_writer import DeadWrite, leave_dead_write, make_old
 from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at, fail_at
 from tests.support.golden_tables import golden_metadata, unzip_golden
+from tests.support.sections import kept
 
 LOCK = ProcessLock("rollback tests")
 TABLES = ("v6_plain", "v8_plain", "v9_plain", "v6_pending", "v9_pending", "v6_bucket_nonpart")
@@ -56,7 +58,7 @@ def now_ms(later_s: float = 0.0) -> int:
 
 def undo_all(table: Table, *, lazy: bool = True, later_s: float = 0.0) -> list[str]:
     """A writer's look after dead ones."""
-    return roll_back_dead_writers(table, LOCK, lazy=lazy, now_ms=now_ms(later_s), expiry_s=120.0)
+    return roll_back_dead_writers(table, LOCK, lazy=lazy, now_ms=lambda: now_ms(later_s), expiry_s=120.0)
 
 
 def content(path: Path) -> dict[str, str]:
@@ -235,10 +237,10 @@ class CompletedFirst:
     completed: str
 
     @contextmanager
-    def hold(self, purpose: str) -> Iterator[None]:
+    def hold(self, purpose: str) -> Iterator[Section]:
         """See `TableLock.hold`."""
         self.storage.put_if_absent(self.completed, b"{}")
-        yield
+        yield kept(purpose)
 
 
 @pytest.mark.parametrize("path", ["v6_plain", "v9_plain"], indirect=True)
@@ -247,7 +249,7 @@ def test_a_write_that_completed_while_the_lock_was_waited_for_is_kept(path: Path
     dead, table = leave_dead_write(path), open_table(path)
     done = replace(dead.instant.at(State.COMPLETED), completion_time="20990101000000000")
     lock = CompletedFirst(LocalStorage(str(path)), table.instant_path(done))
-    assert roll_back_dead_writers(table, lock, lazy=True, now_ms=now_ms(), expiry_s=120.0) == []
+    assert roll_back_dead_writers(table, lock, lazy=True, now_ms=now_ms, expiry_s=120.0) == []
     assert pending_rollbacks(table) == ()
     assert all((path / file).exists() for file in (*dead.logs, *dead.bases))
     with pytest.raises(ConflictError, match="only a pending instant"):

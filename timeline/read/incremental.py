@@ -1,0 +1,101 @@
+"""Incremental reads: the rows as of the end of a window that the window's writes have written.
+
+It is the merged slice, filtered afterwards. Merging the window's own log files would be wrong wherever the base file or
+an older log wins, as with late rows under event time.
+
+No row of the window is left out. Rows that a log compaction of Hudi 1.2 restamped come again if it merged writes from
+before and from inside the window: their own commit times are lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+
+from ..errors import UnsupportedError, UsageError
+from ..instants.timeline import Timeline
+from ..table.table import Table
+from ..view.view import FileSlice
+from .commit_times import CommitTimes
+from .retained import earliest_whole
+from .state import State, load_state, moment_of_text, newest_state
+from .window import EARLIEST, Window, completed_writes, fix_window
+from .window_writes import WindowWrites, find_window_writes
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Increment:
+    """What an incremental read reads. `timeline`: as it was first loaded. `rows`: None if every row belongs to it."""
+
+    timeline: Timeline
+    window: Window
+    state: State
+    slices: tuple[FileSlice, ...]
+    rows: CommitTimes | None
+
+
+def load_window(table: Table, begin: str | None, end: str | None) -> tuple[Timeline, Window]:
+    """The timeline, with its archive where windows need it, and the window on it; UsageError for an impossible one."""
+    if begin is None:
+        raise UsageError("a window needs its begin", todo="Give --begin; `earliest` is before the first write.")
+    if not table.config.populate_meta_fields:
+        raise UnsupportedError(
+            "the table has no meta columns, so the writes of its rows are unknown",
+            path=table.storage.base_path,
+            found="hoodie.populate.meta.fields=false",
+        )
+    timeline = table.load_timeline(archived=table.layout.has_completion_times)
+    last = None if end is None else moment_of_text(table, end)
+    window = fix_window(timeline, moment_of_text(table, begin), last)
+    path = table.storage.base_path
+    if window.begin_requested:
+        _log.warning("begin_is_a_requested_time", table=path, begin=window.begin, expected="a completion time")
+    if window.blocked_by is not None:
+        _log.warning("window_ends_before_a_pending_write", table=path, end=window.end, pending=window.blocked_by)
+    return timeline, window
+
+
+def plan_increment(
+    table: Table, begin: str | None, end: str | None, partition: str | None, *, full_scan: bool
+) -> Increment:
+    """The slices of a window and the filter of their rows; reads no data files.
+
+    `full_scan`: if the state at the end is cleaned, reads the newest one instead, without rows that were overwritten
+    since. UsageError: an impossible window, or a cleaned one.
+    """
+    timeline, window = load_window(table, begin, end)
+    earliest = earliest_whole(table, timeline)
+    scanned = window.end < earliest
+    if scanned and not full_scan:
+        raise UsageError(
+            "files of the table at the end of the window have been cleaned",
+            path=table.storage.base_path,
+            expected=f"an end from {earliest} on, with any begin",
+            found=window.end or "earliest",
+            todo="`full-scan` as fallback gives the rows of the window that were not overwritten since.",
+        )
+    if scanned:
+        _log.warning("window_is_cleaned", table=table.storage.base_path, end=window.end, earliest=earliest)
+    state = newest_state(table, partition) if scanned else load_state(table, window.end, partition)
+    found = find_window_writes(table, timeline, window)
+    slices = tuple(s for g, s in state.slices() if scanned or found.groups is None or g.key in found.groups)
+    everything = window.begin == EARLIEST and not scanned
+    return Increment(
+        timeline=timeline,
+        window=window,
+        state=state,
+        slices=slices,
+        rows=None if everything else wanted_rows(timeline, window, found),
+    )
+
+
+def wanted_rows(timeline: Timeline, window: Window, found: WindowWrites) -> CommitTimes:
+    """The commit times of a window (pure)."""
+    return CommitTimes(
+        wanted=found.writes | found.stamps,
+        known=frozenset(w.requested_time for w in completed_writes(timeline)),
+        after=window.begin,
+    )

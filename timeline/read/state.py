@@ -1,0 +1,51 @@
+"""The state of a table at a moment on the axis of incremental reads, and the point in time that a user gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import UsageError
+from ..format.instant import parse_as_of
+from ..table.table import Table
+from ..view.view import FileGroup, FileSlice, TableView, is_replaced, latest_slice
+from .window import EARLIEST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A table at a moment. `as_of`: on version 6 the moment, by requested time; else the view itself is of that moment.
+
+    `hidden`: instants whose log blocks do not count.
+    """
+
+    view: TableView
+    as_of: str | None
+    hidden: frozenset[str]
+
+    def slices(self) -> tuple[tuple[FileGroup, FileSlice], ...]:
+        """The file groups that were there, each with the slice that a reader merges (pure)."""
+        groups = (g for g in self.view.groups if not is_replaced(g, self.view.facts, self.as_of))
+        found = ((g, latest_slice(g, self.as_of)) for g in groups)
+        return tuple((g, s) for g, s in found if s is not None)
+
+
+def load_state(table: Table, moment: str, partition: str | None) -> State:
+    """The state at a moment, which must be whole, see `earliest_whole`."""
+    if not table.layout.has_completion_times:
+        return State(view=table.load_view(partition), as_of=moment, hidden=frozenset())
+    view = table.load_view(partition, completed_by=moment)
+    return State(view=view, as_of=None, hidden=frozenset(view.timeline.pending_writes))
+
+
+def newest_state(table: Table, partition: str | None) -> State:
+    """The state that a snapshot reads."""
+    return State(view=table.load_view(partition), as_of=None, hidden=frozenset())
+
+
+def moment_of_text(table: Table, text: str) -> str:
+    """A begin or end: every form of `parse_as_of`, and `earliest` or zeros for a begin before everything."""
+    if text.lower() == "earliest" or not text.strip("0"):
+        if not text:
+            raise UsageError("an empty point in time", expected="a time, or `earliest`")
+        return EARLIEST
+    return parse_as_of(text, table.times.moment)

@@ -1,0 +1,82 @@
+"""What happened in a window: its writes, the file groups that they named, and the table services among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import MissingFileError
+from ..format.commit_metadata import LOG_COMPACT, SERVICE_OPERATIONS, CommitMetadata
+from ..format.file_name import LogFileName, parse_data_file
+from ..format.instant import Instant
+from ..instants.timeline import Timeline
+from ..table.table import Table
+from ..view.view import GroupKey
+from .window import Window, completed_writes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowWrites:
+    """`writes`: requested times of the window's writes. `groups`: the file groups that hold their rows; None: any may.
+
+    A log compaction of Hudi 1.2 writes its own time into the rows that it merges, as a clustering may. `stamps`: table
+    services of the window whose time may stand for one of its writes; left out are log compactions that merged only
+    writes from before the window. `mixed`: log compactions that merged, or may have merged, writes of both kinds.
+    """
+
+    writes: frozenset[str]
+    groups: frozenset[GroupKey] | None
+    stamps: frozenset[str]
+    mixed: frozenset[str]
+
+
+def find_window_writes(table: Table, timeline: Timeline, window: Window) -> WindowWrites:
+    """Reads the commits of the window, and the plans of its log compactions."""
+    inside = [
+        w for w in completed_writes(timeline) if window.begin < timeline.moment_of(w) and _counts(timeline, w, window)
+    ]
+    active = {i for i in inside if i in timeline.instants}
+    found = {i: table.commit_metadata(i) for i in active}
+    services = {i for i in inside if i.action == "commit" or (i in found and _is_service(found[i]))}
+    writes = frozenset(i.requested_time for i in inside if i not in services)
+    logs = {i.requested_time for i in services & active if found[i].operation_type == LOG_COMPACT}
+    merged = {log: _originals(table, log, logs) for log in logs}
+    outside = {log for log, times in merged.items() if times is not None and times.isdisjoint(writes)}
+    complete = len(active) == len(inside) and (table.layout.has_completion_times or window.begin >= timeline.start)
+    return WindowWrites(
+        writes=writes,
+        groups=_groups(found) if complete else None,
+        stamps=frozenset(i.requested_time for i in services) - outside,
+        mixed=frozenset(log for log in logs - outside if not (merged[log] or {""}) <= writes),
+    )
+
+
+def _counts(timeline: Timeline, write: Instant, window: Window) -> bool:
+    """Whether the state at the end of the window has the write; a compaction may be there before it completed."""
+    return timeline.counts_from(write) <= window.end
+
+
+def _is_service(metadata: CommitMetadata) -> bool:
+    return metadata.operation_type in SERVICE_OPERATIONS
+
+
+def _groups(found: Mapping[Instant, CommitMetadata]) -> frozenset[GroupKey]:
+    stats = [(part, s) for m in found.values() for part, group in m.partition_to_write_stats.items() for s in group]
+    return frozenset((part, s.file_id) for part, s in stats if s.file_id)
+
+
+def _originals(table: Table, log_compaction: str, others: set[str]) -> frozenset[str] | None:
+    """The writes whose log files a log compaction merged; None if its plan does not show them.
+
+    It does on versions 8 and 9 only, where a log file carries its delta commit's time. If it merged what `others`
+    had made, their originals are in its plan too.
+    """
+    if not table.layout.has_completion_times:
+        return None
+    try:
+        operations = table.compaction_plan(log_compaction).operations
+    except MissingFileError:
+        return None
+    names = [parse_data_file(name) for operation in operations for name in operation.delta_file_paths]
+    times = {name.instant for name in names if isinstance(name, LogFileName)}
+    return frozenset(times - others)

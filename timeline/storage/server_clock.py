@@ -1,0 +1,85 @@
+"""The clock of a storage: the time it gives a new file.
+
+The ages of its files, heartbeats among them, are compared with it and never with the clock of this process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from ..elapsed import Since
+from ..errors import ClockError, StorageError
+from .contract import Storage
+from .folders import TEMPORARY
+
+_SECOND_MS = 1000
+"""To what an object store rounds its times down."""
+AGREED_MS = 10_000
+"""How far this process's clock may be from an object store's while it holds a lease there."""
+_COMPARED_S = 300.0
+"""How long a comparison counts, unless a clock was set meanwhile."""
+
+
+def storage_ms(storage: Storage) -> int:
+    """Now, in milliseconds since the epoch; rounded as the storage rounds the times of its files."""
+    path = f"{TEMPORARY}/clock-{uuid.uuid4().hex}"
+    try:
+        storage.put_if_absent(path, b"")
+        entry = storage.find(path)
+    finally:
+        storage.delete(path)
+    if entry is None:
+        raise StorageError("a file that was just put is not there", path=path)
+    return entry.modified_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """How far this process's clock is ahead of a storage's: at least and at most, in milliseconds."""
+
+    least_ms: int
+    most_ms: int
+
+
+def ahead_of(storage: Storage, now_ms: Callable[[], int]) -> Ahead:
+    """Compares the clocks, by an object that is put and removed."""
+    before = now_ms()
+    there = storage_ms(storage)
+    rounding = 0 if storage.is_file_system else _SECOND_MS
+    return Ahead(least_ms=before - there - rounding, most_ms=now_ms() - there)
+
+
+_agreed: dict[Hashable, Since] = {}
+_comparing = threading.Lock()
+
+
+def ensure_agreed(storage: Storage, store: Hashable) -> None:
+    """ClockError: this process's clock differs from the storage's by more than `AGREED_MS`.
+
+    Compared once in five minutes in a process and `store`, and again when a clock was set.
+    """
+    with _comparing:
+        last = _agreed.get(store)
+        if last is None or last.was_set() or last.seconds() > _COMPARED_S:
+            since = Since()
+            _check_agreed(storage)
+            _agreed[store] = since
+
+
+def _check_agreed(storage: Storage) -> None:
+    found = ahead_of(storage, lambda: round(time.time() * 1000))
+    if found.least_ms > AGREED_MS or found.most_ms < -AGREED_MS:
+        is_ahead = found.least_ms > 0
+        off_s = (found.least_ms if is_ahead else -found.most_ms) / 1000
+        raise ClockError(
+            "this process's clock differs from the storage's: it would take a lock that another process holds, or hold "
+            "one that others take for free",
+            path=storage.base_path,
+            expected=f"at most {AGREED_MS / 1000:g} s",
+            found=f"{off_s:,.0f} s {'ahead' if is_ahead else 'behind'}",
+            todo="Nothing was changed. Set the clock of this machine (NTP).",
+        )
