@@ -338,6 +338,7 @@ def test_one_holds_a_lease(hdfs_storage: HdfsStorage) -> None:
     assert len(hdfs_storage.list("lease")) <= 4
 
 
+@pytest.mark.deep
 def test_a_held_lease_is_busy_while_it_is_renewed(hdfs_storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hdfs_lease, "VALID_S", 6.0)
     monkeypatch.setattr(hdfs_lease, "RENEW_S", 0.2)
