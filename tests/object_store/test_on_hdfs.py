@@ -102,7 +102,7 @@ def test_a_daemon_serves_a_table_there(hdfs: Hdfs, lock: str, tmp_path: Path) ->
     run("status", url)
 
 
-@pytest.mark.parametrize("number", [18, deep(2), deep(6), deep(10), deep(14), deep(22), deep(26), deep(30)])
+@pytest.mark.parametrize("number", [18, deep(2), deep(6), deep(10), deep(14), deep(22), deep(26)])
 def test_a_death_is_finished_by_the_next_run(number: int, hdfs: Hdfs, tmp_path: Path) -> None:
     """Before a call that changes something. A reader in between sees the same rows."""
     path = unzip_golden("v9_pending", tmp_path)

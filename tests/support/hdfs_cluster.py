@@ -13,7 +13,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,7 +76,8 @@ def hdfs_cluster(folder: Path) -> Iterator[Hdfs]:
 
     classes = [f"{_SPARK_JARS}/*", *cluster_jars()]
     (py4j,) = _SPARK_JARS.glob("py4j*.jar")
-    with open(folder / "log", "wb") as log:
+    with ExitStack() as at_end:
+        log = at_end.enter_context(open(folder / "log", "w"))
         port = launch_gateway(
             jarpath=str(py4j),
             classpath=os.pathsep.join(classes),
@@ -85,9 +86,8 @@ def hdfs_cluster(folder: Path) -> Iterator[Hdfs]:
             redirect_stdout=log,
             redirect_stderr=log,
         )
-    java = JavaGateway(gateway_parameters=GatewayParameters(port=port))
-    cluster = None
-    try:
+        java = JavaGateway(gateway_parameters=GatewayParameters(port=port))
+        at_end.callback(java.shutdown)
         settings = java.jvm.org.apache.hadoop.conf.Configuration()
         settings.set("hdfs.minidfs.basedir", str(folder / "data"))
         settings.setBoolean("dfs.permissions.enabled", False)
@@ -97,12 +97,9 @@ def hdfs_cluster(folder: Path) -> Iterator[Hdfs]:
             settings.set(f"dfs.{name}", "127.0.0.1:0")
         builder = java.jvm.org.apache.hadoop.hdfs.MiniDFSCluster.Builder(settings)
         cluster = builder.numDataNodes(1).format(True).build()
+        at_end.callback(cluster.shutdown)
         cluster.waitActive()
         yield Hdfs(cluster.getURI().toString())
-    finally:
-        if cluster is not None:
-            cluster.shutdown()
-        java.shutdown()
 
 
 def cluster_jars() -> list[str]:

@@ -25,7 +25,7 @@ from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import Written, write
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at, fail_at, pause_at
+from tests.support.failing_storage import Failure, HookedStorage, MovingStorage, ProcessDied, die_at, fail_at, pause_at
 from tests.support.interleaving import serial_pools
 from tests.support.seed import SEED
 from tests.support.written_tables import Rows, check_nothing_left, impatient, read_rows, seed_note, written_table
@@ -204,3 +204,16 @@ def run_failing(ground: Ground, path: Path, number: int, failure: Failure) -> bo
     except PhantombaseError:
         return True
     return False
+
+
+def test_a_placing_that_moves_the_staged_file(ground: Ground) -> None:
+    """As on HDFS: dead before it, or failed before or after it; the rollback and the next write need no staged file."""
+    for number in (n for n, name in enumerate(ground.calls) if name == "place"):
+        for hook in (die_at(number), die_at(number + 1), None):
+            with ground.copy() as path:
+                inner = MovingStorage(str(path))
+                with suppress(PhantombaseError, ProcessDied):
+                    ground.write(HookedStorage(inner, hook or fail_at(number, Failure.AFTER, inner)))
+                if hook is None:  # its effect is found
+                    assert read_rows(path) == BEFORE | DURING
+                ground.check_next(path)

@@ -188,6 +188,17 @@ def test_a_writer_whose_file_was_swept_cannot_finish(hdfs_storage: HdfsStorage) 
     assert hdfs_storage.find("staged") is None
 
 
+def test_abandoning_an_output_that_was_swept_is_no_error_of_its_own(hdfs_storage: HdfsStorage) -> None:
+    def write() -> None:
+        with staged_output(hdfs_storage, "staged") as file:
+            file.write(b"half")
+            hdfs_storage.delete("staged")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
+
+
 def test_a_placed_file_has_left_its_staged_name(hdfs_storage: HdfsStorage) -> None:
     """A second placing finds it; the next staged file does not replace it."""
     hdfs_storage.put_if_absent("staged", b"1")
@@ -338,6 +349,7 @@ def test_one_holds_a_lease(hdfs_storage: HdfsStorage) -> None:
     assert len(hdfs_storage.list("lease")) <= 4
 
 
+@pytest.mark.deep
 def test_a_held_lease_is_busy_while_it_is_renewed(hdfs_storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hdfs_lease, "VALID_S", 6.0)
     monkeypatch.setattr(hdfs_lease, "RENEW_S", 0.2)
