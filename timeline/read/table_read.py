@@ -150,7 +150,8 @@ def plan_read(table: Table, options: ReadOptions) -> Scan:
     schema = _schema(table, view.timeline, options)
     rules = _rules(table, view.timeline, schema, options, options.as_of)
     where = where_of(options.filter, table.config, schema.arrow)
-    return Scan(table, prune(scan_slices(view, options), where, table.config), rules, options, where)
+    slices = prune(table.storage, scan_slices(view, options), where, table.config)
+    return Scan(table, slices, rules, options, where)
 
 
 def _plan_window(table: Table, options: ReadOptions) -> Scan:
@@ -165,7 +166,7 @@ def _plan_window(table: Table, options: ReadOptions) -> Scan:
     rules = _rules(table, state.view.timeline, schema, options, state.as_of)
     rules = replace(rules, visibility=replace(rules.visibility, hidden=state.hidden))
     where = where_of(options.filter, table.config, schema.arrow)
-    slices = prune(found.slices, where, table.config)
+    slices = prune(table.storage, found.slices, where, table.config)
     return Scan(table, slices, rules, options, where, window=found.window, rows=found.rows)
 
 
