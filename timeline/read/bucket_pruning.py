@@ -39,6 +39,9 @@ def bucket_slices(
     kept: list[FileSlice] = []
     for _, group in groupby(slices, key=lambda s: s.partition):
         partition = list(group)
+        if len(partition) == 1:  # not worth a sample
+            kept += partition
+            continue
         step = _common_divisor(storage, partition, config)
         least = max((bucket_of_file_id(s.file_id) or 0 for s in partition), default=0) + 1
         kept += [s for s in partition if step < least or _can_hold(s, hashes, step, least)]
