@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from phantombase import compact, schedule, writer
+from phantombase import Writer, compact, schedule, writer
 from phantombase.compactor_daemon.options import ExecuteOptions, Executor
+from phantombase.timeline.log.encode import LogFormat
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read, read_table
 from phantombase.timeline.table.table import Table
@@ -50,10 +51,13 @@ def test_random_filters(name: str, query: Query, tmp_path: Path) -> None:
 def written(path: Path, *, logs: bool) -> Table:
     """300 rows in sorted row groups of 30; with logs: late updates that must lose, newer ones, inserts and deletes."""
 
+    def written_by(rows: pa.Table) -> Writer:
+        described = writer(rows).table("t").key("id").ordering("ts").buckets(1)
+        return described.option(log_format=LogFormat.AVRO)
+
     def upsert(numbers: range, time: int, shift: int) -> None:
         values = {"id": [f"k{i:03}" for i in numbers], "n": [i + shift for i in numbers], "x": [i / 4 for i in numbers]}
-        rows = pa.table({**values, "ts": [time] * len(numbers)})
-        writer(rows).table("t").key("id").ordering("ts").buckets(1).upsert(str(path))
+        written_by(pa.table({**values, "ts": [time] * len(numbers)})).upsert(str(path))
 
     upsert(range(300), 5, 0)
     upsert(range(0, 300, 300), 5, 0)  # a compaction needs a log
@@ -63,9 +67,7 @@ def written(path: Path, *, logs: bool) -> Table:
         upsert(range(0, 300, 11), 3, 1000)
         upsert(range(0, 300, 13), 9, 2000)
         upsert(range(290, 320), 9, -50)
-        writer(pa.table({"id": ["k007", "k150"], "ts": [9, 9]})).table("t").key("id").ordering("ts").buckets(1).delete(
-            str(path)
-        )
+        written_by(pa.table({"id": ["k007", "k150"], "ts": [9, 9]})).delete(str(path))
     return Table.open(str(path))
 
 

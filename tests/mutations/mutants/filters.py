@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """Filters of reads: what they keep, and what is left out before rows are merged."""
 
 from __future__ import annotations
