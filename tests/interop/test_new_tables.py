@@ -10,10 +10,10 @@ import javaproperties
 import pyarrow as pa
 import pytest
 
+from phantombase.timeline.format.bucket import KeySplit, bucket_of, bucket_of_file_id
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.index.bucket import KeySplit, bucket_of, bucket_of_file_id
 from phantombase.writer_hooks.keys.key_encoding import one_field_prefixed
 from phantombase.writer_hooks.keys.key_generator import KeyGenerator
 from phantombase.writer_hooks.keys.partition_times import PREFIX

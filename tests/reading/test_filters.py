@@ -8,19 +8,27 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
+from phantombase import Writer, compact, schedule, writer
+from phantombase.compactor_daemon.options import ExecuteOptions, Executor
+from phantombase.timeline.log.encode import LogFormat
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read, read_table
 from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.random_filters import random_filter
+from tests.support.seed import SEED
 from tests.support.selection import ALL, deep
 
 _USUAL = {"v6_pending", "v6_complex_key", "v9_types", "v9_virtual_keys", "v9_bucket_nonpart", "v9_two_pending"}
+LOCAL = ExecuteOptions(executor=Executor.LOCAL, threads=1)
 _FILTERS = 60 if ALL else 20
 
 
@@ -38,6 +46,86 @@ def test_random_filters(name: str, query: Query, tmp_path: Path) -> None:
             assert_same_rows(found, _judged(everything, text))
         except AssertionError as error:
             raise AssertionError(f"{text}\n{error}") from None
+
+
+def written(path: Path, *, logs: bool) -> Table:
+    """300 rows in sorted row groups of 30; with logs: late updates that must lose, newer ones, inserts and deletes."""
+
+    def written_by(rows: pa.Table) -> Writer:
+        described = writer(rows).table("t").key("id").ordering("ts").buckets(1)
+        return described.option(log_format=LogFormat.AVRO)
+
+    def upsert(numbers: range, time: int, shift: int) -> None:
+        values = {"id": [f"k{i:03}" for i in numbers], "n": [i + shift for i in numbers], "x": [i / 4 for i in numbers]}
+        written_by(pa.table({**values, "ts": [time] * len(numbers)})).upsert(str(path))
+
+    upsert(range(300), 5, 0)
+    upsert(range(0, 300, 300), 5, 0)  # a compaction needs a log
+    schedule(str(path))
+    compact(str(path), execute=LOCAL, output=OutputOptions(row_group_rows=30))
+    if logs:
+        upsert(range(0, 300, 11), 3, 1000)
+        upsert(range(0, 300, 13), 9, 2000)
+        upsert(range(290, 320), 9, -50)
+        written_by(pa.table({"id": ["k007", "k150"], "ts": [9, 9]})).delete(str(path))
+    return Table.open(str(path))
+
+
+@pytest.mark.parametrize("logs", [False, True])
+def test_row_groups(logs: bool, tmp_path: Path) -> None:
+    """Only row groups that can hold a matching row are read; with logs a base row that does not match may still win."""
+    table = written(tmp_path / "t", logs=logs)
+    (slice_,) = plan_read(table, ReadOptions()).slices
+    assert slice_.base is not None
+    assert bool(slice_.logs) is logs
+    assert pq.read_metadata(tmp_path / "t" / slice_.base.path).num_row_groups == 10
+    everything = read_table(table)
+    random = Random(SEED)
+    texts = [
+        "n > 1000",
+        "n < 0",
+        "n between 40 and 50",
+        "id = 'k077'",
+        "id in ('k000', 'k143', 'k299', 'k310', 'k007')",
+    ]
+    texts += [f"id = 'k{number:03}' and n < 1000" for number in (0, 11, 13, 143, 286)]
+    for text in [*texts, *(random_filter(random, everything) for _ in range(40))]:
+        assert_same_rows(read_table(table, ReadOptions(filter=text)), _judged(everything, text))
+
+
+def test_row_groups_that_cannot_match_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without logs those outside the bounds; with logs those without the key, or all if nothing matches anywhere."""
+    read: list[list[int] | None] = []
+    plain = pq.ParquetFile.iter_batches
+
+    def spy(self: pq.ParquetFile, *args: Any, **kwargs: Any) -> Any:
+        read.append(kwargs["row_groups"])
+        return plain(self, *args, **kwargs)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", spy)
+    for logs in (False, True):
+        table = written(tmp_path / str(logs), logs=logs)
+        (slice_,) = plan_read(table, ReadOptions()).slices
+        assert slice_.base is not None
+        base = pq.ParquetFile(tmp_path / str(logs) / slice_.base.path)
+        keys, numbers = within(base, "id", "k077", "k077"), within(base, "n", 40, 65)
+        wanted = {
+            "id = 'k077'": [keys],
+            "n between 40 and 65": [None if logs else numbers],
+            "n > 10000": [] if logs else [[]],
+        }
+        for text, groups in wanted.items():
+            read.clear()
+            read_table(table, ReadOptions(filter=text))
+            assert read == groups, text
+
+
+def within(base: pq.ParquetFile, column: str, low: Any, high: Any) -> list[int]:
+    """The row groups whose least and greatest value leave room for one from `low` to `high`."""
+    values = [base.read_row_group(i, columns=[column])[column].to_pylist() for i in range(base.num_row_groups)]
+    found = [i for i, each in enumerate(values) if min(each) <= high and max(each) >= low]
+    assert 0 < len(found) < base.num_row_groups
+    return found
 
 
 def _judged(rows: pa.Table, text: str) -> pa.Table:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from phantombase.timeline.avro.schema import arrow_schema
+from phantombase.timeline.format.bucket import KeySplit, bucket_of, bucket_of_file_id
 from phantombase.timeline.format.table_config import PROPERTIES, MergeMode, TableConfig
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.index.bucket import KeySplit, bucket_of, bucket_of_file_id
 from phantombase.writer_hooks.keys.key_encoding import one_field_prefixed
 from phantombase.writer_hooks.keys.key_generator import KeyGenerator
 from phantombase.writer_hooks.new_table.spec import AS_NEW, NewTable, check_same_table

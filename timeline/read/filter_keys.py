@@ -21,6 +21,9 @@ from ..filter.tree import Filter, only_values
 from ..format.table_config import TableConfig
 
 _PLAIN_GENERATORS = frozenset({"SIMPLE", "COMPLEX", "NON_PARTITION", "TIMESTAMP", "CUSTOM", None})
+_MAY_LABEL_ONE_FIELD = frozenset({"COMPLEX", "CUSTOM", None})
+"""Generators whose keys of one field may be `f:v`, depending on the release that wrote them."""
+
 _KEYS_MAX = 10_000
 _SLASHED_DATES = "hoodie.datasource.write.slash.separated.date.partitioning"
 _NO_VALUE = frozenset({"__HIVE_DEFAULT_PARTITION__", "default"})
@@ -42,14 +45,16 @@ def wanted_keys(node: Filter, config: TableConfig, schema: pa.Schema) -> tuple[s
             return None
         texts.append(sorted(str(value.as_py()) for value in values))
         count *= len(values)
-    return tuple(_keys(fields, texts)) if count <= _KEYS_MAX else None
+    labelled = len(fields) > 1 or config.key_generator in _MAY_LABEL_ONE_FIELD
+    return tuple(_keys(fields, texts, labelled)) if count <= _KEYS_MAX else None
 
 
-def _keys(fields: tuple[str, ...], texts: list[list[str]]) -> Iterator[str]:
+def _keys(fields: tuple[str, ...], texts: list[list[str]], labelled: bool) -> Iterator[str]:
     for values in product(*texts):
         if len(fields) == 1:
             yield values[0]
-        yield ",".join(f"{field}:{value or '__empty__'}" for field, value in zip(fields, values, strict=True))
+        if labelled:
+            yield ",".join(f"{field}:{value or '__empty__'}" for field, value in zip(fields, values, strict=True))
 
 
 def partition_bounds(path: str, config: TableConfig, schema: pa.Schema) -> BoundsOf:

@@ -1,4 +1,4 @@
-"""Leaves out file slices that cannot hold a row that a read's filter matches (pure)."""
+"""Leaves out file slices that cannot hold a row that a read's filter matches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from ..filter.parse import parse_filter
 from ..filter.possible import may_match
 from ..filter.tree import And, Filter
 from ..format.table_config import TableConfig
+from ..storage.contract import Storage
 from ..view.view import FileSlice
+from .bucket_pruning import bucket_slices
 from .filter_keys import partition_bounds, wanted_keys
 from .where import Where
 
@@ -28,10 +30,13 @@ def where_of(wanted: Sequence[Filter | str], config: TableConfig, schema: pa.Sch
     return Where(filter=node, schema=schema, keys=wanted_keys(node, config, schema))
 
 
-def prune(slices: Sequence[FileSlice], where: Where | None, config: TableConfig) -> tuple[FileSlice, ...]:
-    """The slices whose partition's values let a row match."""
+def prune(
+    storage: Storage, slices: Sequence[FileSlice], where: Where | None, config: TableConfig
+) -> tuple[FileSlice, ...]:
+    """The slices whose partition's values let a row match, and whose bucket may hold the keys that a row must have."""
     if where is None:
         return tuple(slices)
     partitions = {s.partition for s in slices}
     kept = {p for p in partitions if may_match(where.filter, partition_bounds(p, config, where.schema))}
-    return tuple(s for s in slices if s.partition in kept)
+    left = tuple(s for s in slices if s.partition in kept)
+    return left if where.keys is None else bucket_slices(storage, left, where.keys, config)

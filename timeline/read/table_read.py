@@ -165,7 +165,7 @@ def _scan(
     """`also`: a filter besides that of the options."""
     rules = replace(rules, memory_bytes=options.memory_limit, spill_folder=options.spill_dir)
     where = where_of([f for f in (options.filter, also) if f is not None], table.config, rules.schema)
-    return Scan(table, prune(slices, where, table.config), rules, options, where)
+    return Scan(table, prune(table.storage, slices, where, table.config), rules, options, where)
 
 
 def _check_query(options: ReadOptions) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from phantombase.timeline.avro.schema import RECORD_KEY
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.format.bucket import bucket_file_id, bucket_of_file_id
 from phantombase.timeline.parquet.read import open_parquet, parquet_batches, readable
 from phantombase.timeline.view.view import FileGroup, latest_base
 
@@ -18,7 +19,6 @@ from ..engine.row_blobs import Piece, by_target
 from ..files.stager import StagedFile, Stager
 from ..files.target_files import done_piece, log_of, new_base
 from ..files.task_context import WriteWork
-from .bucket import bucket_file_id, bucket_of_file_id
 from .prepare_step import ToBucket
 
 _FILES_ASKED = 3

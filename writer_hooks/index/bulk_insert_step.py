@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from phantombase.timeline.format.bucket import plain_file_id
+
 from ..engine.row_blobs import Piece, by_target
 from ..files.stager import Stager
 from ..files.target_files import done_piece, new_bases
 from ..files.task_context import WriteWork
-from .bucket import plain_file_id
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from phantombase.timeline.arrow.row_hash import row_hashes
+from phantombase.timeline.format.bucket import plain_file_id
 from phantombase.timeline.view.view import FileGroup, GroupKey
-
-from .bucket import plain_file_id
 
 ROW_BYTES = 1024
 """Hudi's estimate of a row's size in a file (`hoodie.copyonwrite.record.size.estimate`)."""

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.format.bucket import looks_like_bucket
 from phantombase.timeline.view.view import FileGroup, latest_base
 
 from ..engine.engine import Pieces, RowCounts
 from ..files.task_context import WriteWork
 from ..options import WriteOptions
 from .assign_step import NEW, AssignStep, KeyStep, MeetStep
-from .bucket import looks_like_bucket
 from .insert_plan import ROW_BYTES, plan_inserts
 from .lookup_step import KeysToBins, LookupStep, bins_of, looked_into
 from .prepare_step import ToSlot

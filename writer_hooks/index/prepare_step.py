@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from phantombase.timeline.arrow.row_hash import row_hashes
 from phantombase.timeline.avro.schema import RECORD_KEY
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.format.bucket import KeySplit, bucket_of
 
 from ..engine.row_blobs import Piece, pack, split
 from ..keys.key_generator import KeyGenerator
 from ..schema.incoming import to_file_schema
-from .bucket import KeySplit, bucket_of
 
 
 class Route(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from phantombase.timeline.avro.schema import META_COLUMNS, project
+from phantombase.timeline.format.bucket import KeySplit
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
 from phantombase.timeline.read.table_read import slice_rules
@@ -15,7 +16,6 @@ from ..commit.transaction import Transaction
 from ..engine.engine import Engine, Pieces, RowCounts
 from ..files.stager import FileKind, StagedFile
 from ..files.task_context import WriteWork
-from ..index.bucket import KeySplit
 from ..index.bucket_step import BucketStep
 from ..index.bulk_insert_step import NewFilesStep
 from ..index.key_index import KeyIndex

@@ -11,6 +11,7 @@ from functools import partial
 import structlog
 
 from phantombase.timeline.errors import ConflictError, PressureError
+from phantombase.timeline.format.bucket import bucket_of_file_id
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.instants.timeline import Timeline
@@ -31,7 +32,6 @@ from ..commit.stream_batches import StreamBatch, begin_batch, check_intended, re
 from ..commit.transaction import ACTION, Transaction, transaction
 from ..engine.engine import Engine, RowCounts
 from ..files.stager import StagedFile
-from ..index.bucket import bucket_of_file_id
 from ..index.global_keys import GlobalKeys
 from ..options import NO_LIMIT, BackPressure, CompactionOptions, Mode, Operation, Write, WriteOptions
 from ..schema.write_schema import schema_after

@@ -3,6 +3,7 @@
 from tests.mutations.mutants import (
     clocks,
     daemon,
+    filters,
     formats,
     ground,
     merging,
@@ -27,6 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *protocol.MUTANTS,
     *unscheduling.MUTANTS,
     *daemon.MUTANTS,
+    *filters.MUTANTS,
     *metadata.MUTANTS,
     *writers.MUTANTS,
 )

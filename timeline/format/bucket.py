@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantombase.timeline.errors import UsageError
-from phantombase.timeline.format.layout import Layout
+from ..errors import UsageError
+from .layout import Layout
 
 BUCKETS_MAX = 99_999_999
 """A file id has eight digits for the bucket."""
@@ -56,6 +56,11 @@ def bucket_of(
     """
     if not 1 <= buckets <= BUCKETS_MAX:
         raise UsageError("impossible number of buckets", expected=f"1 to {BUCKETS_MAX}", found=str(buckets))
+    return (key_hashes(keys, index_fields, split) % np.uint32(buckets)).astype(np.int32)
+
+
+def key_hashes(keys: pa.StringArray, index_fields: Sequence[str], split: KeySplit) -> npt.NDArray[np.uint32]:
+    """h & 0x7fffffff of each record key, of which the bucket is the remainder; errors as in `bucket_of`."""
     hashes = np.uint32(31) + java_hashes(keys)
     is_split = pc.match_substring(keys, ":")
     if split is KeySplit.LABELLED:
@@ -67,7 +72,7 @@ def bucket_of(
         hashed, has_values = _list_hashes(parts, index_fields)
         whole = ~has_values if split is KeySplit.LABELLED else np.zeros(len(rows), bool)
         hashes[rows] = np.where(whole, hashes[rows], hashed)
-    return ((hashes & np.uint32(0x7FFFFFFF)) % np.uint32(buckets)).astype(np.int32)
+    return np.asarray(hashes & np.uint32(0x7FFFFFFF), np.uint32)
 
 
 def _comma_parts(keys: pa.StringArray) -> pa.ListArray:

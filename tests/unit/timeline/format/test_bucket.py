@@ -11,8 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.format.layout import Layout
-from phantombase.writer_hooks.index.bucket import (
+from phantombase.timeline.format.bucket import (
     KeySplit,
     bucket_file_id,
     bucket_of,
@@ -21,6 +20,7 @@ from phantombase.writer_hooks.index.bucket import (
     looks_like_bucket,
     plain_file_id,
 )
+from phantombase.timeline.format.layout import Layout
 
 _KEYS = st.text(st.sampled_from("ab:,_é\U0001f600ﷺ"), max_size=12) | st.sampled_from(
     ["a:__null__,b:x", "a:__empty__,b:", "a:1,b:2", ",,", ":", ",", "a,", "a:,,", "x,a:1,b:2"]

@@ -1,0 +1,59 @@
+"""Filters of reads: what they keep, and what is left out before rows are merged."""
+
+from __future__ import annotations
+
+from tests.mutations.mutants.mutant import Mutant
+
+MUTANTS: tuple[Mutant, ...] = (
+    (
+        "timeline/filter/tree",
+        "return frozenset().union(*known) if len(known) == len(found) else None",
+        "return frozenset().union(*known)",
+        "filter/filter",
+    ),
+    ("timeline/filter/bind", "Op.GE: Op.GT, Op.LT: Op.LE", "Op.GE: Op.GE, Op.LT: Op.LT", "filter/filter"),
+    (
+        "timeline/filter/evaluate",
+        "        return pc.or_kleene(found, pc.is_nan(column))  # NaN is above all numbers\n",
+        "        pass\n",
+        "filter/filter",
+    ),
+    (
+        "timeline/filter/possible",
+        "    return results | ({None} if found.nulls else frozenset())",
+        "    return results",
+        "filter/filter",
+    ),
+    (
+        "timeline/filter/possible",
+        "above = high is None or high > value",
+        "above = high is not None and high > value",
+        "filter/filter",
+    ),
+    (
+        "timeline/filter/possible",
+        "return _chosen(true=below or above, false=equal)",
+        "return _chosen(true=not equal, false=equal)",
+        "filter/filter",
+    ),
+    (
+        "timeline/read/slice_stream",
+        "for table in self._base_tables(self._base_schema, Needed.MERGED):",
+        "for table in self._base_tables(self._base_schema, Needed.MATCHING):",
+        "reading/filters",
+    ),
+    (
+        "timeline/read/slice_stream",
+        "if self._where is not None and not self._where.rows(won.rows).num_rows and not self._base_may_match():",
+        "if self._where is not None and not self._base_may_match():",
+        "reading/filters",
+    ),
+    (
+        "timeline/read/slice_stream",
+        "if self._where is not None and not self._where.rows(won.rows).num_rows and not self._base_may_match():",
+        "if self._where is not None and not self._where.rows(won.rows).num_rows:",
+        "reading/filters",
+    ),
+    ("timeline/read/bucket_pruning", "if count >= _SAMPLE_KEYS_MIN and found", "if found", "bucket_pruning"),
+    ("timeline/read/export", "            out.write(_BROKEN_MESSAGE)\n", "            pass\n", "cli/main"),
+)
