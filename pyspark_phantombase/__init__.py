@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
     from pyspark.sql.types import StructType
 
 
@@ -30,7 +30,7 @@ class DefaultSource(DataSource):
         from .options import source_options
         from .planned import table_columns
 
-        return table_columns(source_options(self.options))
+        return table_columns(source_options(self.options).of_table())
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of these columns, which may be fewer than the table has."""
@@ -38,3 +38,10 @@ class DefaultSource(DataSource):
         from .options import source_options
 
         return BatchReader(source_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A reader of what is written from now on, or from the option `begin` on."""
+        from .options import source_options
+        from .stream_reader import StreamReader
+
+        return StreamReader(source_options(self.options), schema)

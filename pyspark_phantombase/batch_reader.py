@@ -41,16 +41,24 @@ class BatchReader(DataSourceReader):
         return [SliceTask(scan) for scan in plan_tasks(self._options, self._columns)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task, in batches of exactly the columns that were asked for."""
-        if not isinstance(partition, SliceTask):
-            return
-        schema = arrow_columns(self._columns)
-        try:
-            for batch in partition.scan.batches():
-                yield as_spark(batch, schema)
-        except MissingFileError as error:
-            raise MissingFileError(
-                "a file was cleaned while a query read it",
-                path=error.path,
-                todo="Run the query again; where that happens often, let the cleaner retain more commits.",
-            ) from error
+        """See `task_batches`."""
+        return task_batches(partition, self._columns)
+
+
+def task_batches(partition: InputPartition, columns: StructType) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, in batches of exactly the columns that were asked for.
+
+    MissingFileError: a file was cleaned meanwhile; the task fails, so that no row is missing from an answer.
+    """
+    if not isinstance(partition, SliceTask):
+        return
+    schema = arrow_columns(columns)
+    try:
+        for batch in partition.scan.batches():
+            yield as_spark(batch, schema)
+    except MissingFileError as error:
+        raise MissingFileError(
+            "a file was cleaned while a query read it",
+            path=error.path,
+            todo="Run the query again; where that happens often, let the cleaner retain more commits.",
+        ) from error

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.read.table_read import Query, ReadOptions
+from phantombase.timeline.read.table_read import Fallback, Query, ReadOptions
 from phantombase.timeline.storage.access.hadoop_options import hadoop_name
 from phantombase.timeline.storage.access.storage_options import StorageOptions
 
@@ -17,8 +17,19 @@ _NAMES = {
     "hoodie.datasource.query.type": "query",
     "as_of": "as_of",
     "as.of.instant": "as_of",
+    "begin": "begin",
+    "hoodie.datasource.read.begin.instanttime": "begin",
+    "hoodie.datasource.streaming.startoffset": "begin",
+    "end": "end",
+    "hoodie.datasource.read.end.instanttime": "end",
+    "full_scan": "full_scan",
+    "hoodie.datasource.read.incr.fallback.fulltablescan.enable": "full_scan",
     "columns": "columns",
+    "filter": "filter",
     "partition": "partition",
+    "maxfilespertrigger": "max_files",
+    "maxbytespertrigger": "max_bytes",
+    "maxrowspertrigger": "max_rows",
     "meta_columns": "meta_columns",
     "task_bytes": "task_bytes",
 }
@@ -28,6 +39,7 @@ _QUERIES = {
     "snapshot": Query.SNAPSHOT,
     "read_optimized": Query.READ_OPTIMIZED,
     "read-optimized": Query.READ_OPTIMIZED,
+    "incremental": Query.INCREMENTAL,
 }
 _STORAGE = "storage."
 """Before the name of an option of the object store; Hadoop's names are taken as they are."""
@@ -36,13 +48,32 @@ TASK_BYTES = 128 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """One use of the source. `meta_columns`: with the columns `_hoodie_...`. `task_bytes`: stored bytes of one task."""
+    """One use of the source. `meta_columns`: with the columns `_hoodie_...`. `task_bytes`: stored bytes of one task.
+
+    Of a stream: `read.begin` is where it starts without a checkpoint; `max_files`, `max_bytes`, `max_rows`: what writes
+    may have written that one batch takes, 0 for no limit.
+    """
 
     path: str
     read: ReadOptions
     storage: StorageOptions = StorageOptions()
     meta_columns: bool = True
     task_bytes: int = TASK_BYTES
+    max_files: int = 0
+    max_bytes: int = 0
+    max_rows: int = 0
+
+    def of_table(self) -> SourceOptions:
+        """The same for the table as a whole: its columns are those of every window."""
+        read = replace(self.read, query=Query.SNAPSHOT, begin=None, end=None, fallback=Fallback.NONE)
+        return replace(self, read=read)
+
+    def of_window(self, begin: str, end: str) -> SourceOptions:
+        """The same for one batch of a stream."""
+        return replace(self, read=replace(self.read, query=Query.INCREMENTAL, begin=begin or _EARLIEST, end=end))
+
+
+_EARLIEST = "earliest"
 
 
 def source_options(given: Mapping[str, str]) -> SourceOptions:
@@ -72,11 +103,18 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         read=ReadOptions(
             query=_query(found.get("query", "snapshot")),
             as_of=found.get("as_of"),
+            begin=found.get("begin"),
+            end=found.get("end"),
+            fallback=Fallback.FULL_SCAN if _flag("full_scan", found.get("full_scan", "false")) else Fallback.NONE,
+            filter=found.get("filter"),
             columns=_list(found.get("columns")),
             partition=found.get("partition"),
         ),
         meta_columns=_flag("meta_columns", found.get("meta_columns", "true")),
-        task_bytes=_bytes("task_bytes", found.get("task_bytes", str(TASK_BYTES))),
+        task_bytes=_number("task_bytes", found, TASK_BYTES),
+        max_files=_number("max_files", found, 0),
+        max_bytes=_number("max_bytes", found, 0),
+        max_rows=_number("max_rows", found, 0),
     )
 
 
@@ -97,7 +135,10 @@ def _flag(name: str, text: str) -> bool:
     return text.lower() == "true"
 
 
-def _bytes(name: str, text: str) -> int:
+def _number(name: str, found: Mapping[str, str], default: int) -> int:
+    text = found.get(name)
+    if text is None:
+        return default
     if not text.isdecimal() or not int(text):
-        raise UsageError("an option is no number of bytes", found=f"{name}={text}", expected="a number above 0")
+        raise UsageError("an option is no number above 0", found=f"{name}={text}")
     return int(text)

@@ -34,6 +34,10 @@ class Kept:
         self._bytes = 0
         self._lock = threading.Lock()
 
+    def __reduce__(self) -> tuple[type[Kept], tuple[()]]:
+        """What another process gets is empty."""
+        return Kept, ()
+
     def find(self, path: str, tag: str) -> bytes | None:
         """The content, if it is known."""
         with self._lock:

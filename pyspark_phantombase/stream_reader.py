@@ -1,0 +1,104 @@
+"""Reads a table as a stream: each batch holds the rows of the writes that completed in (start, end], as of its end.
+
+    {"completed": <moment>}         an offset: all writes up to that moment are delivered; "" before everything
+
+The moment is a completion time; on version 6, which has none, a requested time before the first pending write. The
+requested times of newer versions would not do: a write that completes late would be passed over. A batch holds the same
+rows when it is read again, as long as no clean has removed the state at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.read.incremental import load_window
+from phantombase.timeline.read.state import moment_of_text
+from phantombase.timeline.read.streamed import Streamed, StreamedWrite, writes_after
+from phantombase.timeline.table.table import Table, consistent
+
+from .admission import batch_end
+from .batch_reader import SliceTask, task_batches
+from .planned import plan_tasks
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from .options import SourceOptions
+
+_COMPLETED = "completed"
+_EARLIEST, _LATEST = "earliest", "latest"
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One process beside the driver keeps it for the whole stream; tasks get a copy."""
+
+    def __init__(self, options: SourceOptions, columns: StructType) -> None:
+        self._options = options
+        self._columns = columns
+        self._target: str | None = None
+        self._known: dict[Instant, StreamedWrite | None] = {}
+
+    def initialOffset(self) -> dict[str, str]:
+        """Where a stream without a checkpoint starts: at the option `begin`, else before everything."""
+        begin = self._options.read.begin or _EARLIEST
+        if begin == _EARLIEST:
+            return {_COMPLETED: ""}
+        return {_COMPLETED: self._newest() if begin == _LATEST else moment_of_text(self._table(), begin)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The limit that the options set."""
+        options = self._options
+        if options.max_files:
+            return ReadMaxFiles(options.max_files)
+        if options.max_bytes:
+            return ReadMaxBytes(options.max_bytes)
+        return ReadMaxRows(options.max_rows) if options.max_rows else ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
+        """The end of the next batch; `start` if nothing was written since."""
+        begin = start[_COMPLETED]
+        writes = self._after(begin or _EARLIEST).writes
+        target = self._target
+        waiting = [w for w in writes if target is None or w.moment <= target]
+        return {_COMPLETED: batch_end(begin, waiting, limit)}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fixes the end of a stream that stops when it has read what is there."""
+        self._target = self._newest()
+
+    def reportLatestOffset(self) -> dict[str, str]:
+        """What Spark shows as the newest offset of the source."""
+        return {_COMPLETED: self._newest()}
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
+        """The tasks of a batch. UsageError: a clean has removed the state at its end."""
+        window = self._options.of_window(start[_COMPLETED], end[_COMPLETED])
+        return [SliceTask(scan) for scan in plan_tasks(window, self._columns)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """See `task_batches`."""
+        return task_batches(partition, self._columns)
+
+    def _after(self, begin: str) -> Streamed:
+        table = self._table()
+        return consistent(lambda: writes_after(table.reload(), begin, self._known))
+
+    def _newest(self) -> str:
+        _, window = load_window(self._table(), _EARLIEST, None)
+        return window.end
+
+    def _table(self) -> Table:
+        return Table.open(self._options.path, self._options.storage)

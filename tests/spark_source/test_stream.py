@@ -1,0 +1,133 @@
+"""`spark.readStream.format("phantombase")`: each row once, whole writes, restarts exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles, ReadMaxRows, ReadMinRows
+
+from phantombase import ExecuteOptions, Executor, compact, read_table, schedule, writer
+from phantombase.timeline.read.streamed import StreamedWrite
+from pyspark_phantombase.admission import batch_end
+from tests.support.compare_rows import assert_same_rows
+from tests.support.golden_tables import unzip_golden
+
+pytestmark = pytest.mark.spark
+
+
+def upsert(path: Path, ts: int, *keys: str) -> None:
+    rows = pa.table({"id": list(keys), "ts": [ts] * len(keys)})
+    writer(rows).table("rides").key("id").ordering("ts").buckets(1).upsert(str(path))
+
+
+def delivered(spark: Any, path: Path, folder: Path, **options: str) -> list[list[tuple[str, int]]]:
+    """The batches of a stream that stops when it has read what is there; (id, ts) of each row."""
+    batches: list[list[tuple[str, int]]] = []
+
+    def keep(frame: Any, _: int) -> None:
+        batches.append(sorted((row.id, row.ts) for row in frame.select("id", "ts").collect()))
+
+    source = spark.readStream.format("phantombase").options(**options).load(str(path))
+    query = source.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder / "checkpoint"))
+    query.trigger(availableNow=True).start().awaitTermination()
+    return batches
+
+
+def test_each_write_once_across_restarts_and_compactions(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "rides"
+    upsert(path, 1, "a", "b")
+    upsert(path, 2, "b", "c")
+    assert delivered(spark, path, tmp_path) == [[("a", 1), ("b", 2), ("c", 2)]]
+    assert delivered(spark, path, tmp_path) == []
+    upsert(path, 3, "c")
+    schedule(path)
+    compact(path, execute=ExecuteOptions(executor=Executor.LOCAL))
+    upsert(path, 4, "d")
+    assert delivered(spark, path, tmp_path) == [[("c", 3), ("d", 4)]]
+    schedule(path)
+    compact(path, execute=ExecuteOptions(executor=Executor.LOCAL))
+    assert delivered(spark, path, tmp_path) == []
+
+
+def test_a_limit_parts_the_writes_into_batches(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "rides"
+    for ts, keys in enumerate(("ab", "bc", "c"), 1):
+        upsert(path, ts, *keys)
+    found = delivered(spark, path, tmp_path, maxFilesPerTrigger="1")
+    assert found == [[("a", 1), ("b", 1)], [("b", 2), ("c", 2)], [("c", 3)]]
+
+
+def test_a_stream_from_now_on(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "rides"
+    upsert(path, 1, "a")
+    assert delivered(spark, path, tmp_path, begin="latest") == [[]]  # Spark begins a new stream with a batch
+    upsert(path, 2, "b")
+    assert delivered(spark, path, tmp_path, begin="latest") == [[("b", 2)]]
+
+
+@pytest.mark.parametrize("name", ["v6_two_pending", "v9_two_pending"])
+def test_all_batches_together_are_the_table(spark: Any, name: str, tmp_path: Path) -> None:
+    """In the batches of one write each, the last row of a key is that of the table."""
+    path = unzip_golden(name, tmp_path)
+    kept: list[pa.Table] = []
+    source = spark.readStream.format("phantombase").option("maxFilesPerTrigger", "1").load(str(path))
+    query = source.writeStream.foreachBatch(lambda frame, _: kept.append(frame.toArrow()))
+    query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert len(kept) > 1
+    newest: dict[str, dict[str, Any]] = {}
+    for batch in kept:
+        newest |= {row["_hoodie_record_key"]: row for row in batch.to_pylist()}
+    wanted = read_table(path)
+    there = set(wanted.column("_hoodie_record_key").to_pylist())  # a stream does not report deletes
+    found = [row for key, row in newest.items() if key in there]
+    assert_same_rows(pa.Table.from_pylist(found, schema=kept[0].schema), wanted)
+
+
+def test_a_window(spark: Any, tmp_path: Path) -> None:
+    """A batch query of the rows that were written since."""
+    path = tmp_path / "rides"
+    upsert(path, 1, "a", "b")
+    table = read_table(path)
+    upsert(path, 2, "b")
+    frame = spark.read.format("phantombase").options(query="incremental", begin="earliest", filter="ts > 1")
+    assert [row.id for row in frame.load(str(path)).collect()] == ["b"]
+    assert table.num_rows == 2
+
+
+def test_a_table_without_meta_columns_is_refused(spark: Any, tmp_path: Path) -> None:
+    path = unzip_golden("v9_virtual_keys", tmp_path)
+    with pytest.raises(PySparkException, match="no meta columns"):
+        delivered(spark, path, tmp_path)
+
+
+WRITES = [
+    StreamedWrite(moment="1", files=1, bytes=10, rows=3),
+    StreamedWrite(moment="2", files=2, bytes=10, rows=3),
+    StreamedWrite(moment="3", files=1, bytes=90, rows=3),
+]
+
+
+@pytest.mark.parametrize(
+    ("limit", "end"),
+    [
+        (ReadAllAvailable(), "3"),
+        (ReadMaxFiles(1), "1"),
+        (ReadMaxFiles(3), "2"),
+        (ReadMaxBytes(5), "1"),
+        (ReadMaxBytes(109), "2"),
+        (ReadMaxRows(9), "3"),
+        (ReadMinRows(9), "3"),
+        (ReadMinRows(10), "0"),
+    ],
+)
+def test_how_much_a_batch_takes(limit: Any, end: str) -> None:
+    assert batch_end("0", WRITES, limit) == end
+
+
+def test_without_writes_a_stream_stays_where_it_is() -> None:
+    assert batch_end("7", [], ReadAllAvailable()) == "7"

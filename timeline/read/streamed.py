@@ -1,0 +1,66 @@
+"""The writes that a stream of a table has not delivered yet, with what each has written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..format.commit_metadata import SERVICE_OPERATIONS
+from ..format.instant import Instant
+from ..instants.timeline import Timeline
+from ..table.table import Table
+from .incremental import load_window
+from .window import completed_writes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamedWrite:
+    """One completed write: when it became visible, and how many files, bytes and rows it wrote.
+
+    The counts of an archived write are 0: it is not read again.
+    """
+
+    moment: str
+    files: int = 0
+    bytes: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streamed:
+    """The writes after a moment, by their moments. `end`: no write that completes from now on is visible before it.
+
+    It is the moment of the newest write or table service; on version 6 the last one before the first pending write.
+    """
+
+    end: str
+    writes: tuple[StreamedWrite, ...]
+
+
+def writes_after(table: Table, begin: str, known: dict[Instant, StreamedWrite | None]) -> Streamed:
+    """Reads the commits that are not `known` yet, and keeps them there. UsageError: no moment, no meta columns."""
+    timeline, window = load_window(table, begin, None)
+    waiting = [w for w in completed_writes(timeline) if window.holds(timeline.moment_of(w))]
+    for write in waiting:
+        if write not in known:
+            known[write] = _streamed(table, timeline, write)
+    found = (known[write] for write in waiting)
+    return Streamed(end=window.end, writes=tuple(sorted((w for w in found if w is not None), key=lambda w: w.moment)))
+
+
+def _streamed(table: Table, timeline: Timeline, write: Instant) -> StreamedWrite | None:
+    """None: a table service, which changes no row."""
+    moment = timeline.moment_of(write)
+    if write.action == "commit":
+        return None
+    if write not in timeline.instants:
+        return StreamedWrite(moment=moment)
+    metadata = table.commit_metadata(write)
+    if metadata.operation_type in SERVICE_OPERATIONS:
+        return None
+    stats = [stat for stats in metadata.partition_to_write_stats.values() for stat in stats]
+    return StreamedWrite(
+        moment=moment,
+        files=len(stats),
+        bytes=sum(stat.total_write_bytes for stat in stats),
+        rows=sum(stat.num_writes + stat.num_deletes for stat in stats),
+    )
