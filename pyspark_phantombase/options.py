@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.read.table_read import Query, ReadOptions
+from phantombase.timeline.read.table_read import Fallback, Query, ReadOptions
 
 _NAMES = {
     "path": "path",
@@ -15,6 +15,12 @@ _NAMES = {
     "hoodie.datasource.query.type": "query",
     "as_of": "as_of",
     "as.of.instant": "as_of",
+    "begin": "begin",
+    "hoodie.datasource.read.begin.instanttime": "begin",
+    "end": "end",
+    "hoodie.datasource.read.end.instanttime": "end",
+    "full_scan": "full_scan",
+    "hoodie.datasource.read.incr.fallback.fulltablescan.enable": "full_scan",
     "columns": "columns",
     "partition": "partition",
     "meta_columns": "meta_columns",
@@ -26,6 +32,7 @@ _QUERIES = {
     "snapshot": Query.SNAPSHOT,
     "read_optimized": Query.READ_OPTIMIZED,
     "read-optimized": Query.READ_OPTIMIZED,
+    "incremental": Query.INCREMENTAL,
 }
 TASK_BYTES = 128 << 20
 
@@ -62,6 +69,9 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         read=ReadOptions(
             query=_query(found.get("query", "snapshot")),
             as_of=found.get("as_of"),
+            begin=found.get("begin"),
+            end=found.get("end"),
+            fallback=Fallback.FULL_SCAN if _flag("full_scan", found.get("full_scan", "false")) else Fallback.NONE,
             columns=_list(found.get("columns")),
             partition=found.get("partition"),
         ),
