@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,14 +22,15 @@ from ..metadata_table.read import commits_to_compact
 from ..option import help_of
 from ..parquet.output_options import parse_bytes
 from ..read.table_read import Fallback, Query, ReadOptions
+from ..storage.access.storage_options import parse_pairs
 from ..storage.folders import HOODIE
 from ..table.table import Table, consistent
 from ..terminal.console import configure_logging, emit, run
-from ..terminal.local_path import local_output
+from ..terminal.local_path import local_path
 from ..terminal.plain import Row
 from . import render
 from .check import audit, repair_times, validate
-from .parameters import CLOCK, Json, ListedBy, Listing, Partition, TablePath, Timezone
+from .parameters import CLOCK, Json, ListedBy, Listing, Partition, StorageOption, TablePath, Timezone
 from .read_to import SHOWN_ROWS, read_to
 from .report import instant_rows, pending_rows, plan_report, slices_report, table_facts
 
@@ -53,6 +55,7 @@ def show(
     archived: Annotated[bool, typer.Option("--archived", help="Also instants in the archive.")] = False,
     pending: Annotated[bool, typer.Option("--pending", help="Only instants that are not completed.")] = False,
     timezone: Timezone = CLOCK.timezone,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """What happened to a table, and what has been pending since when.
@@ -66,7 +69,9 @@ def show(
       timeline show /data/trips --pending
       timeline show /data/trips --archived --json
     """
-    emit(consistent(lambda: _overview(ListedBy.STORAGE.open(path, timezone), archived, pending)), json, render.show)
+    options = parse_pairs(storage_option)
+    data = consistent(lambda: _overview(ListedBy.STORAGE.open(path, timezone, options), archived, pending))
+    emit(data, json, render.show)
 
 
 def _overview(table: Table, archived: bool, pending_only: bool) -> Row:
@@ -109,6 +114,7 @@ def slices(
     partition: Partition = None,
     listing: Listing = ListedBy.STORAGE,
     timezone: Timezone = CLOCK.timezone,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """The table's file slices: base file, log files, and the pending plan that contains them.
@@ -122,7 +128,8 @@ def slices(
       timeline slices /data/trips --partition year=2026/month=11
       timeline slices /data/trips --json | jq '.slices | map(select(.log_bytes > 1e9))'
     """
-    data = consistent(lambda: _slices(listing.open(path, timezone), partition))
+    options = parse_pairs(storage_option)
+    data = consistent(lambda: _slices(listing.open(path, timezone, options), partition))
     emit(data, json, render.slices)
 
 
@@ -136,6 +143,7 @@ def plan(
     instant: Annotated[
         str, typer.Argument(metavar="INSTANT", help="Requested time of the compaction, as `timeline show` prints it.")
     ],
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """What a compaction will merge, and how many executors are useful.
@@ -149,7 +157,8 @@ def plan(
       timeline plan /data/trips 20261121091052663
       timeline plan /data/trips 20261121091052663 --json | jq .recommended_executors
     """
-    emit(consistent(lambda: _plan(Table.open(path), instant)), json, render.plan)
+    options = parse_pairs(storage_option)
+    emit(consistent(lambda: _plan(Table.open(path, options), instant)), json, render.plan)
 
 
 def _plan(table: Table, time: str) -> Row:
@@ -179,11 +188,11 @@ def _no_compaction(timeline: Timeline, time: str, found: str) -> UsageError:
 def read(
     path: TablePath,
     output: Annotated[
-        str | None,
+        Path | None,
         typer.Option(
             "--output",
             metavar="FILE",
-            parser=local_output,
+            parser=local_path,
             help="Write FILE: Arrow IPC if it ends in .arrow, else Parquet; - is stdout.",
         ),
     ] = None,
@@ -220,6 +229,7 @@ def read(
     spill_dir: Annotated[str | None, typer.Option(metavar="FOLDER", help=help_of(ReadOptions, "spill_dir"))] = None,
     listing: Listing = ListedBy.STORAGE,
     timezone: Timezone = CLOCK.timezone,
+    storage_option: StorageOption = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
     json: Json = False,
 ) -> None:
@@ -258,7 +268,8 @@ def read(
         memory_limit=ReadOptions().memory_limit if memory_limit is None else parse_bytes(memory_limit),
         spill_dir=spill_dir,
     )
-    read_to(lambda: listing.open(path, timezone), options, output, overwrite=overwrite, json=json)
+    storage_options = parse_pairs(storage_option)
+    read_to(lambda: listing.open(path, timezone, storage_options), options, output, overwrite=overwrite, json=json)
 
 
 app.command()(audit)

@@ -22,20 +22,21 @@ from ..terminal.plain import Row
 from . import render
 from .rows import plain_rows, shown_columns
 
+STDOUT = Path("-")
 SHOWN_ROWS = 20
 """Rows that the terminal shows unless a limit is given."""
 
 
 def read_to(
-    open_table: Callable[[], Table], options: ReadOptions, output: str | None, *, overwrite: bool, json: bool
+    open_table: Callable[[], Table], options: ReadOptions, output: Path | None, *, overwrite: bool, json: bool
 ) -> None:
-    """`output`: a file, `-` for stdout, None for the terminal."""
+    """`output`: a file, STDOUT, or None for the terminal."""
     if output is None:
         _show(open_table(), options, json)
-    elif output == "-":
+    elif output == STDOUT:
         _stream(open_table, options, json)
     else:
-        _export(open_table, options, Path(output), overwrite, json)
+        _export(open_table, options, output, overwrite, json)
 
 
 def _show(table: Table, options: ReadOptions, json: bool) -> None:
