@@ -31,6 +31,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/read/incremental", "if window.begin >= oldest:", "if True:", "read/wanted_rows"),
     ("timeline/read/incremental", "return And((after, Compare(COMMIT_TIME, Op.LE, window.end)))", "return after", "reading/incremental"),
     ("timeline/read/window_writes", "times is not None and times.isdisjoint(writes)", "False", "reading/incremental_log_compaction"),
+    ("timeline/read/retained", 'if metadata["totalFilesDeleted"] != 0:', "if False:", "reading/as_of_cleaned"),
+    ("timeline/read/retained", 'if metadata["totalFilesDeleted"] != 0:', "if True:", "reading/as_of_cleaned"),
     # The change feed.
     ("timeline/read/change_rows", "self.updated[there] = ~np.asarray(pc.fill_null(same, False))", "self.updated[there] = True", "reading/changes"),
     ("timeline/read/change_rows", "self.met[there] = True", "pass", "reading/changes"),
