@@ -17,9 +17,8 @@ from .timeline.locks.table_lock import table_lock
 from .timeline.parquet.output_options import OutputOptions
 from .timeline.planning.options import PLAN_NOW, ScheduleOptions
 from .timeline.planning.schedule import Scheduled, schedule_compaction
-from .timeline.read.rows import Rows
+from .timeline.read.rows import Rows, read_any
 from .timeline.read.table_read import Query, ReadOptions
-from .timeline.read.table_read import read_table as _read
 from .timeline.table.table import Table
 
 
@@ -42,9 +41,10 @@ def read(
     `columns`: only these, in the table's order. `filter`: only rows for which it is true, as in SQL's WHERE:
     `"fare > 10 and zone in ('a', 'b')"`. `limit`: at most so many rows. `as_of`: as of an instant, or a time like
     `2026-11-21 09:00:00` in the zone of the table's instants. `partition`: only partitions at or under this path.
-    `query`: `snapshot`, the default, `read-optimized`, or `incremental`: rows that the writes after `begin`, up to and
-    with `end`, have written; completion times, on version 6 requested times. `options`: everything else.
-    `storage_options`: of an object store, under obstore's, the environment's or Hadoop's names.
+    `query`: `snapshot`, the default, `read-optimized`, or with a window (after `begin`, up to and with `end`:
+    completion times, on version 6 requested times) `incremental`: rows that its writes wrote, or `changes`: what they
+    did. `options`: everything else. `storage_options`: of an object store, under obstore's, the environment's or
+    Hadoop's names.
     """
     given: dict[str, Any] = {
         "query": None if query is None else Query(query),
@@ -71,7 +71,7 @@ def read_table(
     The default is a snapshot read: base files merged with log files, also while compactions are pending.
     `storage_options`: see `read`.
     """
-    return _read(_opened(table, storage_options), options)
+    return read_any(_opened(table, storage_options), options or ReadOptions())
 
 
 def schedule(

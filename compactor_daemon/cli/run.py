@@ -111,6 +111,7 @@ def run_daemon(
                 execute=execute,
                 zookeeper=servers,
                 lock=lock,
+                sole_writer=sole_writer,
                 observer=metrics,
             )
         )

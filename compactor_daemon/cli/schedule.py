@@ -73,7 +73,9 @@ def schedule(
     fleet = zookeeper.options()
     opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
     # A dry run leaves nothing in the table, not even the lock's file.
-    held: TableLock = ProcessLock(opened.storage.location) if dry_run else table_lock(opened.storage, lock)
+    held: TableLock = (
+        ProcessLock(opened.storage.location) if dry_run else table_lock(opened.storage, lock, sole_writer=sole_writer)
+    )
     if drop_metadata_table_:
         opened = drop_metadata_table(opened, held)
     done = schedule_compaction(opened, held, options, dry_run=dry_run)

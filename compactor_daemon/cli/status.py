@@ -133,7 +133,8 @@ def release(
     opened, taken = Table.open(table, parse_pairs(storage_option)), TakenBack(attempt=None)
     if unreadable:
         check_writers_known(lock, sole_writer, _WHO_WRITES, "An unknown write or compactor may change the same files.")
-        taken = take_back_unreadable(opened, instant, table_lock(opened.storage, lock))
+        held = table_lock(opened.storage, lock, sole_writer=sole_writer)
+        taken = take_back_unreadable(opened, instant, held)
     elif lock is not None or sole_writer:
         raise UsageError("only --unreadable needs a lock", todo="Leave out --lock and --sole-writer.")
     else:

@@ -44,7 +44,7 @@ def unschedule_command(
         "An unknown write may be about to write logs on the plan's slices: without the plan they would be lost.",
     )
     opened = Table.open(table, parse_pairs(storage_option))
-    done = unschedule(opened, instant, table_lock(opened.storage, lock))
+    done = unschedule(opened, instant, table_lock(opened.storage, lock, sole_writer=sole_writer))
     emit({"table": table, **asdict(done)}, json, _render)
 
 

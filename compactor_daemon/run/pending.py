@@ -11,7 +11,7 @@ from typing import TypeAlias
 import structlog
 
 from phantombase.timeline.clock.options import ClockOptions
-from phantombase.timeline.errors import LockError, PhantombaseError, SparkError, StoppedError
+from phantombase.timeline.errors import ClaimedError, LockError, PhantombaseError, SparkError, StoppedError
 from phantombase.timeline.instants.attempt_names import recorded_instants
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.metadata_table.drop import drop_metadata_table
@@ -23,7 +23,7 @@ from phantombase.timeline.table.table import Table
 
 from ..attempt.compact_instant import Compacted, compact_instant, pending_instants, preflight
 from ..attempt.retire import finish_completed, littered_instants
-from ..claims.lock_file import claim
+from ..claims.lock_file import claim_all, claim_one
 from ..execution.runners import Runner, all_storage_options, open_runner
 from ..options import AttemptOptions, ExecuteOptions
 from ..time_limit import Limit
@@ -89,7 +89,7 @@ def run_compactions(
             if len(run.refused) == len(instants) and not littered_instants(table):
                 raise next(iter(run.refused.values()))
         probe(table.storage)
-        open_.enter_context(claim(table, attempt.claim_wait_s))
+        open_.enter_context(claim_all(table, attempt.claim_wait_s))
         table = drop_metadata_table(table, held) if drop_metadata else table.reload()
         with run.parking("what earlier runs left"):
             finish_completed(table, held)
@@ -97,16 +97,17 @@ def run_compactions(
 
             def compact(one: str) -> Compacted:
                 limit.check_begin()
-                return compact_instant(
-                    table,
-                    one,
-                    lock=held,
-                    runner=running,
-                    progress=partial(progress, one),
-                    output=output,
-                    options=attempt,
-                    limit=limit,
-                )
+                with claim_one(table, one, attempt.claim_wait_s):
+                    return compact_instant(
+                        table,
+                        one,
+                        lock=held,
+                        runner=running,
+                        progress=partial(progress, one),
+                        output=output,
+                        options=attempt,
+                        limit=limit,
+                    )
 
             run.each(pending_instants(table, instant), compact)
     if run.parked is not None:
@@ -139,12 +140,15 @@ class _Run:
 
     @contextmanager
     def parking(self, what: str) -> Iterator[None]:
-        """Keeps an error for the end. Raises at once if the limit is reached, or if Spark or the lock is missing."""
+        """Keeps an error for the end. Raises at once if the limit is reached, or if Spark or the lock is missing.
+
+        An instant that another process has claimed stops no other.
+        """
         try:
             yield
-        except _ENDS_ALL:
-            raise
         except PhantombaseError as error:
+            if isinstance(error, _ENDS_ALL) and not isinstance(error, ClaimedError):
+                raise
             if self.parked is not None:
                 _log.warning("parked", what=what, error=str(error))
             self.parked = self.parked or error

@@ -1,9 +1,10 @@
-"""MinIO, a real S3 server, as a process of this machine, where `$PHANTOMBASE_MINIO` names its binary."""
+"""MinIO, a real S3 server, as a process of this machine: `$PHANTOMBASE_MINIO` names its binary, or the PATH has it."""
 
 from __future__ import annotations
 
 import base64
 import os
+import shutil
 import subprocess
 import time
 import uuid
@@ -64,8 +65,8 @@ class MinioServer:
 @pytest.fixture(scope="session")
 def shared_minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinioServer]:
     """One server for all tests of a process."""
-    if (binary := os.environ.get("PHANTOMBASE_MINIO")) is None:
-        pytest.skip("MinIO is NOT tested: PHANTOMBASE_MINIO names no binary")
+    if (binary := os.environ.get("PHANTOMBASE_MINIO") or shutil.which("minio")) is None:
+        pytest.skip("MinIO is NOT tested: PHANTOMBASE_MINIO names no binary, and none is on the PATH")
     port, console = free_ports(2)
     addresses = ["--address", f"127.0.0.1:{port}", "--console-address", f"127.0.0.1:{console}"]
     environment = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,7 +26,7 @@ from ..storage.access.storage_options import parse_pairs
 from ..storage.folders import HOODIE
 from ..table.table import Table, consistent
 from ..terminal.console import configure_logging, emit, run
-from ..terminal.local_path import local_output
+from ..terminal.local_path import local_path
 from ..terminal.plain import Row
 from . import render
 from .check import audit, repair_times, validate
@@ -187,11 +188,11 @@ def _no_compaction(timeline: Timeline, time: str, found: str) -> UsageError:
 def read(
     path: TablePath,
     output: Annotated[
-        str | None,
+        Path | None,
         typer.Option(
             "--output",
             metavar="FILE",
-            parser=local_output,
+            parser=local_path,
             help="Write FILE: Arrow IPC if it ends in .arrow, else Parquet; - is stdout.",
         ),
     ] = None,
@@ -201,14 +202,16 @@ def read(
         typer.Option(metavar="I", help="Read as of an instant, 'yyyy-MM-dd HH:mm:ss.SSS' or 'yyyy-MM-dd'."),
     ] = None,
     begin: Annotated[
-        str | None, typer.Option(metavar="I", help="Incremental: writes after this time, or `earliest`.")
+        str | None, typer.Option(metavar="I", help="Incremental, changes: writes after this time, or `earliest`.")
     ] = None,
     end: Annotated[
-        str | None, typer.Option(metavar="I", help="Incremental: writes up to this time; default: the newest.")
+        str | None,
+        typer.Option(metavar="I", help="Incremental, changes: writes up to this time; default: the newest."),
     ] = None,
     fallback: Annotated[
         Fallback, typer.Option(help="Incremental, if files of the window were cleaned: refuse, or read what is left.")
     ] = Fallback.NONE,
+    net: Annotated[bool, typer.Option("--net", help="Changes: one for each key, from begin to end.")] = False,
     columns: Annotated[
         str | None, typer.Option(metavar="A,B", help="Only these columns, in the table's order.")
     ] = None,
@@ -236,7 +239,8 @@ def read(
     pending. [b]read-optimized[/b]: base files only; faster, without rows that are only in logs.
     [b]incremental[/b]: rows that the writes after `--begin`, up to and with `--end`, have written, as they were at the
     end. Both are completion times, on version 6 requested times. Deletes are not reported. The next `--begin` is the
-    `end` that this read prints.
+    `end` that this read prints with `--json`.
+    [b]changes[/b]: what each write of such a window did: `op` (i, u or d), `instant`, and the row `before` and `after`.
     `--filter` is a condition as in SQL's WHERE. `--as-of` is a time in the zone of the table's instants.
     FILE appears when everything is read: a failed read leaves no file. If a writer removes a file that is still to
     be read, reading starts over. On stdout (an Arrow IPC stream) a failed read ends inside a message.
@@ -256,6 +260,7 @@ def read(
         begin=begin,
         end=end,
         fallback=fallback,
+        net=net,
         columns=names,
         filter=where,
         limit=limit,

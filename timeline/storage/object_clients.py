@@ -24,6 +24,13 @@ from .access.storage_options import CONNECTION, SETTINGS, Settings, environment_
 
 _ANSWER_S, _TRANSFER_S, _COPY_S = 30, 600, 3600
 """How long a request may take: a small one, one that carries up to some GiB, and a copy within the store."""
+_PATIENCE: RetryConfig = {
+    "max_retries": 1000,
+    "retry_timeout": timedelta(seconds=30),
+    "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 3},
+}
+"""A store that is asked too much refuses everything for some seconds. Ten tries, as by default, take about three."""
+_ONCE: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
 _HIDDEN = "***"
 
 
@@ -87,9 +94,8 @@ def _opened(url: ObjectUrl, settings: Settings, environment: tuple[tuple[str, st
     own = _OPENERS[cloud.name](url, settings, named)
 
     def opened(seconds: int, *, patient: bool = False, **more: Any) -> Any:
-        retries: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
-        kept: dict[str, Any] = {} if patient else {"retry_config": retries}
-        return own(client_options=_connection(cloud, settings, named, seconds), **kept, **more)
+        retries = _PATIENCE if patient else _ONCE
+        return own(client_options=_connection(cloud, settings, named, seconds), retry_config=retries, **more)
 
     copying: Any = {"copy_if_not_exists": "multipart"} if cloud is S3 else {}
     try:

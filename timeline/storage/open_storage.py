@@ -27,11 +27,15 @@ def open_storage(url: str, options: Given = None) -> Storage:
         from .object_store import ObjectStorage  # late: few processes need it
 
         return ObjectStorage(path, given)
+    if scheme == "hdfs":
+        from .hdfs_store import HdfsStorage  # late: few processes need it
+
+        return HdfsStorage(path)
     places = "; ".join(f"{cloud.expected}: {cloud.name}" for cloud in CLOUDS)
     raise UnsupportedError(
         "no storage for URLs of this scheme",
         path=url,
-        expected=f"{_FILE}/PATH or a plain path: a POSIX file system; {places}",
+        expected=f"{_FILE}/PATH or a plain path: a POSIX file system; hdfs://HOST:PORT/PATH: HDFS; {places}",
         found=f"{scheme}://",
         todo="Mount the table's file system.",
     )

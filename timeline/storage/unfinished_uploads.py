@@ -49,7 +49,7 @@ def abort_uploads(storage: Storage, is_ours: Callable[[str], bool], older_s: flo
     try:
         return _abort(storage, is_ours, older_s)
     except (botocore.BotoCoreError, botocore.ClientError) as error:
-        _log_once(storage, f"{error}", BUCKET_RULE)
+        _log_once(storage, storage.clients.text(error), BUCKET_RULE)
         return 0
 
 
@@ -79,16 +79,18 @@ def _client(storage: ObjectStorage) -> Any:
     def setting(name: str) -> str | None:
         return given.of(name) or from_environment(S3, name, os.environ)
 
-    virtual = (setting("virtual_hosted_style_request") or "").lower() == "true"
+    is_virtual = (setting("virtual_hosted_style_request") or "").lower() == "true"
+    endpoint = setting("endpoint")
     return boto3.client(
         "s3",
-        endpoint_url=setting("endpoint"),
+        # The endpoint may hold the bucket, where boto3 puts it itself.
+        endpoint_url=endpoint.replace(f"://{storage.clients.bucket}.", "://") if endpoint and is_virtual else endpoint,
         region_name=setting("region"),
         aws_access_key_id=given.of("access_key_id"),
         aws_secret_access_key=given.of("secret_access_key"),
         aws_session_token=given.of("session_token"),
         config=Config(
-            s3={"addressing_style": "virtual" if virtual else "path"},
+            s3={"addressing_style": "virtual" if is_virtual else "path"},
             connect_timeout=_ANSWER_S,
             read_timeout=_ANSWER_S,
             retries={"mode": "standard", "total_max_attempts": 3},
