@@ -210,6 +210,9 @@ def place(table: Table, go: Go, placement: Placement) -> None:
 def _staged(table: Table, go: Go, placement: Placement) -> str:
     if table.storage.find(placement.staged) is not None:
         return placement.staged
+    # Another publisher has placed it since, on a storage that moves what it places: `place` need not succeed then.
+    if table.storage.find(placement.final) is not None:
+        return placement.staged
     refuse_revoked(table, go)
     return merge_again(table, go, placement)
 
