@@ -14,7 +14,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
-from tests.object_store.test_on_s3 import fares
+from tests.object_store.test_faults import fares
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.s3_server import S3Server
 from tests.writing.test_writer import rows, trips

@@ -14,7 +14,7 @@ from typing import IO, TypeAlias
 import pyarrow as pa
 
 from phantombase.timeline.errors import LockError, MissingFileError, StorageError
-from phantombase.timeline.storage.contract import Entry, files_below
+from phantombase.timeline.storage.contract import Entry, OwnLock, files_below
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,11 @@ class MemoryStorage:
     def is_file_system(self) -> bool:
         """See `Storage`."""
         return True
+
+    @property
+    def own_lock(self) -> OwnLock:
+        """See `Storage`."""
+        return OwnLock.FILE
 
     @property
     def location(self) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 
 from phantombase.timeline.errors import StorageError
 from phantombase.timeline.locks.section import Section
-from phantombase.timeline.storage.contract import Entry, files_below
+from phantombase.timeline.storage.contract import Entry, OwnLock, files_below
 from tests.simulation.memory_storage import MemoryStorage
 from tests.support.sections import kept
 
@@ -374,6 +374,11 @@ class SteppedStorage:
     def is_file_system(self) -> bool:
         """See `Storage`."""
         return self._world.disk.is_file_system
+
+    @property
+    def own_lock(self) -> OwnLock:
+        """See `Storage`."""
+        return self._world.disk.own_lock
 
     @property
     def location(self) -> str:
