@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.timeline.errors import AttemptDeadError, LockError
-from phantombase.timeline.locks.table_lock import table_lock
+from phantombase.timeline.locks.table_lock import HUDI_LOCK, table_lock
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage import object_lease
 from phantombase.timeline.storage.object_store import ObjectStorage
@@ -47,7 +48,7 @@ def test_a_compactor_sleeps_past_its_lease(
     name: str, part: str, ends: Any, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before its decision it stops; before its completed file it finds what it decided done."""
-    monkeypatch.setattr(object_lease, "VALID_S", 2.0)
+    steady = time.monotonic
     monkeypatch.setattr(object_lease, "RENEW_S", 600)  # who sleeps renews nothing
     path = unzip_golden("v9_pending", tmp_path)
     url = s3.upload(path, s3.new_bucket(), "t")
@@ -56,7 +57,9 @@ def test_a_compactor_sleeps_past_its_lease(
     def asleep(call: Call) -> Any:
         if call.name == name and part in call.path and not slept:
             slept.append(call.path)
-            time.sleep(2.6)
+            monkeypatch.setattr(time, "monotonic", lambda: steady() + 60)
+            ended = {"expired": False, "validUntil": round(time.time() * 1000) - 1000, "owner": "the sleeper"}
+            ObjectStorage(url).overwrite(HUDI_LOCK, json.dumps(ended).encode())
             compact(Table.open(url))
         return call.do()
 
