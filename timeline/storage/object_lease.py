@@ -157,10 +157,11 @@ class _Lease:
             if there == lock:
                 self._version = found
                 return True
-            if there is None or there.get("owner") != self._owner:
-                self.lost = True
-                return False
-            mode = found  # ours as it was before: it had no effect
+            if (found or "create") != mode:  # else it had no effect: what it was to replace is still there
+                if there is None or there.get("owner") != self._owner:
+                    self.lost = True
+                    return False
+                mode = found  # ours as it was before: it had no effect
             time.sleep(pause_s)
         return False
 

@@ -411,3 +411,19 @@ def test_the_table_lock_is_hudis(storage: ObjectStorage) -> None:
     with pytest.raises(UsageError, match="lock file excludes only"):
         table_lock(storage, "file:/tmp/lock")
     assert table_lock(storage, "zookeeper:h:1/a/b") is not None
+
+
+@pytest.mark.parametrize("fault", [Fault.SLOW_DOWN, Fault.CONFLICT])
+@pytest.mark.parametrize("there", [b"", b'{"expired":true,"validUntil":0,"owner":"another"}'])
+def test_a_free_lock_that_could_not_be_taken_at_once_is_not_busy(
+    storage: ObjectStorage, s3: S3Server, there: bytes, fault: Fault
+) -> None:
+    """A refused request says nothing of other holders."""
+    probe(storage)
+    with storage.hold("other", 0, BUSY):  # clocks are compared
+        pass
+    if there:
+        storage.overwrite("lock", there)
+    s3.faults = at(lambda asked: asked.method == "PUT" and asked.path.endswith("/lock"), fault, 2)
+    with storage.hold("lock", 0, BUSY):
+        pass
