@@ -25,6 +25,7 @@ pytest_plugins = [
     "tests.support.zookeeper_ensemble",
     "tests.support.spark_cluster",
     "tests.support.azure_server",
+    "tests.support.minio_server",
 ]
 
 # No deadline: on a shared machine it fails tests at random. A failure prints how to run it again.

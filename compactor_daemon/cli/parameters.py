@@ -17,6 +17,10 @@ OUTPUT, EXECUTE, ATTEMPT, CLOCK = OutputOptions(), ExecuteOptions(), AttemptOpti
 """The defaults, from the dataclasses that define the options."""
 
 TablePath = Annotated[str, typer.Argument(metavar="TABLE", help="base path of the table (the folder with .hoodie)")]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="an option of the object store, such as region=eu-west-1"),
+]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 Lock = Annotated[
     str | None,

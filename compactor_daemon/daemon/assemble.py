@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 
 from phantombase.timeline.errors import UsageError
@@ -15,7 +16,7 @@ from phantombase.timeline.table.table import Table
 from ..claims.claims import Claims, table_id
 from ..claims.table_claims import TableClaims
 from ..claims.zookeeper_claims import ZooKeeperClaims
-from ..execution.runners import Runner, SparkRunner, open_runner
+from ..execution.runners import Runner, SparkRunner, all_storage_options, open_runner
 from ..options import ExecuteOptions
 from ..zookeeper.session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from .dispatch import Rules
@@ -42,10 +43,12 @@ def open_daemon(
     `zookeeper` None: a single daemon. `lock`: the table lock as for `table_lock`; `{name}` in it is replaced by each
     table's name. `sole_writer`: no other process writes to the tables. `runner`: a runner that is open already.
     """
-    storages = [open_storage(path) for path in paths]
+    given = all_storage_options(paths, settings.storage_options, execute, runner)
+    settings = replace(settings, storage_options=given)
+    storages = [open_storage(path, given) for path in paths]
     if len({storage.location for storage in storages}) < len(storages):
         raise UsageError("a table is named twice", found=" ".join(paths))
-    tables = {storage.base_path: Table.open(path) for storage, path in zip(storages, paths, strict=True)}
+    tables = {storage.base_path: Table.open(path, given) for storage, path in zip(storages, paths, strict=True)}
     for table in tables.values():
         check_keepable(table, moves_rows=False)
     daemons: list[Daemon] = []

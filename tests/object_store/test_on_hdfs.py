@@ -18,8 +18,10 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.hdfs_store import HdfsStorage
 from phantombase.timeline.table.table import Table
-from tests.object_store.test_on_s3 import die_before_change, fares, run
+from tests.object_store.test_deaths import die_before_change
+from tests.object_store.test_faults import fares
 from tests.object_store.test_on_s3 import no_local_disk as no_local_disk
+from tests.object_store.test_on_s3 import run
 from tests.reading.test_golden import DECIMALS_SPOILT_BY_HUDI
 from tests.support.compaction_steps import run_all
 from tests.support.compare_rows import assert_same_rows

@@ -92,6 +92,9 @@ class MemoryStorage:
         """See `Storage`. The object grows with what is written: another sees it half, as on a disk."""
         if not self._put(path, b""):
             raise StorageError("the name is taken", path=path)
+        return self._output(path)
+
+    def _output(self, path: str) -> IO[bytes]:
         return _Output(lambda data: self.overwrite(path, data))
 
     def close_output(self, file: IO[bytes]) -> None:
