@@ -19,7 +19,6 @@ from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.hdfs_store import HdfsStorage
 from phantombase.timeline.table.table import Table
 from tests.object_store.test_deaths import die_before_change
-from tests.object_store.test_faults import fares
 from tests.object_store.test_on_s3 import no_local_disk as no_local_disk
 from tests.object_store.test_on_s3 import run
 from tests.reading.test_golden import DECIMALS_SPOILT_BY_HUDI
@@ -80,6 +79,14 @@ def test_a_table_is_made_and_written_there(hdfs: Hdfs, lock: str, version: int) 
     run("compact", url, "--executor", "local", "--lock", lock)
     assert fares(url) == {**expected, "k0003": 3.5}
     assert Table.open(url).load_timeline().pending_merges == ()
+
+
+def fares(url: str) -> dict[str, float]:
+    """Key to fare; a key twice is an error."""
+    table = read_table(Table.open(url))
+    keys = table.column("id").to_pylist()
+    assert len(set(keys)) == len(keys), "doubled rows"
+    return dict(zip(keys, table.column("fare").to_pylist(), strict=True))
 
 
 def test_a_command_without_a_lock_is_refused(hdfs: Hdfs, tmp_path: Path) -> None:

@@ -399,3 +399,18 @@ def test_a_lease_is_not_held_once_its_time_is_over_or_another_has_it(
         while is_held() and time.monotonic() < end:
             time.sleep(0.05)
         assert not is_held()
+
+
+def test_a_held_lease_is_put_anew(hdfs_storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdfs_lease, "RENEW_S", 0.05)
+
+    def put_ms() -> int:
+        entry = hdfs_storage.find("lease/1")
+        assert entry is not None
+        return entry.modified_ms
+
+    with hdfs_storage.hold("lease", 0, BUSY):
+        first, end = put_ms(), time.monotonic() + 20
+        while put_ms() == first:
+            assert time.monotonic() < end
+            time.sleep(0.05)
