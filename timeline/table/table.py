@@ -23,6 +23,7 @@ from ..instants.instant_files import InstantFiles
 from ..instants.table_clock import TableClock
 from ..instants.timeline import Timeline
 from ..instants.timeline_loader import TimelineLoader
+from ..storage.access.storage_options import Given
 from ..storage.contract import Storage
 from ..storage.folders import HOODIE
 from ..storage.open_storage import open_storage
@@ -52,9 +53,12 @@ class Table:
     clock: ClockOptions = ClockOptions()
 
     @staticmethod
-    def open(path: str) -> Table:
-        """The table at a path or URL. NotATableError, UnsupportedError: refused by name, nothing is changed."""
-        storage = open_storage(path)
+    def open(path: str, storage_options: Given = None) -> Table:
+        """The table at a path or URL; `storage_options`: see `StorageOptions`.
+
+        NotATableError, UnsupportedError: refused by name, nothing is changed. UsageError: an unknown option.
+        """
+        storage = open_storage(path, storage_options)
         entry = storage.find("")
         if entry is None or not entry.is_folder:
             raise NotATableError("no such folder", path=path, expected="the base path of a Hudi table")
