@@ -41,9 +41,14 @@ def truth(node: Filter, rows: pa.Table) -> Any:
     if isinstance(node, In) and pa.types.is_string(column.type):  # floats have zeros and NaN of their own
         values = pa.array([value.as_py() for value in node.values], column.type)
         return pc.if_else(column.is_null(), pa.scalar(None, pa.bool_()), pc.is_in(column, value_set=values))
-    if isinstance(node, In):
+    return _one_of(node, column) if isinstance(node, In) else _compared(node, column)
+
+
+def _one_of(node: In, column: pa.ChunkedArray) -> Any:
+    if pa.types.is_floating(column.type):  # a set of values would tell -0.0 from 0.0
         return reduce(pc.or_kleene, (pc.equal(column, value) for value in node.values))
-    return _compared(node, column)
+    found = pc.is_in(column, value_set=pa.array(list(node.values), column.type))
+    return pc.if_else(column.is_null(), pa.scalar(None, pa.bool_()), found)
 
 
 def _compared(node: Compare, column: pa.ChunkedArray) -> Any:

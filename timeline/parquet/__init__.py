@@ -2,5 +2,5 @@
 
 The ways in are `read` and `base_file`; `output_options` holds what a user may choose.
 
-May import: arrow, avro, ground.
+May import: arrow, avro, filter, ground.
 """

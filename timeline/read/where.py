@@ -25,7 +25,7 @@ from ..filter.possible import may_match
 from ..filter.tree import Filter, In, columns_of
 from ..log.delete_block import Deletes
 from ..merge.rule import Keyed
-from .footer_bounds import group_bounds
+from ..parquet.footer_bounds import group_bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ import pytest
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.filter.bind import bound
-from phantombase.timeline.filter.evaluate import matching
+from phantombase.timeline.filter.evaluate import matching, truth
 from phantombase.timeline.filter.parse import parse_filter
 from phantombase.timeline.filter.possible import Bounds, comparable, may_match
 from phantombase.timeline.filter.tree import And, Compare, In, IsNull, Like, Not, Op, only_values
@@ -173,6 +173,21 @@ def test_nan_is_above_all_numbers_and_nulls_are_unknown() -> None:
         "not x = 1": 2,
         "x is null": 1,
     }
+
+
+@pytest.mark.parametrize("field", [f for f in SCHEMA if not pa.types.is_nested(f.type)], ids=lambda field: field.name)
+def test_in_is_equal_to_any(field: pa.Field) -> None:
+    """For every type; unknown for null."""
+    zero = pa.scalar(0, pa.int64())
+    values = {"t": "a", "raw": b"a", "two": b"ab", "ok": True, "dec": Decimal("1.25")}
+    value = pa.scalar(values[field.name], field.type) if field.name in values else _cast(zero, field.type)
+    rows = pa.table({"c": pa.array([value, None], field.type)})
+    assert truth(In("c", (value,)), rows).to_pylist() == [True, None]
+    assert truth(In("c", (value,)), rows).equals(truth(Compare("c", Op.EQ, value), rows))
+
+
+def _cast(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar:
+    return (value.cast(pa.int32()) if pa.types.is_date32(kind) else value).cast(kind)
 
 
 def test_only_values() -> None:
