@@ -1,11 +1,12 @@
-"""Peak memory of merging one slice while its log data grows and the limit stays.
+"""Peak memory of merging one slice, to compact it and to read it, while its log data grows and the limit stays.
 
     python -m bench.memory [--quick]
 
 One file slice: a base file of 500 k rows, and 1, 4 and 16 times 96 MiB of Avro log blocks (quick: 24 MiB) in which
 every record has a key of its own, half of them in the base: nothing can be forgotten early. Each is compacted by
 the product's own slice task in a process of its own under `--memory-limit 256m`, and once without a limit
-for comparison. The peak is that of private memory: pages of mapped files are not in it.
+for comparison; then the same slices are read, batch by batch, by the product's own slice stream. The peak is that of
+private memory: pages of mapped files are not in it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import struct
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,10 @@ import pyarrow.parquet as pq
 from bench.processes import run
 from bench.report import Goal, Report
 from phantombase.timeline.avro.schema import META_COLUMNS
+
+if TYPE_CHECKING:
+    from phantombase.timeline.merge.slice_rules import SliceRules
+    from phantombase.timeline.view.view import FileSlice
 
 _LIMIT_BYTES = 256 << 20
 _FACTORS = (1, 4, 16)
@@ -49,27 +55,32 @@ def main() -> int:
     """Command line; exit code 1 when the goal is missed."""
     parser = argparse.ArgumentParser(description="Peak memory while log data grows and the limit stays.")
     parser.add_argument("--quick", action="store_true", help="a quarter of the log data")
-    parser.add_argument("--one", nargs=3, metavar=("FOLDER", "LOGS", "LIMIT"), help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=4, metavar=("WORK", "FOLDER", "LOGS", "LIMIT"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        folder, logs, limit = arguments.one
-        print(json.dumps(_compact(folder, int(logs), int(limit) or None)))
+        work, folder, logs, limit = arguments.one
+        print(json.dumps({"rows": _WORK[work](folder, int(logs), int(limit) or None)}))
         return 0
     report = Report(bench="memory")
     with tempfile.TemporaryDirectory(prefix="phantombase-bench-") as folder:
         log_bytes = _write(Path(folder), (24 if arguments.quick else 96) << 20)
         report.facts |= {"limit_mib": _LIMIT_BYTES >> 20, "log_mib": [f * log_bytes >> 20 for f in _FACTORS]}
-        peaks = {}
-        for factor, limit in [*((f, _LIMIT_BYTES) for f in _FACTORS), (_FACTORS[-1], 0)]:
-            name = f"x{factor}" if limit else f"x{factor}_no_limit"
-            ran = run([sys.executable, "-m", "bench.memory", "--one", folder, str(factor), str(limit)])
-            peaks[name] = ran.peak_private_bytes
-            report.facts[f"rows_{name}"] = ran.answer["rows"]
-            report.timed(name, [ran.seconds])
-            report.figure(f"peak_mib_{name}", ran.peak_private_bytes / (1 << 20))
-    flat = Goal(figure="peak_x16_to_x1", limit=_FLAT_MAX, at_least=False)
-    report.figure(flat.figure, peaks["x16"] / peaks["x1"], flat)
+        for work in _WORK:
+            _measure(report, folder, work)
     return report.finish()
+
+
+def _measure(report: Report, folder: str, work: str) -> None:
+    peaks = {}
+    for factor, limit in [*((f, _LIMIT_BYTES) for f in _FACTORS), (_FACTORS[-1], 0)]:
+        name = f"{work}_x{factor}" if limit else f"{work}_x{factor}_no_limit"
+        ran = run([sys.executable, "-m", "bench.memory", "--one", work, folder, str(factor), str(limit)])
+        peaks[factor, limit] = ran.peak_private_bytes
+        report.facts[f"rows_{name}"] = ran.answer["rows"]
+        report.timed(name, [ran.seconds])
+        report.figure(f"peak_mib_{name}", ran.peak_private_bytes / (1 << 20))
+    flat = Goal(figure=f"{work}_peak_x16_to_x1", limit=_FLAT_MAX, at_least=False)
+    report.figure(flat.figure, peaks[_FACTORS[-1], _LIMIT_BYTES] / peaks[1, _LIMIT_BYTES], flat)
 
 
 def _write(folder: Path, log_bytes: int) -> int:
@@ -133,32 +144,31 @@ def _block(records: npt.NDArray[np.void]) -> bytes:
     return b"#HUDI#" + struct.pack(">q", len(body) + 8) + body + struct.pack(">q", len(body) + 14)
 
 
-def _compact(folder: str, logs: int, limit: int | None) -> dict[str, int]:
-    from dataclasses import replace
-
-    from phantombase.compactor_daemon.execution.slice_task import Round, SlicePart, SliceTask, compact_slice
+def _slice(folder: str, logs: int) -> FileSlice:
     from phantombase.timeline.format.file_name import BaseFileName, LogFileName
-    from phantombase.timeline.format.record_key import KeySource
-    from phantombase.timeline.format.table_config import MergeMode
-    from phantombase.timeline.log.visibility import Visibility
-    from phantombase.timeline.merge.rule import MergeRule
-    from phantombase.timeline.merge.slice_rules import SliceRules
-    from phantombase.timeline.parquet.output_options import OutputOptions
-    from phantombase.timeline.storage.local import LocalStorage
     from phantombase.timeline.view.view import DataFile, FileSlice
 
     def size(name: str) -> int:
         return (Path(folder) / name).stat().st_size
 
     base, names = _base_name(), [_log_name(i) for i in range(logs)]
-    slice_ = FileSlice(
+    return FileSlice(
         partition="",
         file_id="f",
         base_instant="1",
         base=DataFile(partition="", name=BaseFileName.parse(base), size=size(base)),
         logs=tuple(DataFile(partition="", name=LogFileName.parse(n), size=size(n)) for n in names),
     )
-    rules = SliceRules(
+
+
+def _rules(folder: str, limit: int | None) -> SliceRules:
+    from phantombase.timeline.format.record_key import KeySource
+    from phantombase.timeline.format.table_config import MergeMode
+    from phantombase.timeline.log.visibility import Visibility
+    from phantombase.timeline.merge.rule import MergeRule
+    from phantombase.timeline.merge.slice_rules import SliceRules
+
+    return SliceRules(
         schema=SCHEMA,
         keys=KeySource.of(True, ()),
         ordering_fields=(),
@@ -166,18 +176,39 @@ def _compact(folder: str, logs: int, limit: int | None) -> dict[str, int]:
         visibility=Visibility(latest="9", completed=frozenset(), pending=frozenset(), start="1", by_file=True),
         float_text_in_logs=True,
         memory_bytes=limit,
-        identity=True,
+        spill_folder=folder,
     )
+
+
+def _compact(folder: str, logs: int, limit: int | None) -> int:
+    from dataclasses import replace
+
+    from phantombase.compactor_daemon.execution.slice_task import Round, SlicePart, SliceTask, compact_slice
+    from phantombase.timeline.parquet.output_options import OutputOptions
+    from phantombase.timeline.storage.local import LocalStorage
+
     common = Round(
         instant="3",
         attempt=1,
-        rules=replace(rules, spill_folder=folder),
+        rules=replace(_rules(folder, limit), identity=True),
         schema_text=AVRO,
         output=OutputOptions(memory_limit=limit or OutputOptions().memory_limit),
     )
-    task = SliceTask(common, SlicePart(position=logs * 2 + (limit is None), slice=slice_))
+    task = SliceTask(common, SlicePart(position=logs * 2 + (limit is None), slice=_slice(folder, logs)))
     Path(folder, ".hoodie/.phantombase/3/1").mkdir(parents=True, exist_ok=True)
-    return {"rows": compact_slice(LocalStorage(folder), task).ledger.rows_out}
+    return compact_slice(LocalStorage(folder), task).ledger.rows_out
+
+
+def _read(folder: str, logs: int, limit: int | None) -> int:
+    import phantombase.compactor_daemon  # noqa: F401  # chooses Arrow's memory pool, as `phantombase.read` does
+    from phantombase.timeline.read.slice_stream import SliceStream
+    from phantombase.timeline.storage.local import LocalStorage
+
+    stream = SliceStream(LocalStorage(folder), _slice(folder, logs), _rules(folder, limit))
+    return sum(batch.num_rows for batch in stream.batches())
+
+
+_WORK = {"compact": _compact, "read": _read}
 
 
 if __name__ == "__main__":

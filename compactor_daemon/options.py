@@ -84,10 +84,18 @@ class ExecuteOptions:
                 )
 
     @property
+    def hadoop_conf(self) -> dict[str, str]:
+        """The Hadoop configuration among the settings of Spark."""
+        conf = dict(self.spark_conf)
+        return {name.removeprefix(_HADOOP): value for name, value in conf.items() if name.startswith(_HADOOP)}
+
+    @property
     def on_cluster(self) -> bool:
         """Whether slices are compacted by executors of a cluster, in other processes than this one."""
         return self.executor is Executor.SPARK and re.fullmatch(r"local(\[.*\])?", self.master) is None
 
+
+_HADOOP = "spark.hadoop."
 
 _SPARK_NAMES = {
     "spark.master": "master",

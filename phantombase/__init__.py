@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .timeline.parquet.output_options import OutputOptions as OutputOptions
     from .timeline.planning.options import ScheduleOptions as ScheduleOptions
     from .timeline.read.rows import Rows as Rows
+    from .timeline.read.table_read import Fallback as Fallback
     from .timeline.read.table_read import Query as Query
     from .timeline.read.table_read import ReadOptions as ReadOptions
     from .timeline.table.table import Table as Table
@@ -70,6 +71,7 @@ _HOMES = {
     "Executor": "compactor_daemon.options",
     "OutputOptions": "timeline.parquet.output_options",
     "ScheduleOptions": "timeline.planning.options",
+    "Fallback": "timeline.read.table_read",
     "Query": "timeline.read.table_read",
     "Rows": "timeline.read.rows",
     "ReadOptions": "timeline.read.table_read",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +17,8 @@ from .timeline.locks.table_lock import table_lock
 from .timeline.parquet.output_options import OutputOptions
 from .timeline.planning.options import PLAN_NOW, ScheduleOptions
 from .timeline.planning.schedule import Scheduled, schedule_compaction
-from .timeline.read.rows import Rows
+from .timeline.read.rows import Rows, read_any
 from .timeline.read.table_read import Query, ReadOptions
-from .timeline.read.table_read import read_table as _read
 from .timeline.table.table import Table
 
 
@@ -35,14 +34,17 @@ def read(
     end: str | None = None,
     partition: str | None = None,
     options: ReadOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> Rows:
     """The rows of a table, given as its path, URL or `Table`, for Arrow, DuckDB, Polars and pandas.
 
     `columns`: only these, in the table's order. `filter`: only rows for which it is true, as in SQL's WHERE:
     `"fare > 10 and zone in ('a', 'b')"`. `limit`: at most so many rows. `as_of`: as of an instant, or a time like
     `2026-11-21 09:00:00` in the zone of the table's instants. `partition`: only partitions at or under this path.
-    `query`: `snapshot`, the default, `read-optimized`, or `incremental`: rows that the writes after `begin`, up to and
-    with `end`, have written; completion times, on version 6 requested times. `options`: everything else.
+    `query`: `snapshot`, the default, `read-optimized`, or with a window (after `begin`, up to and with `end`:
+    completion times, on version 6 requested times) `incremental`: rows that its writes wrote, or `changes`: what they
+    did. `options`: everything else. `storage_options`: of an object store, under obstore's, the environment's or
+    Hadoop's names.
     """
     given: dict[str, Any] = {
         "query": None if query is None else Query(query),
@@ -55,27 +57,37 @@ def read(
         "partition": partition,
     }
     chosen = replace(options or ReadOptions(), **{name: value for name, value in given.items() if value is not None})
-    return Rows.of(_opened(table), chosen)
+    return Rows.of(_opened(table, storage_options), chosen)
 
 
-def read_table(table: Table | str | os.PathLike[str], options: ReadOptions | None = None) -> pa.Table:
+def read_table(
+    table: Table | str | os.PathLike[str],
+    options: ReadOptions | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+) -> pa.Table:
     """All rows of a table, given as its path, URL or `Table`, as an Arrow table: `read` with `ReadOptions`.
 
     The default is a snapshot read: base files merged with log files, also while compactions are pending.
+    `storage_options`: see `read`.
     """
-    return _read(_opened(table), options)
+    return read_any(_opened(table, storage_options), options or ReadOptions())
 
 
 def schedule(
-    table: Table | str | os.PathLike[str], options: ScheduleOptions | None = None, *, lock: str | None = None
+    table: Table | str | os.PathLike[str],
+    options: ScheduleOptions | None = None,
+    *,
+    lock: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> Scheduled:
     """Requests a compaction of a table; by default of every file group with log files, at once.
 
     `lock`: the table lock that all writers share, `file:PATH` or `zookeeper:HOSTS/BASE/PATH/KEY`; by default that of
-    the table's storage: a file in the table, which only phantombase's own writers know, and on S3 the lock that
-    Hudi's StorageBasedLockProvider holds. `compact` executes the request.
+    the table's storage: a file in the table, which only phantombase's own writers know, and on an object store the
+    lock that Hudi's StorageBasedLockProvider holds. `compact` executes the request. `storage_options`: see `read`.
     """
-    opened = _opened(table)
+    opened = _opened(table, storage_options)
     return schedule_compaction(opened, table_lock(opened.storage, lock), options or PLAN_NOW)
 
 
@@ -88,10 +100,12 @@ def compact(
     execute: ExecuteOptions | None = None,
     output: OutputOptions | None = None,
     attempt: AttemptOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> Compactions:
     """Executes the pending compactions of a table, earliest first, or only the named `instant`.
 
     `limit_s`: after this many seconds no instant begins; the next call continues. `lock`: see `schedule`.
+    `storage_options`: see `read`.
     """
     return run_compactions(
         os.fspath(table),
@@ -101,8 +115,9 @@ def compact(
         execute=execute or ExecuteOptions(),
         attempt=attempt or AttemptOptions(),
         limit=Limit(limit_s),
+        storage_options=storage_options,
     )
 
 
-def _opened(table: Table | str | os.PathLike[str]) -> Table:
-    return table if isinstance(table, Table) else Table.open(os.fspath(table))
+def _opened(table: Table | str | os.PathLike[str], storage_options: Mapping[str, str] | None) -> Table:
+    return table if isinstance(table, Table) else Table.open(os.fspath(table), storage_options)

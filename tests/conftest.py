@@ -20,10 +20,12 @@ pytest_plugins = [
     "tests.support.gcs_server",
     "tests.support.s3_server",
     "tests.support.fault_proxy",
+    "tests.support.hdfs_cluster",
     "tests.support.zookeeper_server",
     "tests.support.zookeeper_ensemble",
     "tests.support.spark_cluster",
     "tests.support.azure_server",
+    "tests.support.minio_server",
 ]
 
 # No deadline: on a shared machine it fails tests at random. A failure prints how to run it again.
@@ -78,6 +80,8 @@ class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
         path, _, test = nodeid.partition("::")
         if _folder(nodeid) in ("interop", "judge"):
             return "Hudi 0.15" if re.search(r"\bv6\b", test) else "Hudi 1.2"
+        if "hdfs" in path:
+            return "hdfs"  # one cluster
         return "containers" if _folder(nodeid) == "containers" else path
 
 

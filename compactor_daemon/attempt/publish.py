@@ -211,14 +211,12 @@ def _check_publishable(table: Table, go: Go, section: Section) -> None:
 
 def place(table: Table, go: Go, placement: Placement) -> None:
     """Gives one file of a decision its final name, see `place_staged`. A file without a staged copy is merged again."""
-    place_staged(table.storage, lambda: _staged(table, go, placement), placement.final, placement.size)
 
+    def lost() -> str:
+        refuse_revoked(table, go)
+        return merge_again(table, go, placement)
 
-def _staged(table: Table, go: Go, placement: Placement) -> str:
-    if table.storage.find(placement.staged) is not None:
-        return placement.staged
-    refuse_revoked(table, go)
-    return merge_again(table, go, placement)
+    place_staged(table.storage, placement.staged, placement.final, placement.size, lost)
 
 
 def _check_ours(table: Table, done: Instant, go: Go) -> None:

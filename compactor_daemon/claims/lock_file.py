@@ -1,26 +1,44 @@
-"""A lock file that allows one compactor process per table. It saves work; no safety rests on it."""
+"""Claims on storage: one compactor process works on an instant. They save work; no safety rests on them.
+
+.hoodie/.phantombase/claim.lock     file systems: a lock file, the claim on all instants of the table
+.hoodie/.phantombase/<C>/claim      object stores: a lease on one instant
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from phantombase.timeline.errors import ClaimedError
+from phantombase.timeline.instants.attempt_names import instant_folder
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.table.table import Table
 
 
-@contextmanager
-def claim(table: Table, wait_s: float = 0.0) -> Iterator[None]:
-    """Holds the claim on all instants of a table. It saves work; safety rests on the records of attempts.
+def claim_path(table: Table, instant: str) -> str:
+    """What is held while a process works on an instant."""
+    return f"{RECORDS}/claim.lock" if table.storage.is_file_system else f"{instant_folder(instant)}/claim"
 
-    ClaimedError: another process of phantombase holds the claim for longer than `wait_s`.
+
+def claim(table: Table, instant: str, wait_s: float = 0.0) -> AbstractContextManager[Callable[[], bool]]:
+    """Holds the claim on an instant; gives whether it is still held, see `Storage.hold`.
+
+    ClaimedError: another process of phantombase holds it for longer than `wait_s`.
     """
-    path = f"{RECORDS}/claim.lock"
+    path = claim_path(table, instant)
     busy = ClaimedError(
-        "another compactor is at work on this table",
+        f"another compactor is at work on this {'table' if table.storage.is_file_system else 'instant'}",
         path=f"{table.storage.base_path}/{path}",
         todo="Wait until it ends, or run with --wait SECONDS.",
     )
-    with table.storage.hold(path, wait_s, busy):
-        yield
+    return table.storage.hold(path, wait_s, busy)
+
+
+def claim_all(table: Table, wait_s: float = 0.0) -> AbstractContextManager[object]:
+    """Holds the claim on all instants together where there is one, see the module; elsewhere does nothing."""
+    return claim(table, "", wait_s) if table.storage.is_file_system else nullcontext()
+
+
+def claim_one(table: Table, instant: str, wait_s: float = 0.0) -> AbstractContextManager[object]:
+    """Holds the claim on an instant, unless `claim_all` holds it with the others."""
+    return nullcontext() if table.storage.is_file_system else claim(table, instant, wait_s)

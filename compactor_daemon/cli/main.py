@@ -17,6 +17,7 @@ from rich.text import Text
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
+from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.console import EXIT_FAILED, configure_logging, emit, reporting, run
 from phantombase.timeline.terminal.local_path import local_path
@@ -28,7 +29,7 @@ from ..options import AttemptOptions, ExecuteOptions
 from ..run.pending import InstantProgress, run_compactions
 from .demo import current_rows, same_rows, unpack_demo_table
 from .option_flags import Only, offers
-from .parameters import ATTEMPT, CLOCK, EXECUTE, OUTPUT, Json, Lock, TablePath
+from .parameters import ATTEMPT, CLOCK, EXECUTE, OUTPUT, Json, Lock, StorageOption, TablePath
 from .run import run_daemon
 from .schedule import schedule
 from .status import claims, release, status
@@ -65,6 +66,7 @@ def compact(
     output: OutputOptions = OUTPUT,
     attempt: Annotated[AttemptOptions, Only("foreign_grace_s", "barrier_s", "claim_wait_s")] = ATTEMPT,
     clock: ClockOptions = CLOCK,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """Execute the pending compactions of a table.
@@ -86,6 +88,7 @@ def compact(
             execute=execute,
             attempt=attempt,
             clock=clock,
+            storage_options=parse_pairs(storage_option),
             progress=progress,
         )
     emit({"table": table, "compacted": [asdict(r) for r in results.done]}, json, _render_compacted)

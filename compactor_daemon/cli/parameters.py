@@ -17,6 +17,10 @@ OUTPUT, EXECUTE, ATTEMPT, CLOCK = OutputOptions(), ExecuteOptions(), AttemptOpti
 """The defaults, from the dataclasses that define the options."""
 
 TablePath = Annotated[str, typer.Argument(metavar="TABLE", help="base path of the table (the folder with .hoodie)")]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="an option of the object store, such as region=eu-west-1"),
+]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 Lock = Annotated[
     str | None,
@@ -24,7 +28,7 @@ Lock = Annotated[
         metavar="LOCK",
         help="table lock that every writer and scheduler of the table shares: file:PATH, "
         "zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY, as Hudi's ZookeeperBasedLockProvider, or storage: in the "
-        "table's own storage, on S3 as Hudi's StorageBasedLockProvider",
+        "table's own storage, on S3 as Hudi's StorageBasedLockProvider; not on HDFS",
     ),
 ]
 SoleWriter = Annotated[

@@ -20,6 +20,7 @@ from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.option import help_of
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.terminal.console import EXIT_FAILED, configure_logging, emit
 from phantombase.timeline.terminal.plain import plural
 
@@ -32,7 +33,7 @@ from ..daemon.table_on_storage import Settings
 from ..options import AttemptOptions, ExecuteOptions
 from ..state.failures import RetryOptions
 from .option_flags import Only, offers
-from .parameters import ATTEMPT, CLOCK, EXECUTE, OUTPUT, Json, Lock, check_writers_known
+from .parameters import ATTEMPT, CLOCK, EXECUTE, OUTPUT, Json, Lock, StorageOption, check_writers_known
 from .zookeeper import ZOOKEEPER, ZooKeeperFlags
 
 _RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
@@ -62,6 +63,7 @@ def run_daemon(
     output: OutputOptions = OUTPUT,
     attempt: Annotated[AttemptOptions, Only("foreign_grace_s", "barrier_s")] = ATTEMPT,
     clock: ClockOptions = CLOCK,
+    storage_option: StorageOption = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(min=0, max=65535, metavar="PORT", help="port for /metrics (Prometheus), /healthz and /readyz"),
@@ -96,6 +98,7 @@ def run_daemon(
         order=rules.order,
         schedule=requests if schedule else None,
         clock=clock,
+        storage_options=parse_pairs(storage_option),
     )
     with ExitStack() as stack:
         servers = stack.enter_context(zookeeper.kept())
@@ -108,6 +111,7 @@ def run_daemon(
                 execute=execute,
                 zookeeper=servers,
                 lock=lock,
+                sole_writer=sole_writer,
                 observer=metrics,
             )
         )

@@ -18,6 +18,7 @@ from phantombase.timeline.planning.candidate import HAS_LOGS
 from phantombase.timeline.planning.notes import reasons_of
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.schedule import Requested, Scheduled, schedule_compaction
+from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.plain import human_bytes, plural
@@ -25,7 +26,7 @@ from phantombase.timeline.terminal.text_table import Column, RowsTable
 
 from ..claims.doorbell import ring
 from .option_flags import offers
-from .parameters import CLOCK, Json, Lock, SoleWriter, TablePath, check_writers_known
+from .parameters import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, check_writers_known
 from .zookeeper import ZOOKEEPER, Fleet
 
 _SHOWN = 40
@@ -44,6 +45,7 @@ def schedule(
     options: ScheduleOptions = PLAN_NOW,
     clock: ClockOptions = CLOCK,
     zookeeper: Fleet = ZOOKEEPER,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """Request a compaction of every file group that has log files, or of as many as the limits allow.
@@ -69,9 +71,11 @@ def schedule(
             "A plan made while an unknown write is running would lose that write's rows. --dry-run needs neither.",
         )
     fleet = zookeeper.options()
-    opened = Table.open(table).with_clock(clock)
+    opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
     # A dry run leaves nothing in the table, not even the lock's file.
-    held: TableLock = ProcessLock(opened.storage.location) if dry_run else table_lock(opened.storage, lock)
+    held: TableLock = (
+        ProcessLock(opened.storage.location) if dry_run else table_lock(opened.storage, lock, sole_writer=sole_writer)
+    )
     if drop_metadata_table_:
         opened = drop_metadata_table(opened, held)
     done = schedule_compaction(opened, held, options, dry_run=dry_run)

@@ -12,6 +12,7 @@ from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import PhantombaseError, UsageError
 from phantombase.timeline.locks.table_lock import table_lock
+from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.terminal.console import EXIT_FAILED, configure_logging, emit
 
@@ -27,7 +28,7 @@ from ..status.status import Clock, claim_rows, status_report, work_rows
 from ..zookeeper.session import ZooKeeperSession, zookeeper_session
 from . import render_status as status_render
 from .option_flags import offers
-from .parameters import ATTEMPT, CLOCK, Lock, SoleWriter, TablePath, check_writers_known
+from .parameters import ATTEMPT, CLOCK, Lock, SoleWriter, StorageOption, TablePath, check_writers_known
 from .zookeeper import ZOOKEEPER, Fleet, ZooKeeperFlags
 
 _RECENT = 5
@@ -55,6 +56,7 @@ def status(
         float, typer.Option(min=0, metavar="SECONDS", help="the value that the daemons use")
     ] = ATTEMPT.foreign_grace_s,
     clock: ClockOptions = CLOCK,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """Show a table's pending compactions: which process works on each, its progress, and why the others wait.
@@ -65,7 +67,8 @@ def status(
     Example: `compactor-daemon status /data/orders --slo 3600`
     """
     configure_logging(json, verbose=False)
-    opened = Table.open(table).with_clock(clock)  # first: a path without a table is refused before ZooKeeper is asked
+    # First: a path without a table is refused before ZooKeeper is asked.
+    opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
     claimed = _claimed(zookeeper, opened)
     attempt = AttemptOptions(foreign_grace_s=foreign_grace)
     data = status_report(
@@ -85,6 +88,7 @@ def status(
 def claims(
     tables: TablePaths,
     zookeeper: Fleet = ZOOKEEPER,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """Show which process works on which compaction, since when, and its progress.
@@ -95,7 +99,7 @@ def claims(
     """
     configure_logging(json, verbose=False)
     options = zookeeper.options()
-    opened = [Table.open(path) for path in tables]
+    opened = [Table.open(path, parse_pairs(storage_option)) for path in tables]
     if options is None:
         rows = [row for table in opened for row in work_rows(_looked(table), _clock(table))]
     else:
@@ -114,6 +118,7 @@ def release(
     ] = False,
     lock: Lock = None,
     sole_writer: SoleWriter = False,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """Remove the recorded failures of a pending compaction, so that a parked one is tried again.
@@ -125,10 +130,11 @@ def release(
     Example: `compactor-daemon release /data/orders 20261121091052663`
     """
     configure_logging(json, verbose=False)
-    opened, taken = Table.open(table), TakenBack(attempt=None)
+    opened, taken = Table.open(table, parse_pairs(storage_option)), TakenBack(attempt=None)
     if unreadable:
         check_writers_known(lock, sole_writer, _WHO_WRITES, "An unknown write or compactor may change the same files.")
-        taken = take_back_unreadable(opened, instant, table_lock(opened.storage, lock))
+        held = table_lock(opened.storage, lock, sole_writer=sole_writer)
+        taken = take_back_unreadable(opened, instant, held)
     elif lock is not None or sole_writer:
         raise UsageError("only --unreadable needs a lock", todo="Leave out --lock and --sole-writer.")
     else:

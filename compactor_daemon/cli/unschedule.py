@@ -11,12 +11,13 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from phantombase.timeline.locks.table_lock import table_lock
+from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.plain import plural
 
 from ..removal.unschedule import unschedule
-from .parameters import Json, Lock, SoleWriter, TablePath, check_writers_known
+from .parameters import Json, Lock, SoleWriter, StorageOption, TablePath, check_writers_known
 
 
 def unschedule_command(
@@ -24,6 +25,7 @@ def unschedule_command(
     instant: Annotated[str, typer.Argument(metavar="INSTANT", help="the pending compaction")],
     lock: Lock = None,
     sole_writer: SoleWriter = False,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """Take back a requested compaction; its file groups are then free for the next plan.
@@ -41,8 +43,8 @@ def unschedule_command(
         "unschedule needs to know which other processes write to the table",
         "An unknown write may be about to write logs on the plan's slices: without the plan they would be lost.",
     )
-    opened = Table.open(table)
-    done = unschedule(opened, instant, table_lock(opened.storage, lock))
+    opened = Table.open(table, parse_pairs(storage_option))
+    done = unschedule(opened, instant, table_lock(opened.storage, lock, sole_writer=sole_writer))
     emit({"table": table, **asdict(done)}, json, _render)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 
 from phantombase.timeline.errors import UsageError
@@ -15,7 +16,7 @@ from phantombase.timeline.table.table import Table
 from ..claims.claims import Claims, table_id
 from ..claims.table_claims import TableClaims
 from ..claims.zookeeper_claims import ZooKeeperClaims
-from ..execution.runners import Runner, SparkRunner, open_runner
+from ..execution.runners import Runner, SparkRunner, all_storage_options, open_runner
 from ..options import ExecuteOptions
 from ..zookeeper.session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from .dispatch import Rules
@@ -33,18 +34,21 @@ def open_daemon(
     execute: ExecuteOptions,
     zookeeper: ZooKeeperOptions | None = None,
     lock: str | None = None,
+    sole_writer: bool = False,
     observer: Observer | None = None,
     runner: Runner | None = None,
 ) -> Iterator[Daemon]:
     """A daemon for some tables, ready to `run`. Errors of the tree: a table, ZooKeeper or the lock cannot be used.
 
     `zookeeper` None: a single daemon. `lock`: the table lock as for `table_lock`; `{name}` in it is replaced by each
-    table's name. `runner`: a runner that is open already.
+    table's name. `sole_writer`: no other process writes to the tables. `runner`: a runner that is open already.
     """
-    storages = [open_storage(path) for path in paths]
+    given = all_storage_options(paths, settings.storage_options, execute, runner)
+    settings = replace(settings, storage_options=given)
+    storages = [open_storage(path, given) for path in paths]
     if len({storage.location for storage in storages}) < len(storages):
         raise UsageError("a table is named twice", found=" ".join(paths))
-    tables = {storage.base_path: Table.open(path) for storage, path in zip(storages, paths, strict=True)}
+    tables = {storage.base_path: Table.open(path, given) for storage, path in zip(storages, paths, strict=True)}
     for table in tables.values():
         check_keepable(table, moves_rows=False)
     daemons: list[Daemon] = []
@@ -63,7 +67,7 @@ def open_daemon(
         for path, table in tables.items():
             wake = partial(notify, partial(Daemon.claims_changed, table=path))
             claims = _claims(session, table, settings.who, wake)
-            served[path] = ServedTable(path, claims, _lock(table, lock), running, settings)
+            served[path] = ServedTable(path, claims, _lock(table, lock, sole_writer), running, settings)
             served[path].open()
         daemon = Daemon(served, rules, settings.retry, observer=observer, spark_is_gone=partial(_is_gone, running))
         daemons.append(daemon)
@@ -81,9 +85,9 @@ def _claims(session: ZooKeeperSession | None, table: Table, who: str, wake: Call
     return ZooKeeperClaims(session, table_id(table.storage), who, wake)
 
 
-def _lock(table: Table, given: str | None) -> TableLock:
+def _lock(table: Table, given: str | None, sole_writer: bool) -> TableLock:
     named = None if given is None else given.replace("{name}", table.config.name)
-    return table_lock(table.storage, named)
+    return table_lock(table.storage, named, sole_writer=sole_writer)
 
 
 def _is_gone(runner: Runner) -> bool:

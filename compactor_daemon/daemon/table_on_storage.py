@@ -20,6 +20,8 @@ from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.planning.survey import is_due
+from phantombase.timeline.storage.access.storage_options import StorageOptions
+from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
 
@@ -52,6 +54,7 @@ class Settings:
     order: Order
     schedule: ScheduleOptions | None = None
     clock: ClockOptions = ClockOptions()
+    storage_options: StorageOptions = StorageOptions()
 
 
 class ServedTable:
@@ -70,10 +73,13 @@ class ServedTable:
 
     def open(self) -> None:
         """Tests that the storage keeps its promises. StorageError: it does not."""
-        open_storage(self.path).prove()
+        self._storage().prove()
 
     def _open(self) -> Table:
-        return Table.open(self.path).with_clock(self._settings.clock)
+        return Table.open(self.path, self._settings.storage_options).with_clock(self._settings.clock)
+
+    def _storage(self) -> Storage:
+        return open_storage(self.path, self._settings.storage_options)
 
     def look(self) -> Seen:
         """Lists the timeline once, and the records too if an instant is pending. Errors of the tree."""
@@ -133,9 +139,9 @@ class ServedTable:
 
     def is_done(self, instant: str) -> bool:
         """See `Served`: its ledger is in the audit log, and it is not pending again, as after a rollback by Hudi."""
-        if open_storage(self.path).find(audit_path(instant)) is None:
+        if self._storage().find(audit_path(instant)) is None:
             return False
-        return instant not in pending_instants(Table.open(self.path))
+        return instant not in pending_instants(self._open())
 
     def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside = stay) -> Compacted | None:
         """Brings a claimed instant to its end; None: another process has done so. Errors: as `compact_instant`."""

@@ -9,17 +9,19 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from typing import Any, Protocol
 
 from phantombase.timeline.errors import PhantombaseError, SparkError
+from phantombase.timeline.storage.access.storage_options import Given, StorageOptions
 from phantombase.timeline.storage.contract import Storage
 
 from ..options import ExecuteOptions, Executor
 from ..records.slice_done import SliceDone
+from .hadoop_conf import hadoop_conf
 from .slice_task import Round, SlicePart, SliceTask, compact_slice
 from .spark_session import StartingSpark
 
@@ -64,6 +66,18 @@ def open_runner(options: ExecuteOptions) -> Iterator[Runner]:
         spark.stop()
 
 
+def all_storage_options(
+    paths: Iterable[str], given: Given, execute: ExecuteOptions, runner: Runner | None
+) -> StorageOptions:
+    """The options as given, and below them those of Hadoop: of the Spark of a runner, or of the Spark to be started."""
+    options = StorageOptions.of(given)
+    if not isinstance(runner, SparkRunner):
+        return options.over(execute.hadoop_conf)
+    for path in paths:
+        options = options.over(runner.hadoop_conf(path))
+    return options
+
+
 class LocalRunner:
     """Runs `threads` slices at a time in this process. If `progress` raises, slices at work are still finished."""
 
@@ -93,6 +107,10 @@ class SparkRunner:
     def __init__(self, spark: Spark, pool: str | None = None) -> None:
         self._spark = spark
         self._pool = pool
+
+    def hadoop_conf(self, path: str) -> dict[str, str]:
+        """See `hadoop_conf`; SparkError: Spark did not start."""
+        return hadoop_conf(self._spark.context(), path)
 
     @property
     def is_gone(self) -> bool:

@@ -20,6 +20,7 @@ import structlog
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import ClaimedError
 from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.storage.access.storage_options import Given, StorageOptions
 
 from ..execution.runners import Runner
 from ..options import AttemptOptions, ExecuteOptions
@@ -37,7 +38,7 @@ class AsyncCompaction:
     `poll_s`: how often it looks for plans without `notify`. `stop_s`: how long the instant at work may go on after the
     context ends; then its staging is stopped, and the next compactor adopts the finished file slices. The exit may take
     longer than that: it waits for a publication that has begun and, with a LocalRunner, for the slices at work.
-    `clock`: see `Table`.
+    `clock`: see `Table`. `storage_options`: see `Table.open`.
 
     Errors do not reach the ingest job, since its writes are complete without the compaction. They are logged and kept
     in `errors`, and the instant is tried again at the next look.
@@ -54,6 +55,7 @@ class AsyncCompaction:
         poll_s: float = 10.0,
         stop_s: float = 30.0,
         clock: ClockOptions | None = None,
+        storage_options: Given = None,
     ) -> None:
         self._path = path
         self._runner = runner
@@ -63,6 +65,7 @@ class AsyncCompaction:
         self._poll_s = poll_s
         self._stop_s = stop_s
         self._clock = clock
+        self._storage_options = StorageOptions.of(storage_options)
         self._limit = Limit()
         self._look = threading.Event()
         self._ending = threading.Event()
@@ -108,6 +111,7 @@ class AsyncCompaction:
                 runner=self._runner,
                 limit=self._limit,
                 clock=self._clock,
+                storage_options=self._storage_options,
             )
         except ClaimedError:
             _log.info("another_compactor_is_at_work", table=self._path)

@@ -11,18 +11,19 @@ from typing import TypeAlias
 import structlog
 
 from phantombase.timeline.clock.options import ClockOptions
-from phantombase.timeline.errors import LockError, PhantombaseError, SparkError, StoppedError
+from phantombase.timeline.errors import ClaimedError, LockError, PhantombaseError, SparkError, StoppedError
 from phantombase.timeline.instants.attempt_names import recorded_instants
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.metadata_table.drop import drop_metadata_table
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.storage.access.storage_options import Given
 from phantombase.timeline.table.table import Table
 
 from ..attempt.compact_instant import Compacted, compact_instant, pending_instants, preflight
 from ..attempt.retire import finish_completed, littered_instants
-from ..claims.lock_file import claim
-from ..execution.runners import Runner, open_runner
+from ..claims.lock_file import claim_all, claim_one
+from ..execution.runners import Runner, all_storage_options, open_runner
 from ..options import AttemptOptions, ExecuteOptions
 from ..time_limit import Limit
 
@@ -42,7 +43,7 @@ class Compactions:
 
 
 def run_compactions(
-    path: str,
+    path: str | Table,
     *,
     instant: str | None = None,
     lock: str | None = None,
@@ -53,6 +54,7 @@ def run_compactions(
     runner: Runner | None = None,
     limit: Limit | None = None,
     clock: ClockOptions | None = None,
+    storage_options: Given = None,
     progress: InstantProgress = lambda *_: None,
 ) -> Compactions:
     """Executes pending compactions, earliest first. Everything that can be refused is refused before the first write.
@@ -63,10 +65,14 @@ def run_compactions(
     `runner`: a runner that is open already (a warm Spark session); without one, `execute` says which is opened.
     `limit`: once it is reached no instant begins, and an instant whose slices are being staged is left to the next run,
     which adopts the finished slices. A decided instant is still brought to its end. `clock`: see `Table`. `progress` is
-    called several times a second with the progress of an instant.
+    called several times a second with the progress of an instant. `storage_options`: see `all_storage_options`.
     """
     limit = limit or Limit()
-    table = Table.open(path).with_clock(clock or ClockOptions())
+    if isinstance(path, Table):
+        table = path.reload()
+    else:
+        table = Table.open(path, all_storage_options([path], storage_options, execute, runner))
+    table = table.with_clock(clock or ClockOptions())
     seen = table.still()
     instants = pending_instants(seen, instant)
     if not drop_metadata:
@@ -83,7 +89,7 @@ def run_compactions(
             if len(run.refused) == len(instants) and not littered_instants(table):
                 raise next(iter(run.refused.values()))
         table.storage.prove()
-        open_.enter_context(claim(table, attempt.claim_wait_s))
+        open_.enter_context(claim_all(table, attempt.claim_wait_s))
         table = drop_metadata_table(table, held) if drop_metadata else table
         looks: list[Table] = []
         with run.parking("what earlier runs left"):
@@ -92,17 +98,17 @@ def run_compactions(
 
             def compact(one: str) -> Compacted:
                 limit.check_begin()
-                return compact_instant(
-                    table,
-                    one,
-                    seen=looks.pop() if looks else None,
-                    lock=held,
-                    runner=running,
-                    progress=partial(progress, one),
-                    output=output,
-                    options=attempt,
-                    limit=limit,
-                )
+                with claim_one(table, one, attempt.claim_wait_s):
+                    return compact_instant(
+                        table,
+                        one,
+                        lock=held,
+                        runner=running,
+                        progress=partial(progress, one),
+                        output=output,
+                        options=attempt,
+                        limit=limit,
+                    )
 
             run.each(pending_instants(looks[0] if looks else table.still(), instant), compact)
     if run.parked is not None:
@@ -135,12 +141,15 @@ class _Run:
 
     @contextmanager
     def parking(self, what: str) -> Iterator[None]:
-        """Keeps an error for the end. Raises at once if the limit is reached, or if Spark or the lock is missing."""
+        """Keeps an error for the end. Raises at once if the limit is reached, or if Spark or the lock is missing.
+
+        An instant that another process has claimed stops no other.
+        """
         try:
             yield
-        except _ENDS_ALL:
-            raise
         except PhantombaseError as error:
+            if isinstance(error, _ENDS_ALL) and not isinstance(error, ClaimedError):
+                raise
             if self.parked is not None:
                 _log.warning("parked", what=what, error=str(error))
             self.parked = self.parked or error

@@ -19,7 +19,7 @@ from phantombase.compactor_daemon.attempt.compact_instant import pending_instant
 from phantombase.compactor_daemon.attempt.decision import decide_go
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.retire import finish_completed, retire
-from phantombase.compactor_daemon.claims.lock_file import claim
+from phantombase.compactor_daemon.claims.lock_file import claim_all
 from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import ExecuteOptions, Executor
@@ -597,7 +597,7 @@ def test_two_processes_one_claim(tmp_path: Path) -> None:
     """The second leaves with one line."""
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
-    with claim(table), pytest.raises(LockError, match="another compactor"), claim(table):
+    with claim_all(table), pytest.raises(LockError, match="another compactor"), claim_all(table):
         pass
 
 

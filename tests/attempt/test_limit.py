@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.claims.lock_file import claim
+from phantombase.compactor_daemon.claims.lock_file import claim_all
 from phantombase.compactor_daemon.execution import runners as execute
 from phantombase.compactor_daemon.execution.runners import LocalRunner, Runner, SliceProgress, SparkRunner
 from phantombase.compactor_daemon.execution.slice_task import SliceTask, compact_slice
@@ -277,7 +277,11 @@ def test_two_take_turns(tmp_path: Path) -> None:
     """The claim keeps them apart; waiting for it is no error."""
     path = unzip_golden("v9_pending", tmp_path)
     todo = pending(path)
-    with claim(open_table(path)), asynchronous(path, poll_s=0.02) as first, asynchronous(path, poll_s=0.02) as second:
+    with (
+        claim_all(open_table(path)),
+        asynchronous(path, poll_s=0.02) as first,
+        asynchronous(path, poll_s=0.02) as second,
+    ):
         time.sleep(0.5)
         assert pending(path) == todo
     with asynchronous(path, poll_s=0.02) as first, asynchronous(path, poll_s=0.02) as second:

@@ -60,7 +60,7 @@ def test_each_file_is_made_again_under_its_own_name(name: str, completed: bool, 
     for placement in go.placements:
         again = merge_again(table, go, placement)
         assert again != placement.staged
-        place_staged(table.storage, lambda again=again: again, placement.final, placement.size)  # type: ignore[misc]
+        place_staged(table.storage, again, placement.final, placement.size)
 
 
 @TABLES

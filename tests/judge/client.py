@@ -220,7 +220,7 @@ class Judge:
         before = _instants(path, "compaction.requested")
         # By default Hudi schedules nothing before five delta commits, and does not say so.
         at_once = {"hoodie.compact.inline.max.delta.commits": 1, **(options or {})}
-        self._call("run_compaction", path, at_once, op="schedule")
+        self._call("run_compaction", path, at_once, op="schedule", options=_lock_options(at_once))
         return max(_instants(path, "compaction.requested") - before, default=None)
 
     def run_compaction(self, path: TablePath, instant: str | None = None, options: Options | None = None) -> list[str]:
@@ -229,7 +229,7 @@ class Judge:
         never = {"hoodie.compact.inline.max.delta.commits": 1_000_000, **(options or {})}
         # A number here, text in all other procedures; text fails deep inside with a ClassCastException.
         timestamp = None if instant is None else int(instant)
-        rows = self._call("run_compaction", path, never, op="run", timestamp=timestamp)
+        rows = self._call("run_compaction", path, never, op="run", timestamp=timestamp, options=_lock_options(never))
         return sorted(str(row["timestamp"]) for row in rows)
 
     def cluster(self, path: TablePath, options: Options | None = None) -> None:
@@ -283,7 +283,7 @@ class Judge:
         self.write(path, rows, {**self._writer_options(path), **operate, **(options or {})})
 
     def _call(
-        self, procedure: str, path: TablePath, options: Options | None, **arguments: object
+        self, procedure: str, path: TablePath, settings: Options | None, **arguments: object
     ) -> list[dict[str, Any]]:
         """Call one of Hudi's procedures with a writer's options.
 
@@ -294,7 +294,7 @@ class Judge:
         self.sql(f"create table {name} using hudi location '{path}'")
         given = {"table": name, **{key: value for key, value in arguments.items() if value is not None}}
         text = ", ".join(f"{key} => {value!r}" for key, value in given.items())
-        return self.sql(f"call {procedure}({text})", {**self._writer_options(path), **(options or {})})
+        return self.sql(f"call {procedure}({text})", {**self._writer_options(path), **(settings or {})})
 
     def _writer_options(self, path: TablePath) -> Options:
         there = properties(path)
@@ -313,3 +313,9 @@ def _instants(path: TablePath, ending: str) -> set[str]:
     """The instants that have a file of that action and state and are not archived, under either timeline layout."""
     found = itertools.chain.from_iterable(names(path, folder) for folder in (".hoodie", ".hoodie/timeline"))
     return {name.split(".")[0] for name in found if name.endswith(f".{ending}")}
+
+
+def _lock_options(options: Options) -> str | None:
+    """Those of the lock: a compaction takes them from its own `options` only, and a default of the disk otherwise."""
+    lock = [f"{name}={value}" for name, value in options.items() if name.startswith("hoodie.write.lock.")]
+    return ",".join(lock) or None

@@ -7,7 +7,7 @@ import pytest
 from phantombase.timeline.metadata_table.validate import validate
 from tests.interop.rows import Rows, same
 from tests.interop.shared_table import BUCKET, EVENT_TIME, HUDI, check_rows
-from tests.judge.client import Options
+from tests.judge.client import METADATA_TABLE, Options
 from tests.judge.fixtures import Judges
 from tests.object_store.s3_table import S3Table
 from tests.support.s3_server import S3Server
@@ -15,8 +15,12 @@ from tests.support.selection import deep
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1800)]
 
+LONE = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.InProcessLockProvider"}
+"""With a metadata table Hudi wants a lock even when it is alone, and on s3a the one it takes by itself is refused."""
+
 CASES: dict[str, Options] = {
     "plain": EVENT_TIME,
+    "metadata table": {**EVENT_TIME, **METADATA_TABLE, **LONE},
     "buckets": EVENT_TIME | BUCKET,
 }
 

@@ -8,6 +8,7 @@ import pytest
 
 import tests.object_store.test_on_s3 as on_s3
 from phantombase.timeline.table.table import Table
+from tests.object_store.test_faults import fares
 from tests.object_store.test_on_s3 import no_local_disk as no_local_disk
 from tests.support.azure_server import AzureServer
 from tests.support.golden_tables import GOLDEN
@@ -31,5 +32,5 @@ def test_a_table_is_made_and_written_there(azure: AzureServer) -> None:
     on_s3.run("schedule", url, "--sole-writer")
     trips(rows((3, 3, 3.0)), 9).upsert(url)
     on_s3.run("compact", url, "--executor", "local")
-    assert on_s3.fares(url) == {"k0001": 1.5, "k0002": 2.0, "k0003": 3.0}
+    assert fares(url) == {"k0001": 1.5, "k0002": 2.0, "k0003": 3.0}
     assert Table.open(url).load_timeline().pending_merges == ()

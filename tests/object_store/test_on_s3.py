@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -16,19 +16,19 @@ from phantombase.compactor_daemon.cli.main import app as daemon
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.cli.main import app as timeline
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.table.table import Table
+from tests.object_store.test_faults import fares
 from tests.reading.test_golden import DECIMALS_SPOILT_BY_HUDI
 from tests.support.azure_server import AzureServer
-from tests.support.compaction_steps import run_all
 from tests.support.compare_rows import assert_same_rows
-from tests.support.failing_storage import Call, Failure, Hook, HookedStorage, ProcessDied
 from tests.support.golden_tables import GOLDEN, unzip_golden
+from tests.support.minio_server import MinioServer
 from tests.support.places import ROOT
 from tests.support.s3_server import S3Server
 from tests.support.selection import deep
 from tests.writing.test_writer import rows, trips
 
+AnyServer: TypeAlias = S3Server | AzureServer | MinioServer
 USUAL = {"v6_pending", "v6_with_metadata_table", "v9_two_pending", "v9_bucket_nonpart", "v9_with_metadata_table"}
 
 
@@ -48,14 +48,14 @@ def run(*args: str) -> str:
     return done.output
 
 
-def on_s3(s3: S3Server | AzureServer, name: str, tmp_path: Path) -> tuple[Path, str]:
+def on_s3(s3: AnyServer, name: str, tmp_path: Path) -> tuple[Path, str]:
     """A golden table on disk, and the URL of its copy."""
     path = unzip_golden(name, tmp_path)
     return path, s3.upload(path, s3.new_bucket(), "tables/t")
 
 
 @pytest.mark.parametrize("name", [n if n in USUAL else deep(n) for n in GOLDEN])
-def test_golden_tables_are_read_and_compacted(name: str, s3: S3Server | AzureServer, tmp_path: Path) -> None:
+def test_golden_tables_are_read_and_compacted(name: str, s3: AnyServer, tmp_path: Path) -> None:
     """By the commands: the same rows as on disk, before and after, and as Hudi read them."""
     path, url = on_s3(s3, name, tmp_path)
     run("read", url, "--output", f"{tmp_path}/before.parquet")
@@ -65,17 +65,21 @@ def test_golden_tables_are_read_and_compacted(name: str, s3: S3Server | AzureSer
     if not planned:
         run("schedule", url, "--sole-writer", "--drop-metadata-table")
     run("compact", url, "--executor", "local", "--drop-metadata-table")
+    run("read", url, "--output", f"{tmp_path}/after.parquet")
+    check_compacted(name, path, url, local, pq.read_table(tmp_path / "after.parquet"))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def check_compacted(name: str, path: Path, url: str, before: pa.Table, after: pa.Table) -> None:
+    """Nothing is pending, audits are good, and the rows are what Hudi read after its compaction, or those before."""
     table = Table.open(url)
     assert table.load_timeline().pending_merges == ()
-    run("read", url, "--output", f"{tmp_path}/after.parquet")
     hudis = path.with_name(f"{path.name}.expected") / "snapshot_after_compaction.parquet"
-    expected = pq.read_table(hudis) if hudis.exists() else local
-    after = pq.read_table(tmp_path / "after.parquet")
+    expected = pq.read_table(hudis) if hudis.exists() else before
     if spoilt := DECIMALS_SPOILT_BY_HUDI.get(name):
         expected, after = expected.drop_columns([spoilt]), after.drop_columns([spoilt])
     assert_same_rows(after, expected)
     assert all(audit(table, instant).good for instant in audited_instants(table))
-    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 @pytest.mark.parametrize("version", [6, 9])
@@ -94,53 +98,6 @@ def test_a_table_is_made_and_written_there(s3: S3Server, version: int) -> None:
     assert Table.open(url).load_timeline().pending_merges == ()
 
 
-def fares(url: str) -> dict[str, float]:
-    """Key to fare; a key twice is an error."""
-    table = read_table(Table.open(url))
-    keys = table.column("id").to_pylist()
-    assert len(set(keys)) == len(keys), "doubled rows"
-    return dict(zip(keys, table.column("fare").to_pylist(), strict=True))
-
-
-@pytest.mark.parametrize("first", [0, deep(1), deep(2), deep(3)])
-def test_a_death_at_a_storage_call_is_finished_by_the_next_run(first: int, s3: S3Server, tmp_path: Path) -> None:
-    """Before calls that change something. A reader in between sees the same rows."""
-    path = unzip_golden("v9_pending", tmp_path)
-    bucket, number = s3.new_bucket(), count(first, 4)
-    expected = path.with_name(f"{path.name}.expected")
-    snapshot, after = (pq.read_table(expected / f"snapshot{part}.parquet") for part in ("", "_after_compaction"))
-    changed, ended = 0, False
-    while not ended:
-        url = s3.upload(path, bucket, f"t{next(number)}")
-        dying = HookedStorage(ObjectStorage(url), die_before_change(first + 4 * changed))
-        changed += 1
-        try:
-            run_all(Table.on(dying))
-            ended = True
-        except ProcessDied:
-            assert_same_rows(read_table(Table.open(url)), snapshot)
-            run_all(Table.open(url))
-        table = Table.open(url)
-        assert_same_rows(read_table(table), after)
-        assert all(audit(table, instant).good for instant in audited_instants(table))
-    assert changed > 5
-
-
-def die_before_change(number: int) -> Hook:
-    """Dies before the n-th call (from 0) that changes something; a dead process makes no more calls."""
-    left = number
-
-    def hook(call: Call) -> Any:
-        nonlocal left
-        if left < 0 or ((changes := Failure.AFTER.can_hit(call.name)) and left == 0):
-            left = -1
-            raise ProcessDied(f"{call.name} {call.path}")
-        left -= changes
-        return call.do()
-
-    return hook
-
-
 def test_a_daemon_serves_a_table_there(s3: S3Server, tmp_path: Path) -> None:
     path, url = on_s3(s3, "v9_two_pending", tmp_path)
     run("run", url, "--once", "--executor", "local")
@@ -150,13 +107,18 @@ def test_a_daemon_serves_a_table_there(s3: S3Server, tmp_path: Path) -> None:
     run("status", url)
 
 
+@pytest.mark.deep  # `test_modes.py` has a job whose tasks do
 @pytest.mark.spark
-def test_spark_executors_open_the_storage_by_its_url(s3: S3Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [n if n == "v9_two_pending" else deep(n) for n in GOLDEN])
+def test_spark_executors_open_the_storage_by_its_url(name: str, s3: S3Server, tmp_path: Path) -> None:
     """Tasks run in processes of their own, with what the environment names."""
-    path, url = on_s3(s3, "v9_two_pending", tmp_path)
+    path, url = on_s3(s3, name, tmp_path)
+    before = read_table(Table.open(url))
+    if not Table.open(url).load_timeline().pending_merges:
+        run("schedule", url, "--sole-writer", "--drop-metadata-table")
     # A process of its own: Spark's workers have the environment of the JVM, which other tests may have started before.
-    command = [sys.executable, "-m", "phantombase.compactor_daemon.cli.main", "compact", url, "--master", "local[2]"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "phantombase.compactor_daemon.cli.main", "compact", url]
+    options = ["--master", "local[2]", "--drop-metadata-table"]
+    done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    expected = path.with_name(f"{path.name}.expected") / "snapshot_after_compaction.parquet"
-    assert_same_rows(read_table(Table.open(url)), pq.read_table(expected))
+    check_compacted(name, path, url, before, read_table(Table.open(url)))

@@ -20,12 +20,15 @@ from phantombase.compactor_daemon.attempt import abandoned
 from phantombase.compactor_daemon.attempt.abandoned import remove_abandoned
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage import unfinished_uploads
+from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.storage.object_store import ObjectStorage
+from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
 from tests.object_store.test_faults import fares
 from tests.object_store.test_on_s3 import run
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
+from tests.support.minio_server import MinioServer
 from tests.support.places import ROOT
 from tests.support.s3_server import Asked, Fault, S3Server
 from tests.writing.test_writer import rows, trips
@@ -192,3 +195,16 @@ def test_a_server_that_does_not_list_uploads(
     remove_abandoned(storage)
     [entry] = logged
     assert "AbortIncompleteMultipartUpload" in entry["todo"]
+
+
+def test_the_options_of_the_table_are_used(
+    minio: MinioServer, monkeypatch: pytest.MonkeyPatch, logged: list[dict[str, Any]]
+) -> None:
+    """This server knows who asks: without the key it would refuse."""
+    url, environment = f"s3://{minio.new_bucket()}/t", minio.environment()
+    for name in environment:
+        monkeypatch.delenv(name)
+    options = {name.removeprefix("AWS_").lower(): value for name, value in environment.items()}
+    options["endpoint"] = options.pop("endpoint_url")
+    remove_abandoned(open_storage(url, StorageOptions.of(options)))
+    assert logged == []

@@ -14,7 +14,7 @@ from typing import IO, TypeAlias
 import pyarrow as pa
 
 from phantombase.timeline.errors import LockError, MissingFileError, StorageError
-from phantombase.timeline.storage.contract import Entry, files_below
+from phantombase.timeline.storage.contract import Entry, OwnLock, files_below
 from phantombase.timeline.storage.probe import probe
 
 
@@ -55,6 +55,11 @@ class MemoryStorage:
         return True
 
     @property
+    def own_lock(self) -> OwnLock:
+        """See `Storage`."""
+        return OwnLock.FILE
+
+    @property
     def location(self) -> str:
         """See `Storage`."""
         return self.base_path
@@ -88,6 +93,9 @@ class MemoryStorage:
         """See `Storage`. The object grows with what is written: another sees it half, as on a disk."""
         if not self._put(path, b""):
             raise StorageError("the name is taken", path=path)
+        return self._output(path)
+
+    def _output(self, path: str) -> IO[bytes]:
         return _Output(lambda data: self.overwrite(path, data))
 
     def close_output(self, file: IO[bytes]) -> None:

@@ -102,7 +102,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     )
     monkeypatch.setattr("phantombase.compactor_daemon.daemon.loop.SimpleQueue", lambda: WorldQueue(stage.on))
     monkeypatch.setattr(
-        "phantombase.compactor_daemon.daemon.table_on_storage.open_storage", lambda path: stage.on.storage
+        "phantombase.compactor_daemon.daemon.table_on_storage.open_storage", lambda path, options: stage.on.storage
     )
     monkeypatch.setattr(Table, "open", staticmethod(lambda path: Table.on(stage.on.storage)))
     monkeypatch.setattr(Process, "current", staticmethod(lambda: _process(stage.on)))

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.storage.contract import list_of_table
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.traces.find import data_files
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, TableView
@@ -210,7 +211,7 @@ def _into_archive(table: Table, doomed: list[Instant]) -> None:
 def _into_history(table: Table, doomed: list[Instant]) -> None:
     """From version 8 on: a Parquet file, a manifest with one file more, and the number of that manifest."""
     folder, storage = table.config.history_folder, table.storage
-    names = {e.name for e in storage.list(folder)}
+    names = {e.name for e in list_of_table(storage, folder)}
     numbers = [int(n.removeprefix("manifest_")) for n in names if n.startswith("manifest_")]
     current = max(numbers, default=0)
     known = json.loads(storage.read(f"{folder}/manifest_{current}"))["files"] if current else []

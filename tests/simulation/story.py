@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 
 from phantombase.compactor_daemon.options import AttemptOptions
@@ -13,6 +14,9 @@ from tests.simulation import rows
 from tests.simulation.blind import BlindWriter
 from tests.simulation.cast import Cast
 from tests.simulation.ending import Ending
+from tests.simulation.leases import LeaseLock
+from tests.simulation.memory_storage import MemoryStorage
+from tests.simulation.object_memory import MovingMemory, ObjectMemory
 from tests.simulation.played import Stage
 from tests.simulation.rules import Rules, decides
 from tests.simulation.staff import SERVICES, Staff
@@ -35,6 +39,14 @@ _BESIDE: tuple[frozenset[str], ...] = (
 """What works beside ours, by chance."""
 
 
+class StorageKind(Enum):
+    """What the table lies on."""
+
+    DISK = MemoryStorage
+    OBJECTS = ObjectMemory
+    MOVES = MovingMemory
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plot:
     """What a run is about.
@@ -42,7 +54,8 @@ class Plot:
     `locked`: writers, schedulers and compactors share a lock. `hudi`: a Hudi compactor works beside ours. `deaths`,
     `pauses`: how many processes are killed, and how many stop for a while, or until all others are done. `faults`: how
     many storage calls fail. `minor`: how often log files alone are to be merged, see `Cast.scheduler`. `jumps`:
-    how often a process's clock goes about an hour forward or back, or is put right again.
+    how often a process's clock goes about an hour forward or back, or is put right again. `losses`: how often the lock,
+    a lease, is lost in a section.
     """
 
     version: int
@@ -61,6 +74,16 @@ class Plot:
     writes: int = 4
     minor: float = 0.0
     jumps: int = 0
+    storage: StorageKind = StorageKind.DISK
+    losses: int = 0
+
+    @staticmethod
+    def on(kind: StorageKind, pick: random.Random) -> Plot:
+        """One of all, on such a storage."""
+        plot = replace(Plot.of(pick), storage=kind)
+        if kind is not StorageKind.OBJECTS or not plot.locked:
+            return plot
+        return replace(plot, losses=pick.choice((0, 1, 3)))
 
     @staticmethod
     def of(pick: random.Random) -> Plot:
@@ -113,12 +136,13 @@ class Story:
         self.pick = random.Random(seed)
         self.plot = plot or Plot.of(self.pick)
         self.chooser = RandomChooser(self.pick)
-        self.world = World(self.chooser, self._observe)
+        self.world = World(self.chooser, self._observe, disk=self.plot.storage.value)
         first = rows.new_table(self.world.disk, self.plot.version, self.plot.groups, self.plot.partitions)
         if "elsewhere" in self.plot.services:
             self.world.disk.elsewhere = frozenset(rows.PARTITIONS[1:])
-        lock = WorldLock(self.world, holds=self.plot.locked)
-        self.rules = Rules(first, foreign=self.plot.hudi, locked=self.plot.locked, is_lost=lock.is_lost)
+        self._lock = lock = (LeaseLock if self.plot.losses else WorldLock)(self.world, holds=self.plot.locked)
+        is_locked = self.plot.locked and not self.plot.losses
+        self.rules = Rules(first, foreign=self.plot.hudi, locked=is_locked, is_lost=lock.is_lost)
         self.rules.trace = [str(self.plot)] if trace else None
         self.chooser.late = lambda: self.rules.late
         self.cast = Cast(self.world, lock, ATTEMPT, chance=self.pick)
@@ -127,7 +151,7 @@ class Story:
         self._over = False
         self._roles: dict[Host, Callable[[], None]] = {}
         self._deaths, self._pauses, self._faults = self.plot.deaths, self.plot.pauses, self.plot.faults
-        self._jumps = self.plot.jumps
+        self._jumps, self._losses = self.plot.jumps, self.plot.losses
 
     @property
     def outcomes(self) -> Counter[str]:
@@ -139,7 +163,7 @@ class Story:
         with stage.play(self.world):
             self._everybody()
             plot = self.plot
-            stale = not plot.locked or self.outcomes["napped"] + self.outcomes["paused"] > 0
+            stale = not plot.locked or plot.losses > 0 or self.outcomes["napped"] + self.outcomes["paused"] > 0
             stale |= "restore" in plot.services
             staff = self.staff if plot.services else None
             Ending(self.cast, self.rules, hudi=plot.hudi, stale=stale, staff=staff).play()
@@ -178,6 +202,7 @@ class Story:
         self.chooser.trouble, self.world.fault = self._trouble, self._fault
         self.world.run()
         self._over = True
+        self.world.land(all_of_them=True)
         self.chooser.trouble, self.world.fault = lambda: None, lambda actor, name: None
 
     def _group(self) -> str:
@@ -206,6 +231,8 @@ class Story:
             host.ahead_ms = self.pick.choice(_ZONES_MS)
 
     def _trouble(self) -> None:
+        if self._losses:
+            self._lose()
         if not (self._deaths or self._pauses or self._jumps) or self.pick.random() > 1 / 60:
             return
         living = [h for h in self._roles if not (h.dead or h.frozen or self.world.is_over(h))]
@@ -233,6 +260,26 @@ class Story:
             self.rules.note(f"{host.name} {'naps' if naps else 'is paused'}")
             host.frozen = True
 
+    def _lose(self) -> None:
+        holder = self._lock.holder
+        if holder is None or not isinstance(self._lock, LeaseLock) or not self._may_lose(holder):
+            return
+        if self.pick.random() < 1 / 20:
+            self._losses -= 1
+            self.outcomes["lost the lock"] += 1
+            self.rules.note(f"{holder.name} loses its lock")
+            self._lock.lose(holder)
+
+    def _may_lose(self, host: Host) -> bool:
+        """Whether a process may lose its lock while it is awake; see `_may_pause` for what nothing is promised of."""
+        if host.name.startswith(("compactor", "daemon")):
+            return True
+        if self.plot.hudi or self.plot.services or host.hudi:
+            return False
+        if host.name == "unscheduler":
+            return self.plot.version == 9
+        return not host.name.startswith("writer") or self.plot.writers == 1
+
     def _fault(self, actor: Actor, name: str) -> Fault | None:
         if actor.host.name in ("operator", "replace") or not self._faults or self.pick.random() > 1 / 60:
             return None
@@ -240,6 +287,9 @@ class Story:
             return None
         self._faults -= 1
         self.outcomes["failed calls"] += 1
+        if self.plot.storage is StorageKind.OBJECTS and name in ("put_if_absent", "place") and self.pick.random() < 0.5:
+            self.outcomes["late requests"] += 1
+            return Fault.LATE
         return self.pick.choice((Fault.BEFORE, Fault.AFTER))
 
     def _may_pause(self, host: Host) -> bool:

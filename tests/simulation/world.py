@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 
 from phantombase.timeline.errors import StorageError
 from phantombase.timeline.locks.section import Section
-from phantombase.timeline.storage.contract import Entry, files_below
+from phantombase.timeline.storage.contract import Entry, OwnLock, files_below
 from phantombase.timeline.storage.probe import probe
 from tests.simulation.memory_storage import MemoryStorage
 from tests.support.sections import kept
@@ -27,6 +27,7 @@ START_MS = 1_767_225_600_000
 """2026-01-01."""
 
 _STEPS_MAX = 60_000
+_LATE_STEPS = 40
 
 UNCHANGED = (".hoodie/hoodie.properties", ".hoodie/.bucket_index")
 """Paths nobody writes: calls on them are no steps."""
@@ -45,6 +46,7 @@ class Fault(Enum):
 
     BEFORE = "before"
     AFTER = "after"
+    LATE = "some time after the error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +132,18 @@ class World:
     `fault` is asked whether one fails.
     """
 
-    def __init__(self, chooser: Chooser, observe: Callable[[Actor, Call], None], tick_ms: int = 1) -> None:
+    def __init__(
+        self,
+        chooser: Chooser,
+        observe: Callable[[Actor, Call], None],
+        tick_ms: int = 1,
+        disk: Callable[[Callable[[], int]], MemoryStorage] = MemoryStorage,
+    ) -> None:
         self.chooser = chooser
         self.observe = observe
         self.now_ms = START_MS
         self._tick_ms = tick_ms
-        self.disk = MemoryStorage(lambda: self.now_ms)
+        self.disk = disk(lambda: self.now_ms)
         self.storage = SteppedStorage(self)
         self.fault: Faults = _no_fault
         self.hosts: list[Host] = []
@@ -145,6 +153,7 @@ class World:
         self.steps = 0
         self._over = _taken()
         self._closing = False
+        self._under_way: list[tuple[int, Actor, Call, Callable[[], Any]]] = []
 
     # --- processes -------------------------------------------------------------------------------------------------
 
@@ -243,7 +252,11 @@ class World:
         self.steps += 1
         if self.steps > _STEPS_MAX:
             raise Stuck(f"more than {_STEPS_MAX} steps")
+        self.land()
         fault = faults(me, name)
+        if fault is Fault.LATE:
+            self._under_way.append((self.steps + _LATE_STEPS, me, Call(name, path, args), do))
+            fault = Fault.BEFORE
         try:
             if fault is Fault.BEFORE:
                 raise StorageError("injected: it had no effect", path=path)
@@ -257,6 +270,17 @@ class World:
         if fault is Fault.AFTER:
             raise StorageError("injected: it had its effect", path=path)
         return result
+
+    def land(self, *, all_of_them: bool = False) -> None:
+        """Requests that were given up, and were still under way, take effect after all."""
+        due = [one for one in self._under_way if all_of_them or one[0] <= self.steps]
+        self._under_way = [one for one in self._under_way if one not in due]
+        for _, actor, call, do in due:
+            try:
+                result = do()
+            except StorageError:  # what is to be placed is gone: also no answer that is heard
+                continue
+            self._show(actor, Call(call.name, call.path, call.args, result))
 
     def _show(self, me: Actor, call: Call) -> None:
         """What `observe` raises ends the run: nobody in it may catch that."""
@@ -353,13 +377,21 @@ class SteppedStorage:
         return self._world.disk.is_file_system
 
     @property
+    def own_lock(self) -> OwnLock:
+        """See `Storage`."""
+        return self._world.disk.own_lock
+
+    @property
     def location(self) -> str:
         """See `Storage`."""
         return self._world.disk.location
 
     def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
-        """See `Storage`."""
-        return list(files_below(self, folder, before))
+        """See `Storage`; a single listing of an object store."""
+        if self.is_file_system:
+            return list(files_below(self, folder, before))
+        found: Sequence[tuple[str, Entry]] = self._world.call("list_below", folder, before)
+        return found
 
     def delete_all(self, paths: Collection[str]) -> None:
         """See `Storage`; a process may die in between."""
@@ -369,6 +401,14 @@ class SteppedStorage:
     def prove(self) -> None:
         """See `Storage`."""
         probe(self)
+
+    def delete_folder(self, folder: str) -> None:
+        """See `Storage`; object by object in an object store."""
+        if self.is_file_system:
+            self._world.call("delete_folder", folder)
+        else:
+            for path, _ in self.list_below(folder):
+                self._world.call("delete", f"{folder}/{path}")
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *args: self._world.call(name, *args)

@@ -13,7 +13,7 @@ from phantombase.compactor_daemon.attempt.attempt import Attempt, open_attempt, 
 from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
 from phantombase.compactor_daemon.attempt.decision import decide_go
 from phantombase.compactor_daemon.attempt.retire import finish_completed
-from phantombase.compactor_daemon.claims.lock_file import claim
+from phantombase.compactor_daemon.claims.lock_file import claim_all
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.records.fate import Go
@@ -53,7 +53,7 @@ def run_one(table: Table, instant: str, lock: str = "") -> None:
 
 def run_all(table: Table, lock: str = "") -> None:
     """What `compactor-daemon compact` does between its checks and its output. `lock`: also without the claim."""
-    with nullcontext() if lock else claim(table):
+    with nullcontext() if lock else claim_all(table):
         finish_completed(table, ProcessLock(lock or table.storage.base_path))
         for instant in pending_instants(table):
             run_one(table, instant, lock)

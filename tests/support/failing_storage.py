@@ -17,7 +17,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from phantombase.timeline.errors import LockError, StorageError
-from phantombase.timeline.storage.contract import Entry, Storage, files_below
+from phantombase.timeline.storage.contract import Entry, OwnLock, Storage, files_below
 from phantombase.timeline.storage.folders import TEMPORARY
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.probe import probe
@@ -141,6 +141,17 @@ class _TornFile(io.BufferedWriter):
         raise OSError(28, "No space left on device")
 
 
+class MovingStorage(LocalStorage):
+    """A disk whose `place` is a rename, as on HDFS: the staged file is gone afterwards."""
+
+    def place(self, source: str, target: str) -> bool:
+        """See `Storage`."""
+        placed = super().place(source, target)
+        if placed:
+            self.delete(source)
+        return placed
+
+
 class HookedStorage:
     """Another storage behind a hook."""
 
@@ -159,6 +170,11 @@ class HookedStorage:
     def is_file_system(self) -> bool:
         """See `Storage`."""
         return self.inner.is_file_system
+
+    @property
+    def own_lock(self) -> OwnLock:
+        """See `Storage`."""
+        return self.inner.own_lock
 
     @property
     def location(self) -> str:

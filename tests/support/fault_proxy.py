@@ -56,9 +56,10 @@ class Fault(Enum):
     DOUBLED = Spoilt(times=2)
     DELAYED = Spoilt(delay_s=0.3)
     CUT = Spoilt(is_cut=True)
+    GONE = Spoilt(times=0, status=404)
 
 
-OF_CHANGES = tuple(f for f in Fault if f not in (Fault.NONE, Fault.CUT))
+OF_CHANGES = tuple(f for f in Fault if f not in (Fault.NONE, Fault.CUT, Fault.GONE))
 """What may become of a request that changes something."""
 
 
@@ -116,9 +117,16 @@ def nth(number: int, fault: Fault, *, times: int = 1) -> Faults:
     return lambda asked: fault if asked.changes and number <= asked.number < number + times else Fault.NONE
 
 
-def of_kind(kind: Kind, fault: Fault) -> Faults:
-    """That fault at all requests of a kind."""
-    return lambda asked: fault if asked.kind is kind else Fault.NONE
+def of_kind(kind: Kind, *faults: Fault) -> Faults:
+    """Those faults at the first requests of a kind, one each; the last of them at all others of the kind."""
+    left = list(faults)
+
+    def spoil(asked: Request) -> Fault:
+        if asked.kind is not kind:
+            return Fault.NONE
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return spoil
 
 
 def seeded(seed: int, share: float) -> Faults:
@@ -133,10 +141,16 @@ def seeded(seed: int, share: float) -> Faults:
     return faults
 
 
-def during(seconds: float, fault: Fault) -> Faults:
-    """That fault at all requests of the next seconds."""
-    end = time.monotonic() + seconds
-    return lambda asked: fault if time.monotonic() < end else Fault.NONE
+def storm(after: int, seconds: float) -> Faults:
+    """From the n-th request (from 0) that changes something on, the server refuses everything for some seconds."""
+    until: list[float] = []
+
+    def faults(asked: Request) -> Fault:
+        if not until and asked.changes and asked.number >= after:
+            until.append(time.monotonic() + seconds)
+        return Fault.REFUSED_503 if until and time.monotonic() < until[0] else Fault.NONE
+
+    return faults
 
 
 @dataclass

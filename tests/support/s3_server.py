@@ -10,7 +10,7 @@ import socket
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -39,6 +39,8 @@ class Asked:
     method: str
     path: str
     query: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """By their names in lower case."""
 
     @property
     def changes(self) -> bool:
@@ -104,7 +106,8 @@ class _Application:
         self._moto, self._server, self._lock = DomainDispatcherApplication(create_backend_app), server, threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        asked = Asked(environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("QUERY_STRING", ""))
+        headers = {k[5:].lower().replace("_", "-"): v for k, v in environ.items() if k.startswith("HTTP_")}
+        asked = Asked(environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("QUERY_STRING", ""), headers)
         self._server.asked.append(asked)
         fault = self._server.faults(asked)
         for header in self._server.ignored if self._server.ignored_at(asked) else ():

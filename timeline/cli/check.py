@@ -14,10 +14,11 @@ from ..metadata_table.validate import Validation
 from ..metadata_table.validate import validate as validate_table
 from ..recovery.modification_times import Retimed, all_files, find_mistimed
 from ..recovery.modification_times import repair_times as set_times
+from ..storage.access.storage_options import parse_pairs
 from ..table.table import Table, consistent
 from ..terminal.console import EXIT_FAILED, configure_logging, emit, progress
 from . import render
-from .parameters import CLOCK, Json, TablePath, Timezone
+from .parameters import CLOCK, Json, StorageOption, TablePath, Timezone
 from .report import audit_report, repair_report, validation_report
 
 
@@ -26,6 +27,7 @@ def audit(
     instant: Annotated[
         str | None, typer.Argument(metavar="INSTANT", help="Only this compaction; default: all by phantombase.")
     ] = None,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """Verify completed compactions again from the files that still exist. Exit code 1 when something is wrong.
@@ -45,7 +47,7 @@ def audit(
       timeline audit /data/trips --json | jq '.instants[] | select(.good | not)'
     """
     configure_logging(json=json, verbose=False)
-    table = Table.open(path)
+    table = Table.open(path, parse_pairs(storage_option))
     instants = audited_instants(table, instant)
     with progress(len(instants), "auditing") as bar:
         found = []
@@ -57,7 +59,12 @@ def audit(
         raise typer.Exit(EXIT_FAILED)
 
 
-def validate(path: TablePath, timezone: Timezone = CLOCK.timezone, json: Json = False) -> None:
+def validate(
+    path: TablePath,
+    timezone: Timezone = CLOCK.timezone,
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
     """Compare the metadata table, and the times of version 6, with what is on storage. Exit code 1 when they differ.
 
     Hudi's [b]metadata table[/b] (.hoodie/metadata) is an index of a table's files: readers that use it do not see a
@@ -73,7 +80,7 @@ def validate(path: TablePath, timezone: Timezone = CLOCK.timezone, json: Json = 
       timeline validate /data/trips
       timeline validate /data/trips --json | jq '.differences[]'
     """
-    table = Table.open(path).with_clock(ClockOptions(timezone=timezone))
+    table = Table.open(path, parse_pairs(storage_option)).with_clock(ClockOptions(timezone=timezone))
     wrong = consistent(lambda: find_mistimed(table.reload()))
     # Version 6 has times to validate also without a metadata table.
     if table.config.metadata_partitions or table.layout.has_completion_times:
@@ -93,6 +100,7 @@ def repair_times(
         bool, typer.Option("--all", help="Set every file of the timeline, not only those that `validate` lists.")
     ] = False,
     timezone: Timezone = CLOCK.timezone,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """Set the modification times of timeline files back to the times in their names.
@@ -105,7 +113,7 @@ def repair_times(
       timeline repair-times /data/trips --dry-run
       timeline repair-times /data/trips --all --timezone America/New_York
     """
-    table = Table.open(path).with_clock(ClockOptions(timezone=timezone))
+    table = Table.open(path, parse_pairs(storage_option)).with_clock(ClockOptions(timezone=timezone))
     if every:
         chosen = all_files(table)
     else:

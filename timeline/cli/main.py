@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,14 +22,15 @@ from ..metadata_table.read import commits_to_compact
 from ..option import help_of
 from ..parquet.output_options import parse_bytes
 from ..read.table_read import Fallback, Query, ReadOptions
+from ..storage.access.storage_options import parse_pairs
 from ..storage.folders import HOODIE
 from ..table.table import Table, consistent
 from ..terminal.console import configure_logging, emit, run
-from ..terminal.local_path import local_output
+from ..terminal.local_path import local_path
 from ..terminal.plain import Row
 from . import render
 from .check import audit, repair_times, validate
-from .parameters import CLOCK, Json, ListedBy, Listing, Partition, TablePath, Timezone
+from .parameters import CLOCK, Json, ListedBy, Listing, Partition, StorageOption, TablePath, Timezone
 from .read_to import SHOWN_ROWS, read_to
 from .report import instant_rows, pending_rows, plan_report, slices_report, table_facts
 
@@ -53,6 +55,7 @@ def show(
     archived: Annotated[bool, typer.Option("--archived", help="Also instants in the archive.")] = False,
     pending: Annotated[bool, typer.Option("--pending", help="Only instants that are not completed.")] = False,
     timezone: Timezone = CLOCK.timezone,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """What happened to a table, and what has been pending since when.
@@ -66,7 +69,9 @@ def show(
       timeline show /data/trips --pending
       timeline show /data/trips --archived --json
     """
-    emit(consistent(lambda: _overview(ListedBy.STORAGE.open(path, timezone), archived, pending)), json, render.show)
+    options = parse_pairs(storage_option)
+    data = consistent(lambda: _overview(ListedBy.STORAGE.open(path, timezone, options), archived, pending))
+    emit(data, json, render.show)
 
 
 def _overview(table: Table, archived: bool, pending_only: bool) -> Row:
@@ -109,6 +114,7 @@ def slices(
     partition: Partition = None,
     listing: Listing = ListedBy.STORAGE,
     timezone: Timezone = CLOCK.timezone,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """The table's file slices: base file, log files, and the pending plan that contains them.
@@ -122,7 +128,8 @@ def slices(
       timeline slices /data/trips --partition year=2026/month=11
       timeline slices /data/trips --json | jq '.slices | map(select(.log_bytes > 1e9))'
     """
-    data = consistent(lambda: _slices(listing.open(path, timezone), partition))
+    options = parse_pairs(storage_option)
+    data = consistent(lambda: _slices(listing.open(path, timezone, options), partition))
     emit(data, json, render.slices)
 
 
@@ -136,6 +143,7 @@ def plan(
     instant: Annotated[
         str, typer.Argument(metavar="INSTANT", help="Requested time of the compaction, as `timeline show` prints it.")
     ],
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """What a compaction will merge, and how many executors are useful.
@@ -149,7 +157,8 @@ def plan(
       timeline plan /data/trips 20261121091052663
       timeline plan /data/trips 20261121091052663 --json | jq .recommended_executors
     """
-    emit(consistent(lambda: _plan(Table.open(path), instant)), json, render.plan)
+    options = parse_pairs(storage_option)
+    emit(consistent(lambda: _plan(Table.open(path, options), instant)), json, render.plan)
 
 
 def _plan(table: Table, time: str) -> Row:
@@ -179,11 +188,11 @@ def _no_compaction(timeline: Timeline, time: str, found: str) -> UsageError:
 def read(
     path: TablePath,
     output: Annotated[
-        str | None,
+        Path | None,
         typer.Option(
             "--output",
             metavar="FILE",
-            parser=local_output,
+            parser=local_path,
             help="Write FILE: Arrow IPC if it ends in .arrow, else Parquet; - is stdout.",
         ),
     ] = None,
@@ -193,14 +202,16 @@ def read(
         typer.Option(metavar="I", help="Read as of an instant, 'yyyy-MM-dd HH:mm:ss.SSS' or 'yyyy-MM-dd'."),
     ] = None,
     begin: Annotated[
-        str | None, typer.Option(metavar="I", help="Incremental: writes after this time, or `earliest`.")
+        str | None, typer.Option(metavar="I", help="Incremental, changes: writes after this time, or `earliest`.")
     ] = None,
     end: Annotated[
-        str | None, typer.Option(metavar="I", help="Incremental: writes up to this time; default: the newest.")
+        str | None,
+        typer.Option(metavar="I", help="Incremental, changes: writes up to this time; default: the newest."),
     ] = None,
     fallback: Annotated[
         Fallback, typer.Option(help="Incremental, if files of the window were cleaned: refuse, or read what is left.")
     ] = Fallback.NONE,
+    net: Annotated[bool, typer.Option("--net", help="Changes: one for each key, from begin to end.")] = False,
     columns: Annotated[
         str | None, typer.Option(metavar="A,B", help="Only these columns, in the table's order.")
     ] = None,
@@ -218,6 +229,7 @@ def read(
     spill_dir: Annotated[str | None, typer.Option(metavar="FOLDER", help=help_of(ReadOptions, "spill_dir"))] = None,
     listing: Listing = ListedBy.STORAGE,
     timezone: Timezone = CLOCK.timezone,
+    storage_option: StorageOption = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
     json: Json = False,
 ) -> None:
@@ -227,7 +239,8 @@ def read(
     pending. [b]read-optimized[/b]: base files only; faster, without rows that are only in logs.
     [b]incremental[/b]: rows that the writes after `--begin`, up to and with `--end`, have written, as they were at the
     end. Both are completion times, on version 6 requested times. Deletes are not reported. The next `--begin` is the
-    `end` that this read prints.
+    `end` that this read prints with `--json`.
+    [b]changes[/b]: what each write of such a window did: `op` (i, u or d), `instant`, and the row `before` and `after`.
     `--filter` is a condition as in SQL's WHERE. `--as-of` is a time in the zone of the table's instants.
     FILE appears when everything is read: a failed read leaves no file. If a writer removes a file that is still to
     be read, reading starts over. On stdout (an Arrow IPC stream) a failed read ends inside a message.
@@ -247,6 +260,7 @@ def read(
         begin=begin,
         end=end,
         fallback=fallback,
+        net=net,
         columns=names,
         filter=where,
         limit=limit,
@@ -254,7 +268,8 @@ def read(
         memory_limit=ReadOptions().memory_limit if memory_limit is None else parse_bytes(memory_limit),
         spill_dir=spill_dir,
     )
-    read_to(lambda: listing.open(path, timezone), options, output, overwrite=overwrite, json=json)
+    storage_options = parse_pairs(storage_option)
+    read_to(lambda: listing.open(path, timezone, storage_options), options, output, overwrite=overwrite, json=json)
 
 
 app.command()(audit)

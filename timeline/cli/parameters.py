@@ -11,6 +11,7 @@ import typer
 from ..clock.options import ClockOptions
 from ..metadata_table.listing import MetadataListing
 from ..option import help_of
+from ..storage.access.storage_options import Given
 from ..table.table import Table
 
 CLOCK = ClockOptions()
@@ -22,13 +23,19 @@ class ListedBy(Enum):
     STORAGE = "storage"
     METADATA = "metadata"
 
-    def open(self, path: str, timezone: str = CLOCK.timezone) -> Table:
+    def open(self, path: str, timezone: str = CLOCK.timezone, storage_options: Given = None) -> Table:
         """The table, listed that way, with its instants in that zone."""
-        table = Table.open(path).with_clock(ClockOptions(timezone=timezone))
+        table = Table.open(path, storage_options).with_clock(ClockOptions(timezone=timezone))
         return table if self is ListedBy.STORAGE else replace(table, listing=MetadataListing())
 
 
 TablePath = Annotated[str, typer.Argument(metavar="TABLE", help="Base path: the folder that holds .hoodie.")]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option", metavar="NAME=VALUE", help="An option of the object store, e.g. region=eu-west-1."
+    ),
+]
 Partition = Annotated[
     str | None,
     typer.Option("--partition", metavar="P", help="Only partitions at or under this path, e.g. year=2026."),

@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import UsageError
+from ..read.changes import ChangeScan, plan
 from ..read.export import check_output, export_file, export_stream
-from ..read.table_read import ReadOptions, Scan, plan_read
+from ..read.table_read import ReadOptions, Scan
 from ..read.window import Window
 from ..table.table import Table, consistent
 from ..terminal.console import emit, reporting
@@ -21,20 +22,21 @@ from ..terminal.plain import Row
 from . import render
 from .rows import plain_rows, shown_columns
 
+STDOUT = Path("-")
 SHOWN_ROWS = 20
 """Rows that the terminal shows unless a limit is given."""
 
 
 def read_to(
-    open_table: Callable[[], Table], options: ReadOptions, output: str | None, *, overwrite: bool, json: bool
+    open_table: Callable[[], Table], options: ReadOptions, output: Path | None, *, overwrite: bool, json: bool
 ) -> None:
-    """`output`: a file, `-` for stdout, None for the terminal."""
+    """`output`: a file, STDOUT, or None for the terminal."""
     if output is None:
         _show(open_table(), options, json)
-    elif output == "-":
+    elif output == STDOUT:
         _stream(open_table, options, json)
     else:
-        _export(open_table, options, Path(output), overwrite, json)
+        _export(open_table, options, output, overwrite, json)
 
 
 def _show(table: Table, options: ReadOptions, json: bool) -> None:
@@ -54,8 +56,8 @@ def _show(table: Table, options: ReadOptions, json: bool) -> None:
     emit(data, json, render.rows)
 
 
-def _read(table: Table, options: ReadOptions) -> tuple[Scan, pa.Table]:
-    scan = plan_read(table, options)
+def _read(table: Table, options: ReadOptions) -> tuple[Scan | ChangeScan, pa.Table]:
+    scan = plan(table, options)
     return scan, scan.to_table()
 
 
@@ -69,7 +71,7 @@ def _stream(open_table: Callable[[], Table], options: ReadOptions, json: bool) -
         raise UsageError("stdout carries the rows, not a report", todo="Leave out --json, or write to a file.")
     if sys.stdout.isatty():
         raise UsageError("rows in binary form to a terminal", todo="Pipe them into a program, or leave out --output.")
-    export_stream(consistent(lambda: plan_read(open_table(), options)), sys.stdout.buffer)
+    export_stream(consistent(lambda: plan(open_table(), options)), sys.stdout.buffer)
 
 
 def _export(open_table: Callable[[], Table], options: ReadOptions, output: Path, overwrite: bool, json: bool) -> None:

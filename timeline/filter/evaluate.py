@@ -38,6 +38,9 @@ def truth(node: Filter, rows: pa.Table) -> Any:
         return column.is_null()
     if isinstance(node, Like):
         return pc.match_like(column, node.pattern)
+    if isinstance(node, In) and pa.types.is_string(column.type):  # floats have zeros and NaN of their own
+        values = pa.array([value.as_py() for value in node.values], column.type)
+        return pc.if_else(column.is_null(), pa.scalar(None, pa.bool_()), pc.is_in(column, value_set=values))
     if isinstance(node, In):
         return reduce(pc.or_kleene, (pc.equal(column, value) for value in node.values))
     return _compared(node, column)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..errors import LockError, UsageError
-from ..storage.contract import Storage
+from ..storage.contract import OwnLock, Storage
 from ..storage.file_lock import hold_file
 from ..storage.folders import HOODIE, RECORDS
 from .section import Section
@@ -102,20 +102,30 @@ def _busy(name: str, timeout_s: float, purpose: str) -> LockError:
     )
 
 
-def table_lock(storage: Storage, given: str | None) -> TableLock:
+def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False) -> TableLock:
     """The lock that all processes of a table share: the given one (see `parse_lock`), else one on its storage.
 
     `storage` names the latter too. On an object store it is the one Hudi's own writers share
-    (StorageBasedLockProvider). UsageError: a lock file is named for a table there.
+    (StorageBasedLockProvider). HDFS has none that Hudi's writers share: there a ZooKeeper lock must be given, unless
+    this process is the `sole_writer`. UsageError: it is not given, or a lock file is named for a table there.
     """
     if given is None or given == STORAGE:
-        return StorageLock(storage, f"{RECORDS}/table.lock" if storage.is_file_system else HUDI_LOCK)
+        if storage.own_lock is OwnLock.PRIVATE and not (sole_writer and given is None):
+            raise UsageError(
+                "this storage has no lock that Hudi's writers share",
+                path=storage.base_path,
+                expected=f"--lock {_ZOOKEEPER}, the one of Hudi's ZookeeperBasedLockProvider",
+                found="no lock" if given is None else given,
+                todo="Name the lock that all writers of the table share; a command with --sole-writer needs none.",
+            )
+        return StorageLock(storage, HUDI_LOCK if storage.own_lock is OwnLock.SHARED else f"{RECORDS}/table.lock")
     lock = parse_lock(given)
-    if isinstance(lock, FileLock) and not storage.is_file_system:
+    if isinstance(lock, FileLock) and storage.own_lock is not OwnLock.FILE:
+        shared = f"{STORAGE} (an object of the table, as Hudi's StorageBasedLockProvider), or "
         raise UsageError(
             "a lock file excludes only processes that share its file system",
             path=storage.base_path,
-            expected=f"{STORAGE} (an object of the table, as Hudi's StorageBasedLockProvider), or {_ZOOKEEPER}",
+            expected=f"{shared if storage.own_lock is OwnLock.SHARED else ''}{_ZOOKEEPER}",
             found=given,
         )
     return lock

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from ..arrow.conform import conform
 from ..avro.decode import decode_long, decode_records
+from ..avro.framing import record_starts
 from ..avro.schema import OPERATION, changelog, parse_avro
 from ..errors import MalformedError, PhantombaseError, UnsupportedError
 from ..parquet.read import open_parquet, parquet_batches
@@ -124,9 +125,13 @@ def _avro_parts(
     if part_bytes is None or data.size <= part_bytes or not count:
         yield data, count
         return
-    lengths = _lengths(decode_records(data, count, framed, block.path, columns=[_LENGTH]))
-    _check_lengths(lengths, data.size - 4 * count, block)
-    ends = np.cumsum(lengths.astype(np.int64) + 4)
+    starts = record_starts(np.frombuffer(data, np.uint8), count)
+    if starts is None:  # a decoder finds every record, but it needs a copy of the whole block
+        lengths = _lengths(decode_records(data, count, framed, block.path, columns=[_LENGTH]))
+        _check_lengths(lengths, data.size - 4 * count, block)
+        ends = np.cumsum(lengths.astype(np.int64) + 4)
+    else:
+        ends = starts[1:]
     start = first = 0
     while first < count:
         last = max(first + 1, int(np.searchsorted(ends, start + part_bytes, side="right")))

@@ -19,7 +19,7 @@ from typing import IO
 import pyarrow as pa
 
 from ..errors import LockError, MissingFileError
-from ..storage.contract import Entry, Storage
+from ..storage.contract import Entry, OwnLock, Storage
 from ..storage.folders import BEHIND_INSTANTS, RECORDS
 
 _THREADS = 8
@@ -73,6 +73,10 @@ class Look:
     @property
     def is_file_system(self) -> bool:
         return self.origin.is_file_system
+
+    @property
+    def own_lock(self) -> OwnLock:
+        return self.origin.own_lock
 
     @property
     def location(self) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from ..errors import LockError
 from ..format.table_config import load_table_config
 from ..look.look import latest
-from ..storage.contract import Entry, Storage
+from ..storage.contract import Entry, OwnLock, Storage
 from ..storage.folders import HOODIE
 from ..table.table import Table
 
@@ -37,6 +37,10 @@ class Below:
     @property
     def is_file_system(self) -> bool:
         return self.storage.is_file_system
+
+    @property
+    def own_lock(self) -> OwnLock:
+        return self.storage.own_lock
 
     @property
     def location(self) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from ..prefetch import AHEAD
 from ..storage.contract import Entry, Storage, listed_if_there
-from ..storage.prefetch import AHEAD
 from ..view.partition_folders import is_partition, subfolders
 
 

@@ -18,10 +18,10 @@ from ..instants.timeline import Timeline
 from ..log.block import BlockKind
 from ..merge.slice_rules import SliceRules
 from ..parquet.read import open_parquet
+from ..prefetch import prefetched
 from ..read.slice_log import check_slice, log_entries
 from ..read.table_read import slice_rules
 from ..storage.contract import Storage, list_of_table, listed_if_there
-from ..storage.prefetch import prefetched
 from ..table.table import Table
 from ..view.partition_folders import is_partition, subfolders
 from ..view.view import DataFile, FileSlice, Name, ViewFacts, check_partitions, file_groups, log_instants

@@ -22,7 +22,8 @@ from ..errors import StorageError, UsageError
 from ..parquet.write import statistics_columns
 from ..storage.local import sync
 from ..table.table import Table
-from .table_read import ReadOptions, Scan, limited, plan_read
+from .changes import ChangeScan, plan
+from .table_read import ReadOptions, Scan, limited
 from .window import Window
 
 ReadProgress: TypeAlias = Callable[[int, int, int], None]
@@ -63,7 +64,7 @@ def export_file(table: Table, options: ReadOptions, output: Path, progress: Read
 
     MissingFileError: a file was cleaned meanwhile; no output is left, try again (`consistent`).
     """
-    scan = plan_read(table, options)
+    scan = plan(table, options)
     temporary = output.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
         rows = _write(scan, temporary, progress, output)
@@ -82,7 +83,7 @@ def export_file(table: Table, options: ReadOptions, output: Path, progress: Read
     )
 
 
-def export_stream(scan: Scan, out: BinaryIO) -> int:
+def export_stream(scan: Scan | ChangeScan, out: BinaryIO) -> int:
     """Writes an Arrow IPC stream and returns the number of rows.
 
     If the read fails, the stream ends inside a message, so that its reader fails too: a stream that merely stops would
@@ -112,7 +113,7 @@ _BROKEN_MESSAGE = b"\xff\xff\xff\xff\x00\x01\x00\x00"
 """The head of a message of 256 bytes that do not follow."""
 
 
-def _write(scan: Scan, temporary: Path, progress: ReadProgress, output: Path) -> int:
+def _write(scan: Scan | ChangeScan, temporary: Path, progress: ReadProgress, output: Path) -> int:
     rows = 0
     with _written(output):
         sink = pa.OSFile(str(temporary), "wb")
@@ -139,14 +140,14 @@ def _parquet_writer(sink: pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
     return pq.ParquetWriter(sink, schema, write_statistics=statistics_columns(schema))
 
 
-def _batches(scan: Scan, progress: ReadProgress) -> Iterator[pa.RecordBatch]:
+def _batches(scan: Scan | ChangeScan, progress: ReadProgress) -> Iterator[pa.RecordBatch]:
     """`Scan.batches()`, with calls of `progress`."""
     slices = len(scan.slices)
 
     def all_batches() -> Iterator[pa.RecordBatch]:
         rows = 0
-        for number, slice_ in enumerate(scan.slices):
-            for batch in scan.slice_batches(slice_):
+        for number, part in enumerate(scan.parts()):
+            for batch in part:
                 rows += batch.num_rows
                 progress(number, slices, rows)
                 yield batch

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import structlog
 
+from ..avro.schema import COMMIT_TIME
 from ..errors import UnsupportedError, UsageError
+from ..filter.tree import And, Compare, Filter, In, Op, Or
 from ..instants.timeline import Timeline
 from ..table.table import Table
 from ..view.view import FileSlice
-from .commit_times import CommitTimes
 from .retained import earliest_whole
 from .state import State, load_state, moment_of_text, newest_state
 from .window import EARLIEST, Window, completed_writes, fix_window
@@ -34,7 +35,7 @@ class Increment:
     window: Window
     state: State
     slices: tuple[FileSlice, ...]
-    rows: CommitTimes | None
+    rows: Filter | None
 
 
 def load_window(table: Table, begin: str | None, end: str | None) -> tuple[Timeline, Window]:
@@ -92,10 +93,14 @@ def plan_increment(
     )
 
 
-def wanted_rows(timeline: Timeline, window: Window, found: WindowWrites) -> CommitTimes:
-    """The commit times of a window (pure)."""
-    return CommitTimes(
-        wanted=found.writes | found.stamps,
-        known=frozenset(w.requested_time for w in completed_writes(timeline)),
-        after=window.begin,
-    )
+def wanted_rows(timeline: Timeline, window: Window, found: WindowWrites) -> Filter:
+    """The rows of a window, by the commit times that they carry (pure)."""
+    after = Compare(COMMIT_TIME, Op.GT, window.begin)
+    if not timeline.layout.has_completion_times:
+        return And((after, Compare(COMMIT_TIME, Op.LE, window.end)))
+    wanted = In(COMMIT_TIME, tuple(sorted(found.writes | found.stamps)))
+    oldest = min((w.requested_time for w in completed_writes(timeline)), default="")
+    if window.begin >= oldest:
+        return wanted
+    # Rows of writes that even the archive no longer has: they completed after their requested time.
+    return Or((wanted, And((after, Compare(COMMIT_TIME, Op.LT, oldest)))))

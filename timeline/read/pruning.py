@@ -9,18 +9,22 @@ import pyarrow as pa
 from ..filter.bind import bound
 from ..filter.parse import parse_filter
 from ..filter.possible import may_match
-from ..filter.tree import Filter
+from ..filter.tree import And, Filter
 from ..format.table_config import TableConfig
 from ..view.view import FileSlice
 from .filter_keys import partition_bounds, wanted_keys
 from .where import Where
 
 
-def where_of(wanted: Filter | str | None, config: TableConfig, schema: pa.Schema) -> Where | None:
-    """A read's filter bound to the table's schema. UsageError: see `parse_filter` and `bound`."""
-    if wanted is None:
+def where_of(wanted: Sequence[Filter | str], config: TableConfig, schema: pa.Schema) -> Where | None:
+    """A read's filters, all of which must be true, bound to the table's schema.
+
+    UsageError: see `parse_filter` and `bound`.
+    """
+    nodes = [bound(parse_filter(one) if isinstance(one, str) else one, schema) for one in wanted]
+    if not nodes:
         return None
-    node = bound(parse_filter(wanted) if isinstance(wanted, str) else wanted, schema)
+    node = nodes[0] if len(nodes) == 1 else And(tuple(nodes))
     return Where(filter=node, schema=schema, keys=wanted_keys(node, config, schema))
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from ..errors import MissingFileError, TableChangedError
 from ..table.table import Table, consistent
-from .table_read import ReadOptions, Scan, plan_read, read_table
+from .changes import ChangeScan, plan
+from .table_read import ReadOptions, Scan
 
-_Found = TypeVar("_Found", pa.Table, Scan)
+_Found = TypeVar("_Found", pa.Table, Scan | ChangeScan)
 
 if TYPE_CHECKING:
     import duckdb
@@ -33,8 +34,16 @@ class Rows:
 
     @staticmethod
     def of(table: Table, options: ReadOptions) -> Rows:
-        """UsageError: unknown columns, a filter that does not fit the table."""
-        return Rows(table, options, consistent(lambda: plan_read(table.reload(), options)).schema)
+        """UsageError: unknown columns, a filter that does not fit the table. The end of a window is fixed here."""
+        scan = consistent(lambda: plan(table.reload(), options))
+        if scan.window is not None and scan.window.end:
+            options = replace(options, end=scan.window.end)
+        return Rows(table, options, scan.schema)
+
+    @property
+    def end(self) -> str | None:
+        """Of an incremental read the end of its window, which is the begin of the next one."""
+        return self.options.end
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as record batches, one file slice after the other; holds one batch and one slice's log entries.
@@ -58,7 +67,7 @@ class Rows:
 
     def to_arrow(self) -> pa.Table:
         """All rows, file slices read in parallel; reads everything again if a file was removed meanwhile."""
-        return self._checked(read_table(self.table, self.options))
+        return self._checked(read_any(self.table, self.options))
 
     def to_polars(self) -> polars.DataFrame:
         """All rows as a Polars data frame."""
@@ -79,8 +88,8 @@ class Rows:
 
         return (connection or duckdb.default_connection()).from_arrow(self)
 
-    def _plan(self) -> Scan:
-        return self._checked(consistent(lambda: plan_read(self.table.reload(), self.options)))
+    def _plan(self) -> Scan | ChangeScan:
+        return self._checked(consistent(lambda: plan(self.table.reload(), self.options)))
 
     def _checked(self, found: _Found) -> _Found:
         if found.schema != self.schema:
@@ -92,3 +101,8 @@ class Rows:
                 todo="Call `read` again.",
             )
         return found
+
+
+def read_any(table: Table, options: ReadOptions) -> pa.Table:
+    """All rows of a read of any query type; reads everything again if a file was removed meanwhile."""
+    return consistent(lambda: plan(table.reload(), options).to_table())

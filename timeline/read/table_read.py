@@ -13,7 +13,7 @@ from enum import Enum
 
 import pyarrow as pa
 
-from ..avro.schema import COMMIT_TIME, project
+from ..avro.schema import project
 from ..errors import MalformedError, UnsupportedError, UsageError
 from ..filter.tree import Filter
 from ..format.instant import parse_as_of
@@ -28,7 +28,6 @@ from ..option import check_least, least_of, same_option
 from ..parquet.output_options import OutputOptions
 from ..table.table import Table, TableSchema, consistent
 from ..view.view import FileSlice, TableView, is_replaced, latest_base, latest_slice
-from .commit_times import CommitTimes
 from .incremental import plan_increment
 from .pruning import prune, where_of
 from .retained import check_as_of
@@ -43,6 +42,7 @@ class Query(Enum):
     SNAPSHOT = "snapshot"
     READ_OPTIMIZED = "read-optimized"
     INCREMENTAL = "incremental"
+    CHANGES = "changes"
 
 
 class Fallback(Enum):
@@ -58,6 +58,7 @@ class ReadOptions:
 
     `as_of`: a point in time, see `parse_as_of`. `begin`, `end`: the window of an incremental read, after begin, up to
     and with end: completion times on versions 8 and 9, requested times on version 6; `earliest` begins before all.
+    `net`: of a change feed one change for each key, from the begin to the end of the window.
     `filter`: only rows for which it is true, a text as in `filter.parse` or a tree. `limit`: at most so many rows.
     """
 
@@ -66,6 +67,7 @@ class ReadOptions:
     begin: str | None = None
     end: str | None = None
     fallback: Fallback = Fallback.NONE
+    net: bool = False
     columns: tuple[str, ...] | None = None
     filter: Filter | str | None = None
     limit: int | None = None
@@ -83,7 +85,7 @@ class ReadOptions:
 class Scan:
     """What one read will read: slices of one view, under one schema.
 
-    `window`: of an incremental read, with its end fixed: the begin of the next read. `rows`: which rows belong to it.
+    `window`: of an incremental read, with its end fixed: the begin of the next read.
     """
 
     table: Table
@@ -92,7 +94,6 @@ class Scan:
     options: ReadOptions
     where: Where | None = None
     window: Window | None = None
-    rows: CommitTimes | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -102,16 +103,12 @@ class Scan:
 
     def slice_batches(self, slice_: FileSlice) -> Iterator[pa.RecordBatch]:
         """The batches of one slice."""
-        columns = self.options.columns
-        if self.rows is None:
-            stream = SliceStream(self.table.storage, slice_, self.rules, columns, self.where)
-            yield from stream.base_batches() if self.options.query is Query.READ_OPTIMIZED else stream.batches()
-            return
-        needed = None if columns is None else tuple(dict.fromkeys([*columns, COMMIT_TIME]))
-        for batch in SliceStream(self.table.storage, slice_, self.rules, needed, self.where).batches():
-            found = self.rows.filter(batch)
-            if found.num_rows:
-                yield found.select(self.schema.names)
+        stream = SliceStream(self.table.storage, slice_, self.rules, self.options.columns, self.where)
+        return stream.base_batches() if self.options.query is Query.READ_OPTIMIZED else stream.batches()
+
+    def parts(self) -> Iterator[Iterator[pa.RecordBatch]]:
+        """The batches of each slice."""
+        return (self.slice_batches(slice_) for slice_ in self.slices)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All batches, one slice after the other. MissingFileError: a file was cleaned meanwhile."""
@@ -149,36 +146,32 @@ def plan_read(table: Table, options: ReadOptions) -> Scan:
         check_as_of(table, view.timeline, as_of)
         options = replace(options, as_of=as_of)
     schema = _schema(seen, view.timeline, options)
-    rules = _rules(seen, view.timeline, schema, options, options.as_of)
-    where = where_of(options.filter, table.config, schema.arrow)
-    return Scan(table, prune(scan_slices(view, options), where, table.config), rules, options, where)
+    rules = slice_rules(seen, view.timeline, schema, as_of=options.as_of, batch_rows=options.batch_rows)
+    return _scan(table, scan_slices(view, options), rules, options)
 
 
 def _plan_window(table: Table, options: ReadOptions) -> Scan:
-    found = plan_increment(
-        table,
-        options.begin,
-        options.end,
-        options.partition,
-        full_scan=options.fallback is Fallback.FULL_SCAN,
-    )
+    full_scan = options.fallback is Fallback.FULL_SCAN
+    found = plan_increment(table, options.begin, options.end, options.partition, full_scan=full_scan)
     state, schema = found.state, _schema(table, found.timeline, options)
-    rules = _rules(table, state.view.timeline, schema, options, state.as_of)
+    rules = slice_rules(table, state.view.timeline, schema, as_of=state.as_of, batch_rows=options.batch_rows)
     rules = replace(rules, visibility=replace(rules.visibility, hidden=state.hidden))
-    where = where_of(options.filter, table.config, schema.arrow)
-    slices = prune(found.slices, where, table.config)
-    return Scan(table, slices, rules, options, where, window=found.window, rows=found.rows)
+    return replace(_scan(table, found.slices, rules, options, found.rows), window=found.window)
 
 
-def _rules(
-    table: Table, timeline: Timeline, schema: TableSchema, options: ReadOptions, as_of: str | None
-) -> SliceRules:
-    rules = slice_rules(table, timeline, schema, as_of=as_of, batch_rows=options.batch_rows)
-    return replace(rules, memory_bytes=options.memory_limit, spill_folder=options.spill_dir)
+def _scan(
+    table: Table, slices: Sequence[FileSlice], rules: SliceRules, options: ReadOptions, also: Filter | None = None
+) -> Scan:
+    """`also`: a filter besides that of the options."""
+    rules = replace(rules, memory_bytes=options.memory_limit, spill_folder=options.spill_dir)
+    where = where_of([f for f in (options.filter, also) if f is not None], table.config, rules.schema)
+    return Scan(table, prune(slices, where, table.config), rules, options, where)
 
 
 def _check_query(options: ReadOptions) -> None:
     incremental = options.query is Query.INCREMENTAL
+    if options.query is Query.CHANGES:
+        raise UsageError("a change feed is not read as rows of the table", todo="Use `phantombase.read`.")
     if not incremental and (options.begin is not None or options.end is not None):
         raise UsageError("begin and end belong to an incremental read", found=options.query.value)
     if incremental and options.as_of is not None:
@@ -186,12 +179,17 @@ def _check_query(options: ReadOptions) -> None:
 
 
 def _schema(table: Table, timeline: Timeline, options: ReadOptions) -> TableSchema:
-    """The newest schema of a timeline. UsageError: it lacks requested columns."""
+    """The newest schema of a timeline, checked as `check_columns` does."""
     schema = table.schema(table.schema_text(timeline))
-    unknown = set(options.columns or ()) - set(schema.arrow.names)
+    check_columns(schema, options.columns)
+    return schema
+
+
+def check_columns(schema: TableSchema, columns: Sequence[str] | None) -> None:
+    """UsageError: requested columns that the schema lacks."""
+    unknown = set(columns or ()) - set(schema.arrow.names)
     if unknown:
         raise UsageError("no such column", expected=", ".join(schema.arrow.names), found=", ".join(sorted(unknown)))
-    return schema
 
 
 def scan_slices(view: TableView, options: ReadOptions) -> tuple[FileSlice, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..errors import MissingFileError
@@ -18,16 +18,18 @@ from .window import Window, completed_writes
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowWrites:
     """`writes`: requested times of the window's writes. `groups`: the file groups that hold their rows; None: any may.
+    `replaced`: those that its writes have replaced with other data, as far as their commits are not archived.
 
     A log compaction of Hudi 1.2 writes its own time into the rows that it merges, as a clustering may. `stamps`: table
     services of the window whose time may stand for one of its writes; left out are log compactions that merged only
-    writes from before the window. `mixed`: log compactions that merged, or may have merged, writes of both kinds.
+    writes from before the window. `log_compactions`: all of the window.
     """
 
     writes: frozenset[str]
     groups: frozenset[GroupKey] | None
+    replaced: frozenset[GroupKey]
     stamps: frozenset[str]
-    mixed: frozenset[str]
+    log_compactions: frozenset[str]
 
 
 def find_window_writes(table: Table, timeline: Timeline, window: Window) -> WindowWrites:
@@ -46,8 +48,9 @@ def find_window_writes(table: Table, timeline: Timeline, window: Window) -> Wind
     return WindowWrites(
         writes=writes,
         groups=_groups(found) if complete else None,
+        replaced=_replaced([found[i] for i in active - services]),
         stamps=frozenset(i.requested_time for i in services) - outside,
-        mixed=frozenset(log for log in logs - outside if not (merged[log] or {""}) <= writes),
+        log_compactions=frozenset(logs),
     )
 
 
@@ -63,6 +66,11 @@ def _is_service(metadata: CommitMetadata) -> bool:
 def _groups(found: Mapping[Instant, CommitMetadata]) -> frozenset[GroupKey]:
     stats = [(part, s) for m in found.values() for part, group in m.partition_to_write_stats.items() for s in group]
     return frozenset((part, s.file_id) for part, s in stats if s.file_id)
+
+
+def _replaced(found: Iterable[CommitMetadata]) -> frozenset[GroupKey]:
+    groups = [(part, ids) for m in found for part, ids in (m.partition_to_replace_file_ids or {}).items()]
+    return frozenset((part, file_id) for part, ids in groups for file_id in ids)
 
 
 def _originals(table: Table, log_compaction: str, others: set[str]) -> frozenset[str] | None:

@@ -3,5 +3,5 @@
 The way in is `contract.Storage`. Nothing outside this room names one kind of storage; a new kind (an object
 store, HDFS) is a file here.
 
-May import: ground, storage/access.
+May import: ground, storage/access, storage/hdfs.
 """

@@ -1,4 +1,6 @@
-"""Storage: the few operations that everything is built on. This is the contract; `local` and `object_store` keep it.
+"""Storage: the few operations that everything is built on. This is the contract.
+
+`local`, `object_store` and `hdfs_store` keep it.
 
 Paths are relative to the table's base path, `/`-separated, never absolute. Two operations carry the protocol:
 `put_if_absent` (a whole object appears under its name or not at all, and never replaces another) and `place` (a
@@ -11,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from enum import Enum
 from typing import IO, Protocol
 
 import pyarrow as pa
@@ -32,6 +35,14 @@ class Entry:
     tag: str = ""
 
 
+class OwnLock(Enum):
+    """Which processes `Storage.hold` excludes."""
+
+    FILE = "those that share the file system: it is a lock file"
+    SHARED = "those of Hudi too: it is what Hudi's StorageBasedLockProvider holds"
+    PRIVATE = "those of phantombase: it is a lease that Hudi does not know"
+
+
 class Storage(Protocol):
     """What a table needs from its storage. A store that cannot keep a promise is refused, not emulated."""
 
@@ -42,7 +53,12 @@ class Storage(Protocol):
 
     @property
     def is_file_system(self) -> bool:
-        """Whether folders exist by themselves, and lock files exclude. Elsewhere an empty folder does not exist."""
+        """Whether folders exist by themselves. Elsewhere an empty folder does not exist."""
+        ...
+
+    @property
+    def own_lock(self) -> OwnLock:
+        """Which processes the locks of this storage exclude."""
         ...
 
     @property
@@ -101,7 +117,8 @@ class Storage(Protocol):
     def place(self, source: str, target: str) -> bool:
         """Gives a finished staged file its final name. True: placed. False: `target` existed already.
 
-        The staged file may stay. StorageError also when the answer was lost: the file may be placed then.
+        The staged file stays (a link, a copy) or is gone (a rename): no caller may need it afterwards.
+        MissingFileError: neither file is there. StorageError also when the answer was lost: it may be placed then.
         """
         ...
 

@@ -14,7 +14,7 @@ from typing import IO
 import pyarrow as pa
 
 from ..errors import LockError, MissingFileError, StorageError
-from .contract import Entry, files_below
+from .contract import Entry, OwnLock, files_below
 from .file_lock import hold_file
 from .folders import TEMPORARY
 from .probe import probe
@@ -41,6 +41,10 @@ class LocalStorage:
     @property
     def is_file_system(self) -> bool:
         return True
+
+    @property
+    def own_lock(self) -> OwnLock:
+        return OwnLock.FILE
 
     @property
     def location(self) -> str:

@@ -20,10 +20,17 @@ if TYPE_CHECKING:
 
 from ..errors import UsageError
 from .access.object_url import AZURE, GCS, S3, Cloud, ObjectUrl
-from .access.storage_options import CONNECTION, Settings, environment_of, from_environment, secrets_of
+from .access.storage_options import CONNECTION, SETTINGS, Settings, environment_of, from_environment, secrets_of
 
 _ANSWER_S, _TRANSFER_S, _COPY_S = 30, 600, 3600
 """How long a request may take: a small one, one that carries up to some GiB, and a copy within the store."""
+_PATIENCE: RetryConfig = {
+    "max_retries": 1000,
+    "retry_timeout": timedelta(seconds=30),
+    "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 3},
+}
+"""A store that is asked too much refuses everything for some seconds. Ten tries, as by default, take about three."""
+_ONCE: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
 _HIDDEN = "***"
 
 
@@ -42,7 +49,8 @@ class Clients:
     copying: Any
     identity: int
     """Differs for clients of other settings."""
-    withheld: tuple[str, ...] = ()
+    settings: Settings
+    """The options given; the environment says the rest."""
     _secrets: tuple[str, ...] = field(default=(), repr=False)
 
     def text(self, error: Exception) -> str:
@@ -55,11 +63,11 @@ class Clients:
     @property
     def missing(self) -> str | None:
         """What to do if this process is refused: what another one could not send to it."""
-        if not self.withheld:
+        if not self.settings.withheld:
             return None
         return (
-            f"The options of the driver hold secrets, which never travel: give {', '.join(self.withheld)} to each "
-            f"executor (spark.executorEnv.NAME, or a role of the machine)."
+            "The options of the driver hold secrets, which never travel: give "
+            f"{', '.join(self.settings.withheld)} to each executor (spark.executorEnv.NAME, or a role of the machine)."
         )
 
 
@@ -86,9 +94,8 @@ def _opened(url: ObjectUrl, settings: Settings, environment: tuple[tuple[str, st
     own = _OPENERS[cloud.name](url, settings, named)
 
     def opened(seconds: int, *, patient: bool = False, **more: Any) -> Any:
-        retries: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
-        kept: dict[str, Any] = {} if patient else {"retry_config": retries}
-        return own(client_options=_connection(cloud, settings, named, seconds), **kept, **more)
+        retries = _PATIENCE if patient else _ONCE
+        return own(client_options=_connection(cloud, settings, named, seconds), retry_config=retries, **more)
 
     copying: Any = {"copy_if_not_exists": "multipart"} if cloud is S3 else {}
     try:
@@ -100,7 +107,7 @@ def _opened(url: ObjectUrl, settings: Settings, environment: tuple[tuple[str, st
             once=opened(_ANSWER_S),
             copying=opened(_COPY_S, **copying),
             identity=hash((url.cloud.name, url.bucket, settings, environment)),
-            withheld=settings.withheld,
+            settings=settings,
             _secrets=secrets,
         )
     except Exception as error:
@@ -120,13 +127,17 @@ def _connection(cloud: Cloud, settings: Settings, environment: Mapping[str, str]
     return found  # type: ignore[no-any-return]
 
 
-def _own(settings: Settings, *without: str) -> Any:
-    return {name: value for name, value in settings.values if name not in (*CONNECTION, *without)}
+def _own(cloud: Cloud, settings: Settings, *without: str) -> Any:
+    """The options of the store itself. Credentials that are given are used, even if the environment asks for none."""
+    found: dict[str, Any] = {n: v for n, v in settings.values if n not in (*CONNECTION, *without)}
+    if any(settings.of(setting.name) for setting in SETTINGS[cloud.name] if setting.secret and setting.credential):
+        found.setdefault("skip_signature", "false")
+    return found
 
 
 def _s3(url: ObjectUrl, settings: Settings, environment: Mapping[str, str]) -> Callable[..., Any]:
     keys = ("access_key_id", "secret_access_key", "session_token")
-    config = _own(settings, *keys)
+    config = _own(S3, settings, *keys)
     endpoint = settings.of("endpoint") or from_environment(S3, "endpoint", environment)
     in_host = settings.of("virtual_hosted_style_request") or from_environment(
         S3, "virtual_hosted_style_request", environment
@@ -134,6 +145,8 @@ def _s3(url: ObjectUrl, settings: Settings, environment: Mapping[str, str]) -> C
     if endpoint is not None and (in_host or "").lower() == "true":
         scheme, _, host = endpoint.partition("://")
         config["endpoint"] = endpoint if host.startswith(f"{url.bucket}.") else f"{scheme}://{url.bucket}.{host}"
+    if "endpoint" in config:
+        config["aws_endpoint_url_s3"] = config["endpoint"]  # else AWS_ENDPOINT_URL_S3 would win
     key, secret, token = (settings.of(name) for name in keys)
     if (key is None) != (secret is None) or (token and not key):
         raise UsageError("half of a key of S3", expected="access_key_id and secret_access_key, both as options")
@@ -145,7 +158,7 @@ def _s3(url: ObjectUrl, settings: Settings, environment: Mapping[str, str]) -> C
 
 
 def _azure(url: ObjectUrl, settings: Settings, environment: Mapping[str, str]) -> Callable[..., Any]:
-    config = _own(settings)
+    config = _own(GCS, settings)
     kinds = {
         "token": "bearer_token",
         "account_key": "access_key",
@@ -170,7 +183,7 @@ _OF_AZURE = {
 
 
 def _gcs(url: ObjectUrl, settings: Settings, environment: Mapping[str, str]) -> Callable[..., Any]:
-    config = _own(settings)
+    config = _own(GCS, settings)
     return lambda **more: GCSStore(url.bucket, config=config, **more)
 
 

@@ -20,10 +20,14 @@ _AHEAD_BYTES = 1 << 20
 
 
 class Upload(io.RawIOBase):
-    """An upload that no reader sees before `close`. An upload that is aborted, or abandoned, never appears."""
+    """An upload that no reader sees before `close`. An upload that is aborted, or abandoned, never appears.
+
+    `key` is a name of its own: an object there is this upload.
+    """
 
     def __init__(self, store: Any, key: str) -> None:
         super().__init__()
+        self._store, self._key = store, key
         self._writer: Any = obstore.open_writer(store, key, buffer_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
         self._size = 0
 
@@ -51,7 +55,17 @@ class Upload(io.RawIOBase):
             writer, self._writer = self._writer, None
             super().close()
             with _as_os_error():
-                writer.close()
+                try:
+                    writer.close()
+                except (BaseError, OSError):
+                    # Its answer lost, a completion is asked for again, and then there is no such upload any more.
+                    if not self._is_there():
+                        raise
+
+    def _is_there(self) -> bool:
+        with suppress(BaseError, OSError):
+            return bool(obstore.head(self._store, self._key)["size"] == self._size)
+        return False
 
     def abort(self) -> None:
         """Nothing appears; the parts that were sent are given back."""

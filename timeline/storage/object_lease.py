@@ -25,7 +25,7 @@ from obstore.exceptions import BaseError
 
 from ..elapsed import Since
 from ..errors import LockError
-from .object_clients import Clients
+from .object_clients import Clients, version
 
 _log = structlog.get_logger()
 
@@ -103,9 +103,9 @@ class _Lease:
 
     def try_take(self) -> bool:
         """Whether it was free and is held now."""
-        there, version = self._look()
+        there, found = self._look()
         self.lost, self._taken = False, Since()
-        return (there is None or self._is_free(there)) and self._put_mine(version or "create")
+        return (there is None or self._is_free(there)) and self._put_mine(found or "create")
 
     def _is_free(self, there: dict[str, Any]) -> bool:
         # Its own: an earlier try had no answer and came late.
@@ -141,33 +141,28 @@ class _Lease:
             return None, None
         if not isinstance(there, dict) or not isinstance(there.get("validUntil"), int):
             raise ValueError(f"not a lock: {there!r}"[:200])
-        return there, _version(found.meta)
+        return there, version(found.meta)
 
     def _put(self, lock: dict[str, Any], mode: Any) -> bool:
         """Whether it is there now. Changes `lost` only where that is known."""
         data = json.dumps(lock, separators=(",", ":")).encode()
         for pause_s in _PAUSES_S:
             try:
-                self._version = _version(
+                self._version = version(
                     obstore.put(self._clients.once, self._key, data, mode=mode, use_multipart=False)
                 )
                 return True
             except (BaseError, OSError):  # lost; or done, and only its answer lost: what is there tells
-                there, version = self._look()
+                there, found = self._look()
             if there == lock:
-                self._version = version
+                self._version = found
                 return True
             if there is None or there.get("owner") != self._owner:
                 self.lost = True
                 return False
-            mode = version  # ours as it was before: it had no effect
+            mode = found  # ours as it was before: it had no effect
             time.sleep(pause_s)
         return False
-
-
-def _version(meta: Any) -> dict[str, str]:
-    """What a conditional put names of the object that it replaces."""
-    return {name: value for name in ("e_tag", "version") if (value := meta.get(name))}
 
 
 def _now_ms() -> int:

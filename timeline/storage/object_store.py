@@ -8,6 +8,7 @@ A conditional write whose answer is lost looks like a lost race, so none is ever
 
 from __future__ import annotations
 
+import random
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -28,7 +29,7 @@ from ..errors import LockError, MissingFileError, StorageError
 from .access.object_url import ObjectUrl
 from .access.storage_options import StorageOptions, without_secrets
 from .azure_folders import is_directory, is_marker
-from .contract import Entry
+from .contract import Entry, OwnLock
 from .object_clients import Clients, open_clients
 from .object_files import Upload, open_ranges
 from .object_lease import hold_lease
@@ -39,7 +40,7 @@ PUT_ID = "putid"
 """The metadata that tells one put from another."""
 
 _PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-"""Between tries of a write whose fate is not known, or that was throttled."""
+"""Between tries of a write whose fate is not known, or that was throttled; each by chance up to half longer."""
 _LATER_S = (5.0,) * 120
 """How long a copy may go on after its answer."""
 _WHOLE_BYTES = 32 << 20
@@ -54,12 +55,11 @@ class ObjectStorage:
     def __init__(self, base_path: str, options: StorageOptions | None = None) -> None:
         self.base_path = base_path.rstrip("/")
         url = ObjectUrl.parse(base_path)
-        self._settings = (options or StorageOptions()).at(url)
         self.prefix = url.prefix
-        self.clients: Clients = open_clients(url, self._settings)
+        self.clients: Clients = open_clients(url, (options or StorageOptions()).at(url))
 
     def __reduce__(self) -> tuple[type[ObjectStorage], tuple[str, StorageOptions]]:
-        return ObjectStorage, (self.base_path, without_secrets(self._settings, self.clients.cloud))
+        return ObjectStorage, (self.base_path, without_secrets(self.clients.settings, self.clients.cloud))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ObjectStorage) and other.base_path == self.base_path
@@ -70,6 +70,10 @@ class ObjectStorage:
     @property
     def is_file_system(self) -> bool:
         return False
+
+    @property
+    def own_lock(self) -> OwnLock:
+        return OwnLock.SHARED
 
     @property
     def location(self) -> str:
@@ -185,7 +189,7 @@ class ObjectStorage:
             try:
                 return self.put_id(path) == mine
             except MissingFileError:
-                time.sleep(pause_s)
+                time.sleep(pause_s * random.uniform(1, 1.5))
         raise self._unknown("whether an object was put is not known", path, failure)
 
     def put_id(self, path: str) -> str | None:
@@ -218,7 +222,7 @@ class ObjectStorage:
                 if doubt is None:
                     return False
                 break
-            time.sleep(pause_s)
+            time.sleep(pause_s * random.uniform(1, 1.5))
         raise self._unknown("whether a file was placed is not known", target, doubt or failure)
 
     def _copied(self, source: str, target: str) -> bool:

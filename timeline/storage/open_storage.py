@@ -5,29 +5,37 @@ from __future__ import annotations
 import os
 
 from ..errors import UnsupportedError
-from .access.object_url import CLOUDS
-from .access.storage_options import StorageOptions
+from .access.object_url import CLOUDS, cloud_of
+from .access.storage_options import Given, StorageOptions
 from .contract import Storage
 from .local import LocalStorage
 
 _FILE = "file://"
 
 
-def open_storage(url: str, options: StorageOptions | None = None) -> Storage:
-    """The storage with its base at a URL or a plain path, which need not exist. UnsupportedError: another scheme."""
+def open_storage(url: str, options: Given = None) -> Storage:
+    """The storage with its base at a URL or a plain path, which need not exist.
+
+    UnsupportedError: another scheme. UsageError: an unknown option; options mean nothing to a file system.
+    """
+    given = StorageOptions.of(options)
     path = url.removeprefix(_FILE)
     scheme, separator, _ = path.partition("://")
     if not separator:
         return LocalStorage(os.path.abspath(path))
-    if any(scheme in cloud.schemes for cloud in CLOUDS):
+    if cloud_of(path) is not None:
         from .object_store import ObjectStorage  # late: few processes need it
 
-        return ObjectStorage(path, options)
+        return ObjectStorage(path, given)
+    if scheme == "hdfs":
+        from .hdfs_store import HdfsStorage  # late: few processes need it
+
+        return HdfsStorage(path)
     places = "; ".join(f"{cloud.expected}: {cloud.name}" for cloud in CLOUDS)
     raise UnsupportedError(
         "no storage for URLs of this scheme",
         path=url,
-        expected=f"{_FILE}/PATH or a plain path: a POSIX file system; {places}",
+        expected=f"{_FILE}/PATH or a plain path: a POSIX file system; hdfs://HOST:PORT/PATH: HDFS; {places}",
         found=f"{scheme}://",
         todo="Mount the table's file system.",
     )

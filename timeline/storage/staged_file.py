@@ -25,17 +25,17 @@ def staged_output(storage: Storage, path: str) -> Iterator[IO[bytes]]:
         raise
 
 
-def place_staged(storage: Storage, staged: Callable[[], str], final: str, size: int) -> None:
+def place_staged(storage: Storage, staged: str, final: str, size: int, lost: Callable[[], str] | None = None) -> None:
     """Gives a staged file its final name, unless it has it already; its size in bytes must be the recorded one.
 
     The result of the placing call is not trusted: the call may have failed after taking effect, or another process may
-    have placed the file. So the final file is checked. `staged` is called only if the final file does not exist.
-    StorageError: the final file is not the staged one.
+    have placed the file. So the final file is checked. `lost` makes the staged file anew, and returns its path; it is
+    called only if neither file exists. StorageError: the final file is not the staged one.
     """
     failure: PhantombaseError | None = None
     if storage.find(final) is None:
         try:
-            storage.place(staged(), final)
+            _place(storage, staged, final, lost)
         except PhantombaseError as error:
             failure = error
     found = storage.find(final)
@@ -48,3 +48,10 @@ def place_staged(storage: Storage, staged: Callable[[], str], final: str, size: 
             expected=f"{size} bytes",
             found="nothing" if found is None else f"{found.size} bytes",
         )
+
+
+def _place(storage: Storage, staged: str, final: str, lost: Callable[[], str] | None) -> None:
+    if lost is None or storage.find(staged) is not None:
+        storage.place(staged, final)
+    elif storage.find(final) is None:  # looked at last: another process's placing may have taken the staged file away
+        storage.place(lost(), final)

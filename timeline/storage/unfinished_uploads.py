@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from .access.object_url import S3
+from .access.storage_options import from_environment
 from .contract import Storage
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def abort_uploads(storage: Storage, is_ours: Callable[[str], bool], older_s: flo
     try:
         return _abort(storage, is_ours, older_s)
     except (botocore.BotoCoreError, botocore.ClientError) as error:
-        _log_once(storage, f"{error}", BUCKET_RULE)
+        _log_once(storage, storage.clients.text(error), BUCKET_RULE)
         return 0
 
 
@@ -73,22 +74,23 @@ def _client(storage: ObjectStorage) -> Any:
     import boto3
     from botocore.config import Config
 
-    named: dict[str, Any] = {**storage.clients.patient.config}
+    given = storage.clients.settings
 
-    def setting(*names: str) -> Any:
-        found = (named.get(name) or os.environ.get(f"AWS_{name.upper()}") for name in names)
-        return next((value for value in found if value), None)
+    def setting(name: str) -> str | None:
+        return given.of(name) or from_environment(S3, name, os.environ)
 
-    virtual = str(setting("virtual_hosted_style_request")).lower() == "true"
+    is_virtual = (setting("virtual_hosted_style_request") or "").lower() == "true"
+    endpoint = setting("endpoint")
     return boto3.client(
         "s3",
-        endpoint_url=setting("endpoint", "endpoint_url", "endpoint_url_s3"),
-        region_name=setting("region", "default_region"),
-        aws_access_key_id=named.get("access_key_id"),
-        aws_secret_access_key=named.get("secret_access_key"),
-        aws_session_token=named.get("session_token"),
+        # The endpoint may hold the bucket, where boto3 puts it itself.
+        endpoint_url=endpoint.replace(f"://{storage.clients.bucket}.", "://") if endpoint and is_virtual else endpoint,
+        region_name=setting("region"),
+        aws_access_key_id=given.of("access_key_id"),
+        aws_secret_access_key=given.of("secret_access_key"),
+        aws_session_token=given.of("session_token"),
         config=Config(
-            s3={"addressing_style": "virtual" if virtual else "path"},
+            s3={"addressing_style": "virtual" if is_virtual else "path"},
             connect_timeout=_ANSWER_S,
             read_timeout=_ANSWER_S,
             retries={"mode": "standard", "total_max_attempts": 3},

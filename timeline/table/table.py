@@ -24,6 +24,7 @@ from ..instants.table_clock import TableClock
 from ..instants.timeline import Timeline
 from ..instants.timeline_loader import TimelineLoader
 from ..look.look import Kept, Look, latest
+from ..storage.access.storage_options import Given
 from ..storage.contract import Storage, listed_if_there
 from ..storage.folders import HEARTBEATS, HOODIE
 from ..storage.open_storage import open_storage
@@ -55,9 +56,12 @@ class Table:
     kept: Kept = field(default_factory=Kept, compare=False, repr=False)
 
     @staticmethod
-    def open(path: str) -> Table:
-        """The table at a path or URL. NotATableError, UnsupportedError: refused by name, nothing is changed."""
-        storage = open_storage(path)
+    def open(path: str, storage_options: Given = None) -> Table:
+        """The table at a path or URL; `storage_options`: see `StorageOptions`.
+
+        NotATableError, UnsupportedError: refused by name, nothing is changed. UsageError: an unknown option.
+        """
+        storage = open_storage(path, storage_options)
         if storage.is_file_system and ((entry := storage.find("")) is None or not entry.is_folder):
             raise NotATableError("no such folder", path=path, expected="the base path of a Hudi table")
         return Table.on(storage)

@@ -12,8 +12,3 @@ def local_path(text: str) -> Path:
     if "://" in text:
         raise BadParameter(f"{text}: a file or folder of this machine is expected, not a URL")
     return Path(text)
-
-
-def local_output(text: str) -> str:
-    """The same for an output, which may be `-` for stdout."""
-    return text if text == "-" else str(local_path(text))

@@ -85,7 +85,7 @@ def after_commit(
         if options.mode is Mode.SCHEDULE:
             return AfterCommit(scheduled=scheduled, why=why)
         ran = run_compactions(
-            table.storage.base_path,
+            table,
             lock=lock_name,
             output=output,
             execute=ExecuteOptions(),

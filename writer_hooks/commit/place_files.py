@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 
 from phantombase.timeline.format.commit_metadata import WriteStat
 from phantombase.timeline.format.file_name import LogFileName, parse_data_file
@@ -66,7 +65,7 @@ def _place_partition(table: Table, instant: str, partition: str, files: Iterable
             name = str(LogFileName(file_id=file.file_id, instant=log_instant, version=version, token=token))
             kind = log_marker_kind(table.layout)
         make_marker(table.storage, instant, Marker(partition=partition, file=name, kind=kind))
-        place_staged(table.storage, partial(str, file.staged), f"{prefix}{name}", file.size)
+        place_staged(table.storage, str(file.staged), f"{prefix}{name}", file.size)
         placed.append(Placed(staged=file, path=f"{prefix}{name}", log_version=version))
     return placed
 

@@ -78,6 +78,10 @@ class Engine(Protocol):
         """The runner for inline compaction of this input's table."""
         ...
 
+    def hadoop_conf(self, path: str) -> dict[str, str]:
+        """What the input's Spark says of the object store of an URL; empty without Spark."""
+        ...
+
 
 class LocalEngine:
     """Runs in this process: for tests, tiny writes and machines without Java. The rows are in memory."""
@@ -98,6 +102,10 @@ class LocalEngine:
     def runner(self) -> Runner:
         """See `Engine`."""
         return LocalRunner(self.slots)
+
+    def hadoop_conf(self, path: str) -> dict[str, str]:
+        """See `Engine`."""
+        return {}
 
 
 class LocalPieces:

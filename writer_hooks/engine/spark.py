@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from phantombase.compactor_daemon.execution.hadoop_conf import hadoop_conf
 from phantombase.compactor_daemon.execution.runners import Runner, SparkRunner, spark_words
 from phantombase.compactor_daemon.execution.spark_session import RunningSpark
 from phantombase.timeline.errors import PhantombaseError, SparkError
@@ -61,6 +62,10 @@ class SparkEngine:
     def runner(self) -> Runner:
         """See `Engine`: runs in the session of the DataFrame."""
         return SparkRunner(RunningSpark(self._frame.sparkSession.sparkContext))
+
+    def hadoop_conf(self, path: str) -> dict[str, str]:
+        """See `Engine`."""
+        return hadoop_conf(self._frame.sparkSession.sparkContext, path)
 
 
 class SparkPieces:

@@ -19,6 +19,7 @@ from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
 from phantombase.timeline.errors import NotATableError, UnsupportedError, UsageError
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
 
@@ -48,6 +49,7 @@ class Writer:
     source: Any
     given: Mapping[str, Any] = field(default_factory=dict)
     options: WriteOptions = field(default_factory=WriteOptions)
+    storage_options: StorageOptions = field(default_factory=StorageOptions)
 
     # --- the table -------------------------------------------------------------------------------------------------
 
@@ -209,9 +211,10 @@ class Writer:
 
     def _opened(self, path: str, engine: Engine, what: Write) -> Table:
         """The table at the path. If there is none, it is made, unless the rows do not fit it."""
-        storage = open_storage(path)
+        options = self.storage_options.over(engine.hadoop_conf(path))
+        storage = open_storage(path, options)
         try:
-            table = Table.open(path)
+            table = Table.open(path, options)
         except NotATableError:
             if what.deletes:
                 raise
@@ -245,6 +248,10 @@ class Writer:
         return NewTable(**{"version": NEW_TABLE_VERSION, **self.given})
 
 
-def writer(rows: Any = None) -> Writer:
-    """A write of a Spark DataFrame or a pyarrow Table; without `rows` if batches come later (`foreach_batch`)."""
-    return Writer(source=rows)
+def writer(rows: Any = None, *, storage_options: Mapping[str, str] | None = None) -> Writer:
+    """A write of a Spark DataFrame or a pyarrow Table; without `rows` if batches come later (`foreach_batch`).
+
+    `storage_options`: of an object store, under obstore's, the environment's or Hadoop's names. Below them are those of
+    the Hadoop configuration of the DataFrame's Spark.
+    """
+    return Writer(source=rows, storage_options=StorageOptions.of(storage_options))

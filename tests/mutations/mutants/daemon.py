@@ -50,6 +50,12 @@ MUTANTS: tuple[Mutant, ...] = (
     # Spark on a cluster.
     ("compactor_daemon/execution/spark_session", '"spark.dynamicAllocation.enabled": "true"', '"spark.dynamicAllocation.enabled": "false"', "fleet/spark_cluster fleet/spark_start"),
     ("compactor_daemon/execution/runners", "except Exception as error:  # an error of a socket", "except ZeroDivisionError as error:  # an error of a socket", "fleet/spark_cluster"),
+    # Claims on storage.
+    ("compactor_daemon/claims/table_claims", "        return not self._is_held()\n", "        return False\n", "fleet/claims_on_storage"),
+    ("compactor_daemon/claims/table_claims", "                if not shared.instants:\n", "                if False:\n", "fleet/claims_on_storage"),
+    ("compactor_daemon/claims/lock_file", "if table.storage.is_file_system else f\"{instant_folder(instant)}/claim\"", "if True else f\"{instant_folder(instant)}/claim\"", "fleet/claims_on_storage"),
+    ("compactor_daemon/claims/lock_file", "return nullcontext() if table.storage.is_file_system else claim(table, instant, wait_s)", "return nullcontext()", "fleet/claims_on_storage"),
+    ("compactor_daemon/run/pending", " and not isinstance(error, ClaimedError)", "", "fleet/claims_on_storage"),
     # Claims.
     ("compactor_daemon/claims/zookeeper_claims", "                if not self._is_leftover(instant):\n                    return None\n", "                pass\n", "fleet/claims fleet/fleet"),
 )  # fmt: skip

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from ...errors import UnsupportedError
-from .object_url import AZURE, GCS, S3, ObjectUrl
+from .object_url import AZURE, GCS, S3, ObjectUrl, cloud_of
 
 _S3A, _AZURE, _GS = "fs.s3a.", "fs.azure.", "fs.gs."
 
@@ -73,8 +73,11 @@ def hadoop_name(name: str) -> bool:
     return name in hadoop_names() or any(name.startswith(f"{known}.") for known in _of_accounts())
 
 
-def names_at(url: ObjectUrl) -> list[str]:
-    """The names to ask a Hadoop configuration for, of one place."""
+def names_at(path: str) -> list[str]:
+    """The names to ask a Hadoop configuration for, of one URL; none of what is no object store."""
+    if cloud_of(path) is None:
+        return []
+    url = ObjectUrl.parse(path)
     return [name for above in _PLAIN for known in (*_PLAIN[above], *_READ[above]) for name in _names(above, known, url)]
 
 

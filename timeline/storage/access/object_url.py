@@ -63,6 +63,13 @@ GCS = Cloud(
 )
 CLOUDS = (S3, AZURE, GCS)
 
+
+def cloud_of(url: str) -> Cloud | None:
+    """The kind of object store that an URL or path names; None: another storage."""
+    scheme = url.partition("://")[0] if "://" in url else ""
+    return next((cloud for cloud in CLOUDS if scheme in cloud.schemes), None)
+
+
 _HOST = re.compile(r"(?P<account>[a-z0-9]+)\.(?P<zone>(?:[^.]+\.)*?)(?:dfs|blob)\.(?P<domain>.+)")
 _USUAL = ("", "core.windows.net")
 
@@ -80,8 +87,9 @@ class ObjectUrl:
     @staticmethod
     def parse(url: str) -> ObjectUrl:
         """The place; UsageError: the URL names no bucket, or no account where one is expected."""
-        scheme, _, rest = url.partition("://")
-        cloud = next(cloud for cloud in CLOUDS if scheme in cloud.schemes)
+        rest = url.partition("://")[2]
+        cloud = cloud_of(url)
+        assert cloud is not None, url
         authority, _, prefix = rest.partition("/")
         bucket, at, host = authority.partition("@")
         if not bucket or (at and cloud is not AZURE):

@@ -8,8 +8,9 @@ Credentials come from one source together: half of them from here and half from 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from ...errors import UnsupportedError, UsageError
 from .hadoop_options import from_hadoop, hadoop_name, hadoop_names
@@ -138,6 +139,22 @@ class StorageOptions:
         if values.get("server_side_encryption", "").lower() == "sse-c":
             raise own_key_refused("server_side_encryption=sse-c")
         return Settings(values=tuple(sorted(values.items())), withheld=self.withheld)
+
+
+Given: TypeAlias = "Mapping[str, str] | StorageOptions | None"
+"""Options as functions take them."""
+
+
+def parse_pairs(pairs: Iterable[str] | None) -> StorageOptions:
+    """Options of the command line; UsageError: not NAME=VALUE, or an unknown name."""
+    found: dict[str, str] = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise UsageError("not an option of a storage", expected="NAME=VALUE", found=f"{name.split(':')[0]}")
+        if found.setdefault(name, value) != value:
+            raise UsageError("an option is given twice with different values", found=name)
+    return StorageOptions.of(found)
 
 
 def without_secrets(settings: Settings, cloud: Cloud) -> StorageOptions:

@@ -414,7 +414,7 @@ def test_a_bug_exits_with_70_and_says_how_to_see_more(
 ) -> None:
     """One line with type and message; the traceback on request."""
 
-    def broken(path: str) -> Table:
+    def broken(*_: object) -> Table:
         raise RuntimeError("lost [my]\nway\x1b[31m")
 
     monkeypatch.setattr(Table, "open", broken)

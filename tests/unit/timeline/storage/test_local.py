@@ -108,7 +108,7 @@ class StorageContract:
     # --- staged files
 
     def test_output_then_place(self, storage: Storage) -> None:
-        """A staged file gets its final name; the staged one stays until it is deleted."""
+        """A staged file gets its final name; what becomes of the staged one changes nothing."""
         with storage.open_output("staging/f") as file:
             file.write(b"data")
             storage.close_output(file)

@@ -21,6 +21,8 @@ from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.probe import probe, probe_partitions
 from phantombase.timeline.storage.staged_file import place_staged, staged_output
+from tests.support import fault_proxy as spoilt
+from tests.support.fault_proxy import FaultProxy, Kind, of_kind
 from tests.support.s3_server import Asked, Fault, S3Server
 
 BUSY = LockError("held by another process")
@@ -197,7 +199,7 @@ def test_a_placed_file_whose_answer_is_lost(storage: ObjectStorage, s3: S3Server
     with pytest.raises(StorageError, match="not known"):
         storage.place("staged", "p/x")
     s3.faults = at(completions, fault)
-    place_staged(storage, lambda: "staged", "p/y", 5)
+    place_staged(storage, "staged", "p/y", 5)
     assert storage.read("p/x") == storage.read("p/y") == b"bytes"
 
 
@@ -236,6 +238,33 @@ def test_nothing_is_seen_of_an_output_before_its_end(storage: ObjectStorage) -> 
         gc.collect()
         assert (storage.find("staged") is not None) == (end == "whole")
     assert storage.read("staged") == part * 4
+
+
+@pytest.mark.parametrize("fault", [spoilt.Fault.LOST_500, spoilt.Fault.LOST])
+def test_a_completion_whose_answer_is_lost(url: str, faulty_s3: FaultProxy, fault: spoilt.Fault) -> None:
+    """A store that forgets completed uploads says of the second try: no such upload."""
+    storage = ObjectStorage(url)
+    faulty_s3.faults = of_kind(Kind.COMPLETE, fault, spoilt.Fault.GONE)
+    with staged_output(storage, "staged") as file:
+        for _ in range(3):
+            file.write(b"x" * (8 << 20))
+    found = storage.find("staged")
+    assert found is not None
+    assert found.size == 24 << 20
+
+
+@pytest.mark.parametrize("there", [b"", b"another"])
+def test_an_upload_that_was_aborted_meanwhile(url: str, faulty_s3: FaultProxy, there: bytes) -> None:
+    """By a rule of the bucket: an error, whatever is there."""
+    storage = ObjectStorage(url)
+    faulty_s3.faults = of_kind(Kind.COMPLETE, spoilt.Fault.GONE)
+    file = storage.open_output("staged")
+    for _ in range(3):
+        file.write(b"x" * (8 << 20))
+    if there:
+        storage.overwrite("staged", there)
+    with pytest.raises(OSError, match="404"):
+        storage.close_output(file)
 
 
 def test_a_file_that_could_not_be_placed_is_not_written(

@@ -29,7 +29,7 @@ def test_a_link_is_another_path_of_one_place(tmp_path: Path) -> None:
     assert one.base_path != other.base_path
 
 
-@pytest.mark.parametrize("scheme", ["hdfs", "http"])
+@pytest.mark.parametrize("scheme", ["webhdfs", "http"])
 def test_another_scheme_is_refused_with_those_there_are(scheme: str) -> None:
     with pytest.raises(UnsupportedError, match=rf"{scheme}://bucket/t.*expected file://.*found {scheme}://"):
         Table.open(f"{scheme}://bucket/t")

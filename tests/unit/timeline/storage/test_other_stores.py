@@ -15,15 +15,16 @@ import pytest
 import tests.unit.timeline.storage.test_object_store as on_s3
 from phantombase.timeline.errors import StorageError, UnsupportedError
 from phantombase.timeline.storage import object_store
+from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.probe import probe
 from tests.support.azure_server import AzureServer
 from tests.support.gcs_server import GcsServer
+from tests.support.minio_server import KMS_KEY, MinioServer
 from tests.unit.timeline.storage.test_object_store import no_pauses as no_pauses
 
 _SHARED = (
     on_s3.test_a_folder_without_objects_is_none,
-    on_s3.test_a_name_is_a_folder_or_a_file,
     on_s3.test_nothing_is_seen_of_an_output_before_its_end,
     on_s3.test_a_large_object_is_read_by_ranges,
     on_s3.test_one_holds_the_lock,
@@ -69,6 +70,8 @@ class OnAnotherStore(on_s3.TestObjectStorage):
 class TestAzure(OnAnotherStore):
     """Azurite."""
 
+    test_a_name_is_a_folder_or_a_file = staticmethod(on_s3.test_a_name_is_a_folder_or_a_file)
+
     @pytest.fixture
     def url(self, azure: AzureServer) -> str:
         return azure.url(azure.new_bucket(), "tables/a b+c%é")
@@ -112,6 +115,31 @@ class TestAzure(OnAnotherStore):
         else:
             with pytest.raises(StorageError, match="does not end"):
                 storage.place("staged", "placed")
+
+
+@pytest.mark.deep
+class TestMinio(OnAnotherStore):
+    """MinIO. It lists an object `x` and hides `x/`: no name of Hudi's is both."""
+
+    @pytest.fixture
+    def url(self, minio: MinioServer) -> str:
+        return f"s3://{minio.new_bucket()}/tables/a b+c%é"
+
+    @pytest.mark.parametrize("more", [{}, {"sse_kms_key_id": KMS_KEY}], ids=["of S3", "of KMS"])
+    def test_what_is_placed_is_encrypted(self, url: str, more: dict[str, str], minio: MinioServer) -> None:
+        """Also a large upload, and a copy within the store."""
+        options = {"server_side_encryption": "aws:kms" if more else "AES256", **more}
+        storage = ObjectStorage(url, StorageOptions.of(options))
+        storage.put_if_absent("small", b"x")
+        file = storage.open_output("large")
+        for _ in range(4):
+            file.write(b"x" * (5 << 20))
+        storage.close_output(file)
+        storage.place("large", "placed")
+        assert storage.read("placed") == b"x" * (20 << 20)
+        for name in ("small", "large", "placed"):
+            found = minio.client.head_object(Bucket=storage.clients.bucket, Key=storage.key(name))
+            assert found["ServerSideEncryption"] == options["server_side_encryption"]
 
 
 @pytest.mark.deep

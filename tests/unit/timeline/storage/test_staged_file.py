@@ -63,9 +63,27 @@ def test_nothing_is_left_of_a_half_written_one(storage: LocalStorage, error: Bas
 
 def test_it_gets_its_final_name_once(storage: LocalStorage) -> None:
     """Found there, the staged copy is not asked for: it may be gone, and making it again costs a merge."""
-    place_staged(storage, lambda: "staged", FINAL, 5)
+    place_staged(storage, "staged", FINAL, 5)
     storage.delete("staged")
-    place_staged(storage, lambda: pytest.fail("asked for the staged copy"), FINAL, 5)
+    place_staged(storage, "nowhere", FINAL, 5, lambda: pytest.fail("made anew"))
+    assert storage.read(FINAL) == b"bytes"
+
+
+def test_a_staged_file_that_another_process_placed_meanwhile_is_not_made_anew(storage: LocalStorage) -> None:
+    """Placing may take it away: between the looks at its two names."""
+
+    def hook(call: Call) -> Any:
+        if (call.name, call.path) == ("find", "staged"):
+            storage.place("staged", FINAL)
+            storage.delete("staged")
+        return call.do()
+
+    place_staged(HookedStorage(storage, hook), "staged", FINAL, 5, lambda: pytest.fail("made anew"))
+    assert storage.read(FINAL) == b"bytes"
+
+
+def test_a_file_that_is_lost_under_both_names_is_made_anew(storage: LocalStorage) -> None:
+    place_staged(storage, "nowhere", FINAL, 5, lambda: "staged")
     assert storage.read(FINAL) == b"bytes"
 
 
@@ -74,21 +92,21 @@ def test_what_took_effect_and_failed_is_done(storage: LocalStorage) -> None:
         call.do()
         raise StorageError("injected")
 
-    place_staged(at_place(storage, fail), lambda: "staged", FINAL, 5)
+    place_staged(at_place(storage, fail), "staged", FINAL, 5)
     assert storage.read(FINAL) == b"bytes"
 
 
 def test_what_took_no_effect_is_the_error_it_was(storage: LocalStorage) -> None:
     """A staged copy that is gone is not a full disk."""
     with pytest.raises(MissingFileError):
-        place_staged(storage, lambda: "nowhere", FINAL, 5)
+        place_staged(storage, "nowhere", FINAL, 5)
 
 
 @pytest.mark.parametrize("done", [True, False])
 def test_a_call_that_lied_is_an_error(storage: LocalStorage, done: bool) -> None:
     """Nothing is there, whatever the call answered."""
     with pytest.raises(StorageError, match=r"differs from the staged one.*nothing"):
-        place_staged(at_place(storage, lambda call: done), lambda: "staged", FINAL, 5)
+        place_staged(at_place(storage, lambda call: done), "staged", FINAL, 5)
 
 
 @pytest.mark.parametrize("there", [b"", b"byte", b"bytes and more"])
@@ -96,5 +114,5 @@ def test_another_file_under_the_final_name_is_an_error(storage: LocalStorage, th
     """Half of it, or somebody else's: never taken for the staged one, never replaced."""
     storage.put_if_absent(FINAL, there)
     with pytest.raises(StorageError, match="differs from the staged one"):
-        place_staged(storage, lambda: "staged", FINAL, 5)
+        place_staged(storage, "staged", FINAL, 5)
     assert storage.read(FINAL) == there

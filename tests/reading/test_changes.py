@@ -1,0 +1,161 @@
+"""The change feed: replayed over the state at its begin it gives the state at its end, write after write."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pytest
+
+from phantombase.api import read
+from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.read.changes import plan, plan_changes
+from phantombase.timeline.read.retained import earliest_whole
+from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read, read_table
+from phantombase.timeline.table.table import Table
+from tests.support.compaction_steps import open_table
+from tests.support.golden_tables import GOLDEN, unzip_golden
+from tests.support.selection import deep
+
+USUAL = {"v6_replaced", "v8_log_compacted", "v9_clustered", "v9_event_time", "v9_log_only"}
+NAMES = [name if name in USUAL else deep(name) for name in GOLDEN if "virtual_keys" not in name]
+META = {"_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_file_name"}
+
+State: TypeAlias = dict[tuple[str, str], dict[str, Any]]
+"""Rows by partition and key, without what a log compaction or the place of a row changes."""
+
+
+def state(table: Table, moment: str) -> State:
+    """The table at a moment, by an incremental read of everything before it."""
+    if not moment:
+        return {}
+    rows = read_table(table, ReadOptions(query=Query.INCREMENTAL, begin="earliest", end=moment)).to_pylist()
+    found = {key(row): plain(row) for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def key(row: dict[str, Any]) -> tuple[str, str]:
+    return row["_hoodie_partition_path"], row["_hoodie_record_key"]
+
+
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: repr(value) for name, value in row.items() if name not in META}
+
+
+def feed(table: Table, begin: str, end: str | None = None, **more: Any) -> list[dict[str, Any]]:
+    options = ReadOptions(query=Query.CHANGES, begin=begin, end=end, **more)
+    return plan(table, options).to_table().to_pylist()  # type: ignore[no-any-return]
+
+
+def replay(changes: list[dict[str, Any]], at: State) -> State:
+    """The state after the changes; each must fit what it meets."""
+    now = dict(at)
+    for change in changes:
+        before, after = change["before"], change["after"]
+        assert (before is None, after is None) == {"i": (True, False), "u": (False, False), "d": (False, True)}[
+            change["op"]
+        ]
+        if before is not None:
+            assert now.pop(key(before)) == plain(before)
+        if after is not None:
+            assert key(after) not in now
+            now[key(after)] = plain(after)
+    return now
+
+
+def moments_of(table: Table) -> list[str]:
+    """The moments of a table whose states are whole, earliest first."""
+    timeline = table.load_timeline(archived=True)
+    earliest = earliest_whole(table, timeline)
+    found = sorted({timeline.moment_of(w) for w in timeline.completed} | ({earliest} if earliest else set()))
+    return ([] if earliest else [""]) + [m for m in found if m >= earliest]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_feed_replays_what_happened(name: str, tmp_path: Path) -> None:
+    """Write by write, at once, and net: the same end; net has each key once."""
+    table = open_table(unzip_golden(name, tmp_path))
+    moments = moments_of(table)
+    states = {m: state(table, m) for m in moments}
+    for begin, end in pairwise(moments):
+        assert replay(feed(table, begin or "earliest", end), states[begin]) == states[end]
+    first, last = moments[0], moments[-1]
+    assert replay(feed(table, first or "earliest"), states[first]) == states[last]
+    net = feed(table, first or "earliest", net=True)
+    assert replay(net, states[first]) == states[last]
+    keys = [key(change["after"] or change["before"]) for change in net]
+    assert len(set(keys)) == len(keys)
+
+
+def test_services_are_no_changes(tmp_path: Path) -> None:
+    """A clustering replaces file groups and changes no row; a log compaction restamps rows and changes none."""
+    for name, operation in (("v9_clustered", "CLUSTER"), ("v9_log_compacted", "LOG_COMPACT")):
+        table = open_table(unzip_golden(name, tmp_path))
+        timeline = table.load_timeline()
+        for before, service in pairwise(timeline.completed):
+            if table.commit_metadata(service).operation_type == operation:
+                end = timeline.moment_of(service)
+                assert feed(table, timeline.moment_of(before), end) == []
+                assert feed(table, timeline.moment_of(before), end, net=True) == []
+
+
+def test_overwritten_rows_are_deleted_and_inserted(tmp_path: Path) -> None:
+    """As in Hudi, an insert_overwrite deletes every row of the partition before it inserts."""
+    table = open_table(unzip_golden("v9_replaced", tmp_path))
+    timeline = table.load_timeline()
+    writes = timeline.completed
+    at = next(i for i, w in enumerate(writes) if table.commit_metadata(w).operation_type == "INSERT_OVERWRITE")
+    begin, end = (timeline.moment_of(writes[i]) for i in (at - 1, at))
+    changes = feed(table, begin, end)
+    assert {c["op"] for c in changes} == {"d", "i"}
+    assert {c["instant"] for c in changes} == {writes[at].requested_time}
+    dropped = feed(table, timeline.moment_of(writes[-2]), timeline.moment_of(writes[-1]))
+    assert {c["op"] for c in dropped} == {"d"}
+    assert table.commit_metadata(writes[-1]).operation_type == "DELETE_PARTITION"
+
+
+def test_a_late_row_that_loses_is_no_change(tmp_path: Path) -> None:
+    """Under event time a write of old values changes nothing: what changes has the commit time of its write."""
+    table = open_table(unzip_golden("v9_event_time", tmp_path))
+    timeline = table.load_timeline()
+    for change in feed(table, "earliest"):
+        if change["op"] == "u":
+            assert change["after"]["_hoodie_commit_time"] == change["instant"]
+    assert {c["instant"] for c in feed(table, "earliest")} <= {w.requested_time for w in timeline.completed}
+
+
+def test_columns_partition_and_limit(tmp_path: Path) -> None:
+    """They are those of other reads."""
+    path = unzip_golden("v9_plain", tmp_path)
+    table = open_table(path)
+    everything = feed(table, "earliest", columns=("id", "fare", "p"))
+    assert set(everything[0]["after"]) == {"id", "fare", "p"}
+    north = feed(table, "earliest", columns=("id", "p"), partition="north")
+    assert 0 < len(north) == sum((c["after"] or c["before"])["p"] == "north" for c in everything)
+    assert len(feed(table, "earliest", limit=7)) == 7
+    assert all(
+        b.num_rows <= 5 for b in plan(table, ReadOptions(query=Query.CHANGES, begin="000", batch_rows=5)).batches()
+    )
+    rows = read(path, query="changes", begin="earliest")
+    assert pa.table(rows).num_rows == len(everything)
+    assert rows.end == max(table.load_timeline().moment_of(w) for w in table.load_timeline().completed)
+    assert pa.table(read(path, query="changes", begin=rows.end)).num_rows == 0
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    """A cleaned begin, with the one that works; a filter; a table without meta columns; a feed as rows."""
+    table = open_table(unzip_golden("v9_compacted_cleaned", tmp_path))
+    with pytest.raises(UsageError, match="at the begin of the window have been cleaned") as caught:
+        feed(table, "earliest")
+    feed(table, str(caught.value.expected).split()[3])
+    with pytest.raises(UsageError, match="neither a filter"):
+        plan_changes(table, ReadOptions(query=Query.CHANGES, begin="000", filter="fare > 1"))
+    with pytest.raises(UsageError, match="not read as rows"):
+        plan_read(table, ReadOptions(query=Query.CHANGES, begin="000"))
+    with pytest.raises(UsageError, match="no such column"):
+        feed(table, str(caught.value.expected).split()[3], columns=("nope",))
+    with pytest.raises(UnsupportedError, match="no meta columns"):
+        feed(open_table(unzip_golden("v9_virtual_keys", tmp_path)), "earliest")

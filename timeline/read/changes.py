@@ -1,0 +1,179 @@
+"""The change feed: which rows the writes of a window inserted, updated and deleted, each with its row before and after.
+
+Nothing is asked of the table's writers. The feed of one write is what differs between the states before and after it;
+the feed of a window goes from write to write, or, `net`, from its begin to its end at once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pyarrow as pa
+
+from ..avro.schema import COMMIT_TIME, RECORD_KEY, project
+from ..errors import UsageError
+from ..instants.timeline import Timeline
+from ..merge.slice_rules import SliceRules
+from ..table.table import Table, TableSchema
+from ..view.view import FileSlice, GroupKey
+from .change_rows import Sides, change_schema, changes
+from .incremental import load_window
+from .retained import earliest_whole
+from .slice_stream import SliceStream
+from .state import State, load_state
+from .table_read import Query, ReadOptions, Scan, check_columns, limited, plan_read, slice_rules
+from .window import EARLIEST, Window, completed_writes
+from .window_writes import WindowWrites, find_window_writes
+
+
+@dataclass(frozen=True)
+class Part:
+    """File groups between which keys may have moved, before and after: one group, or what replaced several.
+
+    `gone`: slices that were replaced as a whole by other data. `instant`: the write, None for net changes.
+    """
+
+    before: tuple[FileSlice, ...]
+    gone: tuple[FileSlice, ...]
+    after: tuple[FileSlice, ...]
+    old_rules: SliceRules
+    new_rules: SliceRules
+    instant: str | None
+
+
+@dataclass(frozen=True)
+class ChangeScan:
+    """What one read of a change feed will read; used as a `Scan` is. `slices`: its parts."""
+
+    table: Table
+    options: ReadOptions
+    rows: pa.Schema
+    window: Window
+    slices: tuple[Part, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of every batch."""
+        return change_schema(self.rows)
+
+    def slice_batches(self, part: Part) -> Iterator[pa.RecordBatch]:
+        """The changes of one part."""
+        marks = (RECORD_KEY, COMMIT_TIME)
+        whole = (*self.rows.names, *marks)
+        sides = Sides(
+            before=lambda: self._read(part.before, part.old_rules, whole),
+            gone=lambda: self._read(part.gone, part.old_rules, whole),
+            marks=lambda: self._read(part.after, part.new_rules, marks),
+            after=lambda: self._read(part.after, part.new_rules, whole),
+        )
+        for batch in changes(sides, self.rows, part.instant):
+            for start in range(0, batch.num_rows, self.options.batch_rows):
+                yield batch.slice(start, self.options.batch_rows)
+
+    def parts(self) -> Iterator[Iterator[pa.RecordBatch]]:
+        """The changes of each part."""
+        return (self.slice_batches(part) for part in self.slices)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All changes, write after write. MissingFileError: a file was cleaned meanwhile."""
+        return limited((batch for part in self.parts() for batch in part), self.options.limit)
+
+    def to_table(self) -> pa.Table:
+        """All changes."""
+        return pa.Table.from_batches(list(self.batches()), schema=self.schema)
+
+    def _read(self, slices: Iterable[FileSlice], rules: SliceRules, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for one in slices:
+            yield from SliceStream(self.table.storage, one, rules, tuple(dict.fromkeys(columns))).batches()
+
+
+def plan(table: Table, options: ReadOptions) -> Scan | ChangeScan:
+    """What a read of any query type will read."""
+    return plan_changes(table, options) if options.query is Query.CHANGES else plan_read(table, options)
+
+
+def plan_changes(table: Table, options: ReadOptions) -> ChangeScan:
+    """The parts of a change feed; reads no data files.
+
+    UsageError: an impossible window, or one whose begin is cleaned; the error names the earliest that works.
+    """
+    if options.filter is not None or options.as_of is not None:
+        raise UsageError("a change feed takes neither a filter nor an as-of point")
+    timeline, window = load_window(table, options.begin, options.end)
+    earliest = earliest_whole(table, timeline)
+    if window.begin < earliest:
+        raise UsageError(
+            "files of the table at the begin of the window have been cleaned",
+            path=table.storage.base_path,
+            expected=f"a begin from {earliest} on",
+            found=window.begin or "earliest",
+        )
+    schema = table.schema(table.schema_text(timeline))
+    check_columns(schema, options.columns)
+    feed = _Feed(table=table, timeline=timeline, schema=schema, options=options)
+    rows = schema.arrow if options.columns is None else project(schema.arrow, options.columns)
+    return ChangeScan(table, options, rows, window, tuple(feed.parts(window)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Feed:
+    table: Table
+    timeline: Timeline
+    schema: TableSchema
+    options: ReadOptions
+
+    def parts(self, window: Window) -> Iterator[Part]:
+        """The parts of each step of the window, earliest first."""
+        before = None if window.begin == EARLIEST else self._state(window.begin)
+        for step in self._steps(window):
+            found = find_window_writes(self.table, self.timeline, step)
+            after = self._state(step.end)
+            yield from self._between(before, after, step, found)
+            before = after
+
+    def _steps(self, window: Window) -> list[Window]:
+        """The window itself, or one for each of its writes."""
+        if self.options.net:
+            return [window] if window.begin < window.end else []
+        times = find_window_writes(self.table, self.timeline, window).writes
+        writes = (w for w in completed_writes(self.timeline) if w.requested_time in times)
+        moments = sorted({self.timeline.moment_of(w) for w in writes})
+        return [Window(begin=b, end=e) for b, e in pairwise([window.begin, *moments])]
+
+    def _state(self, moment: str) -> State:
+        return load_state(self.table, moment, self.options.partition)
+
+    def _between(self, before: State | None, after: State, step: Window, found: WindowWrites) -> Iterator[Part]:
+        old = {} if before is None else {g.key: s for g, s in before.slices()}
+        new = {g.key: s for g, s in after.slices()}
+        left = old.keys() - new.keys()
+        there = old.keys() | new.keys()
+        touched = there if found.groups is None else there & (found.groups | left)
+        instant = None if self.options.net or len(found.writes) != 1 else min(found.writes)
+        gone = frozenset() if self.options.net else found.replaced & left
+        moved = {partition for partition, _ in left}
+        groups: defaultdict[GroupKey, list[GroupKey]] = defaultdict(list)
+        for key in sorted(touched):
+            groups[(key[0], "") if key[0] in moved else key].append(key)
+        old_rules = self._rules(after if before is None else before, frozenset())
+        new_rules = self._rules(after, found.log_compactions)
+        for keys in groups.values():
+            yield Part(
+                before=tuple(old[k] for k in keys if k in old and k not in gone),
+                gone=tuple(old[k] for k in keys if k in gone),
+                after=tuple(new[k] for k in keys if k in new),
+                old_rules=old_rules,
+                new_rules=new_rules,
+                instant=instant,
+            )
+
+    def _rules(self, state: State, also_hidden: frozenset[str]) -> SliceRules:
+        """`also_hidden`: log compactions whose originals are read, since they keep their commit times."""
+        rules = slice_rules(
+            self.table, state.view.timeline, self.schema, as_of=state.as_of, batch_rows=self.options.batch_rows
+        )
+        rules = replace(rules, memory_bytes=self.options.memory_limit, spill_folder=self.options.spill_dir)
+        return replace(rules, visibility=replace(rules.visibility, hidden=state.hidden | also_hidden))

@@ -1,0 +1,118 @@
+"""Files of HDFS as they are written and read."""
+
+from __future__ import annotations
+
+import errno
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pyarrow as pa
+from hdfs_native import Client, WriteOptions
+
+from .client import shown, translated
+
+_WHOLE_BYTES = 32 << 20
+"""Up to this size a file is read at once when it is opened."""
+_AHEAD_BYTES = 1 << 20
+_NEW = WriteOptions(overwrite=False, create_parent=True)
+
+
+class NewFile(io.RawIOBase):
+    """A new file, seen by all while it grows. One that is dropped stays as it is until it is deleted."""
+
+    def __init__(self, client: Client, path: str) -> None:
+        super().__init__()
+        self._file: Any = client.create(path, _NEW)
+        self._size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if len(view):
+            with _as_os_error():
+                self._file.write(view)
+        self._size += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self._size
+
+    def flush(self) -> None:
+        """Nothing: see `finish`."""
+
+    def finish(self) -> None:
+        """The file is complete, and on the disks of its data nodes."""
+        if self._size:
+            with suppress(OSError, RuntimeError):  # erasure-coded files have no hsync; `close` reports anything else
+                self._file.hsync()
+        self.close()
+
+    def close(self) -> None:
+        if not self.closed:
+            file, self._file = self._file, None
+            super().close()
+            with _as_os_error():
+                file.close()
+
+    def drop(self) -> None:
+        """Abandons the file; never raises."""
+        if not self.closed:
+            self._file = None
+            super().close()
+
+    def __del__(self) -> None:
+        # io's own would close, and so complete half a file.
+        if getattr(self, "_file", None) is not None:
+            self.drop()
+
+
+@contextmanager
+def _as_os_error() -> Iterator[None]:
+    """A call that failed is to a file what a full disk is: an OSError."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise OSError(errno.EIO, shown(error)) from error
+
+
+class _Ranges(io.RawIOBase):
+    """A file read range by range."""
+
+    def __init__(self, file: Any, size: int) -> None:
+        super().__init__()
+        self._file, self._size, self._at = file, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        count = min(len(buffer), self._size - self._at)
+        if count <= 0:
+            return 0
+        with _as_os_error():
+            memoryview(buffer)[:count] = self._file.read_range(self._at, count)
+        self._at += count
+        return count
+
+
+def open_file(client: Client, path: str, name: str) -> pa.NativeFile:
+    """Random access to a file; `name`: as in messages. MissingFileError."""
+    with translated(name):
+        file = client.read(path)
+        if len(file) <= _WHOLE_BYTES:
+            return pa.BufferReader(pa.py_buffer(file.read_range(0, len(file)) if len(file) else b""))
+        return pa.PythonFile(io.BufferedReader(_Ranges(file, len(file)), _AHEAD_BYTES), mode="r")
