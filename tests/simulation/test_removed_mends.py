@@ -90,7 +90,9 @@ def beside(*services: str, count: int = 100, **story: Any) -> Search:
 
 
 _RESTORE = beside("restore", "sleep", count=30, compactors=2, daemons=0)
-_FALLEN = turns("compactor operator", before="write savepoint write schedule", twists=frozenset({Twist.SWITCH}))
+_FALLEN = turns(
+    "compactor operator", before="write savepoint write schedule", twists=frozenset({Twist.SWITCH, Twist.KILL})
+)
 _MINOR = beside(count=10, version=9, minor=0.9)
 _REPLACED = beside("replace", "clean", "archive", count=15)
 _ELSEWHERE = beside("elsewhere", count=10, partitions=2, groups=2)
