@@ -40,6 +40,8 @@ def s3_conf(access: Mapping[str, str], hudi_version: str) -> dict[str, str]:
         "endpoint.region": access["AWS_REGION"],
         "path.style.access": "true",
         "connection.ssl.enabled": "false",
+        # Hudi 1.2 leaves streams of the metadata table's logs open: 96, the default, are used up by ten requests.
+        "connection.maximum": "2000",
     }
     return {"spark.jars": jars, **{f"spark.hadoop.fs.s3a.{name}": value for name, value in s3a.items()}}
 
