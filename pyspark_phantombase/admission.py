@@ -1,4 +1,4 @@
-"""How much a batch of a stream takes: whole writes in the order of their completion, up to a limit (pure)."""
+"""How much a batch of a stream takes: whole writes in the order of their completion, up to a limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxFiles, ReadMaxRows, ReadMinRows
 
-from phantombase.timeline.read.streamed import StreamedWrite
+from phantombase.timeline.windows.streamed import StreamedWrite
 
 
 def batch_end(start: str, writes: Sequence[StreamedWrite], limit: ReadLimit) -> str:

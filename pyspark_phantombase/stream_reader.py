@@ -23,10 +23,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.read.incremental import load_window
-from phantombase.timeline.read.state import moment_of_text
-from phantombase.timeline.read.streamed import Streamed, StreamedWrite, writes_after
 from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.windows.incremental import load_window
+from phantombase.timeline.windows.state import moment_of_text
+from phantombase.timeline.windows.streamed import Streamed, StreamedWrite, writes_after
 
 from .admission import batch_end
 from .batch_reader import SliceTask, task_batches

@@ -102,7 +102,6 @@ def run_compactions(
                     return compact_instant(
                         table,
                         one,
-                        seen=looks.pop() if looks else None,
                         lock=held,
                         runner=running,
                         progress=partial(progress, one),

@@ -12,9 +12,9 @@ import pytest
 from phantombase.api import read
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.read.changes import plan, plan_changes
-from phantombase.timeline.read.retained import earliest_whole
 from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read, read_table
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.windows.retained import earliest_whole
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.selection import deep

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles, ReadMaxRows, ReadMinRows
 
 from phantombase import ExecuteOptions, Executor, compact, read_table, schedule, writer
-from phantombase.timeline.read.streamed import StreamedWrite
+from phantombase.timeline.windows.streamed import StreamedWrite
 from pyspark_phantombase.admission import batch_end
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden

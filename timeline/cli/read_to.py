@@ -15,10 +15,10 @@ from ..errors import UsageError
 from ..read.changes import ChangeScan, plan
 from ..read.export import check_output, export_file, export_stream
 from ..read.table_read import ReadOptions, Scan
-from ..read.window import Window
 from ..table.table import Table, consistent
 from ..terminal.console import emit, reporting
 from ..terminal.plain import Row
+from ..windows.window import Window
 from . import render
 from .rows import plain_rows, shown_columns
 

@@ -1,7 +1,8 @@
 """Reads of a table to Arrow or Parquet: snapshot, read-optimized, as of an instant, and incremental.
 
-The ways in are `rows.Rows` and `table_read.read_table`; `slice_stream` reads one file slice, `incremental` plans a
-window, `changes` a change feed. `pruning` and `where` say what a filter leaves out before anything is merged.
+The ways in are `rows.Rows` and `table_read.read_table`; `slice_stream` reads one file slice, `changes` plans a change
+feed. `pruning` and `where` say what a filter leaves out before anything is merged.
 
-May import: avro, arrow, filter, format, ground, instants, log, merge, parquet, storage, table, view.
+May import: avro, arrow, filter, format, ground, instants, log, merge, parquet, storage, table, view,
+windows.
 """

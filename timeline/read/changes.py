@@ -19,14 +19,14 @@ from ..instants.timeline import Timeline
 from ..merge.slice_rules import SliceRules
 from ..table.table import Table, TableSchema
 from ..view.view import FileSlice, GroupKey
+from ..windows.incremental import load_window
+from ..windows.retained import earliest_whole
+from ..windows.state import State, load_state
+from ..windows.window import EARLIEST, Window, completed_writes
+from ..windows.window_writes import WindowWrites, find_window_writes
 from .change_rows import Sides, change_schema, changes
-from .incremental import load_window
-from .retained import earliest_whole
 from .slice_stream import SliceStream
-from .state import State, load_state
 from .table_read import Query, ReadOptions, Scan, check_columns, limited, plan_read, slice_rules
-from .window import EARLIEST, Window, completed_writes
-from .window_writes import WindowWrites, find_window_writes
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from ..errors import StorageError, UsageError
 from ..parquet.write import statistics_columns
 from ..storage.local import sync
 from ..table.table import Table
+from ..windows.window import Window
 from .changes import ChangeScan, plan
 from .table_read import ReadOptions, Scan, limited
-from .window import Window
 
 ReadProgress: TypeAlias = Callable[[int, int, int], None]
 """Called with (slices read, all slices, rows so far) during a read."""

@@ -28,12 +28,12 @@ from ..option import check_least, least_of, same_option
 from ..parquet.output_options import OutputOptions
 from ..table.table import Table, TableSchema, consistent
 from ..view.view import FileSlice, TableView, is_replaced, latest_base, latest_slice
-from .incremental import plan_increment
+from ..windows.incremental import plan_increment
+from ..windows.retained import check_as_of
+from ..windows.window import Window
 from .pruning import prune, where_of
-from .retained import check_as_of
 from .slice_stream import SliceStream
 from .where import Where
-from .window import Window
 
 
 class Query(Enum):

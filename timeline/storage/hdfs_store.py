@@ -222,9 +222,6 @@ class HdfsStorage:
 
     # --- leases
 
-    def prove(self) -> None:
-        probe(self)
-
     def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         return hold_lease(self, path, timeout_s, busy, lambda: storage_ms(self))
 

@@ -8,9 +8,9 @@ from phantombase.timeline.filter.bind import bound
 from phantombase.timeline.filter.evaluate import matching
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.read.incremental import wanted_rows
-from phantombase.timeline.read.window import Window
-from phantombase.timeline.read.window_writes import WindowWrites
+from phantombase.timeline.windows.incremental import wanted_rows
+from phantombase.timeline.windows.window import Window
+from phantombase.timeline.windows.window_writes import WindowWrites
 from tests.support.builders import timeline_of
 
 

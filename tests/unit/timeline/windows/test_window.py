@@ -7,8 +7,8 @@ import pytest
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.read.retained import earliest_state
-from phantombase.timeline.read.window import EARLIEST, Window, fix_window
+from phantombase.timeline.windows.retained import earliest_state
+from phantombase.timeline.windows.window import EARLIEST, Window, fix_window
 from tests.support.builders import timeline_of
 
 V8 = "10_12.deltacommit 20_40.deltacommit 25_30.deltacommit 50.deltacommit.inflight"
