@@ -29,7 +29,7 @@ from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.look.look import list_ahead
+from phantombase.timeline.look.look import latest, list_ahead
 from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange
 from phantombase.timeline.metadata_table.read import compacted_after
 from phantombase.timeline.metadata_table.update import Change, Update, apply_update, prepare
@@ -213,10 +213,14 @@ def place(table: Table, go: Go, placement: Placement) -> None:
     """Gives one file of a decision its final name, see `place_staged`. A file without a staged copy is merged again."""
 
     def lost() -> str:
-        refuse_revoked(table, go)
-        return merge_again(table, go, placement)
+        now = table.reload()  # the files before this one may have taken long to place
+        refuse_revoked(now, go)
+        return merge_again(now, go, placement)
 
-    place_staged(table.storage, placement.staged, placement.final, placement.size, lost)
+    # Where a look costs little it is made for each file. On an object store the listing of all stands for it: a file
+    # that was placed since is not replaced, and the staged one stays.
+    storage = latest(table.storage) if table.storage.is_file_system else table.storage
+    place_staged(storage, placement.staged, placement.final, placement.size, lost)
 
 
 def _check_ours(table: Table, done: Instant, go: Go) -> None:
