@@ -70,7 +70,8 @@ class SourceOptions:
 
     def of_window(self, begin: str, end: str) -> SourceOptions:
         """The same for one batch of a stream."""
-        return replace(self, read=replace(self.read, query=Query.INCREMENTAL, begin=begin or _EARLIEST, end=end))
+        read = replace(self.read, query=Query.INCREMENTAL, begin=begin or _EARLIEST, end=end, whole_window=True)
+        return replace(self, read=read)
 
 
 _EARLIEST = "earliest"

@@ -1,6 +1,7 @@
 """Reads a table as a stream: each batch holds the rows of the writes that completed in (start, end], as of its end.
 
     {"completed": <moment>}         an offset: all writes up to that moment are delivered; "" before everything
+    {"requested": <moment>}         the same on version 6
 
 The moment is a completion time; on version 6, which has none, a requested time before the first pending write. The
 requested times of newer versions would not do: a write that completes late would be passed over. A batch holds the same
@@ -22,11 +23,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.windows.incremental import load_window
 from phantombase.timeline.windows.state import moment_of_text
-from phantombase.timeline.windows.streamed import Streamed, StreamedWrite, writes_after
+from phantombase.timeline.windows.streamed import StreamedWrite, writes_after
 
 from .admission import batch_end
 from .batch_reader import SliceTask, task_batches
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
 
     from .options import SourceOptions
 
-_COMPLETED = "completed"
 _EARLIEST, _LATEST = "earliest", "latest"
 
 
@@ -53,10 +54,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, str]:
         """Where a stream without a checkpoint starts: at the option `begin`, else before everything."""
-        begin = self._options.read.begin or _EARLIEST
+        begin, table = self._options.read.begin or _EARLIEST, self._table()
         if begin == _EARLIEST:
-            return {_COMPLETED: ""}
-        return {_COMPLETED: self._newest() if begin == _LATEST else moment_of_text(self._table(), begin)}
+            return _offset(table, "")
+        return _offset(table, _newest(table) if begin == _LATEST else moment_of_text(table, begin))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The limit that the options set."""
@@ -69,36 +70,56 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
         """The end of the next batch; `start` if nothing was written since."""
-        begin = start[_COMPLETED]
-        writes = self._after(begin or _EARLIEST).writes
+        table = self._table()
+        begin = _moment(table, start)
+        writes = consistent(lambda: writes_after(table.reload(), begin or _EARLIEST, self._known)).writes
         target = self._target
         waiting = [w for w in writes if target is None or w.moment <= target]
-        return {_COMPLETED: batch_end(begin, waiting, limit)}
+        return _offset(table, batch_end(begin, waiting, limit))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fixes the end of a stream that stops when it has read what is there."""
-        self._target = self._newest()
+        self._target = _newest(self._table())
 
     def reportLatestOffset(self) -> dict[str, str]:
         """What Spark shows as the newest offset of the source."""
-        return {_COMPLETED: self._newest()}
+        table = self._table()
+        return _offset(table, _newest(table))
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
-        """The tasks of a batch. UsageError: a clean has removed the state at its end."""
-        window = self._options.of_window(start[_COMPLETED], end[_COMPLETED])
+        """The tasks of a batch. UsageError: the state at its end was cleaned, or a write below it is pending."""
+        table = self._table()
+        window = self._options.of_window(_moment(table, start), _moment(table, end))
         return [SliceTask(scan) for scan in plan_tasks(window, self._columns)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """See `task_batches`."""
         return task_batches(partition, self._columns)
 
-    def _after(self, begin: str) -> Streamed:
-        table = self._table()
-        return consistent(lambda: writes_after(table.reload(), begin, self._known))
-
-    def _newest(self) -> str:
-        _, window = load_window(self._table(), _EARLIEST, None)
-        return window.end
-
     def _table(self) -> Table:
         return Table.open(self._options.path, self._options.storage)
+
+
+def _newest(table: Table) -> str:
+    return load_window(table, _EARLIEST, None)[1].end
+
+
+def _axis(table: Table) -> str:
+    return "completed" if table.layout.has_completion_times else "requested"
+
+
+def _offset(table: Table, moment: str) -> dict[str, str]:
+    return {_axis(table): moment}
+
+
+def _moment(table: Table, offset: dict[str, str]) -> str:
+    """UsageError: the table was upgraded since, so that the offset says nothing of completion times, or the reverse."""
+    if _axis(table) not in offset:
+        raise UsageError(
+            "the offset of this stream is of another version of the table",
+            path=table.storage.base_path,
+            expected=_axis(table),
+            found=", ".join(f"{axis} {moment}" for axis, moment in offset.items()),
+            todo="Start a new checkpoint, with the option `begin`: from there on rows may come a second time.",
+        )
+    return offset[_axis(table)]

@@ -14,7 +14,6 @@ A placed file that is lost together with its staged copy is merged again from it
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 
@@ -79,7 +78,7 @@ def publish(table: Table, go: Go, lock: TableLock) -> None:
         table = table.still()
         done = completed_compaction(table, go.instant)
         if done is not None:
-            _check_ours(table, done, go)
+            _check_ours(table, done, go, section)
             return
         _check_publishable(table, go, section)
         kept = without_groups(go, table.facts.replaced_groups(table.load_timeline()), table.layout)
@@ -88,7 +87,7 @@ def publish(table: Table, go: Go, lock: TableLock) -> None:
         # The decision did not stand at the first check, or a file group was replaced meanwhile.
         if kept.placements != placed.placements:
             update = None
-        _place_all(table, kept, already=frozenset(placed.placements))
+        _place_all(table, kept)  # again: another process may have removed what this one placed before it had the lock
         _complete(table, go, kept, update, section)
 
 
@@ -118,7 +117,7 @@ def _complete(table: Table, go: Go, kept: Go, update: Update | None, section: Se
         raise StorageError("the completed commit is not there after it was written", path=path)
     if not is_ours(table, done, go):  # completed without the lock, between our check and our put
         apply_update(table, Change.of(go.instant, table.commit_metadata(done), {}), None)
-    _check_ours(table, done, go)
+    _check_ours(table, done, go, section)
 
 
 def _change(table: Table, go: Go) -> Change:
@@ -163,8 +162,8 @@ def _may_stand(table: Table, go: Go) -> bool:
     return standing_of(table, go).standing is Standing.STANDS
 
 
-def _place_all(table: Table, go: Go, already: Collection[Placement] = ()) -> None:
-    """Gives all files of a decision their final names, except those that are placed `already`.
+def _place_all(table: Table, go: Go) -> None:
+    """Gives all files of a decision their final names, as far as they do not have them.
 
     ConflictError: a partition was removed. A file placed there would make a folder that no listing takes for a
     partition.
@@ -181,8 +180,7 @@ def _place_all(table: Table, go: Go, already: Collection[Placement] = ()) -> Non
                 f"compactor-daemon unschedule TABLE {go.instant}.",
             )
     for placement in go.placements:
-        if placement not in already:
-            place(table, go, placement)
+        place(table, go, placement)
 
 
 def _check_publishable(table: Table, go: Go, section: Section) -> None:
@@ -223,11 +221,20 @@ def place(table: Table, go: Go, placement: Placement) -> None:
     place_staged(storage, placement.staged, placement.final, placement.size, lost)
 
 
-def _check_ours(table: Table, done: Instant, go: Go) -> None:
-    """ConflictError: the completed commit is not the decided one. Files that only `go` names are removed then."""
+def _check_ours(table: Table, done: Instant, go: Go, section: Section) -> None:
+    """ConflictError: the completed commit is not the decided one. Files that only `go` names are removed then.
+
+    But not if that commit is gone: another process may have completed the decision since, or be about to.
+    """
     if is_ours(table, done, go):
         return
-    remove_placed(table, go, keep=named_files(table, done))
+    table = table.still()
+    again = completed_compaction(table, go.instant)
+    if again is not None and is_ours(table, again, go):
+        return
+    if again is not None:
+        section.check()
+        remove_placed(table, go, keep=named_files(table, again))
     raise ConflictError(
         "another process completed this compaction first",
         path=table.instant_path(done),

@@ -8,6 +8,7 @@ floats becomes the nearest float of that width, so `ratio = 0.1` finds what was 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from decimal import Context, Decimal
@@ -120,6 +121,9 @@ def _bytes(value: Any, kind: pa.DataType) -> bytes:
     return value
 
 
+_FINER = re.compile(r"[.,]\d{7}")
+
+
 def _date(value: Any, kind: pa.DataType) -> date:
     if isinstance(value, str):
         return date.fromisoformat(value)
@@ -128,8 +132,15 @@ def _date(value: Any, kind: pa.DataType) -> date:
     raise TypeError(value)
 
 
+def _to_micros(text: str) -> str:
+    """ValueError: finer than microseconds, which Python would cut off."""
+    if _FINER.search(text):
+        raise ValueError(text)
+    return text
+
+
 def _time(value: Any, kind: pa.DataType) -> time:
-    found = time.fromisoformat(value) if isinstance(value, str) else value
+    found = time.fromisoformat(_to_micros(value)) if isinstance(value, str) else value
     if not isinstance(found, time) or found.tzinfo is not None:
         raise TypeError(value)
     return found
@@ -137,7 +148,7 @@ def _time(value: Any, kind: pa.DataType) -> time:
 
 def _moment(value: Any, kind: pa.DataType) -> datetime:
     """Without a zone, a moment is taken in the column's: UTC, or none."""
-    found = datetime.fromisoformat(value) if isinstance(value, str) else value
+    found = datetime.fromisoformat(_to_micros(value)) if isinstance(value, str) else value
     if not isinstance(found, datetime) or (kind.tz is None and found.tzinfo is not None):
         raise TypeError(value)
     if kind.unit == "ms" and found.microsecond % 1000:

@@ -14,6 +14,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from hashlib import md5
 from typing import IO
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from ..storage.contract import Entry, OwnLock, Storage
 from ..storage.folders import BEHIND_INSTANTS, RECORDS
 
 _THREADS = 8
+_MD5_DIGITS = 32
 _KEPT_BYTES, _KEPT_EACH_BYTES = 16 << 20, 1 << 20
 
 
@@ -133,7 +135,7 @@ class Look:
             content = self._kept.find(path, tag) if tag else None
             if content is None:
                 content = self.origin.read(path)
-                if tag:
+                if _is_of(tag, content):
                     self._kept.keep(path, tag, content)
             self._read[path] = content
         return self._read[path]
@@ -235,6 +237,14 @@ def list_ahead(storage: Storage, folders: Iterable[str]) -> None:
     if isinstance(storage, Look) and not storage.is_file_system:
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(storage._listed, folders))
+
+
+def _is_of(tag: str, content: bytes) -> bool:
+    """Whether a content that was read is the one that was listed; it may have been replaced in between.
+
+    A tag that looks like an MD5 sum is taken for one: it comes back with the same content. Others never come back.
+    """
+    return bool(tag) and (len(tag) != _MD5_DIGITS or md5(content, usedforsecurity=False).hexdigest() == tag)
 
 
 def latest(storage: Storage) -> Storage:

@@ -33,7 +33,8 @@ def bucket_slices(
     storage: Storage, slices: Sequence[FileSlice], keys: Sequence[str], config: TableConfig
 ) -> tuple[FileSlice, ...]:
     """The slices that can hold one of these keys. Reads some keys of a few base files of each partition."""
-    if not config.populate_meta_fields or not keys or not config.record_key_fields:
+    # Of several key fields some alone may be hashed, and keys that share a value of the others would hide it.
+    if not config.populate_meta_fields or not keys or len(config.record_key_fields) != 1:
         return tuple(slices)
     hashes = _hashes(keys, config)
     kept: list[FileSlice] = []

@@ -37,7 +37,7 @@ class Rows:
         """UsageError: unknown columns, a filter that does not fit the table. The end of a window is fixed here."""
         scan = consistent(lambda: plan(table.reload(), options))
         if scan.window is not None and scan.window.end:
-            options = replace(options, end=scan.window.end)
+            options = replace(options, end=scan.window.end, whole_window=True)
         return Rows(table, options, scan.schema)
 
     @property

@@ -60,6 +60,7 @@ class ReadOptions:
     and with end: completion times on versions 8 and 9, requested times on version 6; `earliest` begins before all.
     `net`: of a change feed one change for each key, from the begin to the end of the window.
     `filter`: only rows for which it is true, a text as in `filter.parse` or a tree. `limit`: at most so many rows.
+    `whole_window`: the window must reach to `end`. Else, on version 6, it ends before a pending write that is below it.
     """
 
     query: Query = Query.SNAPSHOT
@@ -67,6 +68,7 @@ class ReadOptions:
     begin: str | None = None
     end: str | None = None
     fallback: Fallback = Fallback.NONE
+    whole_window: bool = False
     net: bool = False
     columns: tuple[str, ...] | None = None
     filter: Filter | str | None = None
@@ -153,6 +155,14 @@ def plan_read(table: Table, options: ReadOptions) -> Scan:
 def _plan_window(table: Table, options: ReadOptions) -> Scan:
     full_scan = options.fallback is Fallback.FULL_SCAN
     found = plan_increment(table, options.begin, options.end, options.partition, full_scan=full_scan)
+    if options.whole_window and found.window.end != options.end:
+        raise UsageError(
+            "the window does not reach to its end any more",
+            path=table.storage.base_path,
+            expected=options.end,
+            found=found.window.end or "earliest",
+            todo="A write below it is pending, or its last write was taken back. Read again when that is over.",
+        )
     state, schema = found.state, _schema(table, found.timeline, options)
     rules = slice_rules(table, state.view.timeline, schema, as_of=state.as_of, batch_rows=options.batch_rows)
     rules = replace(rules, visibility=replace(rules.visibility, hidden=state.hidden))

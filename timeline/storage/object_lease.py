@@ -104,7 +104,13 @@ class _Lease:
     def try_take(self) -> bool:
         """Whether it was free and is held now."""
         there, found = self._look()
-        self.lost, self._taken = False, Since()
+        self.lost = False
+        if self._taken.was_set():
+            raise LockError(
+                "the clock was set, or the machine slept, while a lock was waited for: it may be another's still",
+                path=self._key,
+                todo="Run again.",
+            )
         return (there is None or self._is_free(there)) and self._put_mine(found or "create")
 
     def _is_free(self, there: dict[str, Any]) -> bool:

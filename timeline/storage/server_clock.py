@@ -54,7 +54,7 @@ def ahead_of(storage: Storage, now_ms: Callable[[], int]) -> Ahead:
 
 
 _agreed: dict[Hashable, Since] = {}
-_comparing = threading.Lock()
+_comparing: dict[Hashable, threading.Lock] = {}
 
 
 def ensure_agreed(storage: Storage, store: Hashable) -> None:
@@ -62,7 +62,7 @@ def ensure_agreed(storage: Storage, store: Hashable) -> None:
 
     Compared once in five minutes in a process and `store`, and again when a clock was set.
     """
-    with _comparing:
+    with _comparing.setdefault(store, threading.Lock()):
         last = _agreed.get(store)
         if last is None or last.was_set() or last.seconds() > _COMPARED_S:
             since = Since()

@@ -91,7 +91,10 @@ class Table:
         For one step: the next one must not rest on what this one saw. `reload`: False keeps the settings.
         """
         look = Look(self.storage, {HOODIE, HEARTBEATS, self.config.timeline_folder}, self.kept)
-        return replace(self, storage=look, config=_supported(look) if reload else self.config)
+        config = _supported(look) if reload else self.config
+        if config != self.config:  # the listing may be older than these settings, and know nothing of their timeline
+            look = Look(self.storage, {HOODIE, HEARTBEATS, config.timeline_folder}, self.kept)
+        return replace(self, storage=look, config=config)
 
     def with_clock(self, clock: ClockOptions) -> Table:
         """The same table with another zone, in which this process chooses and reads its instants."""

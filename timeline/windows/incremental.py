@@ -19,7 +19,7 @@ from ..filter.tree import And, Compare, Filter, In, Op, Or
 from ..instants.timeline import Timeline
 from ..table.table import Table
 from ..view.view import FileSlice
-from .retained import earliest_whole
+from .retained import cleans, earliest_whole
 from .state import State, load_state, moment_of_text, newest_state
 from .window import EARLIEST, Window, completed_writes, fix_window
 from .window_writes import WindowWrites, find_window_writes
@@ -71,16 +71,14 @@ def plan_increment(
     earliest = earliest_whole(table, timeline)
     scanned = window.end < earliest
     if scanned and not full_scan:
-        raise UsageError(
-            "files of the table at the end of the window have been cleaned",
-            path=table.storage.base_path,
-            expected=f"an end from {earliest} on, with any begin",
-            found=window.end or "earliest",
-            todo="`full-scan` as fallback gives the rows of the window that were not overwritten since.",
-        )
+        raise _cleaned(table, window, earliest)
     if scanned:
         _log.warning("window_is_cleaned", table=table.storage.base_path, end=window.end, earliest=earliest)
     state = newest_state(table, partition) if scanned else load_state(table, window.end, partition)
+    if not scanned and cleans(state.view.timeline) != cleans(timeline):  # a clean began since: its files may be gone
+        earliest = earliest_whole(table, state.view.timeline)
+        if window.end < earliest:
+            raise _cleaned(table, window, earliest)
     found = find_window_writes(table, timeline, window)
     slices = tuple(s for g, s in state.slices() if scanned or found.groups is None or g.key in found.groups)
     everything = window.begin == EARLIEST and not scanned
@@ -90,6 +88,16 @@ def plan_increment(
         state=state,
         slices=slices,
         rows=None if everything else wanted_rows(timeline, window, found),
+    )
+
+
+def _cleaned(table: Table, window: Window, earliest: str) -> UsageError:
+    return UsageError(
+        "files of the table at the end of the window have been cleaned",
+        path=table.storage.base_path,
+        expected=f"an end from {earliest} on, with any begin",
+        found=window.end or "earliest",
+        todo="`full-scan` as fallback gives the rows of the window that were not overwritten since.",
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..avro.container import STRING, optional, read_record, root_record
+from ..avro.container import NAMESPACE, STRING, Schema, optional, read_record, record_of, required, root_record
 from ..errors import UsageError
-from ..format.instant import Instant
+from ..format.instant import Instant, State
 from ..instants.timeline import Timeline
 from ..table.table import Table
 from .window import completed_writes
@@ -15,20 +15,36 @@ _CLEAN = root_record(
     "HoodieCleanMetadata", optional("totalFilesDeleted", "int"), optional("earliestCommitToRetain", STRING)
 )
 
+_PLAN = root_record(
+    "HoodieCleanerPlan",
+    optional("earliestInstantToRetain", record_of(f"{NAMESPACE}.HoodieActionInstant", required("timestamp", STRING))),
+)
+
+
+def cleans(timeline: Timeline) -> list[Instant]:
+    """The cleans of a timeline; files of one that is pending may be gone already."""
+    return [i for i in timeline.instants if i.action == "clean"]
+
 
 def retained_since(table: Table, timeline: Timeline) -> str:
-    """The newest instant whose state, and all later ones, every clean has retained; "" if nothing was cleaned.
+    """The newest instant whose state, and all later ones, every clean retains; "" if nothing was cleaned.
 
     The requested time of a write as the cleaner recorded it. A cleaner that retains file versions records none: then it
-    is the clean's own time. MalformedError: unreadable clean metadata.
+    is the clean's own time. A later clean may have retained more again, but what is gone stays gone. MalformedError:
+    unreadable clean metadata.
     """
-    for clean in reversed([i for i in timeline.instants if i.action == "clean" and i.completed]):
-        metadata = _read(table, clean)
-        if metadata["earliestCommitToRetain"]:
-            return str(metadata["earliestCommitToRetain"])
-        if metadata["totalFilesDeleted"] != 0:
-            return clean.requested_time
-    return ""
+    return max((_retained_by(table, clean) for clean in cleans(timeline)), default="")
+
+
+def _retained_by(table: Table, clean: Instant) -> str:
+    if clean.completed:
+        metadata = _read(table, clean, _CLEAN)
+        if metadata["earliestCommitToRetain"] or metadata["totalFilesDeleted"] == 0:
+            return str(metadata["earliestCommitToRetain"] or "")
+        return clean.requested_time
+    requested = Instant(requested_time=clean.requested_time, action="clean", state=State.REQUESTED)
+    plan = _read(table, requested, _PLAN)
+    return str((plan["earliestInstantToRetain"] or {}).get("timestamp") or clean.requested_time)
 
 
 def earliest_whole(table: Table, timeline: Timeline) -> str:
@@ -37,9 +53,9 @@ def earliest_whole(table: Table, timeline: Timeline) -> str:
     return earliest_state(timeline, retained) if retained else ""
 
 
-def _read(table: Table, clean: Instant) -> dict[str, Any]:
+def _read(table: Table, clean: Instant, schema: Schema) -> dict[str, Any]:
     path = table.instant_path(clean)
-    return read_record(table.storage.read(path), path, _CLEAN)[1]
+    return read_record(table.storage.read(path), path, schema)[1]
 
 
 def earliest_state(timeline: Timeline, retained: str) -> str:
@@ -49,7 +65,9 @@ def earliest_state(timeline: Timeline, retained: str) -> str:
     it is whole too: that of the last of the writes that were requested before it.
     """
     before = (w for w in completed_writes(timeline) if w.requested_time < retained)
-    return max((timeline.counts_from(w) for w in before), default="")
+    # On version 6 archived writes are not known here: before the first known one there may have been others.
+    unknown = "" if timeline.layout.has_completion_times else retained
+    return max((timeline.counts_from(w) for w in before), default=unknown)
 
 
 def check_as_of(table: Table, timeline: Timeline, as_of: str) -> None:

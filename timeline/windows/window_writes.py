@@ -44,7 +44,10 @@ def find_window_writes(table: Table, timeline: Timeline, window: Window) -> Wind
     logs = {i.requested_time for i in services & active if found[i].operation_type == LOG_COMPACT}
     merged = {log: _originals(table, log, logs) for log in logs}
     outside = {log for log, times in merged.items() if times is not None and times.isdisjoint(writes)}
-    complete = len(active) == len(inside) and (table.layout.has_completion_times or window.begin >= timeline.start)
+    known = timeline.start
+    if table.layout.has_completion_times:  # the archive is loaded; its oldest part may be gone
+        known = min((timeline.moment_of(w) for w in completed_writes(timeline)), default="")
+    complete = len(active) == len(inside) and window.begin >= known
     return WindowWrites(
         writes=writes,
         groups=_groups(found) if complete else None,

@@ -89,7 +89,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/elapsed", "max(self._by_wall(), self._by_steady())", "self._by_wall()", "storage/object_lease"),
     ("timeline/elapsed", "max(self._by_wall(), self._by_steady())", "self._by_steady()", "storage/object_lease"),
     ("timeline/storage/object_lease", " and not self._taken.was_set()", "", "storage/object_lease"),
-    ("timeline/storage/object_lease", "        if self._taken.was_set():\n", "        if False:\n", "storage/object_lease"),
+    ("timeline/storage/object_lease", "        if self._taken.was_set():\n            return\n", "        if False:\n            return\n", "storage/object_lease"),
     ("timeline/storage/object_store", "        ensure_agreed(self, self.clients.identity)\n", "", "storage/server_clock"),
     ("timeline/storage/server_clock", "last is None or last.was_set() or", "last is None or", "storage/server_clock"),
     ("timeline/storage/server_clock", "or last.seconds() > _COMPARED_S", "", "storage/server_clock"),

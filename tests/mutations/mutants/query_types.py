@@ -31,8 +31,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/windows/incremental", "if window.begin >= oldest:", "if True:", "windows/wanted_rows"),
     ("timeline/windows/incremental", "return And((after, Compare(COMMIT_TIME, Op.LE, window.end)))", "return after", "reading/incremental"),
     ("timeline/windows/window_writes", "times is not None and times.isdisjoint(writes)", "False", "reading/incremental_log_compaction"),
-    ("timeline/windows/retained", 'if metadata["totalFilesDeleted"] != 0:', "if False:", "reading/as_of_cleaned"),
-    ("timeline/windows/retained", 'if metadata["totalFilesDeleted"] != 0:', "if True:", "reading/as_of_cleaned"),
+    ("timeline/windows/retained", 'or metadata["totalFilesDeleted"] == 0:', "or True:", "reading/as_of_cleaned"),
+    ("timeline/windows/retained", 'or metadata["totalFilesDeleted"] == 0:', "or False:", "reading/as_of_cleaned"),
     # The change feed.
     ("timeline/read/change_rows", "self.updated[there] = ~np.asarray(pc.fill_null(same, False))", "self.updated[there] = True", "reading/changes"),
     ("timeline/read/change_rows", "self.met[there] = True", "pass", "reading/changes"),

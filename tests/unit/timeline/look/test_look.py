@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from hashlib import md5
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,29 @@ def test_others_get_the_storage_itself(counted: Counted) -> None:
     assert latest(look) is counted.inner
     assert Look(look, (), Kept()).origin is counted.inner
     list_ahead(counted.inner, ["a"])
+
+
+def test_a_content_that_was_replaced_after_the_listing_is_not_kept_under_its_tag(tmp_path: Path) -> None:
+    """An MD5 sum comes back with the content: then the content of in between must not be what is read."""
+    inner = LocalStorage(str(tmp_path))
+    inner.put_if_absent("a/one", b"old")
+
+    def hook(call: Call) -> object:
+        found = call.do()
+        if call.name != "list":
+            return found
+        return [replace(e, tag=md5(inner.read(f"{call.path}/{e.name}")).hexdigest()) for e in found]
+
+    kept = Kept()
+    first = Look(HookedStorage(inner, hook), ["a"], kept)
+    first.list("a")
+    inner.overwrite("a/one", b"new")
+    assert first.read("a/one") == b"new"
+    inner.overwrite("a/one", b"old")
+    assert Look(HookedStorage(inner, hook), ["a"], kept).read("a/one") == b"old"
+
+
+def test_a_table_with_a_look_travels_without_what_it_kept(tmp_path: Path) -> None:
+    kept = Kept()
+    kept.keep("a", "tag", b"1")
+    assert pickle.loads(pickle.dumps(kept)).find("a", "tag") is None
