@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .timeline.errors import StoppedError as StoppedError
     from .timeline.errors import StorageError as StorageError
     from .timeline.errors import TableChangedError as TableChangedError
+    from .timeline.errors import UnknownCommitError as UnknownCommitError
     from .timeline.errors import UnknownStateError as UnknownStateError
     from .timeline.errors import UnsupportedError as UnsupportedError
     from .timeline.errors import UsageError as UsageError
@@ -57,7 +58,8 @@ if TYPE_CHECKING:
 _ERRORS = (
     "AttemptDeadError", "BarrierError", "ClaimedError", "ClockError", "ConflictError", "LedgerError", "LockError",
     "MalformedError", "MissingFileError", "NotATableError", "PhantombaseError", "PressureError", "SparkError",
-    "StalePlanError", "StoppedError", "StorageError", "TableChangedError", "UnknownStateError", "UnsupportedError",
+    "StalePlanError", "StoppedError", "StorageError", "TableChangedError", "UnknownCommitError",
+    "UnknownStateError", "UnsupportedError",
     "UsageError", "ZooKeeperError",
 )  # fmt: skip
 

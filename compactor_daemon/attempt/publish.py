@@ -179,8 +179,11 @@ def _place_all(table: Table, go: Go) -> None:
                 todo="Restore it. If it was removed on purpose, take the compaction back: "
                 f"compactor-daemon unschedule TABLE {go.instant}.",
             )
+    # Where a look costs little it is made for each file. On an object store the listing of all stands for it: a file
+    # that was placed since is not replaced, and the staged one stays.
+    storage = latest(table.storage) if table.storage.is_file_system else table.storage
     for placement in go.placements:
-        place(table, go, placement)
+        place(table, go, placement, storage)
 
 
 def _check_publishable(table: Table, go: Go, section: Section) -> None:
@@ -207,18 +210,18 @@ def _check_publishable(table: Table, go: Go, section: Section) -> None:
         refuse_revoked(table, go)
 
 
-def place(table: Table, go: Go, placement: Placement) -> None:
-    """Gives one file of a decision its final name, see `place_staged`. A file without a staged copy is merged again."""
+def place(table: Table, go: Go, placement: Placement, storage: Storage | None = None) -> None:
+    """Gives one file of a decision its final name, see `place_staged`. A file without a staged copy is merged again.
+
+    `storage`: tells whether the file has its name; by default that of the table, which may be a look.
+    """
 
     def lost() -> str:
         now = table.reload()  # the files before this one may have taken long to place
         refuse_revoked(now, go)
         return merge_again(now, go, placement)
 
-    # Where a look costs little it is made for each file. On an object store the listing of all stands for it: a file
-    # that was placed since is not replaced, and the staged one stays.
-    storage = latest(table.storage) if table.storage.is_file_system else table.storage
-    place_staged(storage, placement.staged, placement.final, placement.size, lost)
+    place_staged(storage or table.storage, placement.staged, placement.final, placement.size, lost)
 
 
 def _check_ours(table: Table, done: Instant, go: Go, section: Section) -> None:

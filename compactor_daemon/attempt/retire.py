@@ -70,6 +70,7 @@ def retire(table: Table, go: Go) -> None:
         newer = any(timeline.is_committed(n.instant) for n in later)
         is_replaced = mine is not None and (partition, mine.file_id) in replaced
         if not newer and (mine in names[partition] or not is_replaced):
+            # By the look that shows the completed commit: a file that went since was removed together with it.
             place(table, go, placement)
     keep_ledger(table, go, done)
     _remove_strays(table, done, _groups(table, go))

@@ -20,6 +20,7 @@ from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.file_name import BaseFileName, parse_data_file
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage import object_promises
+from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.probe import PLACED
 from phantombase.timeline.table.table import Table
@@ -34,7 +35,7 @@ from tests.writing.test_writer import rows, trips
 PLANNED = {6: "v6_pending", 9: "v9_pending"}
 """A plan of two file groups."""
 
-STAYS = re.compile(r"(open|fate|revoked|claim\.lock|table\.lock|table-id|reserved-.*|.*\.json)")
+STAYS = re.compile(r"(open|fate|revoked|claim|claim\.lock|table\.lock|table-id|reserved-.*|.*\.json)")
 """Records of phantombase that outlive a compaction."""
 
 
@@ -68,8 +69,7 @@ class Compaction:
         is_done = not Table.open(url).load_timeline().pending_merges
         assert is_done or done.exit_code != 0
         assert_same_rows(read_table(Table.open(url)), self._after if is_done else self._before)
-        for lease in (".hoodie/.phantombase/claim.lock", ".hoodie/.locks/table_lock.json"):  # their time has ended
-            ObjectStorage(url).delete(lease)
+        end_leases(url)
         done = CliRunner().invoke(app, command)
         assert done.exit_code == 0, f"{done.output} {done.exception}"
         table = Table.open(url)
@@ -125,6 +125,13 @@ class Write:
     def _write(self, url: str) -> None:
         written = rows((2, 2, 2.5), (4, 2, 4.0), (5, 2, 5.0))
         trips(written, self._version).upsert(url)
+
+
+def end_leases(url: str) -> None:
+    """As if their time had ended."""
+    storage = ObjectStorage(url)
+    claims = [f"{RECORDS}/{path}" for path, _ in storage.list_below(RECORDS) if path.endswith("/claim")]
+    storage.delete_all([*claims, ".hoodie/.locks/table_lock.json"])
 
 
 def fares(url: str) -> dict[str, float]:

@@ -42,7 +42,7 @@ def compact(table: Table) -> None:
 
 @pytest.mark.parametrize(
     ("name", "part", "ends"),
-    [("put_if_absent", "/reserved-", pytest.raises(AttemptDeadError)), ("delete", ".inflight", nullcontext())],
+    [("put_if_absent", "/reserved-", pytest.raises(AttemptDeadError)), ("put_if_absent", ".commit", nullcontext())],
 )
 def test_a_compactor_sleeps_past_its_lease(
     name: str, part: str, ends: Any, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

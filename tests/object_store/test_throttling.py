@@ -40,7 +40,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(object_clients._PATIENCE, "retry_timeout", timedelta(seconds=0.5))
 
 
-@pytest.mark.parametrize("after", [46, *map(deep, (0, 30, 52, 60))])
+@pytest.mark.parametrize("after", [26, *map(deep, (0, 14, 30, 34))])
 def test_a_compaction_outlasts_a_storm(after: int, faulty_s3: FaultProxy, s3: S3Server, tmp_path: Path) -> None:
     """At its first try."""
     compaction = Compaction(9, s3, tmp_path)
@@ -56,7 +56,7 @@ def test_a_write_outlasts_a_storm(after: int, faulty_s3: FaultProxy, s3: S3Serve
     assert write.ended_well
 
 
-@pytest.mark.parametrize("after", [52, *map(deep, (0, 30, 46, 60))])
+@pytest.mark.parametrize("after", [30, *map(deep, (0, 14, 26, 34))])
 def test_a_storm_without_end_ends_the_command(
     after: int, faulty_s3: FaultProxy, s3: S3Server, tmp_path: Path, impatient: None
 ) -> None:

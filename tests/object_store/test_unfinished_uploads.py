@@ -24,7 +24,7 @@ from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
-from tests.object_store.test_faults import fares
+from tests.object_store.test_faults import end_leases, fares
 from tests.object_store.test_on_s3 import run
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
@@ -102,6 +102,7 @@ def test_a_compactor_is_killed_in_an_upload(
     assert_same_rows(read_table(Table.open(url)), pq.read_table(expected / "snapshot.parquet"))
     for lease in (".hoodie/.phantombase/claim.lock", ".hoodie/.locks/table_lock.json"):  # their time has ended
         storage.delete(lease)
+    end_leases(url)
     run("compact", url, "--executor", "local")
     assert_same_rows(read_table(Table.open(url)), pq.read_table(expected / "snapshot_after_compaction.parquet"))
     assert uploads.of(bucket) == []

@@ -98,7 +98,7 @@ _REPLACED = beside("replace", "clean", "archive", count=15)
 _ELSEWHERE = beside("elsewhere", count=10, partitions=2, groups=2)
 _SAME = beside("same", count=8, locked=False, writers=0, compactors=2)
 _ZONES = beside("zones", count=15, version=9, writers=0)
-_CLEANED = beside("replace", "versions", "archive", "sleep", count=30, compactors=2, daemons=0)
+_CLEANED = beside("replace", "versions", "archive", "sleep", count=200, compactors=2, daemons=0)
 _BLIND = beside("blind", count=20, version=6, writers=0, deaths=2, compactors=2)
 
 REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [

@@ -88,7 +88,7 @@ def test_a_task_without_a_scan_has_no_rows(spark: Any, tmp_path: Path) -> None:
         ({"colums": "id"}, "unknown option of the source phantombase.*Did you mean columns"),
         ({"query": "latest"}, "unknown query type"),
         ({"columns": "no_such"}, "no such column"),
-        ({"task_bytes": "many"}, "no number of bytes"),
+        ({"task_bytes": "many"}, "no number above 0"),
         ({"meta_columns": "perhaps"}, "neither true nor false"),
         ({"query": "snapshot", "hoodie.datasource.query.type": "read_optimized"}, "given twice"),
     ],
