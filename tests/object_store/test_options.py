@@ -180,6 +180,11 @@ def test_given_keys_go_without_the_environments_token(
         ObjectStorage("s3://b/t", StorageOptions.of({"access_key_id": "k"}))
 
 
+def test_a_given_key_of_azure_signs_although_the_environment_asks_for_no_signature() -> None:
+    storage = ObjectStorage("abfs://c@lake.dfs.core.windows.net/t", StorageOptions.of({"account_key": "aGlkZGVu"}))
+    assert storage.clients.patient.config["skip_signature"] == "false"
+
+
 def test_a_bucket_in_the_name_of_the_host(s3: S3Server) -> None:
     """An endpoint is one for all buckets, as Hadoop's is."""
     options = {"virtual_hosted_style_request": "true", "endpoint": "http://localhost:1"}

@@ -158,8 +158,8 @@ def _s3(url: ObjectUrl, settings: Settings, environment: Mapping[str, str]) -> C
 
 
 def _azure(url: ObjectUrl, settings: Settings, environment: Mapping[str, str]) -> Callable[..., Any]:
-    config = _own(GCS, settings)
-    kinds = {
+    config = _own(AZURE, settings)
+    kinds = {  # credentials, and obstore's words for them
         "token": "bearer_token",
         "account_key": "access_key",
         "client_secret": "client_secret",
@@ -171,15 +171,6 @@ def _azure(url: ObjectUrl, settings: Settings, environment: Mapping[str, str]) -
     if given:  # before those of the environment
         config["credential_type"] = given[0]
     return lambda **more: AzureStore(url.bucket, config=config, **more)
-
-
-_OF_AZURE = {
-    "token": "bearer_token",
-    "account_key": "access_key",
-    "client_secret": "client_secret",
-    "sas_key": "sas_token",
-}
-"""Credentials, and obstore's words for their kinds."""
 
 
 def _gcs(url: ObjectUrl, settings: Settings, environment: Mapping[str, str]) -> Callable[..., Any]:
