@@ -43,6 +43,7 @@ _QUERIES = {
 }
 _STORAGE = "storage."
 """Before the name of an option of the object store; Hadoop's names are taken as they are."""
+EARLIEST = "earliest"
 TASK_BYTES = 128 << 20
 
 
@@ -70,11 +71,8 @@ class SourceOptions:
 
     def of_window(self, begin: str, end: str) -> SourceOptions:
         """The same for one batch of a stream."""
-        read = replace(self.read, query=Query.INCREMENTAL, begin=begin or _EARLIEST, end=end, whole_window=True)
+        read = replace(self.read, query=Query.INCREMENTAL, begin=begin or EARLIEST, end=end, whole_window=True)
         return replace(self, read=read)
-
-
-_EARLIEST = "earliest"
 
 
 def source_options(given: Mapping[str, str]) -> SourceOptions:

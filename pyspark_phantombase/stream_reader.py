@@ -32,6 +32,7 @@ from phantombase.timeline.windows.streamed import StreamedWrite, writes_after
 
 from .admission import batch_end
 from .batch_reader import SliceTask, task_batches
+from .options import EARLIEST
 from .planned import plan_tasks
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from .options import SourceOptions
 
-_EARLIEST, _LATEST = "earliest", "latest"
+_LATEST = "latest"
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -54,8 +55,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, str]:
         """Where a stream without a checkpoint starts: at the option `begin`, else before everything."""
-        begin, table = self._options.read.begin or _EARLIEST, self._table()
-        if begin == _EARLIEST:
+        begin, table = self._options.read.begin or EARLIEST, self._table()
+        if begin == EARLIEST:
             return _offset(table, "")
         return _offset(table, _newest(table) if begin == _LATEST else moment_of_text(table, begin))
 
@@ -72,7 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch; `start` if nothing was written since."""
         table = self._table()
         begin = _moment(table, start)
-        writes = consistent(lambda: writes_after(table.reload(), begin or _EARLIEST, self._known)).writes
+        writes = consistent(lambda: writes_after(table.reload(), begin or EARLIEST, self._known))
         target = self._target
         waiting = [w for w in writes if target is None or w.moment <= target]
         return _offset(table, batch_end(begin, waiting, limit))
@@ -101,7 +102,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _newest(table: Table) -> str:
-    return load_window(table, _EARLIEST, None)[1].end
+    return load_window(table, EARLIEST, None)[1].end
 
 
 def _axis(table: Table) -> str:

@@ -141,7 +141,6 @@ def compact_instant(
     output: OutputOptions,
     options: AttemptOptions,
     limit: Limit | None = None,
-    seen: Table | None = None,
     on_note: Callable[[WorkNote], None] = lambda _: None,
     aside: Aside = stay,
 ) -> Compacted:
@@ -149,11 +148,10 @@ def compact_instant(
 
     If an attempt that died had decided, its decision is published; otherwise a new attempt is opened, staged and
     decided. StoppedError: the limit was reached before the decision; the attempt stays without a fate, and the next run
-    adopts its finished slices. `seen`: a look since which this process changed nothing. `on_note` gets each new note of
-    the heartbeat. The wait for writes runs inside `aside`.
+    adopts its finished slices. `on_note` gets each new note of the heartbeat. The wait for writes runs inside `aside`.
     """
     started = time.monotonic()
-    seen = seen or table.still()
+    seen = table.still()
     table = replace(table, storage=latest(table.storage), config=seen.config)
     check_keepable(table, moves_rows=False)
     storage = table.storage

@@ -91,9 +91,9 @@ def run_compactions(
         table.storage.prove()
         open_.enter_context(claim_all(table, attempt.claim_wait_s))
         table = drop_metadata_table(table, held) if drop_metadata else table
-        looks: list[Table] = []
+        finished: Table | None = None
         with run.parking("what earlier runs left"):
-            looks.append(finish_completed(table, held))
+            finished = finish_completed(table, held)
         if instants:  # without instants there was only litter to clean up, and no executor was started
 
             def compact(one: str) -> Compacted:
@@ -110,7 +110,7 @@ def run_compactions(
                         limit=limit,
                     )
 
-            run.each(pending_instants(looks[0] if looks else table.still(), instant), compact)
+            run.each(pending_instants(finished or table.still(), instant), compact)
     if run.parked is not None:
         raise run.parked
     if run.left:

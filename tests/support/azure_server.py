@@ -12,7 +12,6 @@ import hmac
 import os
 import shutil
 import subprocess
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from urllib.request import Request, urlopen
 import pytest
 from filelock import FileLock
 
+from tests.support.running import started
 from tests.support.zookeeper_server import free_ports
 
 AZURITE = "azurite@3.35.0"
@@ -95,22 +95,9 @@ def azure_server() -> Iterator[AzureServer]:
     (port,) = free_ports(1)
     command = ["node", str(_home() / "node_modules/azurite/dist/src/blob/main.js"), "--blobHost", "127.0.0.1"]
     options = ["--blobPort", str(port), "--inMemoryPersistence", "--skipApiVersionCheck", "--silent"]
-    process = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     found = AzureServer(port=port)
-    try:
-        deadline = time.monotonic() + _START_MAX_S
-        while True:
-            try:
-                found.new_bucket()
-                break
-            except (URLError, OSError):
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
+    with started([*command, *options], found.new_bucket, (URLError, OSError), _START_MAX_S):
         yield found
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def _home() -> Path:

@@ -24,6 +24,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from tests.support.running import serving
 from tests.support.s3_server import S3Server
 
 
@@ -198,14 +199,8 @@ def fault_proxy(upstream_port: int) -> Iterator[FaultProxy]:
     handler = type("Handler", (_Handler,), {"proxy": found, "upstream_port": upstream_port})
     listening = _Server(("127.0.0.1", 0), handler)
     found.port = listening.server_port
-    thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
+    with serving(listening):
         yield found
-    finally:
-        listening.shutdown()
-        thread.join()
-        listening.server_close()
 
 
 class _Server(ThreadingHTTPServer):

@@ -19,6 +19,8 @@ from xml.sax.saxutils import escape
 
 import pytest
 
+from tests.support.running import serving
+
 
 @dataclass
 class GcsServer:
@@ -128,14 +130,8 @@ def gcs_server() -> Iterator[GcsServer]:
     listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     listening.daemon_threads = True
     found.port = listening.server_port
-    thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
+    with serving(listening):
         yield found
-    finally:
-        listening.shutdown()
-        thread.join()
-        listening.server_close()
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import os
 import shutil
-import subprocess
-import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ import boto3
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tests.support.running import started
 from tests.support.zookeeper_server import free_ports
 
 _KEY = "tests-tests"
@@ -76,22 +75,9 @@ def shared_minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinioServ
         "MINIO_KMS_SECRET_KEY": f"{KMS_KEY}:{base64.b64encode(bytes(32)).decode()}",
     }
     command = [binary, "server", "--quiet", *addresses, str(tmp_path_factory.mktemp("minio"))]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     found = MinioServer(port=port)
-    try:
-        deadline = time.monotonic() + _START_MAX_S
-        while True:
-            try:
-                found.new_bucket()
-                break
-            except (BotoCoreError, ClientError):
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
+    with started(command, found.new_bucket, (BotoCoreError, ClientError), _START_MAX_S, environment):
         yield found
-    finally:
-        process.terminate()
-        process.wait()
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.support.running import serving
+
 
 class Fault(Enum):
     """What becomes of a request."""
@@ -151,14 +153,8 @@ def s3_server() -> Iterator[S3Server]:
     found = S3Server()
     listening = make_server("127.0.0.1", 0, _Application(found), threaded=True, request_handler=Quiet)
     found.port = listening.server_port
-    thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
+    with serving(listening):
         yield found
-    finally:
-        listening.shutdown()
-        thread.join()
-        listening.server_close()
 
 
 @pytest.fixture(scope="session")

@@ -12,11 +12,12 @@ import obstore
 import pyarrow as pa
 from obstore.exceptions import BaseError
 
+from ..ranges import open_ranges
+
 _PART_BYTES = 8 << 20
 _PARTS_AT_ONCE = 4
 _BYTES_MAX = 5 << 30
 """What one UploadPartCopy copies."""
-_AHEAD_BYTES = 1 << 20
 
 
 class Upload(io.RawIOBase):
@@ -90,38 +91,11 @@ def _as_os_error() -> Iterator[None]:
         raise OSError(errno.EIO, f"{type(error).__name__}: {error}"[:500]) from error
 
 
-class _Ranges(io.RawIOBase):
-    """An object read range by range."""
-
-    def __init__(self, store: Any, key: str, size: int) -> None:
-        super().__init__()
-        self._store, self._key, self._size, self._at = store, key, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        end = min(self._at + len(buffer), self._size)
-        if end <= self._at:
-            return 0
-        with _as_os_error():
-            data = obstore.get_range(self._store, self._key, start=self._at, end=end)
-        count = end - self._at
-        memoryview(buffer)[:count] = memoryview(data)
-        self._at = end
-        return count
-
-
-def open_ranges(store: Any, key: str, size: int) -> pa.NativeFile:
+def open_object(store: Any, key: str, size: int) -> pa.NativeFile:
     """Random access to a large object."""
-    return pa.PythonFile(io.BufferedReader(_Ranges(store, key, size), _AHEAD_BYTES), mode="r")
+
+    def fetch(at: int, count: int) -> Any:
+        with _as_os_error():
+            return obstore.get_range(store, key, start=at, end=at + count)
+
+    return open_ranges(fetch, size)

@@ -31,7 +31,7 @@ from .access.storage_options import StorageOptions, without_secrets
 from .azure_folders import is_directory, is_marker
 from .contract import Entry, OwnLock
 from .object_clients import Clients, open_clients
-from .object_files import Upload, open_ranges
+from .object_files import Upload, open_object
 from .object_lease import hold_lease
 from .object_promises import ensure_promises
 from .server_clock import ensure_agreed
@@ -149,7 +149,7 @@ class ObjectStorage:
             found = obstore.get(self.clients.patient, self.key(path))
             if found.meta["size"] <= _WHOLE_BYTES:
                 return pa.BufferReader(pa.py_buffer(found.bytes()))
-            return open_ranges(self.clients.patient, self.key(path), found.meta["size"])
+            return open_object(self.clients.patient, self.key(path), found.meta["size"])
 
     # --- writing
 

@@ -25,26 +25,18 @@ class StreamedWrite:
     rows: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Streamed:
-    """The writes after a moment, by their moments. `end`: no write that completes from now on is visible before it.
+def writes_after(table: Table, begin: str, known: dict[Instant, StreamedWrite | None]) -> list[StreamedWrite]:
+    """The writes after a moment, by their moments; on version 6 up to the first pending write.
 
-    It is the moment of the newest write or table service; on version 6 the last one before the first pending write.
+    Reads the commits that are not `known` yet, and keeps them there. UsageError: no moment, no meta columns.
     """
-
-    end: str
-    writes: tuple[StreamedWrite, ...]
-
-
-def writes_after(table: Table, begin: str, known: dict[Instant, StreamedWrite | None]) -> Streamed:
-    """Reads the commits that are not `known` yet, and keeps them there. UsageError: no moment, no meta columns."""
     timeline, window = load_window(table, begin, None)
     waiting = [w for w in completed_writes(timeline) if window.holds(timeline.moment_of(w))]
     for write in waiting:
         if write not in known:
             known[write] = _streamed(table, timeline, write)
     found = (known[write] for write in waiting)
-    return Streamed(end=window.end, writes=tuple(sorted((w for w in found if w is not None), key=lambda w: w.moment)))
+    return sorted((w for w in found if w is not None), key=lambda w: w.moment)
 
 
 def _streamed(table: Table, timeline: Timeline, write: Instant) -> StreamedWrite | None:

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 from hdfs_native import Client, WriteOptions
 
+from ...ranges import open_ranges
 from .client import shown, translated
 
 _WHOLE_BYTES = 32 << 20
 """Up to this size a file is read at once when it is opened."""
-_AHEAD_BYTES = 1 << 20
 _NEW = WriteOptions(overwrite=False, create_parent=True)
 
 
@@ -79,40 +79,15 @@ def _as_os_error() -> Iterator[None]:
         raise OSError(errno.EIO, shown(error)) from error
 
 
-class _Ranges(io.RawIOBase):
-    """A file read range by range."""
-
-    def __init__(self, file: Any, size: int) -> None:
-        super().__init__()
-        self._file, self._size, self._at = file, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        count = min(len(buffer), self._size - self._at)
-        if count <= 0:
-            return 0
-        with _as_os_error():
-            memoryview(buffer)[:count] = self._file.read_range(self._at, count)
-        self._at += count
-        return count
-
-
 def open_file(client: Client, path: str, name: str) -> pa.NativeFile:
     """Random access to a file; `name`: as in messages. MissingFileError."""
     with translated(name):
         file = client.read(path)
         if len(file) <= _WHOLE_BYTES:
             return pa.BufferReader(pa.py_buffer(file.read_range(0, len(file)) if len(file) else b""))
-        return pa.PythonFile(io.BufferedReader(_Ranges(file, len(file)), _AHEAD_BYTES), mode="r")
+
+    def fetch(at: int, count: int) -> Any:
+        with _as_os_error():
+            return file.read_range(at, count)
+
+    return open_ranges(fetch, len(file))
