@@ -21,6 +21,7 @@ from ..merge.log_fold import LogFold, Winners
 from ..merge.rule import IS_DELETED, Keyed
 from ..merge.slice_rules import SliceRules
 from ..merge.spill import LogSpill
+from ..prefetch import prefetched
 from ..storage.contract import Storage
 from ..view.view import FileSlice
 from .where import Where
@@ -141,7 +142,9 @@ def slice_blocks(storage: Storage, slice_: FileSlice) -> list[LogBlock]:
 
 
 def _opened(storage: Storage, slice_: FileSlice, stack: ExitStack) -> dict[str, pa.NativeFile]:
-    return {log.path: stack.enter_context(storage.open_input(log.path)) for log in slice_.logs}
+    paths = [log.path for log in slice_.logs]
+    opened = map(storage.open_input, paths) if storage.is_file_system else prefetched(paths, storage.open_input)
+    return {path: stack.enter_context(source) for path, source in zip(paths, opened, strict=True)}
 
 
 def _select(sources: Mapping[str, pa.NativeFile], visibility: Visibility) -> Selection:

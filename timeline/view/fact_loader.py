@@ -6,9 +6,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from ..errors import MalformedError
+from ..format.instant import State
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
 from .view import GroupKey, ViewFacts
+
+_RECORDING = ("commit", "replacecommit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,10 @@ class FactLoader:
 
         `prevails`: see `pending_plans`.
         """
-        plans = self.pending_plans(timeline, prevails)
+        newest = [timeline.completed_writes[t] for t in sorted(timeline.completed_writes)[-1:]]  # it has the schema
+        plans = [i.at(State.REQUESTED) for i in timeline.pending_compactions]
+        self.files.read_ahead([*plans, *newest, *(i for i in timeline.completed if i.family in _RECORDING)])
+        planned = self.pending_plans(timeline, prevails)
         compacted: defaultdict[GroupKey, dict[str, str]] = defaultdict(dict)
         for instant in timeline.completed:
             if instant.family == "commit":
@@ -31,7 +37,7 @@ class FactLoader:
                         if stat.file_id and stat.path:
                             compacted[part, stat.file_id][instant.requested_time] = stat.path.rpartition("/")[2]
         return ViewFacts(
-            pending_plans=plans,
+            pending_plans=planned,
             replaced=self.replaced_groups(timeline),
             compacted=compacted,
             shared={time: self.named_files(timeline, time) for time in timeline.shared_times},
