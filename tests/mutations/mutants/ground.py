@@ -182,6 +182,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/table/table", "        except (MissingFileError, TableChangedError):\n            continue", "        except MissingFileError:\n            continue", "table/table"),
     ("timeline/table/table", "        except (MissingFileError, TableChangedError):\n            continue", "        except TableChangedError:\n            continue", "table/table"),
     ("timeline/table/table", " is None or not entry.is_folder):\n", " is None):\n", "storage/open_storage"),
+    ("timeline/storage/open_storage", "    if options.given:\n", "    if False:\n", "storage/open_storage"),
+    ("timeline/storage/open_storage", "    if options.given:\n", "    if options != StorageOptions():\n", "storage/open_storage"),
     ("timeline/storage/open_storage", "    if not separator:\n", "    if True:\n", "storage/open_storage"),
     ("timeline/storage/open_storage", "os.path.abspath(path)", "path", "storage/open_storage"),
     ("timeline/table/table", "for _ in range(_READ_AGAIN_MAX - 1):", "for _ in range(1):", "table/table"),
