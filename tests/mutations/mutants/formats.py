@@ -31,12 +31,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         "parquet/gzip_pages",
     ),
-    (
-        "timeline/parquet/thrift",
-        "if at + size > len(data):",
-        "if at > len(data):",
-        "parquet/thrift",
-    ),
     # Framing and contents.
     ("timeline/log/block", "length >= _FIXED_BYTES and end <= size and", "length >= _FIXED_BYTES and", "log/block"),
     ("timeline/log/block", "length >= _FIXED_BYTES and end <= size and", "end <= size and", "log/block"),
