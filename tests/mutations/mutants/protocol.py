@@ -98,7 +98,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/attempt/publish", "    if ruling.standing is Standing.FALLEN:\n        section.check()\n        take_back(table, go, ruling.why)\n    refuse(table, go.instant, ruling)\n    if is_revoked", "    refuse(table, go.instant, ruling)\n    if is_revoked", "attempt/standing"),
     ("compactor_daemon/attempt/publish", "    refuse(table, go.instant, ruling)\n    if is_revoked", "    if is_revoked", "attempt/standing"),
     ("compactor_daemon/attempt/publish", "    if is_revoked(table.storage, go.instant, go.attempt):\n        section.check()\n        remove_placed", "    if False:\n        remove_placed", "attempt/decision"),
-    ("compactor_daemon/attempt/publish", "        refuse_revoked(now, go)\n        with _merging", "        with _merging", "attempt/decision"),
+    ("compactor_daemon/attempt/publish", "        refuse_revoked(now, go)\n        with merging", "        with merging", "attempt/decision"),
     ("compactor_daemon/attempt/publish", "        _check_publishable(table, go, section)  # again", "        pass  # again", "attempt/late_commit"),
     ("compactor_daemon/attempt/publish", "            look_back(table.still(), go, path)\n            raise\n", "            raise\n", "attempt/late_commit"),
     ("compactor_daemon/attempt/publish", "        look_back(table, go, path)\n", "", "attempt/late_commit"),
