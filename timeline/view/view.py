@@ -276,16 +276,19 @@ def _slices_by_completion(
 def latest_slice(group: FileGroup, as_of: str | None = None) -> FileSlice | None:
     """The slice that a snapshot reader merges: the newest, or during a pending compaction the two newest as one.
 
-    `as_of`: only slices with a base instant up to this one (blocks are filtered separately).
+    `as_of`: only slices with a base instant up to this one, and logs of writes requested up to it (blocks are filtered
+    separately).
     """
     slices = [s for s in group.slices if as_of is None or s.base_instant <= as_of]
     if not slices:
         return None
     last = slices[-1]
-    if last.base_instant != group.pending_compaction or len(slices) == 1:
-        return last
-    before = slices[-2]
-    return replace(before, logs=before.logs + last.logs)
+    # Its write was requested before the base of its slice, and completed after it; version 6 has no such logs.
+    logs = tuple(log for s in group.slices[len(slices) :] for log in s.logs if log.name.instant <= str(as_of))
+    if last.base_instant == group.pending_compaction and len(slices) > 1:
+        before = slices[-2]
+        last = replace(before, logs=before.logs + last.logs)
+    return replace(last, logs=last.logs + logs) if logs else last
 
 
 def slice_before(group: FileGroup, instant: str) -> FileSlice | None:

@@ -210,8 +210,19 @@ def test_v8_phantom_slice() -> None:
     group = group_v8(timeline, "b10 l20.1 l24.1", facts_of(pending="25"))
     assert pictures(group) == ["10: b10 l20.1", "25: - l24.1"]
     assert picture(latest_slice(group)) == "10: b10 l20.1 l24.1"
-    assert picture(latest_slice(group, "24")) == "10: b10 l20.1"
+    assert picture(latest_slice(group, "23")) == "10: b10 l20.1"
     assert picture(slice_before(group, "25")) == "10: b10 l20.1"
+
+
+@pytest.mark.parametrize("completed", [True, False])
+def test_v8_as_of_a_write_that_a_compaction_was_requested_during(completed: bool) -> None:
+    """t24 completed behind t25, so its log lies on slice 25: as of t24 it is read on the slice before."""
+    writes = "10_12.deltacommit 20_22.deltacommit 24_26.deltacommit 27_28.deltacommit "
+    facts = facts_of(compacted="25") if completed else facts_of(pending="25")
+    state, base = ("25_29.commit", "b25") if completed else ("25.compaction.requested", "")
+    group = group_v8(writes + state, f"b10 l20.1 l24.1 l27.1 {base}", facts)
+    assert picture(latest_slice(group, "23")) == "10: b10 l20.1"
+    assert picture(latest_slice(group, "24")) == "10: b10 l20.1 l24.1"
 
 
 def test_v8_pending_plan_of_another_group() -> None:
