@@ -13,9 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from phantombase.timeline import ranges
 from phantombase.timeline.parquet.read import open_parquet, parquet_batches
 from phantombase.timeline.parquet.travel import travels_whole
-from phantombase.timeline.read.table_read import ReadOptions, read_table
+from phantombase.timeline.read import slice_log
+from phantombase.timeline.read.slice_log import check_slice, log_entries
+from phantombase.timeline.read.table_read import ReadOptions, plan_read, read_table
+from phantombase.timeline.storage import object_files
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.table.table import Table
@@ -108,3 +112,25 @@ def test_settings_are_read_while_their_folder_is_listed(s3: S3Server, tmp_path: 
     with both_at_once(s3, r"prefix=tables/t/\.hoodie/&", "GET .*/hoodie.properties") as alone:
         Table.open(url)
     assert alone == []
+
+
+def test_of_large_logs_only_the_headers_travel_where_nothing_else_is_read(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, url = on_s3(s3, "v9_pending", tmp_path)
+    for module, name, limit in (
+        (slice_log, "_WHOLE_LOG_BYTES", 100),
+        (object_files, "_END_BYTES", 50),
+        (ranges, "_AHEAD_BYTES", 200),
+    ):
+        monkeypatch.setattr(module, name, limit)
+    local, there = plan_read(Table.open(str(path)), ReadOptions()), plan_read(Table.open(url), ReadOptions())
+    first = len(s3.asked)
+    for mine, theirs in zip(local.slices, there.slices, strict=True):
+        counted = log_entries(there.table.storage, theirs, there.rules.visibility)
+        assert counted == log_entries(local.table.storage, mine, local.rules.visibility)
+        check_slice(there.table.storage, theirs, there.rules)
+    asked = [a for a in s3.asked[first:] if ".log." in a.path]
+    sizes = {log.path.rpartition("/")[2]: log.size for s in there.slices for log in s.logs}
+    assert len(asked) > 2 * len(sizes)
+    assert all("range" in a.headers for a in asked)

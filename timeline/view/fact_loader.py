@@ -25,9 +25,7 @@ class FactLoader:
 
         `prevails`: see `pending_plans`.
         """
-        newest = [timeline.completed_writes[t] for t in sorted(timeline.completed_writes)[-1:]]  # it has the schema
-        plans = [i.at(State.REQUESTED) for i in timeline.pending_compactions]
-        self.files.read_ahead([*plans, *newest, *(i for i in timeline.completed if i.family in _RECORDING)])
+        self.read_ahead(timeline)
         planned = self.pending_plans(timeline, prevails)
         compacted: defaultdict[GroupKey, dict[str, str]] = defaultdict(dict)
         for instant in timeline.completed:
@@ -42,6 +40,12 @@ class FactLoader:
             compacted=compacted,
             shared={time: self.named_files(timeline, time) for time in timeline.shared_times},
         )
+
+    def read_ahead(self, timeline: Timeline) -> None:
+        """Reads what `load` needs, and the newest write, which has the schema, at the same time."""
+        newest = [timeline.completed_writes[t] for t in sorted(timeline.completed_writes)[-1:]]
+        plans = [i.at(State.REQUESTED) for i in timeline.pending_compactions]
+        self.files.read_ahead([*plans, *newest, *(i for i in timeline.completed if i.family in _RECORDING)])
 
     def named_files(self, timeline: Timeline, time: str, but: str | None = None) -> frozenset[str]:
         """Paths of the files that the completed writes of one time name; `but`: without those of this action."""
