@@ -55,4 +55,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/read/changes", "there & (found.groups | left)", "there & found.groups", "reading/changes"),
     ("timeline/read/changes", "frozenset() if self.options.net else found.replaced & left", "frozenset()", "reading/changes"),
     ("timeline/read/changes", "hidden=state.hidden | also_hidden", "hidden=state.hidden", "reading/changes"),
+    ("timeline/read/changes", "if not found.compacted_logs and not found.clusterings:", "if True:", "reading/changes_and_services"),
+    ("timeline/read/changes", "for instant in set(clustered.values()):", "for instant in set():", "reading/changes_and_services"),
+    ("timeline/read/origins", "key=lambda origin: max(origin.stamps), reverse=True", "key=lambda origin: max(origin.stamps)", "read/origins"),
 )  # fmt: skip
