@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -66,5 +66,19 @@ def _asked(saved: dict[str, Any]) -> Asked:
 
 
 def save_results(results: Results) -> None:
-    """As JSON."""
-    RESULTS.write_text(json.dumps(results, default=asdict, indent=1) + "\n")
+    """As JSON, a line for each table, without what is so by default."""
+    parts = (f'"{version}": {{\n{_lines(states)}\n}}' for version, states in results.items())
+    RESULTS.write_text("{\n" + ",\n".join(parts) + "\n}\n")
+
+
+def _lines(states: dict[str, Asked]) -> str:
+    return ",\n".join(f' "{state}": {json.dumps(one, default=_plain)}' for state, one in states.items())
+
+
+def _plain(one: Asked | Cell) -> dict[str, Any]:
+    if isinstance(one, Asked):
+        return {field.name: getattr(one, field.name) for field in fields(one)}
+    cell = {name: value for name, value in asdict(one).items() if value}
+    if one.miss is not None:
+        cell["miss"] = {name: value for name, value in cell["miss"].items() if value or name == "expected"}
+    return cell

@@ -45,8 +45,8 @@ class Cell:
 
     @staticmethod
     def of(saved: dict[str, Any]) -> Cell:
-        """Of what `asdict` has made."""
-        return Cell(**{**saved, "miss": saved["miss"] and Miss(**saved["miss"])})
+        """Of what was saved, where what is so by default is left out."""
+        return Cell(**{**saved, "miss": Miss(**saved["miss"]) if "miss" in saved else None})
 
     def note(self, miss: Miss | None) -> None:
         """One more answer."""
