@@ -68,8 +68,7 @@ def _bare_slice(scan: Any, slice_: Any, codec: Any, extra: int) -> None:
     from phantombase.timeline.log.block import BlockKind, scan_blocks
     from phantombase.timeline.log.decode import decode_rows
     from phantombase.timeline.parquet.bloom import BloomBuilder
-    from phantombase.timeline.parquet.output_options import Codec
-    from phantombase.timeline.parquet.write import LEVELS
+    from phantombase.timeline.parquet.write import open_parquet_writer
 
     storage, schema = scan.table.storage, scan.rules.schema
     decoded = []
@@ -79,16 +78,14 @@ def _bare_slice(scan: Any, slice_: Any, codec: Any, extra: int) -> None:
         decoded += [part for block in blocks for part in decode_rows(block, source, schema)]
     bloom = BloomBuilder()
     target = os.path.join(os.path.dirname(storage.base_path), f"bare-{slice_.file_id}.parquet")
-    compression = "none" if codec is Codec.NONE else codec.value
-    with (
-        storage.open_input(slice_.base.path) as source,
-        pq.ParquetWriter(target, schema, compression=compression, compression_level=LEVELS.get(codec.value)) as writer,
-    ):
+    with storage.open_input(slice_.base.path) as source, open(target, "wb") as file:
         base = pq.ParquetFile(source).read().cast(schema)
         whole = pa.concat_tables([base, pa.concat_tables(decoded).slice(0, extra)])
         bloom.add(whole.column(RECORD_KEY))
-        writer.write_table(whole, row_group_size=500_000)
+        writer = open_parquet_writer(file, schema, codec.value, whole)
+        writer.write(whole, row_group_size=500_000)
         writer.add_key_value_metadata({"org.apache.hudi.bloomfilter": bloom.finish().text})
+        writer.close()
 
 
 def empty_spark() -> dict[str, Any]:

@@ -21,7 +21,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
+
+import obstore
+from obstore.store import S3Store
 
 from bench.child import THREADS
 from bench.processes import child, run
@@ -88,12 +90,10 @@ def started(delay_ms: float) -> Iterator[Store]:
 def bytes_s(store: Store, table: Path) -> float:
     """Seconds in which the store takes the table's bytes as one object, and gives them back."""
     size = sum(f.stat().st_size for f in table.rglob("*") if f.is_file())
-    key = f"{store.server.new_bucket()}/bytes"
+    bucket = S3Store(store.server.new_bucket())
     began = time.perf_counter()
-    store.server.put(key, bytes(size))
-    with urlopen(Request(f"{store.server.url}/{key}")) as answer:
-        while answer.read(1 << 20):
-            pass
+    obstore.put(bucket, "bytes", bytes(size), use_multipart=False)
+    obstore.get(bucket, "bytes").bytes()
     return time.perf_counter() - began
 
 

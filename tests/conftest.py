@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -65,6 +66,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: _LONG.index(_folder(item.nodeid)))
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Where the time of a run went: the files of tests that took most of it, set-up and end included."""
+    seconds: dict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+    terminalreporter.section(f"seconds of {sum(seconds.values()):.0f}, by file")
+    for path, taken in sorted(seconds.items(), key=lambda item: -item[1])[:_FILES]:
+        terminalreporter.line(f"{taken:7.1f} {path}")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """With several workers (`-n 2`): a file is one worker's; the containers have one engine, so they are one's too.
@@ -85,6 +98,8 @@ class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
         return "containers" if _folder(nodeid) == "containers" else path
 
 
+_FILES = 40
+"""Files of tests whose time a run shows."""
 _LONG = ("interop", "judge", "containers", "chaos", "simulation", "")
 """Folders in the order of their work; the rest is quick."""
 

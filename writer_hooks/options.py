@@ -122,7 +122,7 @@ class WriteOptions:
     (`hoodie.cleaner.policy.failed.writes=LAZY`); None: only if a lock is given, since other processes write then.
     `lock`: `file:PATH` or `zookeeper:HOST:PORT/BASE/KEY`, the same for all writers and schedulers of the table
     (`hoodie.write.lock.*`), or `storage`. None is `storage` too, for a sole writer: a file in the table, which real
-    Hudi does not know, and on S3 the lock of Hudi's StorageBasedLockProvider.
+    Hudi does not know, and on object stores the lock of Hudi's StorageBasedLockProvider.
     `drop_metadata_table`: first turn off the metadata table, as Hudi's writers do with `hoodie.metadata.enable=false`;
     otherwise the metadata table, if the table has one, is kept up to date.
     `compaction`: what the write does for compaction after its commit.

@@ -42,7 +42,7 @@ from .inputs import planned_inputs
 from .publish import publish
 from .retire import retire
 
-_PREFLIGHT_THREADS = 8
+_THREADS = 8
 
 _log = structlog.get_logger()
 
@@ -115,7 +115,7 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
         table.times.check_zone(view.timeline)
     schema = table.schema(table.schema_text(view.timeline))
     rules = slice_rules(table, view.timeline, schema)
-    with ThreadPoolExecutor(_PREFLIGHT_THREADS) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:
         for instant, plan in plans.items():
             with _noted(refused, instant):
                 inputs = planned_inputs(table, view, plan, instant, rules)
@@ -232,7 +232,9 @@ def _summary(storage: Storage, go: Go, seconds: float, *, resumed: bool) -> Comp
     commit = decode_commit(go.content, go.completed_path)
     stats = [s for part in commit.partition_to_write_stats.values() for s in part]
     ledgers = decode_ledgers(commit.extra_metadata[LEDGER], go.completed_path)
-    bases = [storage.find(one.path(one.base)) for one in ledgers if one.base is not None]
+    paths = [one.path(one.base) for one in ledgers if one.base is not None]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        bases = list(pool.map(storage.find, paths))
     return Compacted(
         instant=go.instant,
         attempt=go.attempt,

@@ -14,7 +14,9 @@ A placed file that is lost together with its staged copy is merged again from it
 
 from __future__ import annotations
 
-from contextlib import suppress
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 
 from phantombase.timeline.errors import (
@@ -45,6 +47,9 @@ from ..decisions.take_back import refuse_revoked, take_back
 from ..records.fate import Go, Placement, is_revoked
 from ..records.slice_done import SliceDone, done_slices
 from .remerge import merge_again
+
+_PLACED_AT_ONCE = 8
+_ALONE = nullcontext()
 
 
 def check_unchanged(table: Table, version: int, instant: str) -> None:
@@ -182,8 +187,9 @@ def _place_all(table: Table, go: Go) -> None:
     # Where a look costs little it is made for each file. On an object store the listing of all stands for it: a file
     # that was placed since is not replaced, and the staged one stays.
     storage = latest(table.storage) if table.storage.is_file_system else table.storage
-    for placement in go.placements:
-        place(table, go, placement, storage)
+    merging = threading.Lock()  # each merge takes the memory that the options allow
+    with ThreadPoolExecutor(1 if table.storage.is_file_system else _PLACED_AT_ONCE) as pool:
+        list(pool.map(lambda placement: place(table, go, placement, storage, merging), go.placements))
 
 
 def _check_publishable(table: Table, go: Go, section: Section) -> None:
@@ -210,16 +216,24 @@ def _check_publishable(table: Table, go: Go, section: Section) -> None:
         refuse_revoked(table, go)
 
 
-def place(table: Table, go: Go, placement: Placement, storage: Storage | None = None) -> None:
+def place(
+    table: Table,
+    go: Go,
+    placement: Placement,
+    storage: Storage | None = None,
+    merging: AbstractContextManager[object] = _ALONE,
+) -> None:
     """Gives one file of a decision its final name, see `place_staged`. A file without a staged copy is merged again.
 
-    `storage`: tells whether the file has its name; by default that of the table, which may be a look.
+    `storage`: tells whether the file has its name; by default that of the table, which may be a look. `merging`:
+    entered while it is merged again.
     """
 
     def lost() -> str:
         now = table.reload()  # the files before this one may have taken long to place
         refuse_revoked(now, go)
-        return merge_again(now, go, placement)
+        with merging:
+            return merge_again(now, go, placement)
 
     place_staged(storage or table.storage, placement.staged, placement.final, placement.size, lost)
 

@@ -164,10 +164,15 @@ def littered_instants(table: Table) -> tuple[str, ...]:
 
 
 def _littered(table: Table) -> tuple[str, ...]:
-    # The records before the timeline: an instant that is requested and opened in between must not count as littered.
-    recorded = recorded_instants(table.storage)
-    pending = {i.requested_time for i in table.load_timeline().pending_merges}
-    return tuple(i for i in recorded if i not in pending and _is_littered(table, i))
+    recorded, pending = recorded_instants(table.storage), _pending(table)
+    found = [i for i in recorded if i not in pending and _is_littered(table, i)]
+    # A look shows records and timeline in no order: what was requested and opened in between is not littered.
+    pending = _pending(table.still(reload=False)) if found else pending
+    return tuple(i for i in found if i not in pending)
+
+
+def _pending(table: Table) -> set[str]:
+    return {i.requested_time for i in table.load_timeline().pending_merges}
 
 
 def finish(table: Table, instant: str, lock: TableLock) -> None:

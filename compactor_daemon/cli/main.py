@@ -71,7 +71,8 @@ def compact(
 ) -> None:
     """Execute the pending compactions of a table.
 
-    Each file slice is one Spark task, which merges base file and log files into a new base file under Hudi's rules.
+    Each file slice is one task of the executor: it merges base file and log files into a new base file under Hudi's
+    rules.
     When the ledger of every file group balances, one decision makes all files of the compaction visible. If a run is
     killed, the next one finishes its work.
 

@@ -28,7 +28,7 @@ Lock = Annotated[
         metavar="LOCK",
         help="table lock that every writer and scheduler of the table shares: file:PATH, "
         "zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY, as Hudi's ZookeeperBasedLockProvider, or storage: in the "
-        "table's own storage, on S3 as Hudi's StorageBasedLockProvider; not on HDFS",
+        "table's own storage, on S3, GCS and Azure as Hudi's StorageBasedLockProvider; not on HDFS",
     ),
 ]
 SoleWriter = Annotated[

@@ -38,9 +38,10 @@ from phantombase.timeline.merge.log_fold import Winners
 from phantombase.timeline.merge.slice_merge import SliceMerge
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.merge.spill import LogSpill
-from phantombase.timeline.read.slice_log import LogCounts, count_blocks, read_logs, slice_blocks
+from phantombase.timeline.read.slice_log import LogCounts, count_blocks, read_logs
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.staged_file import staged_output
+from phantombase.timeline.view.log_blocks import slice_blocks
 from phantombase.timeline.view.view import FileSlice
 
 

@@ -19,14 +19,18 @@ from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.errors import LockError
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.metadata_table.drop import drop_metadata_table
+from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.recovery.rollback import roll_back
+from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.stream_batches import StreamBatch, begin_batch
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
+from tests.attempt.test_standing import place_all, replace_first_group
 from tests.support.compaction_steps import OPTIONS, OUTPUT, decided, open_table
 from tests.support.dead_writer import leave_dead_write
 from tests.support.failing_storage import Call, HookedStorage
@@ -47,7 +51,7 @@ class Losing(HookedStorage):
 
     def __init__(self, path: Path, number: int | None) -> None:
         super().__init__(LocalStorage(str(path)), self._made)
-        self._number, self._inside, self._is_lost = number, 0, False
+        self._number, self._inside, self._is_lost, self._last = number, 0, False, ""
         self.calls_inside, self.late = 0, list[str]()
 
     @contextmanager
@@ -62,10 +66,12 @@ class Losing(HookedStorage):
 
     def _made(self, call: Call) -> Any:
         if threading.get_ident() == self._inside:
-            if self._is_lost and _is_decisive(call):
+            # Files are deleted together after one check.
+            if self._is_lost and _is_decisive(call) and not call.name == self._last == "delete":
                 self.late.append(f"{call.name} {call.path}")
             self._is_lost = self._is_lost or self.calls_inside == self._number
             self.calls_inside += 1
+            self._last = call.name
         return call.do()
 
 
@@ -79,7 +85,9 @@ def _is_decisive(call: Call) -> bool:
         return (folder in (".hoodie", ".hoodie/timeline") and not name.endswith("inflight")) or name == "fate"
     if call.name == "overwrite":
         return folder.endswith("/streams")
-    return call.name in ("place", "delete_folder") or (call.name == "delete" and name.endswith("compaction.requested"))
+    if call.name == "delete":
+        return name.endswith("compaction.requested") or (name.endswith(".parquet") and not folder.startswith(HOODIE))
+    return call.name in ("place", "delete_folder")
 
 
 # --- what is done under the lock ----------------------------------------------------------------------------------
@@ -111,6 +119,21 @@ def _fallen(path: Path) -> None:
     table.storage.delete(table.instant_path(table.files.requested_merge(instant)))
 
 
+def _replaced(path: Path) -> None:
+    """A decision whose files have their final names; a file group was replaced since."""
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    place_all(path, decided(table, instant))
+    replace_first_group(path, instant)
+
+
+def _write_again(table: Table) -> None:
+    """Rows that are there, to a table with a metadata table."""
+    known = read_table(table)
+    batch = known.select([name for name in known.column_names if not name.startswith("_hoodie")]).slice(0, 3)
+    write(table, LocalEngine(batch, slots=1), Write(operation=Operation.UPSERT, options=WriteOptions(slots=1)))
+
+
 def _write(table: Table) -> None:
     batch = rows((0, 20, 3.0), (7, 20, 3.0))
     write(table, LocalEngine(batch, slots=1), Write(operation=Operation.UPSERT, options=OPTIONS_OF_WRITE))
@@ -137,14 +160,21 @@ def nothing(path: Path) -> None: ...
 WORK: dict[str, Work] = {
     "compact": (nothing, _compact),
     "take back": (_fallen, _compact),
+    "compact what is replaced": (_replaced, _compact),
     "write": (nothing, _write),
+    "write beside a metadata table": (nothing, _write_again),
     "roll back": (leave_dead_write, _roll_back),
     "schedule": (nothing, lambda table: schedule_compaction(table, table_lock(table.storage, None))),
     "unschedule": (nothing, _unschedule),
     "begin a batch": (nothing, _begin_batch),
     "drop": (nothing, lambda table: drop_metadata_table(table, table_lock(table.storage, None))),
 }
-GOLDEN = {"schedule": "plain", "roll back": "plain", "drop": "with_metadata_table"}
+GOLDEN = {
+    "schedule": "plain",
+    "roll back": "plain",
+    "drop": "with_metadata_table",
+    "write beside a metadata table": "with_metadata_table",
+}
 
 
 def _origin(work: str, version: int, folder: Path) -> Path:
@@ -157,7 +187,12 @@ def _origin(work: str, version: int, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("work", "version"), [*((work, 9) for work in WORK), deep("compact", 6), deep("write", 6), deep("roll back", 6)]
+    ("work", "version"),
+    [
+        *((work, 9) for work in WORK if work != "write"),
+        deep("write", 9),  # beside a metadata table: the same, and more
+        *(deep(work, 6) for work in ("compact", "write", "roll back")),
+    ],
 )
 def test_lost_before_every_call_of_a_section(work: str, version: int, tmp_path: Path) -> None:
     """The run says so, or the loss came too late to matter; done again, it comes to its end."""
@@ -188,6 +223,9 @@ def _check_again(work: str, do: Callable[[Table], object], path: Path) -> None:
     if work == "write":
         do(open_table(path))
         assert read_rows(path) == {"k0000": (20, 3.0), "k0003": (10, 1.0), "k0007": (20, 3.0)}
-    elif work in ("compact", "take back"):
+    elif work == "write beside a metadata table":
+        do(open_table(path))
+        assert validate(open_table(path)).differences == ()
+    elif work.startswith("compact") or work == "take back":
         do(open_table(path))
         assert pending_instants(open_table(path)) == ()

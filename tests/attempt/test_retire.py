@@ -11,9 +11,11 @@ from pathlib import Path
 import fastavro
 import pytest
 
+from phantombase.compactor_daemon.attempt.attempt import open_attempt
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.attempt.publish import place, publish
 from phantombase.compactor_daemon.attempt.retire import finish, finish_completed, littered_instants, retire
+from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.records.fate import Go, find_go, open_next, read_fate
 from phantombase.timeline.audit.group_ledger import audit_path
 from phantombase.timeline.errors import ConflictError, MissingFileError
@@ -22,8 +24,9 @@ from phantombase.timeline.instants.attempt_names import DEAD, attempt_folder, in
 from phantombase.timeline.locks.heartbeat import heartbeat, heartbeat_path
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.storage.folders import RECORDS
+from phantombase.timeline.storage.folders import HEARTBEATS, RECORDS
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
 from tests.attempt.test_standing import clean, planned, replace_first_group, timeline_files
 from tests.support.compaction_steps import base_files, decided, open_table, run_all, staged
 from tests.support.failing_storage import HookedStorage
@@ -64,6 +67,28 @@ def test_what_is_not_completed_is_not_retired(version: int, tmp_path: Path) -> N
     assert littered_instants(table) == ()
     publish(table, go, LOCK)
     assert littered_instants(table) == (go.instant,)
+
+
+def test_what_was_requested_between_the_listings_of_a_look_is_not_littered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look lists records and timeline at the same time, in no order: the attempt just opened must not be ended."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    instant = pending_instants(table)[0]
+    plan = path / table.instant_path(table.files.requested_merge(instant))
+    content = plan.read_bytes()
+    plan.unlink()
+    for folder in (HEARTBEATS, RECORDS):
+        (path / folder).mkdir(exist_ok=True)
+    seen = table.still()
+    assert pending_instants(seen) == ()
+    plan.write_bytes(content)
+    opened = open_attempt(table, instant, AttemptOptions())
+    with heartbeat(table.storage, instant, 60.0):
+        monkeypatch.setattr(Table, "still", lambda self, *, reload=True: seen if reload else self.reload())
+        assert littered_instants(table) == ()
+    assert read_fate(table.storage, instant, opened.number) is None
 
 
 def test_nothing_is_retired_under_a_rollback_of_it(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.locks.table_lock import ProcessLock, TableLock, table_lock
 from phantombase.timeline.log.encode import LogFormat
-from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.planning.triggers import TriggerStrategy
@@ -152,12 +152,13 @@ class SharedAnywhere:
     def we_compact(
         self, instant: str | None = None, output: OutputOptions | None = None, attempt: AttemptOptions | None = None
     ) -> list[str]:
-        """We execute one pending compaction or all; the instants."""
+        """We execute one pending compaction or all; the instants. On version 6 in Hudi's own codec, gzip."""
+        codec = Codec.GZIP if self.version == 6 else Codec.ZSTD
         results = run_compactions(
             str(self.place),
             instant=instant,
             lock=self.lock,
-            output=output or OutputOptions(),
+            output=output or OutputOptions(codec=codec),
             execute=ExecuteOptions(executor=Executor.LOCAL, threads=2),
             attempt=attempt or AttemptOptions(),
             clock=self.clock,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,6 +27,7 @@ from tests.support.minio_server import MinioServer
 from tests.support.places import ROOT
 from tests.support.s3_server import S3Server
 from tests.support.selection import deep
+from tests.support.warm_spark import WarmSpark, warm_spark
 from tests.writing.test_writer import rows, trips
 
 AnyServer: TypeAlias = S3Server | AzureServer | MinioServer
@@ -109,16 +111,32 @@ def test_a_daemon_serves_a_table_there(s3: S3Server, tmp_path: Path) -> None:
 
 @pytest.mark.deep  # `test_modes.py` has a job whose tasks do
 @pytest.mark.spark
-@pytest.mark.parametrize("name", [n if n == "v9_two_pending" else deep(n) for n in GOLDEN])
-def test_spark_executors_open_the_storage_by_its_url(name: str, s3: S3Server, tmp_path: Path) -> None:
+def test_a_command_with_spark_executors(s3: S3Server, tmp_path: Path) -> None:
     """Tasks run in processes of their own, with what the environment names."""
+    path, url = on_s3(s3, "v9_two_pending", tmp_path)
+    before = read_table(Table.open(url))
+    # A process of its own: Spark's workers have the environment of the JVM, which other tests may have started before.
+    command = [sys.executable, "-m", "phantombase.compactor_daemon.cli.main", "compact", url, "--master", "local[2]"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    check_compacted("v9_two_pending", path, url, before, read_table(Table.open(url)))
+
+
+@pytest.fixture(scope="module")
+def spark(shared_s3: S3Server) -> Iterator[WarmSpark]:
+    """One Spark for all tables, whose processes know the server."""
+    with warm_spark(shared_s3.environment()) as running:
+        yield running
+
+
+@pytest.mark.deep
+@pytest.mark.spark
+@pytest.mark.parametrize("name", GOLDEN)
+def test_spark_executors_open_the_storage_by_its_url(name: str, spark: WarmSpark, s3: S3Server, tmp_path: Path) -> None:
+    """The golden tables in tasks of Spark."""
     path, url = on_s3(s3, name, tmp_path)
     before = read_table(Table.open(url))
     if not Table.open(url).load_timeline().pending_merges:
         run("schedule", url, "--sole-writer", "--drop-metadata-table")
-    # A process of its own: Spark's workers have the environment of the JVM, which other tests may have started before.
-    command = [sys.executable, "-m", "phantombase.compactor_daemon.cli.main", "compact", url]
-    options = ["--master", "local[2]", "--drop-metadata-table"]
-    done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    spark.compact(url)
     check_compacted(name, path, url, before, read_table(Table.open(url)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from phantombase.compactor_daemon.execution.hadoop_conf import hadoop_conf
 from phantombase.compactor_daemon.options import ExecuteOptions, Executor
 from phantombase.timeline.cli.main import app as timeline
 from phantombase.timeline.errors import StorageError, UsageError
+from phantombase.timeline.storage import object_clients
 from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.open_storage import open_storage
@@ -26,6 +28,12 @@ from tests.support.s3_server import S3Server
 from tests.writing.test_writer import rows, trips
 
 SECRET = "hidden-secret/with+signs"
+
+
+@pytest.fixture(autouse=True)
+def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no server answers is asked again for a second, not for half a minute."""
+    monkeypatch.setitem(object_clients._PATIENCE, "retry_timeout", timedelta(seconds=1))
 
 
 @pytest.fixture

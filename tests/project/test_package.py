@@ -77,6 +77,13 @@ def run_job(python: str, folder: Path) -> str:
 ROWS = "[{'id': 'a', 'ts': 2}, {'id': 'b', 'ts': 2}]"
 
 
+def test_commands_start_without_pandas() -> None:
+    """A quarter of a second each, which pyarrow takes when a module of a command makes a scalar as it is imported."""
+    mains = "phantombase.compactor_daemon.cli.main, phantombase.timeline.cli.main"
+    script = f"import sys, {mains}; sys.exit('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0
+
+
 def test_modules_of_a_user_may_be_called_like_ours(tmp_path: Path) -> None:
     assert run_job(sys.executable, tmp_path) == ROWS
 

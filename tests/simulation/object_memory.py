@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from hashlib import md5
 from typing import IO
 
 from phantombase.timeline.errors import StorageError
-from tests.simulation.memory_storage import MemoryStorage
+from tests.simulation.memory_storage import File, MemoryStorage
 
 
 class ObjectMemory(MemoryStorage):
-    """An object store: times are whole seconds, a folder is a part of names, an output appears when it is closed."""
+    """An object store: times are whole seconds, a folder is a part of names, an output appears when it is closed.
+
+    Tags are those of S3 without KMS: they come back with the same content.
+    """
 
     def __init__(self, clock: Callable[[], int]) -> None:
         super().__init__(lambda: clock() // 1000 * 1000)
@@ -19,6 +24,10 @@ class ObjectMemory(MemoryStorage):
     def is_file_system(self) -> bool:
         """See `Storage`."""
         return False
+
+    def _new(self, name: str, data: bytes) -> File:
+        found = super()._new(name, data)
+        return replace(found, entry=replace(found.entry, tag=md5(data, usedforsecurity=False).hexdigest()))
 
     def make_folder(self, folder: str) -> None:
         """Nothing: a folder is there with its first object."""

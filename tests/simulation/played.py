@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from phantombase.timeline.table.table import Table
 from tests.simulation import rows
 from tests.simulation.fleet import WorldPool, WorldQueue
 from tests.simulation.world import World
-from tests.support.interleaving import serial_pools
+from tests.support.interleaving import SerialPool, serial_pools
 
 _PACKAGE = "phantombase."
 
@@ -80,6 +81,19 @@ class _Thread:
             self._stage.on.wait(lambda: self._actor.done, None)
 
 
+class _AnyOrder(SerialPool):
+    """What is asked at the same time is answered in any order."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def map(self, do: Callable[..., Any], *args: Any) -> Iterator[Any]:
+        calls = list(zip(*args, strict=False))
+        order = random.Random(self._stage.on.steps).sample(range(len(calls)), len(calls))
+        found = {at: do(*calls[at]) for at in order}
+        return iter([found[at] for at in range(len(calls))])
+
+
 def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     """The stage on which worlds are played; for a fixture."""
     stage = Stage()
@@ -97,6 +111,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
                     monkeypatch.setattr(module, name, double)
     monkeypatch.setattr("phantombase.timeline.locks.heartbeat.threading", threads)
     serial_pools(monkeypatch)
+    monkeypatch.setattr("phantombase.timeline.look.look.ThreadPoolExecutor", lambda _: _AnyOrder(stage))
     monkeypatch.setattr(
         "phantombase.compactor_daemon.daemon.loop.ThreadPoolExecutor", lambda n, name: WorldPool(stage.on, n, name)
     )

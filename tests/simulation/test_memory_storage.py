@@ -41,6 +41,18 @@ class TestObjectMemory(TestMemoryStorage):
         with pytest.raises(StorageError, match="times itself"):
             storage.set_modified("a/x", 0)
 
+    def test_a_tag_is_that_of_the_content(self, storage: Storage) -> None:
+        """It changes with it, and is the same wherever it is shown."""
+        storage.put_if_absent("a/x", b"1")
+        (listed,) = storage.list("a")
+        first = storage.find("a/x")
+        assert first is not None
+        assert first.tag == listed.tag != ""
+        storage.overwrite("a/x", b"2")
+        second = storage.find("a/x")
+        assert second is not None
+        assert second.tag not in ("", first.tag)
+
     def test_a_folder_goes_with_its_last_object(self, storage: Storage) -> None:
         storage.put_if_absent("a/b/x", b"")
         storage.make_folder("a/c")

@@ -37,7 +37,6 @@ _Flags: TypeAlias = npt.NDArray[np.bool_]
 _Integers: TypeAlias = npt.NDArray[np.int64]
 
 _BINARY = pa.large_binary()
-_EMPTY = pa.scalar(b"", _BINARY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +258,8 @@ def _join(pieces: Sequence[_Piece], rows: int, *, framed: bool = False) -> pa.La
         return _binary(np.zeros(rows + 1, np.int64), pa.py_buffer(b""))
     if len(parts) == 1 and not parts[0].null_count:
         return parts[0]
-    return pc.binary_join_element_wise(*parts, _EMPTY, null_handling="replace")
+    empty = pa.scalar(b"", _BINARY)  # made here: pyarrow imports pandas to make a scalar, which each command would pay
+    return pc.binary_join_element_wise(*parts, empty, null_handling="replace")
 
 
 def _lengths(piece: _Piece) -> Any:

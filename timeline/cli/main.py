@@ -223,6 +223,9 @@ def read(
         typer.Option(metavar="N", min=0, help=f"At most N rows; default: {SHOWN_ROWS} without --output, else all."),
     ] = None,
     partition: Partition = None,
+    data_skipping: Annotated[
+        bool, typer.Option(help="Filters use the metadata table's column statistics, if it has them.")
+    ] = True,
     memory_limit: Annotated[
         str | None, typer.Option(metavar="SIZE", show_default="1g", help=help_of(ReadOptions, "memory_limit"))
     ] = None,
@@ -265,6 +268,7 @@ def read(
         filter=where,
         limit=limit,
         partition=partition,
+        data_skipping=data_skipping,
         memory_limit=ReadOptions().memory_limit if memory_limit is None else parse_bytes(memory_limit),
         spill_dir=spill_dir,
     )

@@ -79,7 +79,7 @@ def _parquet_file(rows: pa.Table, schema_text: str, codec: str) -> pa.Buffer:
     table = exact_rows(rows, schema)
     sink = pa.BufferOutputStream()
     with open_parquet_writer(sink, schema, codec, table) as writer:
-        writer.write_table(table)
+        writer.write(table)
         writer.add_key_value_metadata({"parquet.avro.schema": schema_text, "writer.model.name": "avro"})
     return sink.getvalue()
 

@@ -14,6 +14,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import partial
 from hashlib import md5
 from typing import IO
 
@@ -145,8 +146,7 @@ class Look:
 
     def _is_record(self, path: str) -> bool:
         """Whether one listing of all records of instants shows it. On a file system an empty folder is one, too."""
-        below = path.removeprefix(f"{RECORDS}/")
-        return not self.is_file_system and below != path and below[:1].isdigit()
+        return not self.is_file_system and _is_of_instant(path)
 
     def _all_records(self) -> Sequence[tuple[str, Entry]]:
         if self._records is None:
@@ -164,9 +164,10 @@ class Look:
 
     # --- writing: what it changes is asked for again
 
-    def _forget(self, path: str) -> None:
+    def _forget(self, path: str, *, adds: bool = False) -> None:
+        """`adds`: nothing is removed, so a folder that is above the path and was seen is still there."""
         self._read.pop(path, None)
-        if path.startswith(f"{RECORDS}/"):
+        if _is_of_instant(path):
             self._records = None
             for folder in [f for f in self._lists if self._is_record(f)]:
                 del self._lists[folder]
@@ -175,7 +176,9 @@ class Look:
                 self._lists.pop(folder)
                 self._changed.pop(folder, None)
             elif not folder or path.startswith(f"{folder}/"):
-                self._changed[folder].add(path[len(folder) :].removeprefix("/").partition("/")[0])
+                name, _, below = path[len(folder) :].removeprefix("/").partition("/")
+                if not (adds and below and any(e.name == name and e.is_folder for e in self._lists[folder] or ())):
+                    self._changed[folder].add(name)
 
     def open_output(self, path: str) -> IO[bytes]:
         self._forget(path)
@@ -188,8 +191,11 @@ class Look:
         self.origin.abort_output(file)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        self._forget(path)
-        return self.origin.put_if_absent(path, data)
+        self._forget(path, adds=True)
+        is_put = self.origin.put_if_absent(path, data)
+        if is_put:  # where tags are sums of the content, a listing that shows this one proves that it is there
+            self._kept.keep(path, md5(data, usedforsecurity=False).hexdigest(), data)
+        return is_put
 
     def make_folder(self, folder: str) -> None:
         self._forget(folder)
@@ -198,11 +204,11 @@ class Look:
     def place(self, source: str, target: str) -> bool:
         if self.is_file_system:  # elsewhere the source stays
             self._forget(source)
-        self._forget(target)
+        self._forget(target, adds=True)
         return self.origin.place(source, target)
 
     def overwrite(self, path: str, data: bytes) -> None:
-        self._forget(path)
+        self._forget(path, adds=True)
         self.origin.overwrite(path, data)
 
     def delete(self, path: str) -> None:
@@ -232,11 +238,16 @@ class Look:
         return self.origin.hold(path, timeout_s, busy)
 
 
-def list_ahead(storage: Storage, folders: Iterable[str]) -> None:
-    """Lists folders that will be asked for, at the same time. Does nothing on a file system, or without a look."""
+def list_ahead(storage: Storage, folders: Iterable[str], *, records: bool = False) -> None:
+    """Lists folders that will be asked for, at the same time; `records`: and the records of all instants.
+
+    So a look shows them in no order. Does nothing on a file system, or without a look.
+    """
     if isinstance(storage, Look) and not storage.is_file_system:
+        listings: list[Callable[[], object]] = [partial(storage._listed, folder) for folder in sorted(set(folders))]
+        listings += [storage._all_records] if records else []
         with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(storage._listed, folders))
+            list(pool.map(lambda listing: listing(), listings))
 
 
 def _is_of(tag: str, content: bytes) -> bool:
@@ -250,6 +261,11 @@ def _is_of(tag: str, content: bytes) -> bool:
 def latest(storage: Storage) -> Storage:
     """The storage as it is now, also where it is given as a look."""
     return storage.origin if isinstance(storage, Look) else storage
+
+
+def _is_of_instant(path: str) -> bool:
+    """Whether a path is in the records of an instant: their folders alone begin with digits."""
+    return path.startswith(f"{RECORDS}/") and path[len(RECORDS) + 1 :][:1].isdigit()
 
 
 def _children(files: Sequence[tuple[str, Entry]], folder: str) -> list[Entry] | None:

@@ -3,5 +3,5 @@
 The ways in are `read`, `validate` and `update`.
 
 May import: avro, format, ground, instants, locks, log, look, metadata_table/column_stats, metadata_table/records,
-read, storage, table, traces, view.
+storage, table, traces, view.
 """

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from ..errors import UsageError
 from ..instants.since_compaction import commits_since_compaction
 from ..log.visibility import Visibility, select_blocks
-from ..read.slice_log import slice_blocks
-from ..read.table_read import visibility_of
 from ..storage.contract import Storage
 from ..table.table import Table
+from ..view.log_blocks import slice_blocks, visibility_of
 from ..view.view import FileSlice, is_replaced, latest_slice
 from .location import METADATA_FOLDER, open_metadata_table
 from .records.combine import fold, merge, present_files

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from ..avro.schema import FILE_NAME
 from .bloom import ALWAYS_TRUE, BloomBuilder
+from .gzip_pages import GzipWriter
 from .output_options import Bloom, OutputOptions
 from .write import open_parquet_writer
 
@@ -33,7 +34,7 @@ def write_base_file(
     """
     footer = _Footer(schema_text, output.bloom, has_keys=key_column is not None)
     schema = _written_schema(schema)
-    writer: pq.ParquetWriter | None = None
+    writer: pq.ParquetWriter | GzipWriter | None = None
     rows = 0
     for table in _in_row_groups(batches, schema, name, output):
         rows += table.num_rows
@@ -47,7 +48,9 @@ def write_base_file(
     return rows
 
 
-def _open_writer(file: IO[bytes], schema: pa.Schema, output: OutputOptions, sample: pa.Table) -> pq.ParquetWriter:
+def _open_writer(
+    file: IO[bytes], schema: pa.Schema, output: OutputOptions, sample: pa.Table
+) -> pq.ParquetWriter | GzipWriter:
     return open_parquet_writer(file, schema, output.codec.value, sample)
 
 

@@ -23,8 +23,8 @@ from ..log.block import BlockKind, LogBlock
 from ..log.visibility import Skipped, Visibility, select_blocks
 from ..merge.rule import HUDI_0X, IS_DELETED
 from ..merge.slice_rules import SliceRules
-from ..read.slice_log import slice_blocks
 from ..storage.contract import Storage
+from ..view.log_blocks import slice_blocks
 from ..view.view import FileSlice, LogFile
 
 
@@ -70,7 +70,7 @@ def log_runs(
 ) -> tuple[LogRun, ...]:
     """The pieces of a slice in merge order, divided where they must not be merged with each other.
 
-    `blocks`: of all its log files, in log order (`slice_log.slice_blocks`). `pending`: instants of pending delta
+    `blocks`: of all its log files, in log order (`log_blocks.slice_blocks`). `pending`: instants of pending delta
     commits. Pieces that are not whole are left out, and the run ends at their place.
     """
     selection = select_blocks(blocks, visibility)

@@ -22,6 +22,7 @@ from ..merge.rule import IS_DELETED, Keyed
 from ..merge.slice_rules import SliceRules
 from ..merge.spill import LogSpill
 from ..storage.contract import Storage
+from ..view.log_blocks import slice_blocks
 from ..view.view import FileSlice
 from .where import Where
 
@@ -129,15 +130,6 @@ def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules) -> None:
         sources = _opened(storage, slice_, stack)
         for block in _select(sources, rules.visibility).blocks:
             check_block(block, sources[block.path])
-
-
-def slice_blocks(storage: Storage, slice_: FileSlice) -> list[LogBlock]:
-    """The blocks of a slice's log files in log order; reads only headers."""
-    blocks: list[LogBlock] = []
-    for log in slice_.logs:
-        with storage.open_input(log.path) as source:
-            blocks += scan_blocks(source, log.path)
-    return blocks
 
 
 def _opened(storage: Storage, slice_: FileSlice, stack: ExitStack) -> dict[str, pa.NativeFile]:

@@ -17,20 +17,20 @@ from ..avro.schema import project
 from ..errors import MalformedError, UnsupportedError, UsageError
 from ..filter.tree import Filter
 from ..format.instant import parse_as_of
-from ..format.layout import Slicing
 from ..format.record_key import KeySource
 from ..format.table_config import PROPERTIES, MergeMode
-from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
-from ..log.visibility import Visibility
+from ..instants.timeline import Timeline
 from ..merge.rule import IS_DELETED, MergeRule
 from ..merge.slice_rules import SliceRules
 from ..option import check_least, least_of, same_option
 from ..parquet.output_options import OutputOptions
 from ..table.table import Table, TableSchema, consistent
+from ..view.log_blocks import visibility_of
 from ..view.view import FileSlice, TableView, is_replaced, latest_base, latest_slice
 from ..windows.incremental import plan_increment
 from ..windows.retained import check_as_of
 from ..windows.window import Window
+from .data_skipping import skip
 from .pruning import prune, where_of
 from .slice_stream import SliceStream
 from .where import Where
@@ -60,6 +60,7 @@ class ReadOptions:
     and with end: completion times on versions 8 and 9, requested times on version 6; `earliest` begins before all.
     `net`: of a change feed one change for each key, from the begin to the end of the window.
     `filter`: only rows for which it is true, a text as in `filter.parse` or a tree. `limit`: at most so many rows.
+    `data_skipping`: a filter uses the column statistics of the metadata table, where the table has them.
     `whole_window`: the window must reach to `end`. Else, on version 6, it ends before a pending write that is below it.
     """
 
@@ -73,6 +74,7 @@ class ReadOptions:
     columns: tuple[str, ...] | None = None
     filter: Filter | str | None = None
     limit: int | None = None
+    data_skipping: bool = True
     partition: str | None = None
     threads: int = 2
     batch_rows: int = 65_536
@@ -175,7 +177,8 @@ def _scan(
     """`also`: a filter besides that of the options."""
     rules = replace(rules, memory_bytes=options.memory_limit, spill_folder=options.spill_dir)
     where = where_of([f for f in (options.filter, also) if f is not None], table.config, rules.schema)
-    return Scan(table, prune(table.storage, slices, where, table.config), rules, options, where)
+    kept = prune(table.storage, slices, where, table.config)
+    return Scan(table, skip(table, kept, where) if options.data_skipping else kept, rules, options, where)
 
 
 def _check_query(options: ReadOptions) -> None:
@@ -264,18 +267,6 @@ def slice_rules(
         visibility=visibility_of(timeline, as_of=as_of),
         float_text_in_logs=table.layout.float_text_in_logs,
         batch_rows=batch_rows,
-    )
-
-
-def visibility_of(timeline: Timeline, *, as_of: str | None = None) -> Visibility:
-    """Which instants' log blocks one reader sees."""
-    return Visibility(
-        latest=as_of or UNKNOWN_COMPLETION,
-        completed=frozenset(timeline.completed_writes)
-        | frozenset(i.requested_time for i in timeline.archived if i.is_write),
-        pending=frozenset(timeline.pending_writes),
-        start=timeline.start,
-        by_file=timeline.layout.slicing is Slicing.BY_COMPLETION_TIME,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ..errors import UnsupportedError
+from ..errors import UnsupportedError, UsageError
 from .access.object_url import CLOUDS, cloud_of
 from .access.storage_options import Given, StorageOptions
 from .contract import Storage
@@ -16,7 +16,7 @@ _FILE = "file://"
 def open_storage(url: str, options: Given = None) -> Storage:
     """The storage with its base at a URL or a plain path, which need not exist.
 
-    UnsupportedError: another scheme. UsageError: an unknown option; options mean nothing to a file system.
+    UnsupportedError: another scheme. UsageError: an unknown option, or any for HDFS. A local disk has no use for them.
     """
     given = StorageOptions.of(options)
     path = url.removeprefix(_FILE)
@@ -28,6 +28,7 @@ def open_storage(url: str, options: Given = None) -> Storage:
 
         return ObjectStorage(path, given)
     if scheme == "hdfs":
+        _check_no_options(path, given)
         from .hdfs_store import HdfsStorage  # late: few processes need it
 
         return HdfsStorage(path)
@@ -39,3 +40,15 @@ def open_storage(url: str, options: Given = None) -> Storage:
         found=f"{scheme}://",
         todo="Mount the table's file system.",
     )
+
+
+def _check_no_options(url: str, options: StorageOptions) -> None:
+    """UsageError: options were given. Those of a Spark session's Hadoop configuration are for other places."""
+    if options.given:
+        raise UsageError(
+            "options of object stores have no effect on HDFS",
+            path=url,
+            expected="Hadoop's settings, in core-site.xml and hdfs-site.xml of HADOOP_CONF_DIR",
+            found=", ".join(name for name, _ in options.given),
+            todo="Leave them out; if they are for other tables of the same command, give them in the environment.",
+        )

@@ -23,7 +23,7 @@ from ..instants.instant_files import InstantFiles
 from ..instants.table_clock import TableClock
 from ..instants.timeline import Timeline
 from ..instants.timeline_loader import TimelineLoader
-from ..look.look import Kept, Look, latest
+from ..look.look import Kept, Look, latest, list_ahead
 from ..storage.access.storage_options import Given
 from ..storage.contract import Storage, listed_if_there
 from ..storage.folders import HEARTBEATS, HOODIE
@@ -91,6 +91,8 @@ class Table:
         For one step: the next one must not rest on what this one saw. `reload`: False keeps the settings.
         """
         look = Look(self.storage, {HOODIE, HEARTBEATS, self.config.timeline_folder}, self.kept)
+        if reload:
+            list_ahead(look, [HOODIE, self.config.timeline_folder], records=True)
         config = _supported(look) if reload else self.config
         if config != self.config:  # the listing may be older than these settings, and know nothing of their timeline
             look = Look(self.storage, {HOODIE, HEARTBEATS, config.timeline_folder}, self.kept)

@@ -6,6 +6,30 @@ from tests.mutations.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     (
+        "timeline/read/data_skipping",
+        "return [*([slice_.base] if slice_.base else []), *slice_.logs]",
+        "return [slice_.base] if slice_.base else []",
+        "reading/data_skipping",
+    ),
+    (
+        "timeline/read/data_skipping",
+        "known.get((file.path, column), UNKNOWN)",
+        "known.get((file.path, column), Bounds(values=False))",
+        "reading/data_skipping",
+    ),
+    (
+        "timeline/metadata_table/column_stats/bounds",
+        "all(unit < _SURROGATES for unit in value)",
+        "True",
+        "metadata_table/stats_bounds",
+    ),
+    (
+        "timeline/metadata_table/column_stats/bounds",
+        'or stats.get("isDeleted")',
+        "",
+        "metadata_table/stats_bounds",
+    ),
+    (
         "timeline/filter/tree",
         "return frozenset().union(*known) if len(known) == len(found) else None",
         "return frozenset().union(*known)",

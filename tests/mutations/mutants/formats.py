@@ -6,6 +6,31 @@ from __future__ import annotations
 from tests.mutations.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
+    # Pages that are compressed behind pyarrow.
+    (
+        "timeline/parquet/gzip_pages",
+        "if len(self._held) < start + stored:",
+        "if len(self._held) < start:",
+        "parquet/gzip_pages",
+    ),
+    (
+        "timeline/parquet/gzip_pages",
+        "value_of(meta, _CHUNK_BYTES) - shorter",
+        "value_of(meta, _CHUNK_BYTES) - stored",
+        "parquet/gzip_pages",
+    ),
+    (
+        "timeline/parquet/gzip_pages",
+        "field.value = self._places[field.value]\n        if value_of",
+        "pass\n        if value_of",
+        "parquet/gzip_pages",
+    ),
+    (
+        "timeline/parquet/gzip_pages",
+        " or value_of(header, _PAGE_BYTES) != stored",
+        "",
+        "parquet/gzip_pages",
+    ),
     # Framing and contents.
     ("timeline/log/block", "length >= _FIXED_BYTES and end <= size and", "length >= _FIXED_BYTES and", "log/block"),
     ("timeline/log/block", "length >= _FIXED_BYTES and end <= size and", "end <= size and", "log/block"),

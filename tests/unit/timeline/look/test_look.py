@@ -12,7 +12,9 @@ import pytest
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.look.look import Kept, Look, latest, list_ahead
 from phantombase.timeline.storage.contract import Entry, Storage
+from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.local import LocalStorage
+from tests.simulation.object_memory import ObjectMemory
 from tests.support.failing_storage import Call, HookedStorage
 
 
@@ -104,6 +106,63 @@ def test_a_new_folder_is_seen_in_those_above(counted: Counted) -> None:
     look.put_if_absent("a/c/d/three", b"3")
     assert look.find("a/c") is not None
     assert [e.name for e in look.list("a")] == ["b", "c", "one"]
+
+
+def test_a_folder_that_was_seen_is_not_listed_again_for_what_is_put_below_it(counted: Counted) -> None:
+    """But for what is deleted there: with its last file a folder goes on an object store."""
+    look = counted.look()
+    assert [e.name for e in look.list("a")] == ["b", "one"]
+    look.put_if_absent("a/b/three", b"3")
+    look.overwrite("a/b/three", b"4")
+    look.list("a")
+    assert [name for name, _ in counted.calls].count("list") == 1
+    look.put_if_absent("a/four", b"4")
+    assert [e.name for e in look.list("a")] == ["b", "four", "one"]
+    look.delete("a/b/three")
+    look.list("a")
+    assert [name for name, _ in counted.calls].count("list") == 3
+
+
+def test_a_listing_with_the_sum_of_what_was_put_proves_that_it_is_there(tmp_path: Path) -> None:
+    """What was refused is not taken for it."""
+    inner, calls = LocalStorage(str(tmp_path)), list[str]()
+
+    def hook(call: Call) -> object:
+        calls.append(call.name)
+        found = call.do()
+        if call.name != "list":
+            return found
+        return [replace(e, tag=md5(inner.read(f"{call.path}/{e.name}")).hexdigest()) for e in found]
+
+    kept = Kept()
+    look = Look(HookedStorage(inner, hook), ["a"], kept)
+    assert look.put_if_absent("a/one", b"1")
+    assert not look.put_if_absent("a/one", b"2")
+    assert Look(HookedStorage(inner, hook), ["a"], kept).read("a/one") == b"1"
+    assert "read" not in calls
+    assert kept.find("a/one", md5(b"2").hexdigest()) is None
+
+
+def test_listings_ahead_answer_for_folders_and_records(tmp_path: Path) -> None:
+    """On an object store; what is put among the records is seen."""
+    inner, calls = ObjectMemory(lambda: 0), list[tuple[str, str]]()
+    for path in ("a/one", f"{RECORDS}/1/1/open", f"{RECORDS}/tmp/x"):
+        inner.put_if_absent(path, b"1")
+
+    def hook(call: Call) -> object:
+        calls.append((call.name, call.path))
+        return call.do()
+
+    look = Look(HookedStorage(inner, hook), ["a"], Kept())
+    list_ahead(look, ["a", "none", "a"], records=True)
+    calls.clear()
+    assert (look.find("a/one") is not None, look.find("none/x")) == (True, None)
+    assert look.find(f"{RECORDS}/1/1/open") is not None
+    assert look.put_if_absent(f"{RECORDS}/tmp/y", b"1")
+    assert look.find(f"{RECORDS}/1/1/fate") is None
+    assert calls == [("put_if_absent", f"{RECORDS}/tmp/y")]
+    assert look.put_if_absent(f"{RECORDS}/1/1/fate", b"1")
+    assert look.find(f"{RECORDS}/1/1/fate") is not None
 
 
 def test_contents_are_kept_by_their_tag(counted: Counted) -> None:

@@ -26,7 +26,7 @@ def test_floats_have_no_statistics() -> None:
     )
     sink = pa.BufferOutputStream()
     with open_parquet_writer(sink, rows.schema, "zstd", rows) as writer:
-        writer.write_table(rows)
+        writer.write(rows)
     group = pq.ParquetFile(pa.BufferReader(sink.getvalue())).metadata.row_group(0)
     chunks = [group.column(i) for i in range(group.num_columns)]
     with_statistics = {chunk.path_in_schema for chunk in chunks if chunk.statistics is not None}

@@ -80,7 +80,7 @@ def test_a_lease_that_another_has_or_nobody_is_lost_with_the_next_renewal(
             storage.overwrite("lock", json.dumps(theirs).encode())
         else:
             storage.delete("lock")
-        wait_until(lambda: not is_held())
+        wait_until(lambda: not is_held(), 20)  # its time alone would end it after 44 s
     if stolen:
         assert json.loads(storage.read("lock"))["owner"] == "x"
 
@@ -106,3 +106,39 @@ def test_a_try_to_take_it_that_came_late_is_ones_own(storage: ObjectStorage, s3:
     assert lease.try_take()
     assert lease.try_take()
     assert not object_lease._Lease(storage.clients, storage.key("lock")).try_take()
+
+
+def test_an_answer_that_is_lost_each_time_is_no_refusal(storage: ObjectStorage, s3: S3Server) -> None:
+    """What is there tells, after the first request."""
+    s3.faults = lambda asked: Fault.LOST if renews(asked) else Fault.NONE
+    with storage.hold("lock", 0, BUSY) as is_held:
+        assert is_held()
+    assert json.loads(storage.read("lock"))["expired"]
+
+
+def test_a_lease_whose_renewal_came_late_is_renewed_again(storage: ObjectStorage, clock: Clock) -> None:
+    """It had no effect when it was looked for, and has one now: what is there is ours, of a version not known yet."""
+    lease = object_lease._Lease(storage.clients, storage.key("lock"))
+    assert lease.try_take()
+    late = {**json.loads(storage.read("lock")), "validUntil": clock.now_ms() + 20_000}
+    storage.overwrite("lock", json.dumps(late).encode())
+    lease.renew()
+    assert not lease.lost
+    assert is_new(storage, clock)
+
+
+@pytest.mark.parametrize("by_s", [10, -10])
+def test_a_clock_that_is_set_ends_the_lease(
+    storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch, by_s: float
+) -> None:
+    """The times in it are that clock's: no other process is told a wrong one."""
+    real = time.time
+    with storage.hold("lock", 0, BUSY) as is_held:
+        assert is_held()
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: real() + by_s)
+            assert not is_held()
+            time.sleep(0.2)  # a renewal may have been under way
+            there = storage.read("lock")
+            time.sleep(0.2)
+            assert storage.read("lock") == there

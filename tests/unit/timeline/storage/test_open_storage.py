@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.timeline.errors import NotATableError, StorageError, UnsupportedError
+from phantombase.timeline.errors import NotATableError, StorageError, UnsupportedError, UsageError
+from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
@@ -33,6 +34,14 @@ def test_a_link_is_another_path_of_one_place(tmp_path: Path) -> None:
 def test_another_scheme_is_refused_with_those_there_are(scheme: str) -> None:
     with pytest.raises(UnsupportedError, match=rf"{scheme}://bucket/t.*expected file://.*found {scheme}://"):
         Table.open(f"{scheme}://bucket/t")
+
+
+def test_options_of_object_stores_are_refused_on_hdfs() -> None:
+    """They would have no effect. Those of a Spark session are of no concern; values may be secret."""
+    open_storage("hdfs://host:1/t", StorageOptions.of({}).over({"fs.s3a.endpoint": "http://x"}))
+    with pytest.raises(UsageError, match=r"no effect on HDFS.*HADOOP_CONF_DIR.*found secret_access_key") as refused:
+        open_storage("hdfs://host:1/t", {"secret_access_key": "abc123"})
+    assert "abc123" not in str(refused.value)
 
 
 def test_what_is_no_folder_is_no_table(tmp_path: Path) -> None:

@@ -1,0 +1,77 @@
+"""Compactions of many tables on one Spark, as a process of its own: the JVM starts once.
+
+python -m tests.support.warm_spark     tables from its input, one a line; one line of its output answers each
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from phantombase.compactor_daemon.execution.runners import SparkRunner
+from phantombase.compactor_daemon.execution.spark_session import StartingSpark
+from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
+from phantombase.compactor_daemon.run.pending import run_compactions
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.terminal.console import configure_logging
+from tests.support.places import ROOT
+
+_DONE = "compacted"
+
+
+@dataclass(frozen=True)
+class WarmSpark:
+    """The process, which has the environment that it was started with."""
+
+    process: subprocess.Popen[str]
+
+    def compact(self, url: str) -> None:
+        """Executes the pending compactions of a table in tasks of Spark."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(url, file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline().strip()
+        assert answer == _DONE, answer.replace("\\n", "\n")
+
+
+@contextmanager
+def warm_spark(environment: Mapping[str, str]) -> Iterator[WarmSpark]:
+    """A process with these variables beside those of this one."""
+    command = [sys.executable, "-m", "tests.support.warm_spark"]
+    env = {**os.environ, **environment}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        yield WarmSpark(process)
+        process.communicate()  # it ends with its input
+
+
+def main() -> None:
+    """Answers until its input ends; logs go elsewhere."""
+    configure_logging(json=False, verbose=False)
+    execute = ExecuteOptions(master="local[2]")
+    spark = StartingSpark(execute)
+    runner = SparkRunner(spark)
+    for line in sys.stdin:
+        try:
+            run_compactions(
+                line.strip(),
+                drop_metadata=True,
+                output=OutputOptions(),
+                execute=execute,
+                attempt=AttemptOptions(),
+                runner=runner,
+            )
+            print(_DONE, flush=True)
+        except Exception:
+            print(traceback.format_exc().replace("\n", "\\n"), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

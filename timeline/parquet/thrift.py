@@ -1,0 +1,159 @@
+"""Thrift's compact protocol as trees of numbered fields: enough to change a few numbers of a Parquet footer (pure).
+
+A struct is a list of fields in their order; a field has a number, a wire type and a value. What is not changed is
+written as it was read, fields unknown here included. Source: Thrift's compact protocol specification. Thrift's own
+Python library has no wheel, and reads only structs that were generated before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+"""Wire types. A boolean field has no value but its type."""
+
+_INTEGERS = (I16, I32, I64)
+_DOUBLE_BYTES = 8
+_LONG_LIST = 15
+
+
+@dataclass(slots=True)
+class Field:
+    """`value`: an int, bytes (of a double too), a `Struct`, or a `Sequence`."""
+
+    number: int
+    type: int
+    value: Any
+
+
+@dataclass(slots=True)
+class Sequence:
+    """A list or a set; `type`: the wire type of its items."""
+
+    type: int
+    items: list[Any]
+
+
+Struct: TypeAlias = list[Field]
+
+
+def field_of(struct: Struct, number: int) -> Field | None:
+    """A field by its number."""
+    return next((field for field in struct if field.number == number), None)
+
+
+def value_of(struct: Struct, number: int) -> Any:
+    """The value of a field that must be there; KeyError: it is not."""
+    found = field_of(struct, number)
+    if found is None:
+        raise KeyError(f"no field {number}")
+    return found.value
+
+
+def read_struct(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[Struct, int]:
+    """(the struct that begins at an offset, the offset after it).
+
+    IndexError: it ends behind the data. ValueError: no such wire type.
+    """
+    fields: Struct = []
+    number = 0
+    while head := data[at]:
+        at += 1
+        step, kind = head >> 4, head & 15
+        if step:
+            number += step
+        else:
+            coded, at = _varint(data, at)
+            number = _signed(coded)
+        value, at = _value(data, at, kind)
+        fields.append(Field(number, kind, value))
+    return fields, at + 1
+
+
+def write_struct(struct: Struct) -> bytes:
+    """Inverse of `read_struct`; the fields must be in the order of their numbers."""
+    out = bytearray()
+    last = 0
+    for field in struct:
+        step = field.number - last
+        out += bytes([step << 4 | field.type]) if 0 < step <= 15 else bytes([field.type]) + _coded(field.number)
+        out += _encoded(field.type, field.value)
+        last = field.number
+    return bytes(out) + b"\0"
+
+
+def _value(data: bytes | bytearray | memoryview, at: int, kind: int) -> tuple[Any, int]:
+    if kind in (TRUE, FALSE):
+        return None, at
+    if kind in _INTEGERS:
+        coded, at = _varint(data, at)
+        return _signed(coded), at
+    if kind == STRUCT:
+        return read_struct(data, at)
+    if kind in (LIST, SET):
+        return _sequence(data, at)
+    if kind == BINARY:
+        size, at = _varint(data, at)
+    elif kind in (BYTE, DOUBLE):
+        size = 1 if kind == BYTE else _DOUBLE_BYTES
+    else:
+        raise ValueError(f"wire type {kind}")
+    # Bytes that are cut off end behind the data, where the struct's own end is then missing.
+    return bytes(data[at : at + size]), at + size
+
+
+def _sequence(data: bytes | bytearray | memoryview, at: int) -> tuple[Sequence, int]:
+    count, kind = data[at] >> 4, data[at] & 15
+    at += 1
+    if count == _LONG_LIST:
+        count, at = _varint(data, at)
+    items: list[Any] = []
+    for _ in range(count):
+        # A boolean in a list is a byte of its own.
+        item, at = _value(data, at, BYTE if kind in (TRUE, FALSE) else kind)
+        items.append(item)
+    return Sequence(kind, items), at
+
+
+def _encoded(kind: int, value: Any) -> bytes:
+    if kind in (TRUE, FALSE):
+        return b""
+    if kind in _INTEGERS:
+        return _coded(value)
+    if kind == STRUCT:
+        return write_struct(value)
+    if kind in (LIST, SET):
+        count = len(value.items)
+        head = bytes([count << 4 | value.type]) if count < _LONG_LIST else bytes([0xF0 | value.type]) + _unsigned(count)
+        of_items = BYTE if value.type in (TRUE, FALSE) else value.type
+        return head + b"".join(_encoded(of_items, item) for item in value.items)
+    return (_unsigned(len(value)) if kind == BINARY else b"") + bytes(value)
+
+
+def _varint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
+    result = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        result |= (byte & 0x7F) << shift
+        if not byte & 0x80:
+            return result, at
+        shift += 7
+
+
+def _signed(coded: int) -> int:
+    return (coded >> 1) ^ -(coded & 1)
+
+
+def _coded(number: int) -> bytes:
+    return _unsigned((number << 1) ^ (number >> 63))
+
+
+def _unsigned(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

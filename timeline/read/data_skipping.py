@@ -1,0 +1,68 @@
+"""Leaves out file slices by the column statistics of the metadata table, before any of their files is opened.
+
+A merged row is one row of one file of its slice. So a slice has no matching row if no file of it can hold one. A file
+without statistics may hold any row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import structlog
+
+from ..avro.schema import COMMIT_SEQNO, COMMIT_TIME, FILE_NAME
+from ..errors import MalformedError, MissingFileError, UnsupportedError
+from ..filter.possible import UNKNOWN, Bounds, may_match
+from ..metadata_table.column_stats.bounds import stats_bounds
+from ..metadata_table.read import read_entries
+from ..metadata_table.records.keys import column_stats_key
+from ..metadata_table.records.partitions import COLUMN_STATS
+from ..table.table import Table
+from ..view.view import BaseFile, FileSlice, LogFile
+from .where import Where
+
+LEAST_FILES = 32
+"""With fewer files their own footers cost less than the index."""
+
+_NOT_STORED = {COMMIT_TIME, COMMIT_SEQNO, FILE_NAME}
+"""Compactions write these anew, so a file's statistics need not be those of the rows that a reader gets."""
+
+_log = structlog.get_logger()
+
+
+def skip(table: Table, slices: Sequence[FileSlice], where: Where | None) -> tuple[FileSlice, ...]:
+    """The slices that may have a matching row. An index that cannot be read is not used; the log says so.
+
+    The view of the slices must have been loaded before: then each of its files has its whole statistics, or none.
+    """
+    files = [file for slice_ in slices for file in _files(slice_)]
+    if where is None or len(files) < LEAST_FILES or COLUMN_STATS not in table.config.built_metadata_partitions:
+        return tuple(slices)
+    try:
+        known = _bounds(table, files, where.schema, sorted(where.columns - _NOT_STORED))
+    except (MalformedError, UnsupportedError, MissingFileError) as error:
+        _log.warning("column_statistics_not_used", path=table.storage.base_path, reason=str(error))
+        return tuple(slices)
+
+    def may_have(file: BaseFile | LogFile) -> bool:
+        return may_match(where.filter, lambda column: known.get((file.path, column), UNKNOWN))
+
+    return tuple(slice_ for slice_ in slices if any(map(may_have, _files(slice_))))
+
+
+def _files(slice_: FileSlice) -> list[BaseFile | LogFile]:
+    return [*([slice_.base] if slice_.base else []), *slice_.logs]
+
+
+def _bounds(
+    table: Table, files: Sequence[BaseFile | LogFile], schema: pa.Schema, columns: Sequence[str]
+) -> Mapping[tuple[str, str], Bounds]:
+    """What the index knows, by path and column."""
+    keys = {
+        column_stats_key(column, file.partition, str(file.name)): (file.path, column)
+        for file in files
+        for column in columns
+    }
+    entries = read_entries(table, COLUMN_STATS, keys.keys())
+    return {keys[key]: stats_bounds(record, schema.field(keys[key][1]).type) for key, record in entries if key in keys}
