@@ -53,6 +53,13 @@ WRITER_KEYS = {
 METADATA_TABLE: Options = {"hoodie.metadata.enable": "true"}
 """Hudi's own default, which QUIET turns off: writes keep the metadata table, reads list and skip files by it."""
 
+OPTIMISTIC: Options = {
+    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+    "hoodie.cleaner.policy.failed.writes": "LAZY",
+    "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.InProcessLockProvider",
+}
+"""Several writers of one process."""
+
 
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmn512m -XX:MetaspaceSize=300m"
 """A JVM that spends little on making code fast: 42 s of CPU for some tens of requests, 71 s without (seen).
@@ -130,6 +137,13 @@ class Judge:
         self.session.ask("read", path=str(path), out=str(file), options=_read_options(query, chosen))
         return pq.ParquetFile(file).read()
 
+    def stream(self, path: TablePath, options: Options | None = None) -> pa.Table:
+        """What Hudi's stream delivers from the beginning of the table, all its batches together."""
+        folder = self._new_file().with_suffix("")
+        started = {"hoodie.metadata.enable": "false", "hoodie.datasource.streaming.startOffset": "earliest"}
+        self.session.ask("stream", path=str(path), out=str(folder), options={**started, **(options or {})})
+        return pa.concat_tables([pq.ParquetFile(file).read() for file in sorted(folder.glob("*.parquet"))])
+
     def count(self, path: TablePath, *, query: str = "snapshot", options: Options | None = None) -> int:
         """The number of rows Hudi reads."""
         return int(self.session.ask("count", path=str(path), options=_read_options(query, options)))
@@ -192,6 +206,27 @@ class Judge:
         """Update by key and insert what is new."""
         self._commit(path, rows, "upsert", options)
 
+    def overlap(self, path: Path, first: pa.Table, second: pa.Table, options: Options | None = None) -> None:
+        """Two upserts of one process: `first` is requested before `second`, and completes after it."""
+        file = self._new_file()
+        pq.write_table(second, file)
+        self._overlap(path, first, {**OPTIMISTIC, **(options or {})}, second=str(file), text=None)
+
+    def upsert_around_plan(self, path: Path, rows: pa.Table, options: Options | None = None) -> str | None:
+        """An upsert, and a compaction that is requested between its request and its completion: that one's instant."""
+        before = _instants(path, "compaction.requested")
+        chosen = {**OPTIMISTIC, "hoodie.compact.inline.max.delta.commits": 1, **(options or {})}
+        text = self._call_text("run_compaction", path, op="schedule", options=_lock_options(chosen))
+        self._overlap(path, rows, chosen, second=None, text=text)
+        return max(_instants(path, "compaction.requested") - before, default=None)
+
+    def _overlap(self, path: Path, first: pa.Table, options: Options, **other: str | None) -> None:
+        file = self._new_file()
+        pq.write_table(first, file)
+        chosen = {**self._writer_options(path), "hoodie.datasource.write.operation": "upsert", **options}
+        go_on = str(file.with_suffix(".go"))
+        self.session.ask("overlap", path=str(path), parquet=str(file), out=go_on, options=chosen, **other)
+
     def insert(self, path: TablePath, rows: Rows, options: Options | None = None) -> None:
         """Insert without looking up keys."""
         self._commit(path, rows, "insert", options)
@@ -235,6 +270,10 @@ class Judge:
     def cluster(self, path: TablePath, options: Options | None = None) -> None:
         """Plan and execute a clustering. On a bucket index Hudi plans it, fails, and leaves it pending."""
         self._call("run_clustering", path, options, op="scheduleAndExecute")
+
+    def plan_clustering(self, path: TablePath, options: Options | None = None) -> None:
+        """Plan a clustering, and leave it pending."""
+        self._call("run_clustering", path, options, op="schedule")
 
     def clean(self, path: TablePath, retain_commits: int = 1, options: Options | None = None) -> None:
         """Delete the files that only commits older than the newest `retain_commits` need."""
@@ -290,11 +329,15 @@ class Judge:
         Most procedures know tables by name only, and a name is bound to the schema it was made with: each
         call makes its own. All take session settings, which may hold commas, unlike their own `options`.
         """
+        text = self._call_text(procedure, path, **arguments)
+        return self.sql(text, {**self._writer_options(path), **(settings or {})})
+
+    def _call_text(self, procedure: str, path: TablePath, **arguments: object) -> str:
         name = f"judge_{next(self._numbers)}"
         self.sql(f"create table {name} using hudi location '{path}'")
         given = {"table": name, **{key: value for key, value in arguments.items() if value is not None}}
         text = ", ".join(f"{key} => {value!r}" for key, value in given.items())
-        return self.sql(f"call {procedure}({text})", {**self._writer_options(path), **(settings or {})})
+        return f"call {procedure}({text})"
 
     def _writer_options(self, path: TablePath) -> Options:
         there = properties(path)

@@ -15,10 +15,12 @@ import shutil
 import sys
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
 
 MESSAGE_CHARS_MAX = 2000
 
@@ -34,6 +36,45 @@ def write(spark: SparkSession, request: dict[str, Any]) -> None:
     rows.write.format("hudi").options(**request["options"]).mode(request["mode"]).save(request["path"])
 
 
+def overlap(spark: SparkSession, request: dict[str, Any]) -> None:
+    """A write of `parquet` by a thread, and what happens between its request and its completion.
+
+    That is another write, of the Parquet file `second`, or a statement, `text`.
+    """
+    go_on, known = Path(request["out"]), _requested(request["path"])
+
+    def waiting(value: Any) -> Any:
+        for _ in range(1200):
+            if go_on.exists():
+                return value
+            time.sleep(0.05)
+        raise TimeoutError("the second write did not complete")
+
+    rows = spark.read.parquet(request["parquet"])
+    name, kind = rows.schema[0].name, rows.schema[0].dataType
+    slow = rows.withColumn(name, udf(waiting, kind)(name))
+
+    def save(frame: DataFrame) -> None:
+        frame.write.format("hudi").options(**request["options"]).mode("append").save(request["path"])
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(save, slow)
+        try:
+            while not first.done() and _requested(request["path"]) == known:
+                time.sleep(0.05)
+            if request["second"]:
+                save(spark.read.parquet(request["second"]))
+            else:
+                sql(spark, request)
+        finally:
+            go_on.touch()
+        first.result()
+
+
+def _requested(path: str) -> set[Path]:
+    return set(Path(path, ".hoodie").glob("**/*.deltacommit.requested"))
+
+
 def read(spark: SparkSession, request: dict[str, Any]) -> None:
     """Read the table into the one Parquet file `out`."""
     out = Path(request["out"])
@@ -42,6 +83,13 @@ def read(spark: SparkSession, request: dict[str, Any]) -> None:
     (part,) = parts.glob("part-*.parquet")
     part.replace(out)
     shutil.rmtree(parts)
+
+
+def stream(spark: SparkSession, request: dict[str, Any]) -> None:
+    """Stream what is there, in Hudi's own batches, into the folder of Parquet files `out`."""
+    source = spark.readStream.format("hudi").options(**request["options"]).load(request["path"])
+    sink = source.writeStream.format("parquet").option("checkpointLocation", f"{request['out']}.checkpoint")
+    sink.trigger(availableNow=True).start(request["out"]).awaitTermination()
 
 
 def count(spark: SparkSession, request: dict[str, Any]) -> int:
@@ -74,7 +122,16 @@ def sql(spark: SparkSession, request: dict[str, Any]) -> list[dict[str, Any]]:
             spark.conf.unset(key)
 
 
-OPERATIONS = {"write": write, "read": read, "count": count, "select": select, "scan": scan, "sql": sql}
+OPERATIONS = {
+    "write": write,
+    "overlap": overlap,
+    "read": read,
+    "stream": stream,
+    "count": count,
+    "select": select,
+    "scan": scan,
+    "sql": sql,
+}
 
 
 def failure(error: Exception) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from phantombase import ExecuteOptions, Executor, compact, read_table, schedule, writer
 from phantombase.timeline.windows.streamed import StreamedWrite
 from pyspark_phantombase.admission import batch_end
+from tests.conformance.history import History
+from tests.conformance.model import window
+from tests.conformance.stored import unpack
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
+from tests.support.selection import deep
 
 pytestmark = pytest.mark.spark
 
@@ -86,6 +91,23 @@ def test_all_batches_together_are_the_table(spark: Any, name: str, tmp_path: Pat
     there = set(wanted.column("_hoodie_record_key").to_pylist())  # a stream does not report deletes
     found = [row for key, row in newest.items() if key in there]
     assert_same_rows(pa.Table.from_pylist(found, schema=kept[0].schema), wanted)
+
+
+@pytest.mark.parametrize(("version", "state"), [(9, "overlapping writers"), deep(6, "two compactions pending")])
+def test_each_batch_is_the_model_of_its_window(spark: Any, version: int, state: str, tmp_path: Path) -> None:
+    """Of a table of the matrix (`tests/conformance`): one write a batch, in the order of completion."""
+    folder = unpack(version, tmp_path / "tables")[state]
+    history = History.load(folder / "history.json")
+    found: list[set[tuple[Any, ...]]] = []
+
+    def keep(frame: Any, _: int) -> None:
+        found.append({tuple(row) for row in frame.select("p", "id", "ts", "v", "_hoodie_commit_time").collect()})
+
+    source = spark.readStream.format("phantombase").option("maxFilesPerTrigger", "1").load(str(folder / "table"))
+    query = source.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query.trigger(availableNow=True).start().awaitTermination()
+    moments = sorted(write.moment for write in history.writes)
+    assert found == [window(history, begin, end) for begin, end in pairwise(["", *moments])]
 
 
 def test_a_window(spark: Any, tmp_path: Path) -> None:
