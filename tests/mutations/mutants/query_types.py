@@ -42,4 +42,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/read/changes", "there & (found.groups | left)", "there & found.groups", "reading/changes"),
     ("timeline/read/changes", "frozenset() if self.options.net else found.replaced & left", "frozenset()", "reading/changes"),
     ("timeline/read/changes", "hidden=state.hidden | also_hidden", "hidden=state.hidden", "reading/changes"),
+    # What is left to Spark's own reader.
+    ("pyspark_phantombase/native", "slice_.base is None or slice_.logs or", "slice_.base is None or", "pyspark_phantombase/native"),
+    ("pyspark_phantombase/native", "field.type == wanted.type and", "", "pyspark_phantombase/native"),
+    ("pyspark_phantombase/native", "required = wanted.nullable or not field.nullable", "required = True", "pyspark_phantombase/native"),
+    ("pyspark_phantombase/native", "wanted.nullable and _is_simple", "_is_simple", "pyspark_phantombase/native"),
+    ("pyspark_phantombase/native", "len(by_case) < len(found.names) or", "", "pyspark_phantombase/native"),
+    ("pyspark_phantombase/native", "OPERATION in found.names or", "", "pyspark_phantombase/native"),
+    ("pyspark_phantombase/native", "if name is None:", "if name != wanted.name:", "pyspark_phantombase/native"),
+    ("pyspark_phantombase/native", "part.startswith(_HIDDEN)", "part.startswith('.')", "pyspark_phantombase/native"),
+    ("pyspark_phantombase/frame", '"ignoreMissingFiles": "false",', "", "spark_source/frame"),
+    ("pyspark_phantombase/frame", "scan.where is not None or scan", "scan", "spark_source/frame"),
 )  # fmt: skip
