@@ -50,6 +50,7 @@ class TableSpec:
 
     `log_rows`: records of all upserts together, `inserts` of them on new keys, the rest on distinct old ones, of
     which one in ten carries an older ordering value than the base. `note_chars`: width of the one wide column.
+    `partitions`: the table has so many, of `slices` each, and 20 columns; 0: it has none, and 16 columns.
     """
 
     name: str
@@ -63,11 +64,15 @@ class TableSpec:
     pending_compaction: bool = True
     memory: str = "3g"
     seed: int = 20_240
+    partitions: int = 0
 
     @property
     def digest(self) -> str:
         """Changes with anything that changes the table."""
-        text = json.dumps([_LAYOUT, HUDI, asdict(self)], sort_keys=True)
+        given = asdict(self)
+        if not self.partitions:
+            del given["partitions"]
+        text = json.dumps([_LAYOUT, HUDI, given], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     @property
@@ -127,6 +132,20 @@ def readable(quick: bool) -> TableSpec:
     )
 
 
+def partitioned(quick: bool) -> TableSpec:
+    """The table of Spark's reads: 4 partitions of 4 buckets, 20 columns, nothing pending."""
+    rows, logs = (1_000_000, 200_000) if quick else (5_000_000, 1_000_000)
+    return TableSpec(
+        name="spark-quick" if quick else "spark",
+        base_rows=rows,
+        log_rows=logs,
+        slices=4,
+        inserts=logs // 20,
+        pending_compaction=False,
+        partitions=4,
+    )
+
+
 def written(quick: bool) -> TableSpec:
     """The rows of the upsert bench, which writes the table itself: three upserts of a tenth, some of it new."""
     rows = 500_000 if quick else 2_000_000
@@ -183,7 +202,7 @@ def copy_of(made: Made) -> Iterator[Path]:
 
 def _sizes(table: Path) -> tuple[int, int]:
     """Bytes of base files and of log files."""
-    files = [f for f in table.iterdir() if f.is_file() and not f.name.endswith(".crc")]
+    files = [f for f in table.rglob("*") if f.is_file() and ".hoodie" not in f.parts and f.suffix != ".crc"]
     base = sum(f.stat().st_size for f in files if f.name.endswith(".parquet"))
     return base, sum(f.stat().st_size for f in files if ".log." in f.name)
 
@@ -198,7 +217,8 @@ def _write(spec: TableSpec, table: Path) -> str | None:
     with tempfile.TemporaryDirectory(prefix="rows-", dir=home()) as folder, Judge(HUDI, memory=spec.memory) as judge:
         base = Path(folder) / "base.parquet"
         _save(base, base_parts(spec))
-        judge.create(table, "bench", base, operation="bulk_insert", options=options)
+        partition_field = "region" if spec.partitions else None
+        judge.create(table, "bench", base, partition_field=partition_field, operation="bulk_insert", options=options)
         base.unlink()
         for number in range(spec.upserts):
             upsert = Path(folder) / f"upsert-{number}.parquet"
@@ -209,9 +229,9 @@ def _write(spec: TableSpec, table: Path) -> str | None:
         found = judge.count(table)
     if found != spec.rows_after or (spec.pending_compaction and instant is None):
         raise RuntimeError(f"{spec.name}: Hudi has {found} rows, not {spec.rows_after}; compaction {instant}")
-    bases = len(list(table.glob("*.parquet")))
-    if bases != spec.slices:
-        raise RuntimeError(f"{spec.name}: {bases} base files, not {spec.slices}")
+    bases, slices = len(list(table.rglob("*.parquet"))), spec.slices * max(1, spec.partitions)
+    if bases != slices:
+        raise RuntimeError(f"{spec.name}: {bases} base files, not {slices}")
     return instant
 
 
@@ -233,7 +253,7 @@ def base_parts(spec: TableSpec) -> Iterator[pa.Table]:
     numbers = random.permutation(spec.base_rows)
     for start in range(0, spec.base_rows, _PART_ROWS):
         part = numbers[start : start + _PART_ROWS]
-        yield rows(random, part, np.full(len(part), 1_000, np.int64), spec.note_chars)
+        yield _wide(spec, random, part, rows(random, part, np.full(len(part), 1_000, np.int64), spec.note_chars))
 
 
 def upsert_parts(spec: TableSpec, number: int) -> Iterator[pa.Table]:
@@ -247,7 +267,8 @@ def upsert_parts(spec: TableSpec, number: int) -> Iterator[pa.Table]:
     for start in range(0, len(numbers), _PART_ROWS):
         part = numbers[start : start + _PART_ROWS]
         stale = random.random(len(part)) < 0.1
-        yield rows(random, part, np.where(stale, 500, 2_000 + number), spec.note_chars)
+        changed = rows(random, part, np.where(stale, 500, 2_000 + number), spec.note_chars)
+        yield _wide(spec, random, part, changed)
 
 
 def rows(random: Random, numbers: npt.NDArray[np.int64], ts: npt.NDArray[np.int64], note_chars: int) -> pa.Table:
@@ -274,6 +295,22 @@ def rows(random: Random, numbers: npt.NDArray[np.int64], ts: npt.NDArray[np.int6
         "comment": _comments(random, count),
     }
     return pa.table(columns)
+
+
+def _wide(spec: TableSpec, random: Random, numbers: npt.NDArray[np.int64], narrow: pa.Table) -> pa.Table:
+    """The rows with 4 more columns, of which `region` is the partition of their keys."""
+    if not spec.partitions:
+        return narrow
+    count, regions = len(numbers), pa.array([f"r{number}" for number in range(spec.partitions)])
+    more: dict[str, Any] = {
+        "region": regions.take(pa.array(numbers % spec.partitions)),
+        "tax": random.random(count) * 20,
+        "channel": _words(random, count, ["web", "app", "shop", "phone"]),
+        "weight": pa.array(random.random(count).astype(np.float32)),
+    }
+    for name, values in more.items():
+        narrow = narrow.append_column(name, pa.array(values))
+    return narrow
 
 
 def _keys(numbers: npt.NDArray[np.int64]) -> pa.Array:

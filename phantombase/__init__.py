@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .api import read as read
     from .api import read_table as read_table
     from .api import schedule as schedule
+    from .api import spark_read as spark_read
     from .compactor_daemon.options import AttemptOptions as AttemptOptions
     from .compactor_daemon.options import ExecuteOptions as ExecuteOptions
     from .compactor_daemon.options import Executor as Executor
@@ -68,6 +69,7 @@ _HOMES = {
     "read": "api",
     "read_table": "api",
     "schedule": "api",
+    "spark_read": "api",
     "AttemptOptions": "compactor_daemon.options",
     "ExecuteOptions": "compactor_daemon.options",
     "Executor": "compactor_daemon.options",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -21,6 +21,9 @@ from .timeline.planning.schedule import Scheduled, schedule_compaction
 from .timeline.read.rows import Rows, read_any
 from .timeline.read.table_read import Query, ReadOptions
 from .timeline.table.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def read(
@@ -76,6 +79,17 @@ def read_table(
     `storage_options`: see `read`.
     """
     return read_any(_opened(table, storage_options), options or ReadOptions())
+
+
+def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
+    """The rows of a table as of now, as a DataFrame of PySpark, from 4.0 on. Every column may be null.
+
+    Base files without logs are read by Spark itself, where that gives the same rows: columns and filters of a query
+    then go down to Parquet. The rest is merged by phantombase. `options`: those of the data source `phantombase`.
+    """
+    from pyspark_phantombase.frame import spark_read as read_by_both  # late: needs PySpark
+
+    return read_by_both(spark, path, **options)
 
 
 def schedule(

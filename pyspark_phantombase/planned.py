@@ -20,10 +20,11 @@ _META = "_hoodie_"
 
 def table_columns(options: SourceOptions) -> StructType:
     """The columns that a DataFrame has unless its user gives fewer."""
-    return spark_columns(_shown(_scan(options).schema, options))
+    return spark_columns(shown(_scan(options).schema, options))
 
 
-def _shown(schema: pa.Schema, options: SourceOptions) -> pa.Schema:
+def shown(schema: pa.Schema, options: SourceOptions) -> pa.Schema:
+    """The columns of a schema that the options leave (pure)."""
     if options.meta_columns or options.read.columns is not None:
         return schema
     return pa.schema([field for field in schema if not field.name.startswith(_META)])
@@ -39,7 +40,12 @@ def plan_tasks(options: SourceOptions, columns: StructType) -> list[Scan]:
     scan = _scan(options)
     check_columns(columns, spark_columns(scan.rules.schema))
     scan = replace(scan, options=replace(options.read, columns=tuple(columns.names)))
-    return [replace(scan, slices=slices) for slices in grouped(scan.slices, options.task_bytes)]
+    return parted(scan, options.task_bytes)
+
+
+def parted(scan: Scan, task_bytes: int) -> list[Scan]:
+    """A scan as those of the tasks, by `grouped` (pure)."""
+    return [replace(scan, slices=slices) for slices in grouped(scan.slices, task_bytes)]
 
 
 def grouped(slices: Iterable[FileSlice], task_bytes: int) -> Iterator[tuple[FileSlice, ...]]:

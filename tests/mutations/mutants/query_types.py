@@ -58,4 +58,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/read/changes", "if not found.compacted_logs and not found.clusterings:", "if True:", "reading/changes_and_services"),
     ("timeline/read/changes", "for instant in set(clustered.values()):", "for instant in set():", "reading/changes_and_services"),
     ("timeline/read/origins", "key=lambda origin: max(origin.stamps), reverse=True", "key=lambda origin: max(origin.stamps)", "read/origins"),
+    # What is left to Spark's own reader.
+    ("pyspark_phantombase/native", "slice_.base is None or slice_.logs or", "slice_.base is None or", "pyspark_phantombase/native"),
+    ("pyspark_phantombase/native", "field.type == wanted.type and", "", "pyspark_phantombase/native"),
+    ("pyspark_phantombase/native", "required = wanted.nullable or not field.nullable", "required = True", "pyspark_phantombase/native"),
+    ("pyspark_phantombase/native", "wanted.nullable and _is_simple", "_is_simple", "pyspark_phantombase/native"),
+    ("pyspark_phantombase/native", "len(by_case) < len(found.names) or", "", "pyspark_phantombase/native"),
+    ("pyspark_phantombase/native", "OPERATION in found.names or", "", "pyspark_phantombase/native"),
+    ("pyspark_phantombase/native", "if name is None:", "if name != wanted.name:", "pyspark_phantombase/native"),
+    ("pyspark_phantombase/native", "part.startswith(_HIDDEN)", "part.startswith('.')", "pyspark_phantombase/native"),
+    ("pyspark_phantombase/frame", '"ignoreMissingFiles": "false",', "", "spark_source/frame"),
+    ("pyspark_phantombase/frame", "scan.where is not None or scan", "scan", "spark_source/frame"),
 )  # fmt: skip

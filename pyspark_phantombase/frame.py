@@ -1,0 +1,118 @@
+"""A table as a DataFrame in two parts: base files without logs, which Spark's own Parquet reader reads, and the rest.
+
+Both parts are of one plan, made when the function is called. Spark knows the columns and filters of a query when it
+reads Parquet, and reads only what they need; through Python all columns of the DataFrame go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.types import StructField, StructType
+
+from phantombase.timeline.errors import UnknownStateError
+from phantombase.timeline.parquet.read import open_parquet, readable
+from phantombase.timeline.read.table_read import Scan, plan_read
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.view.view import FileSlice
+
+from .batch_reader import SliceTask, task_batches
+from .native import only_base, read_alike
+from .options import SourceOptions, source_options
+from .planned import parted, shown
+from .spark_columns import spark_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Batches: TypeAlias = Iterator[pa.RecordBatch]
+
+_THREADS = 8
+"""Footers that are read at a time."""
+
+_EXACT = {
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
+}
+"""A session may be set to pass over files that it cannot read, or to move old dates. Not here: no row is missing."""
+
+
+def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
+    """The rows of a table as of now; every column may be null. Options: those of the source, for batch reads."""
+    given = source_options({**options, "path": path})
+    table = Table.open(given.path, given.storage)
+    scan, native = consistent(lambda: _planned(table.reload(), given))
+    columns = spark_columns(scan.schema)
+    columns = StructType([StructField(field.name, field.dataType) for field in columns.fields])
+    rest = replace(scan, slices=tuple(slice_ for slice_ in scan.slices if slice_ not in native))
+    parts = [_by_python(spark, parted(rest, given.task_bytes), columns)] if rest.slices else []
+    if native:
+        parts.append(_by_spark(spark, scan.table.storage, native, columns))
+    if not parts:
+        return spark.createDataFrame([], columns)
+    return parts[0] if len(parts) == 1 else parts[0].unionAll(parts[1])
+
+
+def _planned(table: Table, options: SourceOptions) -> tuple[Scan, frozenset[FileSlice]]:
+    """What is read, and the slices of it that Spark reads itself.
+
+    A filter is evaluated by phantombase, so nothing is left to Spark then; so is the filter of a window, and a limit.
+    """
+    scan = plan_read(table, options.read)
+    scan = replace(scan, options=replace(scan.options, columns=tuple(shown(scan.schema, options).names)))
+    if scan.where is not None or scan.options.limit is not None or _root(scan.table.storage) is None:
+        return scan, frozenset()
+    found = [slice_ for slice_ in scan.slices if only_base(slice_)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        alike = pool.map(lambda slice_: _alike(scan, slice_), found)
+        return scan, frozenset(slice_ for slice_, same in zip(found, alike, strict=True) if same)
+
+
+def _root(storage: Storage) -> str | None:
+    """The table's URL for Spark, None where Spark needs options that phantombase does not have."""
+    base = storage.base_path
+    if "://" not in base:
+        return f"file:{base}"
+    return base if base.startswith("hdfs://") else None
+
+
+def _alike(scan: Scan, slice_: FileSlice) -> bool:
+    assert slice_.base is not None
+    with scan.table.storage.open_input(slice_.base.path) as source, readable("base file", slice_.base.path):
+        return read_alike(open_parquet(source), scan.schema)
+
+
+def _by_spark(spark: SparkSession, storage: Storage, slices: Iterable[FileSlice], columns: StructType) -> DataFrame:
+    files = sorted(f"{_root(storage)}/{slice_.base.path}" for slice_ in slices if slice_.base is not None)
+    frame = spark.read.schema(columns).options(**_EXACT).parquet(*files)
+    found = len(frame.inputFiles())
+    if found != len(files):
+        raise UnknownStateError(
+            "Spark does not find the base files of a table one for one",
+            path=storage.base_path,
+            expected=f"{len(files)} files",
+            found=f"{found} files",
+            todo='Read the table with spark.read.format("phantombase").',
+        )
+    return frame
+
+
+def _by_python(spark: SparkSession, scans: list[Scan], columns: StructType) -> DataFrame:
+    return spark.range(0, len(scans), 1, len(scans)).mapInArrow(_rows_of(scans, columns), columns)
+
+
+def _rows_of(scans: list[Scan], columns: StructType) -> Callable[[Batches], Batches]:
+    """Turns the numbers of scans into their rows, in a task."""
+
+    def rows(numbers: Batches) -> Batches:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from task_batches(SliceTask(scans[number]), columns)
+
+    return rows
