@@ -126,7 +126,7 @@ class Storage(Protocol):
         ...
 
     def overwrite(self, path: str, data: bytes) -> None:
-        """Replaces an object. Only for hoodie.properties, heartbeats, pins and the batches of streams."""
+        """Replaces an object. Only for hoodie.properties and heartbeats: no other object is ever replaced."""
         ...
 
     def delete(self, path: str) -> None:
