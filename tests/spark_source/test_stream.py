@@ -18,10 +18,13 @@ from phantombase.timeline.read.table_read import Fallback, Query
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.streamed import StreamedWrite
 from pyspark_phantombase.admission import batch_end
+from pyspark_phantombase.batch_reader import task_batches
 from pyspark_phantombase.options import source_options, stream_options
+from pyspark_phantombase.planned import table_columns
 from pyspark_phantombase.stream_reader import StreamReader
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
+from tests.support.selection import deep
 
 pytestmark = pytest.mark.spark
 
@@ -178,3 +181,17 @@ def test_a_query_leaves_its_pin(spark: Any, tmp_path: Path) -> None:
     assert spark.read.format("phantombase").options(pin="report", pin_for="1h").load(str(path)).count()
     pins = live_pins(Table.open(str(path)).storage)
     assert {(pin.name, pin.for_s) for pin in pins} == {("report", 3600)}
+
+
+@pytest.mark.parametrize("name", ["v9_compacted_cleaned", deep("v9_archived"), deep("v6_compacted_cleaned")])
+def test_a_limit_does_not_stop_a_stream_at_a_cleaned_state(name: str, tmp_path: Path) -> None:
+    """A batch ends at a state that is whole: the writes before the first such state come together."""
+    options = stream_options({"path": str(unzip_golden(name, tmp_path))})
+    columns = table_columns(options.of_table())
+    reader = StreamReader(options, columns)
+    offset, rows = reader.initialOffset(), 0
+    while (end := reader.latestOffset(offset, ReadMaxFiles(1))) != offset:
+        rows += sum(b.num_rows for task in reader.partitions(offset, end) for b in task_batches(task, columns))
+        offset = end
+    assert offset == reader.reportLatestOffset()
+    assert rows >= read_table(options.path).num_rows
