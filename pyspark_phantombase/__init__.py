@@ -41,7 +41,7 @@ class DefaultSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader of what is written from now on, or from the option `begin` on."""
-        from .options import source_options
+        from .options import stream_options
         from .stream_reader import StreamReader
 
-        return StreamReader(source_options(self.options), schema)
+        return StreamReader(stream_options(self.options), schema)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from phantombase.timeline.errors import MissingFileError
+from phantombase.timeline.pins.hold import HeldPin
+from phantombase.timeline.read.held_moment import held_moment
 
 from .planned import plan_tasks
 from .spark_columns import arrow_columns, as_spark
@@ -38,7 +40,11 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks. Spark turns an empty list into one task without a scan."""
-        return [SliceTask(scan) for scan in plan_tasks(self._options, self._columns)]
+        options = self._options
+        if options.pin is not None:  # it expires: no call tells when the query ends
+            table = options.open()
+            HeldPin(table.storage, options.pin, held_moment(table, options.read))
+        return [SliceTask(scan) for scan in plan_tasks(options, self._columns)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """See `task_batches`."""
@@ -60,5 +66,6 @@ def task_batches(partition: InputPartition, columns: StructType) -> Iterator[pa.
         raise MissingFileError(
             "a file was cleaned while a query read it",
             path=error.path,
-            todo="Run the query again; where that happens often, let the cleaner retain more commits.",
+            todo="Run it again. Where that happens often, give it the option `pin` for cleaners of phantombase, and "
+            "let Hudi's cleaner, which knows no pins, retain more commits.",
         ) from error

@@ -1,15 +1,20 @@
-"""The options of the source: names of its own, and Hudi's names for the same things (pure)."""
+"""The options of the source: names of its own, and Hudi's names for the same things."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.parquet.output_options import parse_bytes
+from phantombase.timeline.pins.pin import PIN_FOR, PinOptions
 from phantombase.timeline.read.table_read import Fallback, Query, ReadOptions
 from phantombase.timeline.storage.access.hadoop_options import hadoop_name
 from phantombase.timeline.storage.access.storage_options import StorageOptions
+from phantombase.timeline.table.table import Table
 
 _NAMES = {
     "path": "path",
@@ -34,6 +39,14 @@ _NAMES = {
     "task_bytes": "task_bytes",
     "data_skipping": "data_skipping",
     "hoodie.enable.data.skipping": "data_skipping",
+    "timezone": "timezone",
+    "memory_limit": "memory_limit",
+    "hoodie.memory.merge.max.size": "memory_limit",
+    "spill_dir": "spill_dir",
+    "hoodie.memory.spillable.map.path": "spill_dir",
+    "failondataloss": "fail_on_data_loss",
+    "pin": "pin",
+    "pin_for": "pin_for",
 }
 """What an option is called, and what it means. Spark hands the names over in lower case."""
 
@@ -45,6 +58,7 @@ _QUERIES = {
 }
 _STORAGE = "storage."
 """Before the name of an option of the object store; Hadoop's names are taken as they are."""
+_NOT_OF_STREAMS = ("as_of", "end", "query")
 EARLIEST = "earliest"
 TASK_BYTES = 128 << 20
 
@@ -53,8 +67,9 @@ TASK_BYTES = 128 << 20
 class SourceOptions:
     """One use of the source. `meta_columns`: with the columns `_hoodie_...`. `task_bytes`: stored bytes of one task.
 
-    Of a stream: `read.begin` is where it starts without a checkpoint; `max_files`, `max_bytes`, `max_rows`: what writes
-    may have written that one batch takes, 0 for no limit.
+    `timezone`: of the table's instants. Of a stream: `read.begin` is where it starts without a checkpoint; `max_files`,
+    `max_bytes`, `max_rows`: what writes may have written that one batch takes, 0 for no limit. `pin`: of a query, which
+    then holds until it expires; of a stream, which renews it.
     """
 
     path: str
@@ -65,6 +80,12 @@ class SourceOptions:
     max_files: int = 0
     max_bytes: int = 0
     max_rows: int = 0
+    timezone: str = ClockOptions().timezone
+    pin: PinOptions | None = None
+
+    def open(self) -> Table:
+        """The table as it stands now."""
+        return Table.open(self.path, self.storage).with_clock(ClockOptions(timezone=self.timezone))
 
     def of_table(self) -> SourceOptions:
         """The same for the table as a whole: its columns are those of every window."""
@@ -75,6 +96,21 @@ class SourceOptions:
         """The same for one batch of a stream."""
         read = replace(self.read, query=Query.INCREMENTAL, begin=begin or EARLIEST, end=end, whole_window=True)
         return replace(self, read=read)
+
+
+def stream_options(given: Mapping[str, str]) -> SourceOptions:
+    """The options of a stream. UsageError: also one that a stream cannot follow."""
+    meant = {_NAMES.get(name.lower()): (name, value) for name, value in given.items()}
+    for meaning in _NOT_OF_STREAMS:
+        name, value = meant.get(meaning, ("", ""))
+        if name and (meaning, value.lower()) != ("query", "incremental"):
+            raise UsageError(
+                "a stream has no such option: it is incremental, and goes on until it is stopped",
+                found=f"{name}={value}",
+                expected="`begin`, where it starts without a checkpoint",
+                todo="Leave it out, or read a window with spark.read.",
+            )
+    return source_options({name: value for name, value in given.items() if _NAMES.get(name.lower()) != "query"})
 
 
 def source_options(given: Mapping[str, str]) -> SourceOptions:
@@ -106,12 +142,15 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
             as_of=found.get("as_of"),
             begin=found.get("begin"),
             end=found.get("end"),
-            fallback=Fallback.FULL_SCAN if _flag("full_scan", found.get("full_scan", "false")) else Fallback.NONE,
+            fallback=_fallback(found),
             filter=found.get("filter"),
             columns=_list(found.get("columns")),
             partition=found.get("partition"),
             data_skipping=_flag("data_skipping", found.get("data_skipping", "true")),
+            **_memory(found),
         ),
+        timezone=found.get("timezone", ClockOptions().timezone),
+        pin=_pin(found),
         meta_columns=_flag("meta_columns", found.get("meta_columns", "true")),
         task_bytes=_number("task_bytes", found, TASK_BYTES),
         max_files=_number("max_files", found, 0),
@@ -125,6 +164,27 @@ def _query(text: str) -> Query:
     if query is None:
         raise UsageError("unknown query type", expected=", ".join(_QUERIES), found=text)
     return query
+
+
+def _pin(found: Mapping[str, str]) -> PinOptions | None:
+    if "pin" in found:
+        return PinOptions.of(found["pin"], found.get("pin_for", PIN_FOR))
+    if "pin_for" in found:
+        raise UsageError("pin_for belongs to a pin", found=found["pin_for"], expected="also `pin`, its name")
+    return None
+
+
+def _fallback(found: Mapping[str, str]) -> Fallback:
+    """`failOnDataLoss=false` is what Spark's own streaming sources call the same."""
+    lossy = not _flag("failOnDataLoss", found.get("fail_on_data_loss", "true"))
+    return Fallback.FULL_SCAN if _flag("full_scan", found.get("full_scan", str(lossy))) else Fallback.NONE
+
+
+def _memory(found: Mapping[str, str]) -> dict[str, Any]:
+    """What bounds the memory of a task, as far as it is given."""
+    limit = found.get("memory_limit")
+    given = {"memory_limit": None if limit is None else parse_bytes(limit), "spill_dir": found.get("spill_dir")}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _list(text: str | None) -> tuple[str, ...] | None:

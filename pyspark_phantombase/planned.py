@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from phantombase.timeline.read.table_read import Scan, plan_read
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.table.table import consistent
 from phantombase.timeline.view.view import FileSlice
 
 from .options import SourceOptions
@@ -31,7 +31,7 @@ def shown(schema: pa.Schema, options: SourceOptions) -> pa.Schema:
 
 
 def _scan(options: SourceOptions) -> Scan:
-    table = Table.open(options.path, options.storage)
+    table = options.open()
     return consistent(lambda: plan_read(table, options.read))
 
 

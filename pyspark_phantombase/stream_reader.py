@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.windows.incremental import load_window
 from phantombase.timeline.windows.state import moment_of_text
@@ -52,6 +53,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._target: str | None = None
         self._known: dict[Instant, StreamedWrite | None] = {}
+        self._pin: HeldPin | None = None
 
     def initialOffset(self) -> dict[str, str]:
         """Where a stream without a checkpoint starts: at the option `begin`, else before everything."""
@@ -71,9 +73,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
         """The end of the next batch; `start` if nothing was written since."""
-        table = self._table()
-        begin = _moment(table, start)
-        writes = consistent(lambda: writes_after(table.reload(), begin or EARLIEST, self._known))
+        self._hold(start, moved=False)
+        table, begin, writes = consistent(lambda: self._waiting(start))
         target = self._target
         waiting = [w for w in writes if target is None or w.moment <= target]
         return _offset(table, batch_end(begin, waiting, limit))
@@ -93,12 +94,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         window = self._options.of_window(_moment(table, start), _moment(table, end))
         return [SliceTask(scan) for scan in plan_tasks(window, self._columns)]
 
+    def commit(self, end: dict[str, str]) -> None:
+        """Spark has stored that everything up to `end` is delivered: the pin holds what comes after it."""
+        self._hold(end, moved=True)
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """See `task_batches`."""
         return task_batches(partition, self._columns)
 
+    def _hold(self, offset: dict[str, str], *, moved: bool) -> None:
+        """Takes the pin, or renews it where it is due. It stays when the stream stops, so that it may go on later."""
+        if self._options.pin is None:
+            return
+        if self._pin is None:
+            table = self._table()
+            self._pin = HeldPin(table.storage, self._options.pin, _moment(table, offset))
+        else:
+            self._pin.renew(next(iter(offset.values())) if moved else None)
+
+    def _waiting(self, start: dict[str, str]) -> tuple[Table, str, list[StreamedWrite]]:
+        table = self._table()
+        begin = _moment(table, start)
+        return table, begin, writes_after(table, begin or EARLIEST, self._known)
+
     def _table(self) -> Table:
-        return Table.open(self._options.path, self._options.storage)
+        return self._options.open()
 
 
 def _newest(table: Table) -> str:

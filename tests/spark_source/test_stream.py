@@ -10,10 +10,19 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles, ReadMaxRows, ReadMinRows
+from pyspark.sql.types import StructType
 
 from phantombase import ExecuteOptions, Executor, compact, read_table, schedule, writer
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.pins.pin import live_pins
+from phantombase.timeline.read.table_read import Fallback, Query
+from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.streamed import StreamedWrite
 from pyspark_phantombase.admission import batch_end
+from pyspark_phantombase.batch_reader import task_batches
+from pyspark_phantombase.options import source_options, stream_options
+from pyspark_phantombase.planned import table_columns
+from pyspark_phantombase.stream_reader import StreamReader
 from tests.conformance.history import History
 from tests.conformance.model import window
 from tests.conformance.stored import unpack
@@ -153,3 +162,57 @@ def test_how_much_a_batch_takes(limit: Any, end: str) -> None:
 
 def test_without_writes_a_stream_stays_where_it_is() -> None:
     assert batch_end("7", [], ReadAllAvailable()) == "7"
+
+
+def test_a_stream_refuses_what_it_cannot_follow() -> None:
+    for name in ("end", "as_of", "query", "hoodie.datasource.read.end.instanttime"):
+        with pytest.raises(UsageError, match="a stream has no such option"):
+            stream_options({"path": "p", name: "snapshot"})
+    assert stream_options({"path": "p", "query": "incremental"}).read.query is Query.SNAPSHOT
+
+
+def test_options_of_both_kinds() -> None:
+    found = stream_options(
+        {"path": "p", "failOnDataLoss": "false", "memory_limit": "64m", "spill_dir": "/s", "timezone": "UTC"}
+    )
+    assert (found.read.fallback, found.read.memory_limit, found.read.spill_dir) == (Fallback.FULL_SCAN, 64 << 20, "/s")
+    assert found.timezone == "UTC"
+    assert source_options({"path": "p", "hoodie.memory.merge.max.size": "64000000"}).read.memory_limit == 64_000_000
+    with pytest.raises(UsageError, match="pin_for belongs to a pin"):
+        source_options({"path": "p", "pin_for": "2h"})
+
+
+def test_a_stream_holds_what_it_has_not_delivered(tmp_path: Path) -> None:
+    """The pin moves with the committed offset, and stays when the stream stops."""
+    path = tmp_path / "rides"
+    upsert(path, 1, "a")
+    storage = Table.open(str(path)).storage
+    reader = StreamReader(stream_options({"path": str(path), "pin": "copy"}), StructType())
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert [pin.holds for pin in live_pins(storage)] == [""]
+    reader.commit(end)
+    assert [pin.holds for pin in live_pins(storage)] == list(end.values())
+    reader.latestOffset(end, ReadAllAvailable())
+    assert [pin.holds for pin in live_pins(storage)] == list(end.values())
+
+
+def test_a_query_leaves_its_pin(spark: Any, tmp_path: Path) -> None:
+    path = unzip_golden("v9_plain", tmp_path)
+    assert spark.read.format("phantombase").options(pin="report", pin_for="1h").load(str(path)).count()
+    pins = live_pins(Table.open(str(path)).storage)
+    assert {(pin.name, pin.for_s) for pin in pins} == {("report", 3600)}
+
+
+@pytest.mark.parametrize("name", ["v9_compacted_cleaned", deep("v9_archived"), deep("v6_compacted_cleaned")])
+def test_a_limit_does_not_stop_a_stream_at_a_cleaned_state(name: str, tmp_path: Path) -> None:
+    """A batch ends at a state that is whole: the writes before the first such state come together."""
+    options = stream_options({"path": str(unzip_golden(name, tmp_path))})
+    columns = table_columns(options.of_table())
+    reader = StreamReader(options, columns)
+    offset, rows = reader.initialOffset(), 0
+    while (end := reader.latestOffset(offset, ReadMaxFiles(1))) != offset:
+        rows += sum(b.num_rows for task in reader.partitions(offset, end) for b in task_batches(task, columns))
+        offset = end
+    assert offset == reader.reportLatestOffset()
+    assert rows >= read_table(options.path).num_rows

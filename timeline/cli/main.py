@@ -1,4 +1,5 @@
-"""The `timeline` command: shows a table and reads it. It changes nothing except times of files (`repair-times`).
+"""The `timeline` command: shows a table and reads it. It changes nothing except times of files
+(`repair-times`) and pins that it is asked to release.
 
 Each command computes plain data (`timeline.cli.report`), then renders it (`timeline.cli.render`). If a writer moves a
 file between two calls, the command reads everything again, table settings included.
@@ -31,6 +32,7 @@ from ..terminal.plain import Row
 from . import render
 from .check import audit, repair_times, validate
 from .parameters import CLOCK, Json, ListedBy, Listing, Partition, StorageOption, TablePath, Timezone
+from .pins import pins
 from .read_to import SHOWN_ROWS, read_to
 from .report import instant_rows, pending_rows, plan_report, slices_report, table_facts
 
@@ -38,7 +40,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
-    help="""Show an Apache Hudi MERGE_ON_READ table and read it. Nothing but `repair-times` changes it.
+    help="""Show an Apache Hudi MERGE_ON_READ table and read it. Nothing but `repair-times` changes it, and
+`pins --release` what readers hold.
 
 A table's [b]timeline[/b] is the list of actions on it. Each entry is an [b]instant[/b]: when it was
 requested (digits, yyyyMMddHHmmssSSS), which action it is, and its state: requested, inflight or completed.
@@ -278,6 +281,7 @@ def read(
 
 app.command()(audit)
 app.command()(validate)
+app.command()(pins)
 app.command("repair-times")(repair_times)
 
 

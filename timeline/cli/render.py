@@ -251,6 +251,27 @@ _AUDIT_COLUMNS = (
 )
 
 
+# --- pins --------------------------------------------------------------------------------------------------------
+
+
+def pins(data: Row) -> Iterator[RenderableType]:
+    """One line for each pin."""
+    if data["released"] is not None:
+        yield Text(f"{plural(data['released'], 'pin')} released.")
+    if data["pins"]:
+        yield RowsTable(title=plural(len(data["pins"]), "pin"), columns=_PIN_COLUMNS, rows=data["pins"])
+    else:
+        yield Text("No pins: no reader holds an old state.")
+
+
+_PIN_COLUMNS = (
+    Column(title="name", cell=_plain("name")),
+    Column(title="holds the table from", cell=_plain("holds")),
+    Column(title="holder", cell=_plain("holder")),
+    Column(title="ends", cell=lambda r: f"in {r['expires_in_s']:,.0f} s" if r["live"] else Text("expired", "yellow")),
+)
+
+
 # --- validate ----------------------------------------------------------------------------------------------------
 
 

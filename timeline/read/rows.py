@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from ..errors import MissingFileError, TableChangedError
+from ..pins.hold import hold
+from ..pins.pin import PinOptions
 from ..table.table import Table, consistent
 from .changes import ChangeScan, plan
+from .held_moment import held_moment
 from .table_read import ReadOptions, Scan
 
+CLEANED_TODO = (
+    "A cleaner was faster: read again. If that happens often, give the read a `pin` for cleaners of phantombase, and "
+    "let Hudi's cleaner, which knows no pins, retain more commits."
+)
 _Found = TypeVar("_Found", pa.Table, Scan | ChangeScan)
 
 if TYPE_CHECKING:
@@ -31,14 +39,18 @@ class Rows:
     table: Table
     options: ReadOptions
     schema: pa.Schema
+    pin: PinOptions | None = None
 
     @staticmethod
-    def of(table: Table, options: ReadOptions) -> Rows:
-        """UsageError: unknown columns, a filter that does not fit the table. The end of a window is fixed here."""
+    def of(table: Table, options: ReadOptions, pin: PinOptions | None = None) -> Rows:
+        """UsageError: unknown columns, a filter that does not fit the table. The end of a window is fixed here.
+
+        `pin`: each call holds what it reads until it has read it.
+        """
         scan = consistent(lambda: plan(table.reload(), options))
         if scan.window is not None and scan.window.end:
             options = replace(options, end=scan.window.end, whole_window=True)
-        return Rows(table, options, scan.schema)
+        return Rows(table, options, scan.schema, pin)
 
     @property
     def end(self) -> str | None:
@@ -51,11 +63,10 @@ class Rows:
         MissingFileError: a cleaner removed a file meanwhile; what came before is right, but the rest is missing.
         """
         try:
-            yield from self._plan().batches()
+            with self._pinned():
+                yield from self._plan().batches()
         except MissingFileError as error:
-            raise MissingFileError(
-                error.what, path=error.path, found=error.found, todo="A cleaner was faster: read again."
-            ) from error
+            raise MissingFileError(error.what, path=error.path, found=error.found, todo=CLEANED_TODO) from error
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> Any:
         """A stream for DuckDB, Polars, pandas, pyarrow and others; each call reads anew."""
@@ -67,7 +78,8 @@ class Rows:
 
     def to_arrow(self) -> pa.Table:
         """All rows, file slices read in parallel; reads everything again if a file was removed meanwhile."""
-        return self._checked(read_any(self.table, self.options))
+        with self._pinned():
+            return self._checked(read_any(self.table, self.options))
 
     def to_polars(self) -> polars.DataFrame:
         """All rows as a Polars data frame."""
@@ -87,6 +99,13 @@ class Rows:
         import duckdb
 
         return (connection or duckdb.default_connection()).from_arrow(self)
+
+    def _pinned(self) -> AbstractContextManager[None]:
+        """Before the files are planned: a clean that is planned from now on knows the pin."""
+        if self.pin is None:
+            return nullcontext()
+        table = self.table.reload()
+        return hold(table.storage, self.pin, held_moment(table, self.options))
 
     def _plan(self) -> Scan | ChangeScan:
         return self._checked(consistent(lambda: plan(self.table.reload(), self.options)))

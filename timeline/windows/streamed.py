@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..format.commit_metadata import SERVICE_OPERATIONS
 from ..format.instant import Instant
 from ..instants.timeline import Timeline
 from ..table.table import Table
 from .incremental import load_window
+from .retained import earliest_whole
 from .window import completed_writes
 
 
@@ -28,6 +29,7 @@ class StreamedWrite:
 def writes_after(table: Table, begin: str, known: dict[Instant, StreamedWrite | None]) -> list[StreamedWrite]:
     """The writes after a moment, by their moments; on version 6 up to the first pending write.
 
+    A write that completed before the first state that is whole has that state's moment: no batch can end before it.
     Reads the commits that are not `known` yet, and keeps them there. UsageError: no moment, no meta columns.
     """
     timeline, window = load_window(table, begin, None)
@@ -35,8 +37,9 @@ def writes_after(table: Table, begin: str, known: dict[Instant, StreamedWrite | 
     for write in waiting:
         if write not in known:
             known[write] = _streamed(table, timeline, write)
-    found = (known[write] for write in waiting)
-    return sorted((w for w in found if w is not None), key=lambda w: w.moment)
+    earliest = earliest_whole(table, timeline)
+    found = (replace(one, moment=max(one.moment, earliest)) for w in waiting if (one := known[w]) is not None)
+    return sorted(found, key=lambda w: w.moment)
 
 
 def _streamed(table: Table, timeline: Timeline, write: Instant) -> StreamedWrite | None:

@@ -44,6 +44,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/read/changes", "hidden=state.hidden | also_hidden", "hidden=state.hidden", "reading/changes"),
     ("timeline/read/changes", "if not found.compacted_logs and not found.clusterings:", "if True:", "reading/changes_and_services"),
     ("timeline/read/changes", "for instant in set(clustered.values()):", "for instant in set():", "reading/changes_and_services"),
+    ("timeline/windows/streamed", "moment=max(one.moment, earliest)", "moment=one.moment", "spark_source/stream"),
+    # Pins.
+    ("timeline/pins/pin", "return now_ms < self.expires_ms", "return True", "pins/pin"),
+    ("timeline/pins/hold", "if self._storage.find(self._path) is None:", "if False:", "pins/pin"),
+    ("timeline/pins/retain", "if timeline.counts_from(write) > earliest)", "if write.requested_time > earliest)", "pins/retain"),
+    ("timeline/pins/retain", "(*later, *timeline.pending_writes)", "later", "pins/retain"),
+    ("timeline/pins/retain", "(retain is None or replaced < retain):", "True:", "pins/retain"),
+    ("timeline/pins/retain", "if one.base_instant >= first:", "if one.base_instant > first:", "pins/retain"),
+    ("timeline/read/held_moment", "options.begin if options.query is Query.CHANGES else options.end", "options.end", "reading/pins"),
     ("timeline/read/origins", "key=lambda origin: max(origin.stamps), reverse=True", "key=lambda origin: max(origin.stamps)", "read/origins"),
     # What is left to Spark's own reader.
     ("pyspark_phantombase/native", "slice_.base is None or slice_.logs or", "slice_.base is None or", "pyspark_phantombase/native"),

@@ -1,0 +1,75 @@
+"""Reads with a pin: it holds what they read until they have read it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+import phantombase
+from phantombase.timeline.cli.main import app
+from phantombase.timeline.errors import MissingFileError
+from phantombase.timeline.pins.hold import HeldPin
+from phantombase.timeline.pins.pin import PinOptions, live_pins
+from phantombase.timeline.read.held_moment import held_moment
+from phantombase.timeline.read.table_read import Query, ReadOptions
+from tests.support.compaction_steps import open_table
+from tests.support.golden_tables import unzip_golden
+
+
+def test_a_pin_is_there_while_rows_are_read(tmp_path: Path) -> None:
+    path = unzip_golden("v9_plain", tmp_path)
+    table = open_table(path)
+    newest = max(table.load_timeline().moment_of(w) for w in table.load_timeline().completed)
+    rows = phantombase.read(path, pin="copy", pin_for="30m")
+    batches = rows.batches()
+    next(batches)
+    (pin,) = live_pins(table.storage)
+    assert (pin.name, pin.holds, pin.for_s) == ("copy", newest, 1800)
+    batches.close()  # type: ignore[attr-defined]
+    assert live_pins(table.storage) == []
+    assert rows.to_arrow().num_rows
+    assert pa.table(rows).num_rows
+    assert live_pins(table.storage) == []
+
+
+def test_what_each_query_holds(tmp_path: Path) -> None:
+    """An incremental read its end, a change feed its begin, a point in time the state below the write that it shows."""
+    table = open_table(unzip_golden("v9_plain", tmp_path))
+    timeline = table.load_timeline()
+    first, second, third = timeline.completed[:3]
+    begin, end = timeline.moment_of(first), timeline.moment_of(second)
+    assert held_moment(table, ReadOptions(query=Query.INCREMENTAL, begin=begin, end=end)) == end
+    assert held_moment(table, ReadOptions(query=Query.CHANGES, begin=begin, end=end)) == begin
+    assert held_moment(table, ReadOptions(query=Query.CHANGES, begin="earliest")) == ""
+    assert held_moment(table, ReadOptions(as_of=third.requested_time)) == timeline.moment_of(second)
+    assert held_moment(table, ReadOptions(as_of=first.requested_time)) == ""
+
+
+def test_a_read_that_lost_a_file_says_what_to_do(tmp_path: Path) -> None:
+    """The file goes after planning, as when a cleaner was faster; its pin goes too."""
+    path = unzip_golden("v9_plain", tmp_path)
+    batches = phantombase.read(path, pin="copy", query="changes", begin="earliest").batches()
+    next(batches)
+    for log in path.rglob(".*.log.*"):
+        log.unlink()
+    with pytest.raises(MissingFileError, match=r"A cleaner was faster.*pin"):
+        list(batches)
+    assert live_pins(open_table(path).storage) == []
+
+
+def test_the_command_lists_and_releases(tmp_path: Path) -> None:
+    path = unzip_golden("v9_plain", tmp_path)
+    run = CliRunner()
+    assert json.loads(run.invoke(app, ["pins", str(path), "--json"]).stdout)["pins"] == []
+    HeldPin(open_table(path).storage, PinOptions.of("copy", "2h"), "")
+    (found,) = json.loads(run.invoke(app, ["pins", str(path), "--json"]).stdout)["pins"]
+    assert (found["name"], found["holds"], found["live"]) == ("copy", "earliest", True)
+    assert 7100 < found["expires_in_s"] <= 7200
+    assert "copy" in run.invoke(app, ["pins", str(path)]).stdout
+    released = json.loads(run.invoke(app, ["pins", str(path), "--release", "copy", "--json"]).stdout)
+    assert (released["released"], released["pins"]) == (1, [])
+    assert "No pins" in run.invoke(app, ["pins", str(path)]).stdout

@@ -1,0 +1,63 @@
+"""What a cleaner must keep for pins, against the reader's own rule of which states are whole."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
+from phantombase.timeline.pins.retain import earliest_to_retain, held_files
+from phantombase.timeline.windows.retained import earliest_state
+from phantombase.timeline.windows.state import load_state
+from tests.support.builders import timeline_of
+from tests.support.compaction_steps import open_table
+from tests.support.golden_tables import unzip_golden
+from tests.support.selection import deep
+
+
+def test_the_first_write_that_is_not_in_the_state() -> None:
+    """Overlapping writers: t20 was requested before t25 and completed after it."""
+    timeline = timeline_of(LAYOUT_2, "10_12.deltacommit", "20_40.deltacommit", "25_30.deltacommit")
+    assert earliest_to_retain(timeline, []) is None
+    assert earliest_to_retain(timeline, [""]) == "10"
+    assert earliest_to_retain(timeline, ["12"]) == "20"
+    assert earliest_to_retain(timeline, ["30"]) == "20"
+    assert earliest_to_retain(timeline, ["40", "30"]) == "20"
+    assert earliest_to_retain(timeline, ["40"]) is None
+
+
+def test_version_6_and_pending_writes() -> None:
+    timeline = timeline_of(LAYOUT_1, "10.deltacommit", "20.deltacommit", "30.deltacommit.inflight")
+    assert earliest_to_retain(timeline, ["10"]) == "20"
+    assert earliest_to_retain(timeline, ["20"]) == "30"
+
+
+TABLES = [
+    "v9_two_pending",
+    "v6_replaced",
+    *map(deep, ("v6_two_pending", "v9_replaced", "v9_log_compacted", "v9_clustered", "v6_clustered")),
+]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_pinned_states_keep_their_files(name: str, tmp_path: Path) -> None:
+    """For each moment: what is retained leaves its state whole by the reader's rule, and all its files are held."""
+    table = open_table(unzip_golden(name, tmp_path))
+    view = table.load_view()
+    timeline = view.timeline
+    moments = sorted({timeline.moment_of(w) for w in timeline.completed})
+    sizes = []
+    for moment in moments:
+        retain = earliest_to_retain(timeline, [moment])
+        assert retain is None or earliest_state(timeline, retain) <= moment
+        held = held_files(view, retain)
+        sizes.append(len(held))
+        for later in (m for m in moments if m >= moment):
+            for _, one in load_state(table, later, None).slices():
+                logs = {
+                    log.path for log in one.logs if log.name.instant <= later or not table.layout.has_completion_times
+                }
+                assert logs | ({one.base.path} if one.base else set()) <= held
+    assert all(a >= b for a, b in pairwise(sizes))

@@ -1,0 +1,56 @@
+"""`timeline pins`: which readers hold what of a table."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..pins.pin import all_pins
+from ..pins.pin import release as release_pins
+from ..storage.access.storage_options import parse_pairs
+from ..storage.server_clock import storage_ms
+from ..table.table import Table
+from ..terminal.console import emit
+from ..terminal.plain import Row
+from . import render
+from .parameters import Json, StorageOption, TablePath
+
+
+def pins(
+    path: TablePath,
+    release: Annotated[
+        str | None, typer.Option("--release", metavar="NAME", help="Remove the pins of this name: its reader is gone.")
+    ] = None,
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
+    """Which readers hold old states of a table, and until when.
+
+    A [b]pin[/b] names the earliest moment whose state its reader needs. Cleaners of phantombase keep that state and all
+    later ones until the pin is removed or expires; Hudi's own cleaner knows no pins. Moments are completion times, on
+    version 6 requested times. A reader whose pin was released goes on without it.
+
+    [b]Examples[/b]
+      timeline pins /data/trips
+      timeline pins /data/trips --release nightly-copy
+    """
+    table = Table.open(path, parse_pairs(storage_option))
+    released = None if release is None else release_pins(table.storage, release)
+    emit(_report(table, released), json, render.pins)
+
+
+def _report(table: Table, released: int | None) -> Row:
+    found = all_pins(table.storage)
+    now_ms = storage_ms(table.storage) if found else 0
+    rows = [
+        {
+            "name": pin.name,
+            "holds": pin.holds or "earliest",
+            "holder": pin.holder,
+            "expires_in_s": (pin.expires_ms - now_ms) / 1000,
+            "live": pin.is_live(now_ms),
+        }
+        for pin in found
+    ]
+    return {"path": table.storage.base_path, "released": released, "pins": rows}

@@ -1,0 +1,6 @@
+"""Pins: readers name the earliest moment whose state they still need, for a time; a cleaner must keep it.
+
+The ways in are `hold.hold` for readers, and `pin.live_pins` with `retain.earliest_to_retain` for cleaners.
+
+May import: ground, instants, locks, storage, view.
+"""

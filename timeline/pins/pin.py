@@ -1,0 +1,121 @@
+"""Pins as they lie in the table.
+
+    .hoodie/.phantombase/pins/<name>/<nonce>.json
+    {"for_s": 7200, "holder": "host:pid", "holds": "20261121091550308", "version": 1}
+
+`holds` is a moment on the axis of incremental reads: a completion time, on version 6 a requested time; "" is before
+everything. The state of the table at it, and every later one, must stay whole. A pin expires `for_s` seconds after the
+storage took it in, by the clock of the storage. It is never rewritten: its holder renews it with a new object, and
+then removes the old one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from ..errors import MalformedError, MissingFileError, UsageError
+from ..record_fields import Fields
+from ..storage.contract import Entry, Storage, listed_if_there
+from ..storage.folders import RECORDS
+from ..storage.server_clock import storage_ms
+
+PINS = f"{RECORDS}/pins"
+PIN_FOR = "2h"
+"""How long a pin holds if it is not renewed, by default."""
+_VERSION = 1
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_TIME = re.compile(r"\d{0,17}")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_TODO = "Nothing may be cleaned before it can be read. If its reader is gone: timeline pins TABLE --release NAME"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinOptions:
+    """A pin as a reader asks for it. `for_s`: how long it holds if it is not renewed."""
+
+    name: str
+    for_s: int
+
+    @staticmethod
+    def of(name: str, pin_for: str) -> PinOptions:
+        """UsageError: no name for a file, or no duration like `2h`, `30m`, `1d` or `90s`."""
+        match = re.fullmatch(r"(\d{1,9})\s*([smhd])", pin_for.strip().lower())
+        if match is None or not int(match[1]):
+            raise UsageError("not a duration of a pin", expected="like 2h, 30m, 1d or 90s", found=pin_for)
+        return PinOptions(name=checked_name(name), for_s=int(match[1]) * _UNITS[match[2]])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """A pin as read. `taken_ms`: when the storage took it in, since the epoch."""
+
+    name: str
+    path: str
+    holds: str
+    holder: str
+    for_s: int
+    taken_ms: int
+
+    @property
+    def expires_ms(self) -> int:
+        """From then on it is no pin."""
+        return self.taken_ms + self.for_s * 1000
+
+    def is_live(self, now_ms: int) -> bool:
+        """`now_ms`: by the clock of the storage. A pin from the future holds: that clock was set back."""
+        return now_ms < self.expires_ms
+
+
+def checked_name(name: str) -> str:
+    """UsageError: not a name of a pin."""
+    if _NAME.fullmatch(name) is None:
+        raise UsageError("not a name of a pin", expected="letters, digits, `.`, `_` and `-`, at most 100", found=name)
+    return name
+
+
+def encode(holds: str, holder: str, for_s: int) -> bytes:
+    """A pin as stored."""
+    return json.dumps({"for_s": for_s, "holder": holder, "holds": holds, "version": _VERSION}, sort_keys=True).encode()
+
+
+def all_pins(storage: Storage) -> list[Pin]:
+    """Every pin, expired ones too, by name. MalformedError: one that cannot be read, which may hold anything."""
+    found = []
+    for folder in listed_if_there(storage, PINS) or ():
+        for entry in (listed_if_there(storage, f"{PINS}/{folder.name}") or ()) if folder.is_folder else ():
+            pin = _read(storage, folder.name, entry)
+            if pin is not None:
+                found.append(pin)
+    return sorted(found, key=lambda pin: (pin.name, pin.path))
+
+
+def live_pins(storage: Storage) -> list[Pin]:
+    """The pins that hold now. MalformedError as in `all_pins`."""
+    found = all_pins(storage)
+    now_ms = storage_ms(storage) if found else 0
+    return [pin for pin in found if pin.is_live(now_ms)]
+
+
+def release(storage: Storage, name: str) -> int:
+    """Removes all pins of a name, readable or not; returns how many there were."""
+    folder = f"{PINS}/{checked_name(name)}"
+    paths = [f"{folder}/{entry.name}" for entry in listed_if_there(storage, folder) or ()]
+    storage.delete_all(paths)
+    return len(paths)
+
+
+def _read(storage: Storage, name: str, entry: Entry) -> Pin | None:
+    """None: it has just been removed."""
+    path = f"{PINS}/{name}/{entry.name}"
+    try:
+        fields = Fields.parse(storage.read(path), path, "unreadable pin", _TODO)
+    except MissingFileError:
+        return None
+    if fields.whole("version") != _VERSION:
+        raise fields.malformed(f"version {_VERSION}", f"version {fields.whole('version')}")
+    holds, for_s = fields.text("holds"), fields.whole("for_s")
+    if _TIME.fullmatch(holds) is None or for_s <= 0:
+        raise MalformedError("unreadable pin", path=path, expected="a time", found=f"{holds!r}, {for_s} s", todo=_TODO)
+    return Pin(name=name, path=path, holds=holds, holder=fields.text("holder"), for_s=for_s, taken_ms=entry.modified_ms)

@@ -1,0 +1,31 @@
+"""Which moment of a table a read needs: its pin holds the state at it, and all later ones."""
+
+from __future__ import annotations
+
+from ..format.instant import parse_as_of
+from ..instants.timeline import Timeline
+from ..table.table import Table
+from ..windows.state import moment_of_text
+from ..windows.window import EARLIEST, completed_writes
+from .table_read import Query, ReadOptions
+
+
+def held_moment(table: Table, options: ReadOptions) -> str:
+    """A moment on the axis of incremental reads. UsageError: an impossible point in time."""
+    text = options.begin if options.query is Query.CHANGES else options.end
+    if text is not None:
+        return moment_of_text(table, text)
+    timeline = table.load_timeline()
+    if options.as_of is not None:
+        return moment_of_as_of(timeline, parse_as_of(options.as_of, table.times.moment))
+    return max((timeline.counts_from(w) for w in completed_writes(timeline)), default=EARLIEST)
+
+
+def moment_of_as_of(timeline: Timeline, as_of: str) -> str:
+    """The last moment before the write that the point in time shows last (pure).
+
+    What is retained from then on begins at that write or earlier. The point may lie in the archive: then before all.
+    """
+    writes = {w.requested_time: timeline.counts_from(w) for w in completed_writes(timeline)}
+    shown = max((time for time in writes if time <= as_of), default=None)
+    return EARLIEST if shown is None else max((m for m in writes.values() if m < writes[shown]), default=EARLIEST)
