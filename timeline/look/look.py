@@ -190,8 +190,8 @@ class Look:
                 self._lists.pop(folder)
                 self._changed.pop(folder, None)
             elif not folder or path.startswith(f"{folder}/"):
-                name, _, below = path[len(folder) :].removeprefix("/").partition("/")
-                if not (adds and below and any(e.name == name and e.is_folder for e in self._lists[folder] or ())):
+                name = path[len(folder) :].removeprefix("/").partition("/")[0]
+                if not (adds and any(e.name == name and e.is_folder for e in self._lists[folder] or ())):
                     self._changed[folder].add(name)
 
     def open_output(self, path: str) -> IO[bytes]:

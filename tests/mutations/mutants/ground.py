@@ -113,7 +113,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/parquet/read", "        source.keep(column_spans(metadata, group, names))\n", "", "parquet/travel"),
     ("timeline/read/slice_stream", "            self._open_ahead(stack)\n", "", "object_store/travel"),
     ("timeline/view/fact_loader", "        self.read_ahead(timeline)\n", "", "object_store/travel"),
-    ("timeline/look/look", "if not (adds and below and any(", "if not (adds and any(", "look/look"),
+    ("timeline/look/look", "if not (adds and any(", "if not (any(", "look/look"),
     ("timeline/look/look", "e.name == name and e.is_folder for e", "True for e", "look/look"),
     ("timeline/look/look", "        if is_put:  # where", "        if True:  # where", "look/look"),
     ("timeline/look/look", "        if _is_of_instant(path):\n            self._records", "        if False:\n            self._records", "look/look"),
