@@ -1,6 +1,8 @@
 """A stand-in for Google Cloud Storage: the requests of its XML API that obstore sends, as Google's pages describe them.
 
-No judge: it shows that what is sent has the meaning that is meant. No emulator known here speaks this part of the API.
+No judge: it shows that what is sent has the meaning that is meant. No emulator known here speaks this part of the API:
+fake-gcs-server answers each PUT of an object by 400 (tried), Google's own storage-testbench puts and gets objects by
+XML, but neither lists nor copies them, nor keeps their metadata (read in its source).
 """
 
 from __future__ import annotations
