@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JJavaError
 
 from phantombase import ReadOptions, UsageError, read_table, spark_read, writer
 from phantombase.timeline.read.table_read import Query
@@ -87,13 +87,13 @@ def test_a_session_that_passes_over_missing_files(spark: Any, mixed: Path) -> No
     Path(file.removeprefix("file://")).unlink()
     spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
     try:
-        with pytest.raises(PySparkException):
+        with pytest.raises(Py4JJavaError, match="FILE_NOT_EXIST"):
             frame.collect()
     finally:
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
 
 
-@pytest.mark.parametrize("partition", ["a b", "x%3Ay", "{a,b}", "[ab]", "_hidden", "ü*", "a:b", "h=1"])
+@pytest.mark.parametrize("partition", ["a b", "x%3Ay", "{a,b}", "[ab]", "_hidden", "ü*", "x/a:b", "h=1"])
 def test_odd_names_of_partitions(spark: Any, partition: str, tmp_path: Path) -> None:
     path = tmp_path / "table"
     odd = rows(0, 10).set_column(3, "p", pa.array([partition] * 10))
