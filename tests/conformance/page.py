@@ -35,8 +35,8 @@ Hudi refuses to write to file groups with a pending clustering, so nothing is wr
 **What is right** comes from a model: the list of the writes, kept by the program that made the table. A snapshot holds
 all writes; a read-optimized query what the newest completed base files hold; an incremental query the rows as of the
 end of its window that the window's writes have written; time travel the writes requested up to an instant; a stream
-what its windows hold, one after the other; Hudi's stream has one window, from the first write to the newest. Each table gets {least} to {most} queries; every value of every row is
-compared, and the commit time.
+what its windows hold, one after the other; Hudi's stream has one window, from the first write to the newest. Each
+table gets {least} to {most} queries; every value of every row is compared, and the commit time.
 
 **A cell** has three marks, in this order: phantombase, Hudi, hudi-rs.
 
