@@ -71,7 +71,7 @@ class ListedFromMemory(LocalStorage):
         names = range(min(_PER_FOLDER, self.partitions)) if upper else range(-(-self.partitions // _PER_FOLDER))
         return [Entry(name=".hoodie", is_folder=True), *(Entry(name=f"{n:04d}", is_folder=True) for n in names)]
 
-    def open_input(self, path: str) -> pa.NativeFile:
+    def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
         if path.startswith(".hoodie"):
             return LocalStorage.open_input(self, path)
         return pa.BufferReader(_log(self.times[-1]))

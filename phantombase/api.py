@@ -15,6 +15,7 @@ from .compactor_daemon.time_limit import Limit
 from .timeline.filter.tree import Filter
 from .timeline.locks.table_lock import table_lock
 from .timeline.parquet.output_options import OutputOptions
+from .timeline.pins.pin import PIN_SECONDS
 from .timeline.planning.options import PLAN_NOW, ScheduleOptions
 from .timeline.planning.schedule import Scheduled, schedule_compaction
 from .timeline.read.rows import Rows, read_any
@@ -33,6 +34,8 @@ def read(
     begin: str | None = None,
     end: str | None = None,
     partition: str | None = None,
+    pin: str | None = None,
+    pin_seconds: int = PIN_SECONDS,
     options: ReadOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Rows:
@@ -43,8 +46,9 @@ def read(
     `2026-11-21 09:00:00` in the zone of the table's instants. `partition`: only partitions at or under this path.
     `query`: `snapshot`, the default, `read-optimized`, or with a window (after `begin`, up to and with `end`:
     completion times, on version 6 requested times) `incremental`: rows that its writes wrote, or `changes`: what they
-    did. `options`: everything else. `storage_options`: of an object store, under obstore's, the environment's or
-    Hadoop's names.
+    did. `pin`: a name under which the table keeps the files of a long read for `pin_seconds` after its last batch, or
+    until `release()`; cleaners of Hudi do not know pins. `options`: everything else. `storage_options`: of an object
+    store, under obstore's, the environment's or Hadoop's names.
     """
     given: dict[str, Any] = {
         "query": None if query is None else Query(query),
@@ -57,7 +61,7 @@ def read(
         "partition": partition,
     }
     chosen = replace(options or ReadOptions(), **{name: value for name, value in given.items() if value is not None})
-    return Rows.of(_opened(table, storage_options), chosen)
+    return Rows.of(_opened(table, storage_options), chosen, pin, pin_seconds)
 
 
 def read_table(

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from phantombase.timeline.errors import MissingFileError
+from phantombase.timeline.pins.pins import HeldPin
+from phantombase.timeline.read.rows import held_from
+from phantombase.timeline.table.table import Table
 
 from .planned import plan_tasks
 from .spark_columns import arrow_columns, as_spark
@@ -37,8 +40,19 @@ class BatchReader(DataSourceReader):
         self._columns = columns
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks. Spark turns an empty list into one task without a scan."""
+        """The tasks. Spark turns an empty list into one task without a scan.
+
+        With a pin the files of all tasks stay for its time: a task that Spark runs late, or again, finds them.
+        """
+        if self._options.pin is not None:
+            self._put_pin(self._options.pin)
         return [SliceTask(scan) for scan in plan_tasks(self._options, self._columns)]
+
+    def _put_pin(self, name: str) -> None:
+        options = self._options
+        plan_tasks(options, self._columns)  # what cannot be read leaves no pin
+        table = Table.open(options.path, options.storage)
+        HeldPin(table, name, options.pin_seconds).put(held_from(table, options.read))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """See `task_batches`."""

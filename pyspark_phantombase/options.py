@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.pins.pin import PIN_SECONDS
 from phantombase.timeline.read.table_read import Fallback, Query, ReadOptions
 from phantombase.timeline.storage.access.hadoop_options import hadoop_name
 from phantombase.timeline.storage.access.storage_options import StorageOptions
@@ -32,6 +33,10 @@ _NAMES = {
     "maxrowspertrigger": "max_rows",
     "meta_columns": "meta_columns",
     "task_bytes": "task_bytes",
+    "data_skipping": "data_skipping",
+    "hoodie.enable.data.skipping": "data_skipping",
+    "pin": "pin",
+    "pin_seconds": "pin_seconds",
 }
 """What an option is called, and what it means. Spark hands the names over in lower case."""
 
@@ -53,6 +58,7 @@ class SourceOptions:
 
     Of a stream: `read.begin` is where it starts without a checkpoint; `max_files`, `max_bytes`, `max_rows`: what writes
     may have written that one batch takes, 0 for no limit.
+    `pin`, `pin_seconds`: see `phantombase.read`; of a stream, since its last poll.
     """
 
     path: str
@@ -63,6 +69,8 @@ class SourceOptions:
     max_files: int = 0
     max_bytes: int = 0
     max_rows: int = 0
+    pin: str | None = None
+    pin_seconds: int = PIN_SECONDS
 
     def of_table(self) -> SourceOptions:
         """The same for the table as a whole: its columns are those of every window."""
@@ -108,12 +116,15 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
             filter=found.get("filter"),
             columns=_list(found.get("columns")),
             partition=found.get("partition"),
+            data_skipping=_flag("data_skipping", found.get("data_skipping", "true")),
         ),
         meta_columns=_flag("meta_columns", found.get("meta_columns", "true")),
         task_bytes=_number("task_bytes", found, TASK_BYTES),
         max_files=_number("max_files", found, 0),
         max_bytes=_number("max_bytes", found, 0),
         max_rows=_number("max_rows", found, 0),
+        pin=found.get("pin"),
+        pin_seconds=_number("pin_seconds", found, PIN_SECONDS),
     )
 
 

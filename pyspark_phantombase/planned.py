@@ -31,7 +31,7 @@ def _shown(schema: pa.Schema, options: SourceOptions) -> pa.Schema:
 
 def _scan(options: SourceOptions) -> Scan:
     table = Table.open(options.path, options.storage)
-    return consistent(lambda: plan_read(table.reload(), options.read))
+    return consistent(lambda: plan_read(table, options.read))
 
 
 def plan_tasks(options: SourceOptions, columns: StructType) -> list[Scan]:

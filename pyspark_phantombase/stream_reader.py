@@ -25,6 +25,8 @@ from pyspark.sql.streaming.datasource import (
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.pins.pin import FIRST
+from phantombase.timeline.pins.pins import HeldPin
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.windows.incremental import load_window
 from phantombase.timeline.windows.state import moment_of_text
@@ -52,6 +54,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._target: str | None = None
         self._known: dict[Instant, StreamedWrite | None] = {}
+        self._pin: tuple[str, HeldPin] | None = None
 
     def initialOffset(self) -> dict[str, str]:
         """Where a stream without a checkpoint starts: at the option `begin`, else before everything."""
@@ -73,10 +76,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch; `start` if nothing was written since."""
         table = self._table()
         begin = _moment(table, start)
+        self._hold(table, begin or FIRST)
         writes = consistent(lambda: writes_after(table.reload(), begin or EARLIEST, self._known))
         target = self._target
         waiting = [w for w in writes if target is None or w.moment <= target]
         return _offset(table, batch_end(begin, waiting, limit))
+
+    def _hold(self, table: Table, moment: str) -> None:
+        """Lets the pin follow the batches: what is before the begin of the next one is needed no more."""
+        if self._options.pin is None:
+            return
+        if self._pin is None or self._pin[0] != moment:
+            held = HeldPin(table, self._options.pin, self._options.pin_seconds) if self._pin is None else self._pin[1]
+            held.put(moment)
+            self._pin = moment, held
+        self._pin[1].keep()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fixes the end of a stream that stops when it has read what is there."""

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+
+Span: TypeAlias = tuple[int, int]
+"""Offset and number of bytes."""
+
+Fetch: TypeAlias = Callable[[Sequence[Span]], Sequence[Any]]
+"""The bytes of each span, asked for at the same time; OSError."""
 
 _AHEAD_BYTES = 1 << 20
 
 
 class _Ranges(io.RawIOBase):
-    def __init__(self, fetch: Callable[[int, int], Any], size: int) -> None:
+    """`end`: the last bytes of the file, as far as they are known."""
+
+    def __init__(self, fetch: Fetch, size: int, end: Any) -> None:
         super().__init__()
         self._fetch, self._size, self._at = fetch, size, 0
+        self._end = (size - len(end), memoryview(end))
+        self._kept: list[tuple[int, memoryview]] = []
+
+    def keep(self, spans: Sequence[Span]) -> None:
+        """Fetches these, and keeps them in place of those before."""
+        self._kept = []
+        unknown = [(at, count) for at, count in spans if count and at < self._end[0]]
+        found = self._fetch(unknown) if unknown else ()
+        self._kept = [(at, memoryview(data)) for (at, _), data in zip(unknown, found, strict=True)]
 
     def readable(self) -> bool:
         return True
@@ -33,11 +50,36 @@ class _Ranges(io.RawIOBase):
         count = min(len(buffer), self._size - self._at)
         if count <= 0:
             return 0
-        memoryview(buffer)[:count] = memoryview(self._fetch(self._at, count))
-        self._at += count
-        return count
+        found = self._known(count)
+        if found is None:
+            found = memoryview(self._fetch([(self._at, count)])[0])
+        memoryview(buffer)[: len(found)] = found
+        self._at += len(found)
+        return len(found)
+
+    def _known(self, count: int) -> memoryview | None:
+        """What is kept from here on, at most so many bytes; None: nothing."""
+        for at, data in (*self._kept, self._end):
+            if at <= self._at < at + len(data):
+                return data[self._at - at : self._at - at + count]
+        return None
 
 
-def open_ranges(fetch: Callable[[int, int], Any], size: int) -> pa.NativeFile:
-    """Random access to a file of `size` bytes. `fetch`: so many bytes from an offset on; OSError."""
-    return pa.PythonFile(io.BufferedReader(_Ranges(fetch, size), _AHEAD_BYTES), mode="r")
+class RangedFile(pa.PythonFile):  # type: ignore[misc]
+    """Random access to a file of which only what is read travels, see `open_ranges`."""
+
+    keep: Callable[[Sequence[Span]], None]
+    """Fetches spans that will be read, at the same time, in place of those before."""
+
+
+def open_ranges(fetch: Fetch, size: int, end: Any = b"") -> RangedFile:
+    """A file of `size` bytes; `end`: its last bytes, as far as they are known."""
+    ranges = _Ranges(fetch, size, end)
+    file = RangedFile(io.BufferedReader(ranges, _AHEAD_BYTES), "r")
+    file.keep = ranges.keep
+    return file
+
+
+def one_by_one(fetch: Callable[[int, int], Any]) -> Fetch:
+    """Of a storage that is asked for one span at a time: so many bytes from an offset on."""
+    return lambda spans: [fetch(at, count) for at, count in spans]

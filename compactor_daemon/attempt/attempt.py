@@ -25,6 +25,7 @@ from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.attempt_names import attempt_folder, attempts
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.log.visibility import Visibility
+from phantombase.timeline.look.look import list_ahead
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
 from phantombase.timeline.parquet.output_options import OutputOptions
@@ -177,6 +178,7 @@ def stage(
     for _ in range(options.redo_max):
         check()
         seen = table.still(reload=False)
+        list_ahead(seen.storage, [seen.config.timeline_folder], records=adopted is None)
         waiting = _pending_of(seen, attempt.barrier)
         view = seen.load_plan_view([attempt.plan])
         schema = seen.schema(seen.schema_text(view.timeline))

@@ -42,7 +42,7 @@ from .inputs import planned_inputs
 from .publish import publish
 from .retire import retire
 
-_THREADS = 8
+_PREFLIGHT_THREADS = 8
 
 _log = structlog.get_logger()
 
@@ -92,6 +92,7 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
     that concerns all instants is raised: one of the table's schema, for example, or ClockError when this process must
     not choose a completion time.
     """
+    table.facts.read_ahead(table.load_timeline())
     refused: dict[str, PhantombaseError] = {}
     plans: dict[str, CompactionPlan] = {}
     for instant in instants:
@@ -115,7 +116,7 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
         table.times.check_zone(view.timeline)
     schema = table.schema(table.schema_text(view.timeline))
     rules = slice_rules(table, view.timeline, schema)
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPoolExecutor(_PREFLIGHT_THREADS) as pool:
         for instant, plan in plans.items():
             with _noted(refused, instant):
                 inputs = planned_inputs(table, view, plan, instant, rules)
@@ -197,8 +198,8 @@ def compact_instant(
                 done, schema = stage(table, work, output, options, run, check, waiting)
                 go = decide_go(table, work, done, schema, lock)
         publish(table, go, lock)
-        retire(table, go)
-    result = _summary(storage, go, time.monotonic() - started, resumed=isinstance(work, Go))
+        seen = retire(table, go)
+    result = _summary(seen.storage, go, time.monotonic() - started, resumed=isinstance(work, Go))
     _log.info(
         "compacted",
         instant=instant,
@@ -233,8 +234,7 @@ def _summary(storage: Storage, go: Go, seconds: float, *, resumed: bool) -> Comp
     stats = [s for part in commit.partition_to_write_stats.values() for s in part]
     ledgers = decode_ledgers(commit.extra_metadata[LEDGER], go.completed_path)
     paths = [one.path(one.base) for one in ledgers if one.base is not None]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        bases = list(pool.map(storage.find, paths))
+    bases = [storage.find(path) for path in paths]
     return Compacted(
         instant=go.instant,
         attempt=go.attempt,

@@ -6,7 +6,7 @@ process that slept since it opened an attempt.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import structlog
 
@@ -20,6 +20,7 @@ from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.instants.attempt_names import attempts, instant_folder, recorded_instants, staged_files
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.look.look import list_ahead
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.table import Table
@@ -38,9 +39,10 @@ from .publish import place
 _log = structlog.get_logger()
 
 
-def retire(table: Table, go: Go) -> None:
+def retire(table: Table, go: Go) -> Table:
     """Places missing files again, then removes strays of the instant, staged data and the heartbeat.
 
+    Returns its look at the table, which shows the partitions of the decision.
     MissingFileError: the decision is not published. ConflictError: a rollback names the instant.
     """
     table = table.still()
@@ -75,6 +77,7 @@ def retire(table: Table, go: Go) -> None:
     keep_ledger(table, go, done)
     _remove_strays(table, done, _groups(table, go))
     remove_staged(table.storage, go.instant)
+    return table
 
 
 def keep_ledger(table: Table, go: Go, done: Instant) -> None:
@@ -89,9 +92,10 @@ def keep_ledger(table: Table, go: Go, done: Instant) -> None:
     add_entry(table.storage, go.instant, go.attempt, table.instant_path(done), ledger)
 
 
-def _data_names(table: Table, partitions: Iterable[str]) -> dict[str, list[BaseFileName | LogFileName]]:
+def _data_names(table: Table, partitions: Collection[str]) -> dict[str, list[BaseFileName | LogFileName]]:
     """The data files in these partitions; none for a partition that was removed."""
     found: dict[str, list[BaseFileName | LogFileName]] = {}
+    list_ahead(table.storage, partitions)
     for partition in partitions:
         try:
             names = [parse_data_file(e.name) for e in table.storage.list(partition) if not e.is_folder]

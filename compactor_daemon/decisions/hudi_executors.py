@@ -121,12 +121,16 @@ class ForeignWatch:
         """Calls `look`, if the last call is `every_s` ago."""
         if self._clock() >= self._next:
             self._next = self._clock() + self._every_s
-            self.look()
+            # Where a name takes two requests, one listing shows it.
+            self._look(self._table if self._table.storage.is_file_system else self._table.still(reload=False))
 
     def look(self) -> None:
         """AttemptDeadError: a Hudi executor touched the instant. The attempt is declared dead first."""
-        path = inflight_path(self._table, self._instant)
-        entry = self._table.storage.find(path)
+        self._look(self._table)
+
+    def _look(self, table: Table) -> None:
+        path = inflight_path(table, self._instant)
+        entry = table.storage.find(path)
         now_ms = entry.modified_ms if entry is not None else None
         if now_ms == self._inflight_ms:
             return

@@ -38,7 +38,7 @@ LOCK = ProcessLock("deaths")
 def each(usual: int) -> pytest.MarkDecorator:
     """Versions, and which calls: in a usual run each n-th of those that change something, in the deep one all."""
     return pytest.mark.parametrize(
-        ("version", "step"), [(9, usual), deep(6, 1), deep(9, 1)], ids=lambda value: f"{value}"
+        ("version", "step"), [(9, usual), deep(6, 1), deep(8, 1), deep(9, 1)], ids=lambda value: f"{value}"
     )
 
 

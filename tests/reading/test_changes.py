@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pytest
@@ -12,82 +11,25 @@ import pytest
 from phantombase.api import read
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.read.changes import plan, plan_changes
-from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read, read_table
-from phantombase.timeline.table.table import Table
-from phantombase.timeline.windows.retained import earliest_whole
+from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read
+from tests.support.change_feeds import check_window, feed, moments_of, state
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.selection import deep
 
 USUAL = {"v6_replaced", "v8_log_compacted", "v9_clustered", "v9_event_time", "v9_log_only"}
 NAMES = [name if name in USUAL else deep(name) for name in GOLDEN if "virtual_keys" not in name]
-META = {"_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_file_name"}
-
-State: TypeAlias = dict[tuple[str, str], dict[str, Any]]
-"""Rows by partition and key, without what a log compaction or the place of a row changes."""
-
-
-def state(table: Table, moment: str) -> State:
-    """The table at a moment, by an incremental read of everything before it."""
-    if not moment:
-        return {}
-    rows = read_table(table, ReadOptions(query=Query.INCREMENTAL, begin="earliest", end=moment)).to_pylist()
-    found = {key(row): plain(row) for row in rows}
-    assert len(found) == len(rows)
-    return found
-
-
-def key(row: dict[str, Any]) -> tuple[str, str]:
-    return row["_hoodie_partition_path"], row["_hoodie_record_key"]
-
-
-def plain(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: repr(value) for name, value in row.items() if name not in META}
-
-
-def feed(table: Table, begin: str, end: str | None = None, **more: Any) -> list[dict[str, Any]]:
-    options = ReadOptions(query=Query.CHANGES, begin=begin, end=end, **more)
-    return plan(table, options).to_table().to_pylist()  # type: ignore[no-any-return]
-
-
-def replay(changes: list[dict[str, Any]], at: State) -> State:
-    """The state after the changes; each must fit what it meets."""
-    now = dict(at)
-    for change in changes:
-        before, after = change["before"], change["after"]
-        assert (before is None, after is None) == {"i": (True, False), "u": (False, False), "d": (False, True)}[
-            change["op"]
-        ]
-        if before is not None:
-            assert now.pop(key(before)) == plain(before)
-        if after is not None:
-            assert key(after) not in now
-            now[key(after)] = plain(after)
-    return now
-
-
-def moments_of(table: Table) -> list[str]:
-    """The moments of a table whose states are whole, earliest first."""
-    timeline = table.load_timeline(archived=True)
-    earliest = earliest_whole(table, timeline)
-    found = sorted({timeline.moment_of(w) for w in timeline.completed} | ({earliest} if earliest else set()))
-    return ([] if earliest else [""]) + [m for m in found if m >= earliest]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_feed_replays_what_happened(name: str, tmp_path: Path) -> None:
-    """Write by write, at once, and net: the same end; net has each key once."""
+    """Write by write, at once, and net."""
     table = open_table(unzip_golden(name, tmp_path))
     moments = moments_of(table)
     states = {m: state(table, m) for m in moments}
     for begin, end in pairwise(moments):
-        assert replay(feed(table, begin or "earliest", end), states[begin]) == states[end]
-    first, last = moments[0], moments[-1]
-    assert replay(feed(table, first or "earliest"), states[first]) == states[last]
-    net = feed(table, first or "earliest", net=True)
-    assert replay(net, states[first]) == states[last]
-    keys = [key(change["after"] or change["before"]) for change in net]
-    assert len(set(keys)) == len(keys)
+        check_window(table, begin, end, states)
+    check_window(table, moments[0], moments[-1], states)
 
 
 def test_services_are_no_changes(tmp_path: Path) -> None:

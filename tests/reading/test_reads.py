@@ -109,11 +109,11 @@ def test_a_file_cleaned_away_after_listing_means_reading_again(tmp_path: Path) -
     class Cleaning(Watched):
         gone = True
 
-        def open_input(self, path: str) -> pa.NativeFile:
+        def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
             if self.gone and path.endswith(".parquet"):
                 self.gone = False
                 raise MissingFileError("no such file", path=path)
-            return super().open_input(path)
+            return super().open_input(path, whole=whole)
 
     assert_same_rows(read_table(Table.on(Cleaning(path))), expected)
 

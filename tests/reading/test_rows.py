@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -49,9 +50,9 @@ def test_a_limit_opens_no_more_files_than_it_needs(path: str) -> None:
     table = Table.open(path)
     plain = type(table.storage).open_input
 
-    def spy(self: object, name: str) -> pa.NativeFile:
+    def spy(self: Any, name: str, *, whole: bool = True) -> pa.NativeFile:
         opened.append(name)
-        return plain(self, name)  # type: ignore[arg-type]
+        return plain(self, name, whole=whole)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(table.storage), "open_input", spy)

@@ -85,7 +85,7 @@ class MemoryStorage:
         """See `Storage`."""
         return self._file(path).data
 
-    def open_input(self, path: str) -> pa.NativeFile:
+    def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
         """See `Storage`."""
         return pa.BufferReader(self._file(path).data)
 

@@ -89,7 +89,8 @@ class _AnyOrder(SerialPool):
 
     def map(self, do: Callable[..., Any], *args: Any) -> Iterator[Any]:
         calls = list(zip(*args, strict=False))
-        order = random.Random(self._stage.on.steps).sample(range(len(calls)), len(calls))
+        steps = 0 if self._stage.world is None else self._stage.world.steps
+        order = random.Random(steps).sample(range(len(calls)), len(calls))
         found = {at: do(*calls[at]) for at in order}
         return iter([found[at] for at in range(len(calls))])
 

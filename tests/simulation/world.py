@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
+import pyarrow as pa
+
 from phantombase.timeline.errors import StorageError
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.storage.contract import Entry, OwnLock, files_below
@@ -392,6 +394,10 @@ class SteppedStorage:
             return list(files_below(self, folder, before))
         found: Sequence[tuple[str, Entry]] = self._world.call("list_below", folder, before)
         return found
+
+    def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
+        """See `Storage`."""
+        return self._world.call("open_input", path)
 
     def delete_all(self, paths: Collection[str]) -> None:
         """See `Storage`; a process may die in between."""

@@ -204,7 +204,7 @@ class HookedStorage:
         """See `Storage`."""
         return bytes(self._call("read", path))
 
-    def open_input(self, path: str) -> pa.NativeFile:
+    def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
         """See `Storage`."""
         return self._call("open_input", path)
 

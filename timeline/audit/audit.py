@@ -226,7 +226,7 @@ def _files(now: _Now, instant: str, recorded: GroupLedger) -> Verdict:
 
 def _read_base(table: Table, path: str, recorded: GroupLedger) -> tuple[int, int, TableSchema]:
     """Row count of a base file, hash of its rows, and the schema it was written with: the table's may have changed."""
-    with table.storage.open_input(path) as source, readable("base file", path):
+    with table.storage.open_input(path, whole=False) as source, readable("base file", path):
         footer = open_parquet(source).metadata
         schema = table.schema((footer.metadata or {}).get(b"parquet.avro.schema", b"").decode())
     columns = project(schema.arrow, identity_columns(schema.arrow))

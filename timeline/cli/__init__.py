@@ -2,7 +2,6 @@
 
 `main` holds the commands, `report` computes their output, `render` draws it.
 
-May import: audit, avro, clock, format, ground, instants, locks, metadata_table, parquet, read, recovery, storage,
-storage/access, table, terminal, view,
-windows.
+May import: audit, avro, clock, format, ground, instants, locks, metadata_table, parquet, pins, read, recovery,
+storage, storage/access, table, terminal, view, windows.
 """

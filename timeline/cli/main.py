@@ -1,4 +1,5 @@
-"""The `timeline` command: shows a table and reads it. It changes nothing except times of files (`repair-times`).
+"""The `timeline` command: shows a table and reads it. It changes nothing except times of files (`repair-times`) and
+pins (`pins --release`).
 
 Each command computes plain data (`timeline.cli.report`), then renders it (`timeline.cli.render`). If a writer moves a
 file between two calls, the command reads everything again, table settings included.
@@ -31,6 +32,7 @@ from ..terminal.plain import Row
 from . import render
 from .check import audit, repair_times, validate
 from .parameters import CLOCK, Json, ListedBy, Listing, Partition, StorageOption, TablePath, Timezone
+from .pins import pins
 from .read_to import SHOWN_ROWS, read_to
 from .report import instant_rows, pending_rows, plan_report, slices_report, table_facts
 
@@ -276,6 +278,7 @@ def read(
     read_to(lambda: listing.open(path, timezone, storage_options), options, output, overwrite=overwrite, json=json)
 
 
+app.command()(pins)
 app.command()(audit)
 app.command()(validate)
 app.command("repair-times")(repair_times)

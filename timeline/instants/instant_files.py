@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ..errors import MalformedError
@@ -11,7 +12,7 @@ from ..format.commit_metadata import decode as decode_commit
 from ..format.compaction_plan import CompactionPlan, decode_plan
 from ..format.instant import Instant, State
 from ..format.table_config import TableConfig
-from ..look.look import latest
+from ..look.look import latest, list_ahead
 from ..storage.contract import Storage, list_of_table
 
 _TORN_PAUSES_S = (0.02, 0.1, 0.5)
@@ -53,6 +54,10 @@ class InstantFiles:
                 time.sleep(pause_s)
                 storage = latest(storage)
         return decode_commit(storage.read(path), path)
+
+    def read_ahead(self, instants: Iterable[Instant]) -> None:
+        """Reads the files of instants that will be asked for at the same time, see `list_ahead`."""
+        list_ahead(self.storage, (), reads=map(self.path, instants))
 
     def requested_merge(self, instant: str) -> Instant:
         """The requested instant of a log compaction if its plan exists, else of a compaction."""

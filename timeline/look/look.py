@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from hashlib import md5
 from typing import IO
@@ -141,8 +141,22 @@ class Look:
             self._read[path] = content
         return self._read[path]
 
-    def open_input(self, path: str) -> pa.NativeFile:
-        return self.origin.open_input(path)
+    def _read_ahead(self, path: str) -> None:
+        """Reads what is not known yet; a listing that is still to come cannot say that."""
+        with suppress(MissingFileError):
+            if path.rpartition("/")[0] in self._lists:
+                self.read(path)
+            else:
+                self._read[path] = self.origin.read(path)
+
+    def _keep_read(self, path: str) -> None:
+        """Keeps a content that was read before the listing was there to show its tag."""
+        entry = self.find(path)
+        if entry is not None and path in self._read and _is_of(entry.tag, self._read[path]):
+            self._kept.keep(path, entry.tag, self._read[path])
+
+    def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
+        return self.origin.open_input(path, whole=whole)
 
     def _is_record(self, path: str) -> bool:
         """Whether one listing of all records of instants shows it. On a file system an empty folder is one, too."""
@@ -238,16 +252,20 @@ class Look:
         return self.origin.hold(path, timeout_s, busy)
 
 
-def list_ahead(storage: Storage, folders: Iterable[str], *, records: bool = False) -> None:
-    """Lists folders that will be asked for, at the same time; `records`: and the records of all instants.
+def list_ahead(storage: Storage, folders: Iterable[str], *, records: bool = False, reads: Iterable[str] = ()) -> None:
+    """Asks for what will be needed at the same time: folders, the records of all instants, and contents of `reads`.
 
     So a look shows them in no order. Does nothing on a file system, or without a look.
     """
     if isinstance(storage, Look) and not storage.is_file_system:
-        listings: list[Callable[[], object]] = [partial(storage._listed, folder) for folder in sorted(set(folders))]
-        listings += [storage._all_records] if records else []
+        asked: list[Callable[[], object]] = [partial(storage._listed, folder) for folder in sorted(set(folders))]
+        asked += [storage._all_records] if records else []
+        read = sorted(set(reads))
+        asked += [partial(storage._read_ahead, path) for path in read]
         with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(lambda listing: listing(), listings))
+            list(pool.map(lambda ask: ask(), asked))
+        for path in read:
+            storage._keep_read(path)
 
 
 def _is_of(tag: str, content: bytes) -> bool:

@@ -61,8 +61,8 @@ class Below:
     def read(self, path: str) -> bytes:
         return self.storage.read(self._full(path))
 
-    def open_input(self, path: str) -> pa.NativeFile:
-        return self.storage.open_input(self._full(path))
+    def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
+        return self.storage.open_input(self._full(path), whole=whole)
 
     def open_output(self, path: str) -> IO[bytes]:
         return self.storage.open_output(self._full(path))

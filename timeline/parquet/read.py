@@ -20,6 +20,8 @@ import pyarrow.parquet as pq
 
 from ..avro.schema import FIXED_BYTES_MAX
 from ..errors import MalformedError, UnsupportedError
+from ..ranges import RangedFile
+from .travel import column_spans
 
 _BATCH_BYTES = 32 << 20
 _EXPANSION_MAX = 1000
@@ -74,8 +76,14 @@ def parquet_batches(
         file = open_parquet(source, dictionaries=coded)
     rows = max(1, min([batch_rows, *_fitting_rows(metadata)]))
     chosen = None if groups is None else list(groups)
-    for batch in file.iter_batches(batch_size=rows, row_groups=chosen, columns=list(names)):
-        yield from _pieces(batch)
+    if not isinstance(source, RangedFile):
+        for batch in file.iter_batches(batch_size=rows, row_groups=chosen, columns=list(names)):
+            yield from _pieces(batch)
+        return
+    for group in range(metadata.num_row_groups) if chosen is None else chosen:
+        source.keep(column_spans(metadata, group, names))
+        for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=list(names)):
+            yield from _pieces(batch)
 
 
 def read_parquet(source: pa.NativeFile, names: Sequence[str], batch_rows: int = 65_536) -> pa.Table:

@@ -139,7 +139,7 @@ class Survey:
             return SliceStats(runs=runs)
         base_rows = 0
         if slice_.base is not None:
-            with storage.open_input(slice_.base.path) as source:
+            with storage.open_input(slice_.base.path, whole=False) as source:
                 base_rows = open_parquet(source).metadata.num_rows
         entries = log_entries(storage, slice_, rules.visibility)
         deletes = entries[BlockKind.DELETE]

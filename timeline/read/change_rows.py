@@ -1,8 +1,8 @@
 """The changes between two states of the same keys: which rows were inserted, updated and deleted (pure).
 
-Rows that only moved between files are not changes: they keep their commit times. The commit time alone does not tell a
-change by itself: under event time, a late row may take the place of a delete and lose against the base file, whose old
-row is there again.
+Rows that only moved between files are not changes: they keep their commit times, or get them back (`origins`). The
+commit time alone does not tell a change by itself: under event time, a late row may take the place of a delete and lose
+against the base file, whose old row is there again.
 """
 
 from __future__ import annotations

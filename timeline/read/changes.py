@@ -13,18 +13,19 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from ..avro.schema import COMMIT_TIME, RECORD_KEY, project
+from ..avro.schema import project
 from ..errors import UsageError
 from ..instants.timeline import Timeline
 from ..merge.slice_rules import SliceRules
 from ..table.table import Table, TableSchema
-from ..view.view import FileSlice, GroupKey
+from ..view.view import FileSlice, GroupKey, latest_slice
 from ..windows.incremental import load_window
 from ..windows.retained import earliest_whole
 from ..windows.state import State, load_state
 from ..windows.window import EARLIEST, Window, completed_writes
 from ..windows.window_writes import WindowWrites, find_window_writes
 from .change_rows import Sides, change_schema, changes
+from .origins import MARKS, Origin, Origins
 from .slice_stream import SliceStream
 from .table_read import Query, ReadOptions, Scan, check_columns, limited, plan_read, slice_rules
 
@@ -33,7 +34,8 @@ from .table_read import Query, ReadOptions, Scan, check_columns, limited, plan_r
 class Part:
     """File groups between which keys may have moved, before and after: one group, or what replaced several.
 
-    `gone`: slices that were replaced as a whole by other data. `instant`: the write, None for net changes.
+    `gone`: slices that were replaced as a whole by other data. `instant`: the write, None for net changes. `origins`:
+    what went into the table services between the two.
     """
 
     before: tuple[FileSlice, ...]
@@ -42,6 +44,7 @@ class Part:
     old_rules: SliceRules
     new_rules: SliceRules
     instant: str | None
+    origins: tuple[Origin, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,13 +64,13 @@ class ChangeScan:
 
     def slice_batches(self, part: Part) -> Iterator[pa.RecordBatch]:
         """The changes of one part."""
-        marks = (RECORD_KEY, COMMIT_TIME)
-        whole = (*self.rows.names, *marks)
+        whole = (*self.rows.names, *MARKS)
+        origins = Origins(origins=part.origins, read=lambda one: self._read(one.slices, part.new_rules, MARKS))
         sides = Sides(
             before=lambda: self._read(part.before, part.old_rules, whole),
             gone=lambda: self._read(part.gone, part.old_rules, whole),
-            marks=lambda: self._read(part.after, part.new_rules, marks),
-            after=lambda: self._read(part.after, part.new_rules, whole),
+            marks=lambda: origins.restored(self._read(part.after, part.new_rules, MARKS)),
+            after=lambda: origins.restored(self._read(part.after, part.new_rules, whole)),
         )
         for batch in changes(sides, self.rows, part.instant):
             for start in range(0, batch.num_rows, self.options.batch_rows):
@@ -168,6 +171,7 @@ class _Feed:
                 old_rules=old_rules,
                 new_rules=new_rules,
                 instant=instant,
+                origins=_origins(after, [k for k in keys if k in new], found),
             )
 
     def _rules(self, state: State, also_hidden: frozenset[str]) -> SliceRules:
@@ -177,3 +181,26 @@ class _Feed:
         )
         rules = replace(rules, memory_bytes=self.options.memory_limit, spill_folder=self.options.spill_dir)
         return replace(rules, visibility=replace(rules.visibility, hidden=state.hidden | also_hidden))
+
+
+def _origins(state: State, keys: Iterable[GroupKey], found: WindowWrites) -> tuple[Origin, ...]:
+    """What went into the table services of a window whose rows these file groups may hold (pure).
+
+    Into log compactions: the logs of their slices. Into clusterings: the last slices of the file groups of the same
+    partition that they replaced.
+    """
+    if not found.compacted_logs and not found.clusterings:
+        return ()
+    groups, replaced = state.view.by_key(), state.view.facts.replaced
+    partitions = {partition for partition, _ in keys}
+    clustered = {k: replaced[k] for k in groups if k[0] in partitions and replaced.get(k) in found.clusterings}
+    origins = []
+    for key in {*keys, *clustered}:
+        for one in groups[key].slices:
+            stamps = frozenset(found.compacted_logs[log.path] for log in one.logs if log.path in found.compacted_logs)
+            if stamps:
+                origins.append(Origin(stamps=stamps, slices=(replace(one, base=None),)))
+    for instant in set(clustered.values()):
+        taken = (latest_slice(groups[key], state.as_of) for key, by in clustered.items() if by == instant)
+        origins.append(Origin(stamps=frozenset({instant}), slices=tuple(s for s in taken if s is not None)))
+    return tuple(origins)

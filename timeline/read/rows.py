@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from ..errors import MissingFileError, TableChangedError
+from ..format.instant import parse_as_of
+from ..pins.pin import FIRST, PIN_SECONDS
+from ..pins.pins import HeldPin, check_free
 from ..table.table import Table, consistent
 from .changes import ChangeScan, plan
 from .table_read import ReadOptions, Scan
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a table as `read` gives them. Nothing is held: each call reads the table as it is at that time.
+    """The rows of a table as `read` gives them. No rows are held: each call reads the table as it is at that time.
 
     `schema` is fixed when the read is described; a call after the table's schema changed is a TableChangedError.
     """
@@ -31,14 +34,42 @@ class Rows:
     table: Table
     options: ReadOptions
     schema: pa.Schema
+    pin: HeldPin | None = field(default=None, compare=False)
 
     @staticmethod
-    def of(table: Table, options: ReadOptions) -> Rows:
-        """UsageError: unknown columns, a filter that does not fit the table. The end of a window is fixed here."""
+    def of(table: Table, options: ReadOptions, pin: str | None = None, pin_seconds: int = PIN_SECONDS) -> Rows:
+        """UsageError: unknown columns, a filter that does not fit the table. The end of a window is fixed here.
+
+        `pin`: a name under which the table keeps what these rows need, see `timeline.pins`, for `pin_seconds` after the
+        last batch of rows. UsageError: another reader holds a pin of that name.
+        """
         scan = consistent(lambda: plan(table.reload(), options))
         if scan.window is not None and scan.window.end:
             options = replace(options, end=scan.window.end, whole_window=True)
-        return Rows(table, options, scan.schema)
+        rows = Rows(table, options, scan.schema)
+        return rows if pin is None else rows._pinned(HeldPin(table, pin, pin_seconds), pin)
+
+    def _pinned(self, pin: HeldPin, name: str) -> Rows:
+        check_free(self.table.storage, name)
+        pin.put(held_from(self.table, self.options))
+        try:
+            self._plan()  # a clean that did not see the pin is seen here
+        except BaseException:
+            pin.release()
+            raise
+        return replace(self, pin=pin)
+
+    def release(self) -> None:
+        """Removes the pin, if there is one; also done at the end of a `with` block."""
+        if self.pin is not None:
+            self.pin.release()
+
+    def __enter__(self) -> Rows:
+        """These rows; the end of the block releases their pin."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     @property
     def end(self) -> str | None:
@@ -51,7 +82,10 @@ class Rows:
         MissingFileError: a cleaner removed a file meanwhile; what came before is right, but the rest is missing.
         """
         try:
-            yield from self._plan().batches()
+            for batch in self._plan().batches():
+                if self.pin is not None:
+                    self.pin.keep()
+                yield batch
         except MissingFileError as error:
             raise MissingFileError(
                 error.what, path=error.path, found=error.found, todo="A cleaner was faster: read again."
@@ -67,6 +101,8 @@ class Rows:
 
     def to_arrow(self) -> pa.Table:
         """All rows, file slices read in parallel; reads everything again if a file was removed meanwhile."""
+        if self.pin is not None:
+            self.pin.keep()
         return self._checked(read_any(self.table, self.options))
 
     def to_polars(self) -> polars.DataFrame:
@@ -101,6 +137,16 @@ class Rows:
                 todo="Call `read` again.",
             )
         return found
+
+
+def held_from(table: Table, options: ReadOptions) -> str:
+    """From which moment on a read needs the states of the table whole, as a pin says it."""
+    if options.begin is not None:
+        return options.begin if options.begin.isdecimal() else FIRST
+    if options.as_of is not None:
+        return parse_as_of(options.as_of, table.times.moment)
+    timeline = table.reload().load_timeline()
+    return max((timeline.moment_of(write) for write in timeline.completed_writes.values()), default=FIRST)
 
 
 def read_any(table: Table, options: ReadOptions) -> pa.Table:

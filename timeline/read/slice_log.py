@@ -21,11 +21,14 @@ from ..merge.log_fold import LogFold, Winners
 from ..merge.rule import IS_DELETED, Keyed
 from ..merge.slice_rules import SliceRules
 from ..merge.spill import LogSpill
+from ..prefetch import prefetched
 from ..storage.contract import Storage
 from ..view.log_blocks import slice_blocks
-from ..view.view import FileSlice
+from ..view.view import FileSlice, LogFile
 from .where import Where
 
+_WHOLE_LOG_BYTES = 4 << 20
+"""Up to this size one request for a log file takes less time than those for its headers."""
 _PARTITIONS_MAX = 256
 """Each partition has two open files while log blocks are read."""
 
@@ -127,13 +130,21 @@ def _check_count(block: LogBlock, found: int, expected: int) -> None:
 def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules) -> None:
     """UnsupportedError or MalformedError if the slice's log files could not be merged; reads only headers."""
     with ExitStack() as stack:
-        sources = _opened(storage, slice_, stack)
+        sources = _opened(storage, slice_, stack, headers=True)
         for block in _select(sources, rules.visibility).blocks:
             check_block(block, sources[block.path])
 
 
-def _opened(storage: Storage, slice_: FileSlice, stack: ExitStack) -> dict[str, pa.NativeFile]:
-    return {log.path: stack.enter_context(storage.open_input(log.path)) for log in slice_.logs}
+def _opened(
+    storage: Storage, slice_: FileSlice, stack: ExitStack, *, headers: bool = False
+) -> dict[str, pa.NativeFile]:
+    """The slice's log files, opened at the same time where that takes requests; `headers`: little of them is read."""
+
+    def opened(log: LogFile) -> pa.NativeFile:
+        return storage.open_input(log.path, whole=not headers or log.size <= _WHOLE_LOG_BYTES)
+
+    sources = map(opened, slice_.logs) if storage.is_file_system else prefetched(slice_.logs, opened)
+    return {log.path: stack.enter_context(source) for log, source in zip(slice_.logs, sources, strict=True)}
 
 
 def _select(sources: Mapping[str, pa.NativeFile], visibility: Visibility) -> Selection:
@@ -157,7 +168,7 @@ def log_entries(storage: Storage, slice_: FileSlice, visibility: Visibility) -> 
     """Entries of the blocks that count, by kind, according to headers and footers."""
     counts: Counter[BlockKind] = Counter()
     with ExitStack() as stack:
-        sources = _opened(storage, slice_, stack)
+        sources = _opened(storage, slice_, stack, headers=True)
         for block in _select(sources, visibility).blocks:
             counts[block.kind] += count_entries(block, sources[block.path])
     return counts

@@ -8,9 +8,11 @@ merging needs, are read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -29,6 +31,7 @@ from ..merge.slice_rules import SliceRules
 from ..merge.spill import LogSpill
 from ..merge.spilled_merge import SpilledMerge
 from ..parquet.read import open_parquet, parquet_batches, readable
+from ..parquet.travel import travels_whole
 from ..storage.contract import Storage
 from ..view.view import FileSlice
 from .slice_log import LogCounts, read_logs
@@ -68,6 +71,7 @@ class SliceStream:
         self._out = project(rules.schema, [*self._schema.names, *(where.columns if where else ())])
         self._base_schema = project(rules.schema, [*self._out.names, *rules.keys.fields, *rules.ordering_fields])
         self._merge: SliceMerge | SpilledMerge | None = None
+        self._opened: Callable[[], pa.NativeFile] | None = None
         self._tally = IdentityTally() if rules.identity else None
         self.log_counts = LogCounts()
         self.base_rows = 0
@@ -80,9 +84,19 @@ class SliceStream:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Merged rows: in the base file's order, then inserts."""
         with ExitStack() as stack:
+            self._open_ahead(stack)
             logs, self.log_counts = read_logs(self._storage, self._slice, self._rules, self._out, stack, self._where)
             for table in self._spilled(logs, stack) if isinstance(logs, LogSpill) else self._in_memory(logs):
                 yield from self._matching(table).combine_chunks().to_batches(max_chunksize=self._rules.batch_rows)
+
+    def _open_ahead(self, stack: ExitStack) -> None:
+        """Fetches the base file while the logs are read, where it is fetched as a whole and certainly read."""
+        base, storage, rules = self._slice.base, self._storage, self._rules
+        if base is None or self._where is not None or storage.is_file_system:
+            return
+        if travels_whole(base.size, len(self._base_schema.names), len(rules.schema.names)):
+            pool = stack.enter_context(ThreadPoolExecutor(1))
+            self._opened = pool.submit(storage.open_input, base.path).result
 
     def _matching(self, rows: pa.Table) -> pa.Table:
         return rows if self._where is None else self._where.rows(rows).select(self._schema.names)
@@ -150,7 +164,7 @@ class SliceStream:
         base, where = self._slice.base, self._where
         if base is None or where is None:
             return base is not None
-        with self._storage.open_input(base.path) as source, readable("base file", base.path):
+        with self._storage.open_input(base.path, whole=False) as source, readable("base file", base.path):
             return bool(where.row_groups(open_parquet(source)))
 
     def _base_tables(self, schema: pa.Schema, needed: Needed) -> Iterator[pa.Table]:
@@ -159,7 +173,10 @@ class SliceStream:
         if base is not None:
             self.base_rows = 0
             groups = self._groups(needed)
-            for table, rows in base_tables(self._storage, base.path, schema, self._rules.batch_rows, groups):
+            whole = travels_whole(base.size, len(schema.names), len(self._rules.schema.names))
+            opened = self._opened or partial(self._storage.open_input, base.path, whole=whole)
+            self._opened = None  # it is opened once
+            for table, rows in base_tables(self._storage, base.path, schema, self._rules.batch_rows, groups, opened):
                 self.base_rows = rows
                 yield table
 
@@ -174,14 +191,20 @@ def _all_groups(file: pq.ParquetFile) -> None:
 
 
 def base_tables(
-    storage: Storage, path: str, schema: pa.Schema, batch_rows: int, groups: RowGroups = _all_groups
+    storage: Storage,
+    path: str,
+    schema: pa.Schema,
+    batch_rows: int,
+    groups: RowGroups = _all_groups,
+    open_source: Callable[[], pa.NativeFile] | None = None,
 ) -> Iterator[tuple[pa.Table, int]]:
     """A Parquet base file's rows under a schema, by batches, each with the number of rows in the footer.
 
     MalformedError: not a readable file. UnsupportedError: a file of a changelog table, whose operations would be lost.
     Reads only the columns of the schema, and the row groups that `groups` chooses.
+    `open_source`: opens it in another way than as a whole.
     """
-    with storage.open_input(path) as source, readable("base file", path):
+    with (open_source or partial(storage.open_input, path))() as source, readable("base file", path):
         file = open_parquet(source)
         if OPERATION in file.schema_arrow.names:
             raise changelog(path)

@@ -139,11 +139,15 @@ def limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa
 
 
 def plan_read(table: Table, options: ReadOptions) -> Scan:
-    """Loads a view and selects the slices; UsageError for unknown columns, and for an impossible point or window."""
+    """Loads a view, by the current settings, and selects the slices.
+
+    UsageError: unknown columns, or an impossible point or window.
+    """
     _check_query(options)
     if options.query is Query.INCREMENTAL:
-        return _plan_window(table, options)
-    seen = table.still(reload=False)
+        return _plan_window(table.reload(), options)
+    seen = table.still(records=False)
+    table = replace(table, config=seen.config)
     view = seen.load_view(options.partition)
     if options.as_of is not None:
         as_of = parse_as_of(options.as_of, table.times.moment)
@@ -222,7 +226,7 @@ def scan_slices(view: TableView, options: ReadOptions) -> tuple[FileSlice, ...]:
 def read_table(table: Table, options: ReadOptions | None = None) -> pa.Table:
     """All rows of a read as an Arrow table; reads everything again if a file was removed meanwhile."""
     chosen = options or ReadOptions()
-    return consistent(lambda: plan_read(table.reload(), chosen).to_table())
+    return consistent(lambda: plan_read(table, chosen).to_table())
 
 
 def slice_rules(

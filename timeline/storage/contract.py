@@ -86,8 +86,11 @@ class Storage(Protocol):
         """The whole object; MissingFileError if there is none."""
         ...
 
-    def open_input(self, path: str) -> pa.NativeFile:
-        """Random access for reading; MissingFileError if there is none."""
+    def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
+        """Random access for reading; MissingFileError if there is none.
+
+        `whole`: False where little of it will be read: then nothing else is fetched, if need be by more requests.
+        """
         ...
 
     def open_output(self, path: str) -> IO[bytes]:
@@ -123,7 +126,7 @@ class Storage(Protocol):
         ...
 
     def overwrite(self, path: str, data: bytes) -> None:
-        """Replaces an object. Only for hoodie.properties and heartbeats: no other object is ever replaced."""
+        """Replaces an object. Only for hoodie.properties, heartbeats, pins and the batches of streams."""
         ...
 
     def delete(self, path: str) -> None:

@@ -102,8 +102,8 @@ class HdfsStorage:
             file = self._client.read(self._full(path))
             return bytes(file.read_range(0, len(file))) if len(file) else b""
 
-    def open_input(self, path: str) -> pa.NativeFile:
-        return open_file(self._client, self._full(path), self._shown(path))
+    def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
+        return open_file(self._client, self._full(path), self._shown(path), whole=whole)
 
     # --- writing
 

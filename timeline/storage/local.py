@@ -93,7 +93,7 @@ class LocalStorage:
         with _translated(self._full(path)), open(self._full(path), "rb") as file:
             return file.read()
 
-    def open_input(self, path: str) -> pa.NativeFile:
+    def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
         full = self._full(path)
         with _translated(full):
             if os.stat(full).st_size == 0:  # an empty file cannot be mapped

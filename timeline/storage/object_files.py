@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import errno
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import obstore
 import pyarrow as pa
 from obstore.exceptions import BaseError
 
-from ..ranges import open_ranges
+from ..ranges import Span, open_ranges
 
+_WHOLE_BYTES = 32 << 20
+"""Up to this size an object is fetched by one request when it is opened."""
+_END_BYTES = 1 << 20
+"""Holds the footers of most files: Hudi's have a bloom filter of half a MiB in them."""
+_GAP_BYTES = 256 << 10
+"""What lies between two spans is fetched with them up to this size: it takes less time than another request."""
 _PART_BYTES = 8 << 20
 _PARTS_AT_ONCE = 4
 _BYTES_MAX = 5 << 30
@@ -91,11 +98,22 @@ def _as_os_error() -> Iterator[None]:
         raise OSError(errno.EIO, f"{type(error).__name__}: {error}"[:500]) from error
 
 
-def open_object(store: Any, key: str, size: int) -> pa.NativeFile:
-    """Random access to a large object."""
+def open_object(store: Any, key: str, *, whole: bool) -> pa.NativeFile:
+    """Random access to an object; `whole`: see `Storage.open_input`. FileNotFoundError, BaseError."""
+    if whole:
+        found = obstore.get(store, key)
+        size = found.meta["size"]
+        if size <= _WHOLE_BYTES:
+            return pa.BufferReader(pa.py_buffer(found.bytes()))
+        return open_ranges(partial(_fetch, store, key), size)
+    try:
+        found = obstore.get(store, key, options={"range": {"suffix": _END_BYTES}})
+    except BaseError:  # Azure cannot be asked for the end of an object of unknown size, and an empty one has none
+        return open_ranges(partial(_fetch, store, key), obstore.head(store, key)["size"])
+    return open_ranges(partial(_fetch, store, key), found.meta["size"], found.bytes())
 
-    def fetch(at: int, count: int) -> Any:
-        with _as_os_error():
-            return obstore.get_range(store, key, start=at, end=at + count)
 
-    return open_ranges(fetch, size)
+def _fetch(store: Any, key: str, spans: Sequence[Span]) -> Sequence[Any]:
+    with _as_os_error():
+        starts, counts = [at for at, _ in spans], [count for _, count in spans]
+        return obstore.get_ranges(store, key, starts=starts, lengths=counts, coalesce=_GAP_BYTES)

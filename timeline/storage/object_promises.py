@@ -7,20 +7,25 @@ broken on purpose, on throw-away objects.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Protocol
 
 import obstore
 from obstore.exceptions import BaseError, PreconditionError
 
+from ..elapsed import Since
 from ..errors import StorageError, UnsupportedError
 from .contract import Entry
 from .folders import TEMPORARY
 from .object_clients import Clients, version
+from .server_clock import note_agreed
 
 _TRIES = 3
+_TRIED_AT_ONCE = 4
 
 
 class Tried(Protocol):
@@ -66,16 +71,29 @@ def _prove(storage: Tried) -> None:
     for left in reversed(range(_TRIES)):
         name = f"{TEMPORARY}/probe-{uuid.uuid4().hex}"
         try:
-            with _throw_away(storage, f"{name}-put", f"{name}-placed") as (put, placed):
-                _try_put(storage, put)
-                _try_listing(storage, put)
-                storage.copy_if_absent(put, placed)
-                _try_replace(storage, put)
-                _try_place(storage, put, placed)
+            with _throw_away(storage, f"{name}-put", f"{name}-other", f"{name}-placed") as (put, other, placed):
+                _try_all(storage, put, other, placed)
             return
         except StorageError:  # an answer was lost, or the store cannot be reached
             if not left:
                 raise
+
+
+def _try_all(storage: Tried, put: str, other: str, placed: str) -> None:
+    """What does not need each other is tried at the same time."""
+    since, began_ms = Since(), round(time.time() * 1000)
+    is_put = storage.put_with_id(put, b"1")
+    with ThreadPoolExecutor(_TRIED_AT_ONCE) as pool:
+        listed = pool.submit(_try_listing, storage, put)
+        tried: list[Future[object]] = [
+            pool.submit(_try_put, storage, put, is_put),
+            pool.submit(_try_replace, storage, other),
+            pool.submit(storage.copy_if_absent, put, placed),
+        ]
+        for one in tried:
+            one.result()
+    note_agreed(storage.clients.identity, since, began_ms, listed.result().modified_ms)
+    _try_place(storage, other, placed)
 
 
 @contextmanager
@@ -86,32 +104,34 @@ def _throw_away(storage: Tried, *paths: str) -> Iterator[tuple[str, ...]]:
         storage.delete_all(paths)
 
 
-def _try_put(storage: Tried, put: str) -> None:
+def _try_put(storage: Tried, put: str, is_put: bool) -> None:
     """A second put is refused, and what the first one left says so: its id, which `put_with_id` reads back."""
-    first, second = storage.put_with_id(put, b"1"), storage.put_with_id(put, b"2")
-    if not first or storage.put_id(put) is None:
+    again = storage.put_with_id(put, b"2")
+    if not is_put or storage.put_id(put) is None:
         raise _broken(storage, "metadata that is put with an object comes back with it")
-    if second or storage.read(put) != b"1":
+    if again or storage.read(put) != b"1":
         raise _broken(storage, f"put-if-absent ({storage.clients.cloud.put}) never replaces an object")
 
 
-def _try_listing(storage: Tried, put: str) -> None:
+def _try_listing(storage: Tried, put: str) -> Entry:
     folder, _, name = put.rpartition("/")
-    if name not in {entry.name for entry in storage.list(folder)}:
+    found = next((entry for entry in storage.list(folder) if entry.name == name), None)
+    if found is None:
         raise _broken(storage, "a listing shows an object that was just put")
+    return found
 
 
 def _try_place(storage: Tried, other: str, placed: str) -> None:
-    """`placed` was copied when `other` had its first content."""
+    """`placed` is a copy of another object, with other content."""
     if storage.copy_if_absent(other, placed) or storage.read(placed) != b"1":
         raise _broken(storage, f"copy-if-absent ({storage.clients.cloud.copy}) never replaces an object")
 
 
-def _try_replace(storage: Tried, put: str) -> None:
+def _try_replace(storage: Tried, other: str) -> None:
     """With a version that is not that of the object."""
-    store, key = storage.clients.once, storage.key(put)
+    store, key = storage.clients.once, storage.key(other)
     try:
-        stale = obstore.head(store, key)
+        stale = obstore.put(store, key, b"older", use_multipart=False)
         obstore.put(store, key, b"newer", use_multipart=False)
         obstore.put(store, key, b"lost", mode=version(stale), use_multipart=False)
     except PreconditionError:

@@ -43,8 +43,6 @@ _PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Between tries of a write whose fate is not known, or that was throttled; each by chance up to half longer."""
 _LATER_S = (5.0,) * 120
 """How long a copy may go on after its answer."""
-_WHOLE_BYTES = 32 << 20
-"""Up to this size an object is fetched by one request when it is opened."""
 _DELETED_AT_ONCE = 1000
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 
@@ -144,12 +142,9 @@ class ObjectStorage:
         with self._translated(path):
             return bytes(obstore.get(self.clients.patient, self.key(path)).bytes())
 
-    def open_input(self, path: str) -> pa.NativeFile:
+    def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
         with self._translated(path):
-            found = obstore.get(self.clients.patient, self.key(path))
-            if found.meta["size"] <= _WHOLE_BYTES:
-                return pa.BufferReader(pa.py_buffer(found.bytes()))
-            return open_object(self.clients.patient, self.key(path), found.meta["size"])
+            return open_object(self.clients.patient, self.key(path), whole=whole)
 
     # --- writing
 
@@ -290,8 +285,7 @@ class ObjectStorage:
     # --- the lock
 
     def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
-        ensure_promises(self)
-        ensure_agreed(self, self.clients.identity)
+        ensure_agreed(self, self.clients.identity)  # it puts an object, so the promises were tried
         return hold_lease(self.clients, self.key(path), f"{self.base_path}/{path}", timeout_s, busy)
 
 

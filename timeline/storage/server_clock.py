@@ -70,6 +70,16 @@ def ensure_agreed(storage: Storage, store: Hashable) -> None:
             _agreed[store] = since
 
 
+def note_agreed(store: Hashable, since: Since, began_ms: int, there_ms: int) -> None:
+    """Notes that the clocks agree, if they do by an object that was put for another purpose.
+
+    It was put since `began_ms` of this process's clock, and has the time `there_ms`.
+    """
+    least_ms, most_ms = began_ms - there_ms - _SECOND_MS, round(time.time() * 1000) - there_ms
+    if least_ms <= AGREED_MS and most_ms >= -AGREED_MS and not since.was_set():
+        _agreed[store] = since
+
+
 def _check_agreed(storage: Storage) -> None:
     found = ahead_of(storage, lambda: round(time.time() * 1000))
     if found.least_ms > AGREED_MS or found.most_ms < -AGREED_MS:

@@ -17,7 +17,7 @@ from ..format.commit_metadata import CommitMetadata
 from ..format.compaction_plan import CompactionPlan
 from ..format.instant import Instant, parse_time
 from ..format.layout import Layout
-from ..format.table_config import TableConfig, load_table_config
+from ..format.table_config import PROPERTIES, TableConfig, load_table_config
 from ..instants.archived_timeline import with_archive
 from ..instants.instant_files import InstantFiles
 from ..instants.table_clock import TableClock
@@ -71,6 +71,7 @@ class Table:
         """The table on a storage."""
         kept = Kept()
         look = Look(storage, {HOODIE}, kept)
+        list_ahead(look, [HOODIE], reads=[PROPERTIES])
         config = _supported(look)
         if listed_if_there(look, _CONSISTENT_HASHING) is not None:
             raise UnsupportedError(
@@ -85,14 +86,15 @@ class Table:
         storage = latest(self.storage)
         return replace(self, storage=storage, config=_supported(storage))
 
-    def still(self, *, reload: bool = True) -> Table:
+    def still(self, *, reload: bool = True, records: bool = True) -> Table:
         """The table as it stands now, with the current settings: what is asked of it is asked once, see `Look`.
 
-        For one step: the next one must not rest on what this one saw. `reload`: False keeps the settings.
+        For one step: the next one must not rest on what this one saw. `reload`: False keeps the settings. `records`:
+        whether the step asks for the records of instants, too.
         """
         look = Look(self.storage, {HOODIE, HEARTBEATS, self.config.timeline_folder}, self.kept)
         if reload:
-            list_ahead(look, [HOODIE, self.config.timeline_folder], records=True)
+            list_ahead(look, [HOODIE, self.config.timeline_folder], records=records)
         config = _supported(look) if reload else self.config
         if config != self.config:  # the listing may be older than these settings, and know nothing of their timeline
             look = Look(self.storage, {HOODIE, HEARTBEATS, config.timeline_folder}, self.kept)

@@ -6,9 +6,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from ..errors import MalformedError
+from ..format.instant import State
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
 from .view import GroupKey, ViewFacts
+
+_RECORDING = ("commit", "replacecommit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,8 @@ class FactLoader:
 
         `prevails`: see `pending_plans`.
         """
-        plans = self.pending_plans(timeline, prevails)
+        self.read_ahead(timeline)
+        planned = self.pending_plans(timeline, prevails)
         compacted: defaultdict[GroupKey, dict[str, str]] = defaultdict(dict)
         for instant in timeline.completed:
             if instant.family == "commit":
@@ -31,11 +35,17 @@ class FactLoader:
                         if stat.file_id and stat.path:
                             compacted[part, stat.file_id][instant.requested_time] = stat.path.rpartition("/")[2]
         return ViewFacts(
-            pending_plans=plans,
+            pending_plans=planned,
             replaced=self.replaced_groups(timeline),
             compacted=compacted,
             shared={time: self.named_files(timeline, time) for time in timeline.shared_times},
         )
+
+    def read_ahead(self, timeline: Timeline) -> None:
+        """Reads what `load` needs, and the newest write, which has the schema, at the same time."""
+        newest = [timeline.completed_writes[t] for t in sorted(timeline.completed_writes)[-1:]]
+        plans = [i.at(State.REQUESTED) for i in timeline.pending_compactions]
+        self.files.read_ahead([*plans, *newest, *(i for i in timeline.completed if i.family in _RECORDING)])
 
     def named_files(self, timeline: Timeline, time: str, but: str | None = None) -> frozenset[str]:
         """Paths of the files that the completed writes of one time name; `but`: without those of this action."""

@@ -8,6 +8,7 @@ from ..avro.container import NAMESPACE, STRING, Schema, optional, read_record, r
 from ..errors import UsageError
 from ..format.instant import Instant, State
 from ..instants.timeline import Timeline
+from ..prefetch import prefetched
 from ..table.table import Table
 from .window import completed_writes
 
@@ -33,7 +34,7 @@ def retained_since(table: Table, timeline: Timeline) -> str:
     is the clean's own time. A later clean may have retained more again, but what is gone stays gone. MalformedError:
     unreadable clean metadata.
     """
-    return max((_retained_by(table, clean) for clean in cleans(timeline)), default="")
+    return max(prefetched(cleans(timeline), lambda clean: _retained_by(table, clean)), default="")
 
 
 def _retained_by(table: Table, clean: Instant) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..errors import MissingFileError
-from ..format.commit_metadata import LOG_COMPACT, SERVICE_OPERATIONS, CommitMetadata
+from ..format.commit_metadata import CLUSTER, LOG_COMPACT, SERVICE_OPERATIONS, CommitMetadata, WriteStat
 from ..format.file_name import LogFileName, parse_data_file
 from ..format.instant import Instant
 from ..instants.timeline import Timeline
@@ -22,7 +22,8 @@ class WindowWrites:
 
     A log compaction of Hudi 1.2 writes its own time into the rows that it merges, as a clustering may. `stamps`: table
     services of the window whose time may stand for one of its writes; left out are log compactions that merged only
-    writes from before the window. `log_compactions`: all of the window.
+    writes from before the window. `log_compactions`: all of the window. `compacted_logs`: paths of the log files that
+    these wrote, each with its instant. `clusterings`: those of the window.
     """
 
     writes: frozenset[str]
@@ -30,6 +31,8 @@ class WindowWrites:
     replaced: frozenset[GroupKey]
     stamps: frozenset[str]
     log_compactions: frozenset[str]
+    compacted_logs: Mapping[str, str]
+    clusterings: frozenset[str]
 
 
 def find_window_writes(table: Table, timeline: Timeline, window: Window) -> WindowWrites:
@@ -41,7 +44,8 @@ def find_window_writes(table: Table, timeline: Timeline, window: Window) -> Wind
     found = {i: table.commit_metadata(i) for i in active}
     services = {i for i in inside if i.action == "commit" or (i in found and _is_service(found[i]))}
     writes = frozenset(i.requested_time for i in inside if i not in services)
-    logs = {i.requested_time for i in services & active if found[i].operation_type == LOG_COMPACT}
+    compacting = {i for i in services & active if found[i].operation_type == LOG_COMPACT}
+    logs = {i.requested_time for i in compacting}
     merged = {log: _originals(table, log, logs) for log in logs}
     outside = {log for log, times in merged.items() if times is not None and times.isdisjoint(writes)}
     known = timeline.start
@@ -54,6 +58,8 @@ def find_window_writes(table: Table, timeline: Timeline, window: Window) -> Wind
         replaced=_replaced([found[i] for i in active - services]),
         stamps=frozenset(i.requested_time for i in services) - outside,
         log_compactions=frozenset(logs),
+        compacted_logs={s.path: i.requested_time for i in compacting for _, s in _stats(found[i]) if s.path},
+        clusterings=frozenset(i.requested_time for i in services & active if found[i].operation_type == CLUSTER),
     )
 
 
@@ -67,8 +73,11 @@ def _is_service(metadata: CommitMetadata) -> bool:
 
 
 def _groups(found: Mapping[Instant, CommitMetadata]) -> frozenset[GroupKey]:
-    stats = [(part, s) for m in found.values() for part, group in m.partition_to_write_stats.items() for s in group]
-    return frozenset((part, s.file_id) for part, s in stats if s.file_id)
+    return frozenset((part, s.file_id) for m in found.values() for part, s in _stats(m) if s.file_id)
+
+
+def _stats(metadata: CommitMetadata) -> Iterator[tuple[str, WriteStat]]:
+    return ((part, stat) for part, stats in metadata.partition_to_write_stats.items() for stat in stats)
 
 
 def _replaced(found: Iterable[CommitMetadata]) -> frozenset[GroupKey]:

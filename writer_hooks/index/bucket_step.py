@@ -68,7 +68,7 @@ class BucketStep:
         """UsageError: existing keys are not in the bucket that `route` gives them. Called before a bucket is opened."""
         bases = ((bucket, base) for bucket, group in groups.items() if (base := latest_base(group)) is not None)
         for bucket, base in islice(bases, _FILES_ASKED):
-            with self.work.table.storage.open_input(base.path) as source, readable("base file", base.path):
+            with self.work.table.storage.open_input(base.path, whole=False) as source, readable("base file", base.path):
                 for batch in islice(parquet_batches(source, open_parquet(source), [RECORD_KEY], _KEYS_ASKED), 1):
                     keys = batch.column(0).cast(pa.string())
                     wrong = np.flatnonzero(self.route(keys, 0) != bucket)

@@ -146,7 +146,7 @@ def keys_in_base(
 
     `lookup`: of the same `keys`. MalformedError: not a readable base file with keys.
     """
-    with storage.open_input(file.path) as source, readable("base file", file.path):
+    with storage.open_input(file.path, whole=False) as source, readable("base file", file.path):
         parquet = open_parquet(source)
         if not _may_hold(parquet.metadata, keys):
             return

@@ -6,6 +6,19 @@ from __future__ import annotations
 from tests.mutations.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
+    # Pins.
+    ("timeline/pins/held", "        if not write.completed:\n            return True\n", "", "pins/pins"),
+    ("timeline/pins/held", "if found.is_live(now_ms)", "", "pins/pins"),
+    ("timeline/pins/held", "(*timeline.instants, *timeline.archived)", "timeline.instants", "pins/pins"),
+    ("timeline/pins/pin", "return now_ms <= self.expires_ms()", "return True", "reading/pins"),
+    ("timeline/read/rows", "            pin.release()\n            raise", "            raise", "reading/pins"),
+    ("timeline/read/rows", "        check_free(self.table.storage, name)\n", "", "reading/pins"),
+    (
+        "pyspark_phantombase/stream_reader",
+        "if self._pin is None or self._pin[0] != moment:",
+        "if self._pin is None:",
+        "reading/pins",
+    ),
     # The state at a completion time.
     ("timeline/instants/timeline", "(self.counts_from(instant) if instant.completed else instant.requested_time) <= time", "instant.requested_time <= time", "table/view_at_completion"),
     ("timeline/instants/timeline", "else instant.requested_time) <= time", "else instant.requested_time) < time", "table/view_at_completion"),
@@ -42,4 +55,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/read/changes", "there & (found.groups | left)", "there & found.groups", "reading/changes"),
     ("timeline/read/changes", "frozenset() if self.options.net else found.replaced & left", "frozenset()", "reading/changes"),
     ("timeline/read/changes", "hidden=state.hidden | also_hidden", "hidden=state.hidden", "reading/changes"),
+    ("timeline/read/changes", "if not found.compacted_logs and not found.clusterings:", "if True:", "reading/changes_and_services"),
+    ("timeline/read/changes", "for instant in set(clustered.values()):", "for instant in set():", "reading/changes_and_services"),
+    ("timeline/read/origins", "key=lambda origin: max(origin.stamps), reverse=True", "key=lambda origin: max(origin.stamps)", "read/origins"),
 )  # fmt: skip

@@ -74,7 +74,7 @@ def index_records(
 
 
 def _bloom(storage: Storage, path: str) -> BloomFilter | None:
-    with storage.open_input(path) as source, readable("file", path):
+    with storage.open_input(path, whole=False) as source, readable("file", path):
         footer = pq.read_metadata(source).metadata or {}
     text, code = footer.get(b"org.apache.hudi.bloomfilter"), footer.get(b"hoodie_bloom_filter_type_code")
     return None if text is None or code is None else BloomFilter(code.decode(), text.decode())

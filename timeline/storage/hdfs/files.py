@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from hdfs_native import Client, WriteOptions
 
-from ...ranges import open_ranges
+from ...ranges import one_by_one, open_ranges
 from .client import shown, translated
 
 _WHOLE_BYTES = 32 << 20
@@ -79,15 +79,15 @@ def _as_os_error() -> Iterator[None]:
         raise OSError(errno.EIO, shown(error)) from error
 
 
-def open_file(client: Client, path: str, name: str) -> pa.NativeFile:
-    """Random access to a file; `name`: as in messages. MissingFileError."""
+def open_file(client: Client, path: str, name: str, *, whole: bool) -> pa.NativeFile:
+    """Random access to a file; `name`: as in messages; `whole`: see `Storage.open_input`. MissingFileError."""
     with translated(name):
         file = client.read(path)
-        if len(file) <= _WHOLE_BYTES:
+        if len(file) <= (_WHOLE_BYTES if whole else 0):
             return pa.BufferReader(pa.py_buffer(file.read_range(0, len(file)) if len(file) else b""))
 
     def fetch(at: int, count: int) -> Any:
         with _as_os_error():
             return file.read_range(at, count)
 
-    return open_ranges(fetch, len(file))
+    return open_ranges(one_by_one(fetch), len(file))

@@ -142,3 +142,31 @@ def test_a_clock_that_is_set_ends_the_lease(
             there = storage.read("lock")
             time.sleep(0.2)
             assert storage.read("lock") == there
+
+
+def test_what_this_process_gave_back_it_takes_by_one_request(storage: ObjectStorage, s3: S3Server) -> None:
+    """A version that nobody has replaced since is free."""
+    with storage.hold("lock", 0, BUSY):
+        pass
+    first = len(s3.asked)
+    with storage.hold("lock", 0, BUSY) as is_held:
+        asked = [a.method for a in s3.asked[first:]]
+        assert is_held()
+    assert asked[:1] == ["PUT"]
+    assert "GET" not in asked
+
+
+def test_what_it_gave_back_and_another_has_since_is_busy(storage: ObjectStorage) -> None:
+    """And free again later, also where it is gone."""
+    with storage.hold("lock", 0, BUSY):
+        pass
+    theirs = json.dumps({"expired": False, "validUntil": round(time.time() * 1000) + 40_000, "owner": "another"})
+    storage.overwrite("lock", theirs.encode())
+    with pytest.raises(LockError, match="held by another"), storage.hold("lock", 0, BUSY):
+        pass
+    assert storage.read("lock") == theirs.encode()
+    storage.delete("lock")
+    for _ in range(2):
+        with storage.hold("lock", 0, BUSY) as is_held:
+            assert is_held()
+        storage.delete("lock")

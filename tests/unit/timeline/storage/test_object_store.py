@@ -281,7 +281,7 @@ def test_a_file_that_could_not_be_placed_is_not_written(
 def test_a_large_object_is_read_by_ranges(storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     data = bytes(range(256)) * 20_000
     storage.put_if_absent("x", data)
-    monkeypatch.setattr(object_store, "_WHOLE_BYTES", 1000)
+    monkeypatch.setattr(object_files, "_WHOLE_BYTES", 1000)
     with storage.open_input("x") as file:
         assert file.size() == len(data)
         assert bytes(file.read_at(10, 4_000_001)) == data[4_000_001:4_000_011]

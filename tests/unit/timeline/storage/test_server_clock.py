@@ -81,6 +81,21 @@ def test_a_clock_that_is_nearly_right_will_do(
         assert is_held()
 
 
+def test_trying_a_store_compares_the_clocks(storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an object that is put anyway. Clocks that differ are compared again where it matters."""
+    monkeypatch.setattr(server_clock, "storage_ms", lambda _: pytest.fail("compared again"))
+    storage.prove()
+    with storage.hold("lock", 0, BUSY):
+        pass
+
+
+def test_trying_a_store_does_not_hide_a_wrong_clock(storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    skewed(monkeypatch, 20)
+    storage.prove()
+    with pytest.raises(ClockError):
+        storage.hold("lock", 0, BUSY)
+
+
 def test_clocks_are_compared_once(storage: ObjectStorage, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a while; again once a clock was set, and after the while."""
     compared: list[int] = []
@@ -90,6 +105,8 @@ def test_clocks_are_compared_once(storage: ObjectStorage, s3: S3Server, monkeypa
         compared.append(1)
         return real(storage)
 
+    storage.prove()
+    monkeypatch.setattr(server_clock, "_agreed", {})
     monkeypatch.setattr(server_clock, "storage_ms", counted)
     for _ in range(3):
         with storage.hold("lock", 0, BUSY):

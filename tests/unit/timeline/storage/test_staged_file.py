@@ -63,10 +63,17 @@ def test_nothing_is_left_of_a_half_written_one(storage: LocalStorage, error: Bas
 
 def test_it_gets_its_final_name_once(storage: LocalStorage) -> None:
     """Found there, the staged copy is not asked for: it may be gone, and making it again costs a merge."""
+    calls: list[tuple[str, str]] = []
+
+    def note(call: Call) -> Any:
+        calls.append((call.name, call.path))
+        return call.do()
+
     place_staged(storage, "staged", FINAL, 5)
     storage.delete("staged")
-    place_staged(storage, "nowhere", FINAL, 5, lambda: pytest.fail("made anew"))
+    place_staged(HookedStorage(storage, note), "nowhere", FINAL, 5, lambda: pytest.fail("made anew"))
     assert storage.read(FINAL) == b"bytes"
+    assert set(calls) == {("find", FINAL)}
 
 
 def test_a_staged_file_that_another_process_placed_meanwhile_is_not_made_anew(storage: LocalStorage) -> None:

@@ -17,7 +17,13 @@ from tests.support.builders import timeline_of
 def rows(timeline: Timeline, window: Window, writes: str, times: str) -> str:
     none: frozenset[str] = frozenset()
     found = WindowWrites(
-        writes=frozenset(writes.split()), groups=None, replaced=frozenset(), stamps=none, log_compactions=none
+        writes=frozenset(writes.split()),
+        groups=None,
+        replaced=frozenset(),
+        stamps=none,
+        log_compactions=none,
+        compacted_logs={},
+        clusterings=none,
     )
     table = pa.table({"_hoodie_commit_time": times.split()})
     node = bound(wanted_rows(timeline, window, found), table.schema)
