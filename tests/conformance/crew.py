@@ -130,8 +130,8 @@ class Crew:
     # The compactor.
 
     def _compacts(self, chance: random.Random) -> None:
-        while self._goes_on():
-            asked, whole = time.monotonic(), chance.random() < 0.6
+        while self._goes_on() or (not self.compactions and not self.errors and time.monotonic() < self._until + 60):
+            asked, whole = time.monotonic(), not self.compactions or chance.random() < 0.6
             if not schedule(self.path, PLAN_NOW if whole else MERGE_LOGS, lock=self._lock).requested:
                 continue
             time.sleep(chance.random() * 0.4)  # writes go behind the plan
@@ -143,8 +143,9 @@ class Crew:
 
     def _reads(self, chance: random.Random) -> None:
         kinds = (self._snapshot, self._base_files, self._window, self._changes, self._travel)
-        while self._goes_on():
-            chance.choice(kinds)(chance)
+        waiting = chance.sample(kinds, len(kinds))  # each once, however slow the machine is
+        while waiting or self._goes_on():
+            (waiting.pop() if waiting else chance.choice(kinds))(chance)
 
     def _saw(self, query: Query, give: Callable[[], pa.Table]) -> None:
         begun = time.monotonic()

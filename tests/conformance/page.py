@@ -35,8 +35,8 @@ Hudi refuses to write to file groups with a pending clustering, so nothing is wr
 **What is right** comes from a model: the list of the writes, kept by the program that made the table. A snapshot holds
 all writes; a read-optimized query what the newest completed base files hold; an incremental query the rows as of the
 end of its window that the window's writes have written; time travel the writes requested up to an instant; a stream
-what its windows hold, one after the other. Each table gets {least} to {most} queries; every value of every row is
-compared, and the commit time.
+what its windows hold, one after the other; Hudi's stream has one window, from the first write to the newest. Each
+table gets {least} to {most} queries; every value of every row is compared, and the commit time.
 
 **A cell** has three marks, in this order: phantombase, Hudi, hudi-rs.
 
@@ -56,10 +56,9 @@ _TAIL = """
 {wrong}
 
 - hudi-rs 0.5.0 does not read the logs of a pending compaction's slice on version 6.
-- Hudi 1.2 and hudi-rs merge the logs of a window alone: under event-time ordering they deliver late rows that the
-  table does not hold.
-- A write during which a compaction was requested lies on the slice of that compaction. Time travel of Hudi 1.2 to the
-  instant of the write leaves it out.
+- Hudi and hudi-rs merge the logs of a window alone: they deliver late rows that the table does not hold.
+- On versions 8 and 9, the log of a write during which a compaction was requested lies on the slice of that compaction.
+  Hudi 1.2 leaves the write out of time travel to its own instant, and out of the window that ends with it.
 
 ## Rows that come again
 
@@ -78,7 +77,7 @@ def page(results: Results) -> str:
     ]
     head = _HEAD.replace("{least}", str(min(asked))).replace("{most}", str(max(asked)))
     parts = [part for version in sorted(results, reverse=True) for part in _version(version, results[version])]
-    return head + "\n".join(parts) + "\n" + _TAIL.replace("{wrong}", "\n".join(_evidence(results)))
+    return head + "\n".join(parts) + _TAIL.replace("{wrong}", "\n".join(_evidence(results)))
 
 
 def _version(version: str, states: dict[str, Asked]) -> Iterator[str]:

@@ -34,7 +34,7 @@ def test_each_result_is_the_model_at_some_instant(version: int, tmp_path: Path) 
         for seen in crew.seen:
             truth.check(seen)
         kinds = Counter(seen.query.kind for seen in crew.seen)
-        assert kinds.keys() >= {"snapshot", "streaming"}, kinds
+        assert kinds.keys() >= {"snapshot", "read-optimized", "incremental", "changes", "streaming"}, kinds
         assert crew.compactions
         batches = [seen.query for seen in crew.seen if seen.query.kind == "streaming"]
         assert [q.begin for q in batches] == [BEFORE_ALL, *(str(q.end) for q in batches[:-1])]
