@@ -40,15 +40,19 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks. Spark turns an empty list into one task without a scan."""
-        options = self._options
-        if options.pin is not None:  # it expires: no call tells when the query ends
-            table = options.open()
-            HeldPin(table.storage, options.pin, held_moment(table, options.read))
-        return [SliceTask(scan) for scan in plan_tasks(options, self._columns)]
+        put_pin(self._options)
+        return [SliceTask(scan) for scan in plan_tasks(self._options, self._columns)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """See `task_batches`."""
         return task_batches(partition, self._columns)
+
+
+def put_pin(options: SourceOptions) -> None:
+    """Takes the pin of a batch query, before it is planned. It expires: no call tells when the query ends."""
+    if options.pin is not None:
+        table = options.open()
+        HeldPin(table.storage, options.pin, held_moment(table, options.read))
 
 
 def task_batches(partition: InputPartition, columns: StructType) -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.view import FileSlice
 
-from .batch_reader import SliceTask, task_batches
+from .batch_reader import SliceTask, put_pin, task_batches
 from .native import only_base, read_alike
 from .options import SourceOptions, source_options
 from .planned import parted, shown
@@ -46,8 +46,9 @@ _EXACT = {
 def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
     """The rows of a table as of now; every column may be null. Options: those of the source, for batch reads."""
     given = source_options({**options, "path": path})
-    table = Table.open(given.path, given.storage)
-    scan, native = consistent(lambda: _planned(table.reload(), given))
+    table = given.open()
+    put_pin(given)
+    scan, native = consistent(lambda: _planned(table, given))
     columns = spark_columns(scan.schema)
     columns = StructType([StructField(field.name, field.dataType) for field in columns.fields])
     rest = replace(scan, slices=tuple(slice_ for slice_ in scan.slices if slice_ not in native))

@@ -10,7 +10,9 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from phantombase import ReadOptions, UsageError, read_table, spark_read, writer
+from phantombase.timeline.pins.pin import live_pins, release
 from phantombase.timeline.read.table_read import Query
+from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.selection import deep
@@ -124,3 +126,11 @@ def test_moments_and_decimals_in_another_zone(spark: Any, tmp_path: Path) -> Non
             assert set(found.column("amount").to_pylist()) == {"-1.25", "0.00", None}
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_a_pin_is_taken(spark: Any, mixed: Path) -> None:
+    """Before the plan; it expires."""
+    spark_read(spark, str(mixed), pin="copy", pin_for="5m")
+    storage = Table.open(str(mixed)).storage
+    assert [pin.name for pin in live_pins(storage)] == ["copy"]
+    release(storage, "copy")
