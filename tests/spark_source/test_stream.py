@@ -17,7 +17,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.pins.pin import live_pins
 from phantombase.timeline.read.table_read import Fallback, Query
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.windows.streamed import StreamedWrite
+from phantombase.timeline.windows.streamed import StreamedWrite, writes_after
 from pyspark_phantombase.admission import batch_end
 from pyspark_phantombase.batch_reader import task_batches
 from pyspark_phantombase.options import source_options, stream_options
@@ -216,3 +216,11 @@ def test_a_limit_does_not_stop_a_stream_at_a_cleaned_state(name: str, tmp_path: 
         offset = end
     assert offset == reader.reportLatestOffset()
     assert rows >= read_table(options.path).num_rows
+
+
+def test_archived_writes_count(tmp_path: Path) -> None:
+    """The archive of versions 8 and 9 has what they wrote."""
+    table = Table.open(str(unzip_golden("v9_archived", tmp_path)))
+    found = writes_after(table, "earliest", {})
+    assert len(found) > len(table.load_timeline().completed)
+    assert all(write.files and write.bytes and write.rows for write in found)

@@ -13,24 +13,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..avro.container import STRING, optional, read_record, root_record
 from ..errors import MalformedError, MissingFileError, PhantombaseError, UnknownStateError
+from ..format.commit_metadata import CommitMetadata
+from ..format.commit_metadata import decode as decode_commit
 from ..format.instant import Instant, State, highest_states
 from ..format.table_config import TableConfig
 from ..log.block import BlockKind, scan_blocks
 from ..log.decode import decode_rows
 from ..parquet.read import read_parquet, readable
-from ..storage.contract import Storage
+from ..storage.contract import Storage, listed_if_there
 from .timeline import Timeline
+
+T = TypeVar("T")
 
 _VERSION_FILE = "_version_"
 _MANIFEST = re.compile(r"manifest_(\d+)")
 _LSM_COLUMNS = ("instantTime", "completionTime", "action")
+
+_COMMIT_COLUMNS = ("instantTime", "action", "metadata")
 
 _ARCHIVE = re.compile(r"\.commits_\.archive\.\d+.*")
 _MERGE_PLAN = "mergeArchivePlan"
@@ -51,12 +59,16 @@ def load_history(storage: Storage, config: TableConfig) -> tuple[Instant, ...]:
     UnknownStateError: a file in the folder is missing or unreadable. An instant that is not found may be in that file,
     so "not found" must not be treated as "not archived".
     """
+    return _whole(config, lambda: highest_states(_instants(storage, config)))
+
+
+def _whole(config: TableConfig, load: Callable[[], T]) -> T:
     try:
         try:
-            return highest_states(_instants(storage, config))
+            return load()
         except MissingFileError:
             # Files disappear while Hudi compacts the history: a second try sees the files that replaced them.
-            return highest_states(_instants(storage, config))
+            return load()
     except (PhantombaseError, OSError) as error:
         raise UnknownStateError(
             "the archived timeline cannot be read, so its instants are unknown",
@@ -64,6 +76,34 @@ def load_history(storage: Storage, config: TableConfig) -> tuple[Instant, ...]:
             found=str(error),
             todo="Try again; if the error persists, repair or restore the file, or let Hudi rewrite its archive.",
         ) from error
+
+
+def archived_commits(
+    storage: Storage, config: TableConfig, wanted: Collection[Instant]
+) -> dict[Instant, CommitMetadata]:
+    """The metadata of archived writes, as far as the archive has it: that of versions 8 and 9, of most writes.
+
+    UnknownStateError: see `load_history`.
+    """
+    if not wanted or not config.layout.has_completion_times:
+        return {}
+    by_name = {(i.requested_time, i.action): i for i in wanted}
+    return _whole(config, lambda: dict(_commits(storage, config, by_name)))
+
+
+def _commits(
+    storage: Storage, config: TableConfig, wanted: Mapping[tuple[str, str], Instant]
+) -> Iterator[tuple[Instant, CommitMetadata]]:
+    folder = config.history_folder
+    for name in _current_files(storage, folder, [entry.name for entry in listed_if_there(storage, folder) or ()]):
+        path = f"{folder}/{name}"
+        with readable("history file", path):
+            times = pc.field("instantTime").isin(sorted({time for time, _ in wanted}))
+            rows = read_parquet(storage.open_input(path), _COMMIT_COLUMNS).filter(times).to_pylist()
+        for row in rows:
+            instant = wanted.get((row["instantTime"], row["action"]))
+            if instant is not None and row["metadata"]:
+                yield instant, decode_commit(row["metadata"], path)
 
 
 def _instants(storage: Storage, config: TableConfig) -> Iterator[Instant]:

@@ -18,7 +18,7 @@ from ..format.compaction_plan import CompactionPlan
 from ..format.instant import Instant, parse_time
 from ..format.layout import Layout
 from ..format.table_config import PROPERTIES, TableConfig, load_table_config
-from ..instants.archived_timeline import with_archive
+from ..instants.archived_timeline import archived_commits, with_archive
 from ..instants.instant_files import InstantFiles
 from ..instants.table_clock import TableClock
 from ..instants.timeline import Timeline
@@ -179,6 +179,10 @@ class Table:
     def commit_metadata(self, instant: Instant) -> CommitMetadata:
         """See `InstantFiles.commit_metadata`."""
         return self.files.commit_metadata(instant)
+
+    def archived_commits(self, writes: Collection[Instant]) -> dict[Instant, CommitMetadata]:
+        """See `archived_timeline.archived_commits`."""
+        return archived_commits(self.storage, self.config, writes)
 
     def compaction_plan(self, instant: str) -> CompactionPlan:
         """See `InstantFiles.compaction_plan`."""

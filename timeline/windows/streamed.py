@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..format.commit_metadata import SERVICE_OPERATIONS
+from ..format.commit_metadata import SERVICE_OPERATIONS, CommitMetadata
 from ..format.instant import Instant
-from ..instants.timeline import Timeline
 from ..table.table import Table
 from .incremental import load_window
 from .retained import earliest_whole
@@ -17,7 +16,7 @@ from .window import completed_writes
 class StreamedWrite:
     """One completed write: when it became visible, and how many files, bytes and rows it wrote.
 
-    The counts of an archived write are 0: it is not read again.
+    The counts of an archived write are 0 if the archive does not have them.
     """
 
     moment: str
@@ -34,22 +33,22 @@ def writes_after(table: Table, begin: str, known: dict[Instant, StreamedWrite | 
     """
     timeline, window = load_window(table, begin, None)
     waiting = [w for w in completed_writes(timeline) if window.holds(timeline.moment_of(w))]
-    for write in waiting:
-        if write not in known:
-            known[write] = _streamed(table, timeline, write)
+    new = [w for w in waiting if w not in known]
+    archived = table.archived_commits([w for w in new if w not in timeline.instants])
+    for write in new:
+        metadata = table.commit_metadata(write) if write in timeline.instants else archived.get(write)
+        known[write] = _streamed(timeline.moment_of(write), write, metadata)
     earliest = earliest_whole(table, timeline)
     found = (replace(one, moment=max(one.moment, earliest)) for w in waiting if (one := known[w]) is not None)
     return sorted(found, key=lambda w: w.moment)
 
 
-def _streamed(table: Table, timeline: Timeline, write: Instant) -> StreamedWrite | None:
+def _streamed(moment: str, write: Instant, metadata: CommitMetadata | None) -> StreamedWrite | None:
     """None: a table service, which changes no row."""
-    moment = timeline.moment_of(write)
     if write.action == "commit":
         return None
-    if write not in timeline.instants:
+    if metadata is None:
         return StreamedWrite(moment=moment)
-    metadata = table.commit_metadata(write)
     if metadata.operation_type in SERVICE_OPERATIONS:
         return None
     stats = [stat for stats in metadata.partition_to_write_stats.values() for stat in stats]

@@ -18,7 +18,7 @@ from .window import Window, completed_writes
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowWrites:
     """`writes`: requested times of the window's writes. `groups`: the file groups that hold their rows; None: any may.
-    `replaced`: those that its writes have replaced with other data, as far as their commits are not archived.
+    `replaced`: those that its writes have replaced with other data, as far as their commits are known.
 
     A log compaction of Hudi 1.2 writes its own time into the rows that it merges, as a clustering may. `stamps`: table
     services of the window whose time may stand for one of its writes; left out are log compactions that merged only
@@ -40,26 +40,26 @@ def find_window_writes(table: Table, timeline: Timeline, window: Window) -> Wind
     inside = [
         w for w in completed_writes(timeline) if window.begin < timeline.moment_of(w) and _counts(timeline, w, window)
     ]
-    active = {i for i in inside if i in timeline.instants}
-    found = {i: table.commit_metadata(i) for i in active}
+    found = {i: table.commit_metadata(i) for i in inside if i in timeline.instants}
+    found |= table.archived_commits([i for i in inside if i not in found])
     services = {i for i in inside if i.action == "commit" or (i in found and _is_service(found[i]))}
     writes = frozenset(i.requested_time for i in inside if i not in services)
-    compacting = {i for i in services & active if found[i].operation_type == LOG_COMPACT}
+    compacting = {i for i in services & found.keys() if found[i].operation_type == LOG_COMPACT}
     logs = {i.requested_time for i in compacting}
     merged = {log: _originals(table, log, logs) for log in logs}
     outside = {log for log, times in merged.items() if times is not None and times.isdisjoint(writes)}
     known = timeline.start
     if table.layout.has_completion_times:  # the archive is loaded; its oldest part may be gone
         known = min((timeline.moment_of(w) for w in completed_writes(timeline)), default="")
-    complete = len(active) == len(inside) and window.begin >= known
+    complete = len(found) == len(inside) and window.begin >= known
     return WindowWrites(
         writes=writes,
         groups=_groups(found) if complete else None,
-        replaced=_replaced([found[i] for i in active - services]),
+        replaced=_replaced([found[i] for i in found.keys() - services]),
         stamps=frozenset(i.requested_time for i in services) - outside,
         log_compactions=frozenset(logs),
         compacted_logs={s.path: i.requested_time for i in compacting for _, s in _stats(found[i]) if s.path},
-        clusterings=frozenset(i.requested_time for i in services & active if found[i].operation_type == CLUSTER),
+        clusterings=frozenset(i.requested_time for i in services & found.keys() if found[i].operation_type == CLUSTER),
     )
 
 

@@ -45,6 +45,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/read/changes", "if not found.compacted_logs and not found.clusterings:", "if True:", "reading/changes_and_services"),
     ("timeline/read/changes", "for instant in set(clustered.values()):", "for instant in set():", "reading/changes_and_services"),
     ("timeline/windows/streamed", "moment=max(one.moment, earliest)", "moment=one.moment", "spark_source/stream"),
+    ("timeline/windows/streamed", "else archived.get(write)", "else None", "spark_source/stream"),
     # Pins.
     ("timeline/pins/pin", "return now_ms < self.expires_ms", "return True", "pins/pin"),
     ("timeline/pins/hold", "if self._storage.find(self._path) is None:", "if False:", "pins/pin"),
