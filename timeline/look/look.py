@@ -150,9 +150,9 @@ class Look:
                 self._read[path] = self.origin.read(path)
 
     def _keep_read(self, path: str) -> None:
-        """Keeps a content that was read before the listing was there to show its tag."""
+        """Keeps a content that was read before the listing showed its tag: only a sum proves that it is not older."""
         entry = self.find(path)
-        if entry is not None and path in self._read and _is_of(entry.tag, self._read[path]):
+        if entry is not None and path in self._read and _sum(self._read[path]) == entry.tag:
             self._kept.keep(path, entry.tag, self._read[path])
 
     def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
@@ -208,7 +208,7 @@ class Look:
         self._forget(path, adds=True)
         is_put = self.origin.put_if_absent(path, data)
         if is_put:  # where tags are sums of the content, a listing that shows this one proves that it is there
-            self._kept.keep(path, md5(data, usedforsecurity=False).hexdigest(), data)
+            self._kept.keep(path, _sum(data), data)
         return is_put
 
     def make_folder(self, folder: str) -> None:
@@ -269,11 +269,15 @@ def list_ahead(storage: Storage, folders: Iterable[str], *, records: bool = Fals
 
 
 def _is_of(tag: str, content: bytes) -> bool:
-    """Whether a content that was read is the one that was listed; it may have been replaced in between.
+    """Whether a content that was read behind a listing is the one that was listed; it may have been replaced since.
 
     A tag that looks like an MD5 sum is taken for one: it comes back with the same content. Others never come back.
     """
-    return bool(tag) and (len(tag) != _MD5_DIGITS or md5(content, usedforsecurity=False).hexdigest() == tag)
+    return bool(tag) and (len(tag) != _MD5_DIGITS or _sum(content) == tag)
+
+
+def _sum(content: bytes) -> str:
+    return md5(content, usedforsecurity=False).hexdigest()
 
 
 def latest(storage: Storage) -> Storage:

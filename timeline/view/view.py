@@ -280,11 +280,14 @@ def latest_slice(group: FileGroup, as_of: str | None = None) -> FileSlice | None
     separately).
     """
     slices = [s for s in group.slices if as_of is None or s.base_instant <= as_of]
-    if not slices:
-        return None
-    last = slices[-1]
     # Its write was requested before the base of its slice, and completed after it; version 6 has no such logs.
     logs = tuple(log for s in group.slices[len(slices) :] for log in s.logs if log.name.instant <= str(as_of))
+    if not slices:
+        # Rows of a group that began with a base, which a clustering may have made, are in other groups before it.
+        if not logs or group.slices[0].base is not None:
+            return None
+        return replace(group.slices[0], base_instant=logs[0].name.instant, logs=logs)
+    last = slices[-1]
     if last.base_instant == group.pending_compaction and len(slices) > 1:
         before = slices[-2]
         last = replace(before, logs=before.logs + last.logs)

@@ -86,6 +86,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/attempt/publish", "        _place_all(table, kept)  # again", "        pass  # again", "attempt/publish_again"),
     ("compactor_daemon/attempt/publish", "    if again is not None and is_ours(table, again, go):\n", "    if False:\n", "attempt/publish_again"),
     ("timeline/look/look", "                if _is_of(tag, content):\n", "                if tag:\n", "look/look"),
+    ("timeline/look/look", "and _sum(self._read[path]) == entry.tag:\n", "and _is_of(entry.tag, self._read[path]):\n", "look/look"),
     ("compactor_daemon/attempt/publish", "            _check_ours(table, done, go, section)\n            return\n", "            pass\n", "attempt/attempt"),
     ("compactor_daemon/attempt/publish", "        _check_publishable(table, go, section)\n        kept", "        kept", "attempt/standing"),
     ("compactor_daemon/attempt/publish", "        remove_placed(table, go, keep={p.final for p in kept.placements})\n", "", "attempt/decision"),

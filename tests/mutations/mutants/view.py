@@ -30,6 +30,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/view/view", "for log in s.logs if log.name.instant <= str(as_of))", "for log in s.logs if False)", "table/view"),
     ("timeline/view/view", "for log in s.logs if log.name.instant <= str(as_of))", "for log in s.logs)", "table/view"),
     ("timeline/view/view", "logs=before.logs + last.logs", "logs=last.logs + before.logs", "table/view"),
+    ("timeline/view/view", "if not logs or group.slices[0].base is not None:", "if True:", "table/view"),
+    ("timeline/view/view", "if not logs or group.slices[0].base is not None:", "if not logs:", "table/view"),
     ("timeline/view/view", "slices = [s for s in group.slices if as_of is None or s.base_instant <= as_of]", "slices = list(group.slices)", "table/view"),
     ("timeline/view/view", "(s for s in group.slices if s.base_instant < instant)", "(s for s in group.slices if s.base_instant <= instant)", "table/view"),
     ("timeline/view/view", "if s.base and (as_of is None or s.base_instant <= as_of)]", "if s.base]", "table/view"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from dataclasses import replace
 from hashlib import md5
 from pathlib import Path
@@ -218,6 +219,26 @@ def test_a_content_that_was_replaced_after_the_listing_is_not_kept_under_its_tag
     assert first.read("a/one") == b"new"
     inner.overwrite("a/one", b"old")
     assert Look(HookedStorage(inner, hook), ["a"], kept).read("a/one") == b"old"
+
+
+def test_a_content_that_was_read_before_the_listing_is_not_kept_under_its_tag() -> None:
+    """A tag of Azure is no sum of the content, which was replaced between the two answers."""
+    inner, was_read = ObjectMemory(lambda: 0), threading.Event()
+    inner.put_if_absent("a/one", b"old")
+    tags = {b"old": "0x8DC0000000000A", b"new": "0x8DC0000000000B"}
+
+    def hook(call: Call) -> object:
+        if call.name == "list":
+            assert was_read.wait(10)
+            inner.overwrite("a/one", b"new")
+            return [replace(e, tag=tags[inner.read(f"{call.path}/{e.name}")]) for e in call.do()]
+        found = call.do()
+        was_read.set()
+        return found
+
+    kept, objects = Kept(), HookedStorage(inner, hook)
+    list_ahead(Look(objects, ["a"], kept), ["a"], reads=["a/one"])
+    assert Look(objects, ["a"], kept).read("a/one") == b"new"
 
 
 def test_a_table_with_a_look_travels_without_what_it_kept(tmp_path: Path) -> None:

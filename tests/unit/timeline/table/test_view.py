@@ -225,6 +225,23 @@ def test_v8_as_of_a_write_that_a_compaction_was_requested_during(completed: bool
     assert picture(latest_slice(group, "24")) == "10: b10 l20.1 l24.1"
 
 
+@pytest.mark.parametrize("completed", [True, False])
+def test_v8_as_of_the_oldest_write_of_a_group_without_base(completed: bool) -> None:
+    """t10 was requested first, but completed behind t25; only t20 was there when the compaction was planned."""
+    facts = facts_of(compacted="25") if completed else facts_of(pending="25")
+    state, base = ("25_29.commit", "b25") if completed else ("25.compaction.requested", "")
+    group = group_v8(f"10_26.deltacommit 20_22.deltacommit {state}", f"l10.1 l20.1 {base}", facts)
+    assert latest_slice(group, "09") is None
+    assert picture(latest_slice(group, "10")) == "10: - l10.1"
+    assert picture(latest_slice(group, "20")) == "20: - l20.1 l10.1"
+
+
+def test_v8_as_of_a_write_below_the_first_base_of_its_group() -> None:
+    """A clustering made the group: as of t10 its rows are those of the group that it replaced."""
+    group = group_v8("10_26.deltacommit 25_25.replacecommit", "b25 l10.1")
+    assert latest_slice(group, "10") is None
+
+
 def test_v8_pending_plan_of_another_group() -> None:
     """t25 is pending for another group: this one has one slice."""
     timeline = "10_12.deltacommit 24_26.deltacommit 25.compaction.requested"
