@@ -116,14 +116,14 @@ def _spoil_calls(switches: Switches) -> None:
 def _spoiled(name: str, method: Callable[..., Any], switches: Switches) -> Callable[..., Any]:
     """The method, slow where the disk is, and perhaps the last thing this process does."""
 
-    def call(storage: LocalStorage, path: str, *rest: Any) -> Any:
+    def call(storage: LocalStorage, path: str, *rest: Any, **named: Any) -> Any:
         if switches.slow_s:
             time.sleep(switches.slow_s)
         data = (r for r in rest if isinstance(r, bytes))
         hit = switches.point and list(Point)[switches.point - 1].is_at(name, path, *data)
         if hit and not switches.after:
             _strike(switches)
-        result = method(storage, path, *rest)
+        result = method(storage, path, *rest, **named)
         if hit and switches.after:
             _strike(switches)
         return result

@@ -26,9 +26,9 @@ _SLOW = ("list", "find", "read", "open_input", "open_output", "put_if_absent", "
 def slowed(method: Callable[..., Any]) -> Callable[..., Any]:
     """The method after a wait."""
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: Any, **named: Any) -> Any:
         time.sleep(PACE_S * random.uniform(0.5, 1.5))
-        return method(*arguments)
+        return method(*arguments, **named)
 
     return call
 
