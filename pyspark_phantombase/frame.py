@@ -22,7 +22,7 @@ from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.view import FileSlice
 
 from .batch_reader import SliceTask, put_pin, task_batches
-from .native import only_base, read_alike
+from .native import is_pattern, only_base, read_alike
 from .options import SourceOptions, source_options
 from .planned import parted, shown
 from .spark_columns import spark_columns
@@ -39,8 +39,13 @@ _EXACT = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "datetimeRebaseMode": "CORRECTED",
+    "parquet.filter.dictionary.enabled": "false",
+    "parquet.filter.bloom.enabled": "false",
 }
-"""A session may be set to pass over files that it cannot read, or to move old dates. Not here: no row is missing."""
+"""A session may be set to pass over files that it cannot read, or to move old dates. Not here: no row is missing.
+
+Parquet's filters by dictionary and by hash take 0.0 and -0.0 for different values, which Spark's `=` does not.
+"""
 
 
 def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
@@ -76,8 +81,10 @@ def _planned(table: Table, options: SourceOptions) -> tuple[Scan, frozenset[File
 
 
 def _root(storage: Storage) -> str | None:
-    """The table's URL for Spark, None where Spark needs options that phantombase does not have."""
+    """The table's URL for Spark, None where Spark needs options that phantombase does not have, or takes a pattern."""
     base = storage.base_path
+    if is_pattern(base):
+        return None
     if "://" not in base:
         return f"file:{base}"
     return base if base.startswith("hdfs://") else None

@@ -15,19 +15,28 @@ _SAME = frozenset(
 )
 """Types that are read alike if file and table have the same; besides them decimals and moments in UTC.
 
+Moments in milliseconds are left out: Spark may round a filter's moment down to them.
+
 Nested types are left out: readers differ in how they take the encodings of lists and maps.
 """
 _GLOB = frozenset("{}[]*?\\")
 """Spark takes a path with one of these as a pattern."""
 _HIDDEN = ("_", ".")
 """Spark passes files over whose name begins so."""
+_MOVED = {b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"}
+"""Files with one of these in their footer hold old dates of another calendar, which Spark moves whatever is set."""
 _OLD_MOMENT = "INT96"
 """Spark moves such moments between calendars and zones."""
 
 
+def is_pattern(path: str) -> bool:
+    """Spark would take the path as a pattern."""
+    return bool(_GLOB & set(path))
+
+
 def only_base(slice_: FileSlice) -> bool:
     """The slice is its base file, and Spark finds the file by its path."""
-    if slice_.base is None or slice_.logs or _GLOB & set(slice_.base.path):
+    if slice_.base is None or slice_.logs or is_pattern(slice_.base.path):
         return False
     return not any(part.startswith(_HIDDEN) for part in slice_.base.path.split("/"))
 
@@ -40,6 +49,8 @@ def read_alike(file: pq.ParquetFile, wanted: pa.Schema) -> bool:
     """
     found: pa.Schema = file.schema_arrow
     by_case = {name.lower(): name for name in found.names}
+    if _MOVED & set(file.metadata.metadata or ()):
+        return False
     if OPERATION in found.names or len(by_case) < len(found.names) or len(_lower(wanted)) < len(wanted.names):
         return False
     physical = {leaf.path: leaf.physical_type for leaf in (file.schema.column(i) for i in range(len(file.schema)))}
@@ -61,5 +72,5 @@ def _alike(wanted: pa.Field, found: pa.Schema, by_case: Mapping[str, str], physi
 
 
 def _is_simple(kind: pa.DataType) -> bool:
-    moment = pa.types.is_timestamp(kind) and kind.tz == "UTC" and kind.unit in ("ms", "us")
+    moment = pa.types.is_timestamp(kind) and kind.tz == "UTC" and kind.unit == "us"
     return bool(kind in _SAME or pa.types.is_decimal128(kind) or moment)

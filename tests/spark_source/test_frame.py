@@ -134,3 +134,22 @@ def test_a_pin_is_taken(spark: Any, mixed: Path) -> None:
     storage = Table.open(str(mixed)).storage
     assert [pin.name for pin in live_pins(storage)] == ["copy"]
     release(storage, "copy")
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()], ids=str)
+def test_both_zeros_are_one_value(spark: Any, kind: pa.DataType, tmp_path: Path) -> None:
+    """Parquet's filter by dictionary takes them for two."""
+    path = tmp_path / "table"
+    zeros = rows(0, 40).append_column("zero", pa.array([-0.0] * 40, kind))
+    writer(zeros).table("zeros").key("id").ordering("ts").partition("p").bulk_insert(str(path))
+    frame = spark_read(spark, str(path))
+    assert frame.inputFiles()
+    assert frame.where("zero = 0").count() == 40
+    assert frame.where("zero in (0, 5)").count() == 40
+    assert frame.where("zero >= 0").count() == 40
+
+
+def test_a_path_that_spark_takes_for_a_pattern(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a[1]{b}"
+    writer(rows(0, 4)).table("t").key("id").ordering("ts").partition("p").bulk_insert(str(path))
+    assert spark_read(spark, str(path)).count() == 4

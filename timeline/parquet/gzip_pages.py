@@ -163,6 +163,9 @@ class GzipPages:
         meta: Struct = value_of(chunk, _CHUNK_META)
         # An offset of 0 stands for no page.
         offsets = [field for n in (_DICTIONARY_OFFSET, _DATA_OFFSET) if (field := field_of(meta, n)) and field.value]
+        if not offsets:  # no rows
+            _set(meta, _CODEC, _CODEC_GZIP)
+            return 0
         first = min(field.value for field in offsets)
         last = first + value_of(meta, _CHUNK_STORED)
         stored = self._places[last] - self._places[first]

@@ -56,7 +56,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/read/held_moment", "options.begin if options.query is Query.CHANGES else options.end", "options.end", "reading/pins"),
     ("timeline/read/origins", "key=lambda origin: max(origin.stamps), reverse=True", "key=lambda origin: max(origin.stamps)", "read/origins"),
     # What is left to Spark's own reader.
-    ("pyspark_phantombase/native", "slice_.base is None or slice_.logs or", "slice_.base is None or", "pyspark_phantombase/native"),
+    ("pyspark_phantombase/native", "slice_.base is None or slice_.logs or is", "slice_.base is None or is", "pyspark_phantombase/native"),
     ("pyspark_phantombase/native", "field.type == wanted.type and", "", "pyspark_phantombase/native"),
     ("pyspark_phantombase/native", "required = wanted.nullable or not field.nullable", "required = True", "pyspark_phantombase/native"),
     ("pyspark_phantombase/native", "wanted.nullable and _is_simple", "_is_simple", "pyspark_phantombase/native"),
