@@ -21,36 +21,10 @@ import fastavro
 import pyarrow as pa
 
 from ..errors import MalformedError
+from ..varint import encode_long
 from .schema import arrow_type, smallest_bytes, without_null
 
 _SYNC = bytes(16)
-
-
-def encode_long(value: int) -> bytes:
-    """Avro's zigzag varint."""
-    zigzag = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while True:
-        low = zigzag & 0x7F
-        zigzag >>= 7
-        if not zigzag:
-            out.append(low)
-            return bytes(out)
-        out.append(low | 0x80)
-
-
-def decode_long(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """(value, position behind it) of a zigzag varint; IndexError past the end."""
-    result = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        result |= (byte & 0x7F) << shift
-        if not byte & 0x80:
-            return (result >> 1) ^ -(result & 1), position
-        shift += 7
-        if shift > 63:
-            raise IndexError("varint longer than 10 bytes")
 
 
 def decode_records(

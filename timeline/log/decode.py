@@ -17,11 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..arrow.conform import conform
-from ..avro.decode import decode_long, decode_records
+from ..avro.decode import decode_records
 from ..avro.framing import record_starts
 from ..avro.schema import OPERATION, changelog, parse_avro
 from ..errors import MalformedError, PhantombaseError, UnsupportedError
 from ..parquet.read import open_parquet, parquet_batches
+from ..varint import decode_long
 from .block import BlockKind, HeaderKey, LogBlock
 
 CONTENT_VERSION = 3

@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrow.conform import convert
-from ..avro.decode import decode_long, decode_records, encode_long
+from ..avro.decode import decode_records
 from ..avro.schema import arrow_type
 from ..errors import MalformedError, UnsupportedError
+from ..varint import decode_long, encode_long
 from .block import LogBlock
 from .decode import content_of, content_version, decoding
 from .delete_entry import ARRAY, DATE, INT, LOCAL_DATE, NESTED, ORDERING_VALUES_MAX, WRAPPED, entry_layout, value_kinds

@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 
 from ..arrow.exact_rows import exact_rows
 from ..arrow.ordering import Ordering
-from ..avro.decode import encode_long
 from ..avro.encode import encode_table
 from ..avro.schema import arrow_schema, arrow_type, parse_avro
 from ..errors import UnsupportedError, UsageError
 from ..parquet.write import open_parquet_writer
+from ..varint import encode_long
 from .block import FORMAT_VERSION, MAGIC, BlockKind, HeaderKey, LogBlock
 from .decode import CONTENT_VERSION
 from .delete_entry import ARRAY, INT, entry_layout, value_kinds

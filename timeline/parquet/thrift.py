@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from ..varint import decode_long, decode_varint, encode_long, encode_varint
+
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 """Wire types. A boolean field has no value but its type."""
 
@@ -64,8 +66,7 @@ def read_struct(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[Stru
         if step:
             number += step
         else:
-            coded, at = _varint(data, at)
-            number = _signed(coded)
+            number, at = decode_long(data, at)
         value, at = _value(data, at, kind)
         fields.append(Field(number, kind, value))
     return fields, at + 1
@@ -77,7 +78,7 @@ def write_struct(struct: Struct) -> bytes:
     last = 0
     for field in struct:
         step = field.number - last
-        out += bytes([step << 4 | field.type]) if 0 < step <= 15 else bytes([field.type]) + _coded(field.number)
+        out += bytes([step << 4 | field.type]) if 0 < step <= 15 else bytes([field.type]) + encode_long(field.number)
         out += _encoded(field.type, field.value)
         last = field.number
     return bytes(out) + b"\0"
@@ -87,14 +88,13 @@ def _value(data: bytes | bytearray | memoryview, at: int, kind: int) -> tuple[An
     if kind in (TRUE, FALSE):
         return None, at
     if kind in _INTEGERS:
-        coded, at = _varint(data, at)
-        return _signed(coded), at
+        return decode_long(data, at)
     if kind == STRUCT:
         return read_struct(data, at)
     if kind in (LIST, SET):
         return _sequence(data, at)
     if kind == BINARY:
-        size, at = _varint(data, at)
+        size, at = decode_varint(data, at)
     elif kind in (BYTE, DOUBLE):
         size = 1 if kind == BYTE else _DOUBLE_BYTES
     else:
@@ -107,7 +107,7 @@ def _sequence(data: bytes | bytearray | memoryview, at: int) -> tuple[Sequence, 
     count, kind = data[at] >> 4, data[at] & 15
     at += 1
     if count == _LONG_LIST:
-        count, at = _varint(data, at)
+        count, at = decode_varint(data, at)
     items: list[Any] = []
     for _ in range(count):
         # A boolean in a list is a byte of its own.
@@ -120,40 +120,16 @@ def _encoded(kind: int, value: Any) -> bytes:
     if kind in (TRUE, FALSE):
         return b""
     if kind in _INTEGERS:
-        return _coded(value)
+        return encode_long(value)
     if kind == STRUCT:
         return write_struct(value)
     if kind in (LIST, SET):
         count = len(value.items)
-        head = bytes([count << 4 | value.type]) if count < _LONG_LIST else bytes([0xF0 | value.type]) + _unsigned(count)
+        head = (
+            bytes([count << 4 | value.type])
+            if count < _LONG_LIST
+            else bytes([0xF0 | value.type]) + encode_varint(count)
+        )
         of_items = BYTE if value.type in (TRUE, FALSE) else value.type
         return head + b"".join(_encoded(of_items, item) for item in value.items)
-    return (_unsigned(len(value)) if kind == BINARY else b"") + bytes(value)
-
-
-def _varint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
-    result = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        result |= (byte & 0x7F) << shift
-        if not byte & 0x80:
-            return result, at
-        shift += 7
-
-
-def _signed(coded: int) -> int:
-    return (coded >> 1) ^ -(coded & 1)
-
-
-def _coded(number: int) -> bytes:
-    return _unsigned((number << 1) ^ (number >> 63))
-
-
-def _unsigned(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    return (encode_varint(len(value)) if kind == BINARY else b"") + bytes(value)

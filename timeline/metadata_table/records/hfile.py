@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ...errors import MalformedError, UnsupportedError
+from ...varint import decode_varint
 
 ENTRIES = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
 """The schema of every batch."""
@@ -216,7 +217,7 @@ def _entries(content: bytes) -> pa.RecordBatch:
 
 def _delimited(data: bytes, position: int) -> bytes:
     """A message that is preceded by its length."""
-    size, start = _varint(data, position)
+    size, start = decode_varint(data, position)
     if start + size > len(data):
         raise MalformedError("protobuf message is truncated", expected=f"{size} bytes", found=str(len(data) - start))
     return data[start : start + size]
@@ -226,29 +227,16 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """(number, value) of a message's fields; the wire types that HFiles use: integers (0), bytes (2)."""
     position = 0
     while position < len(message):
-        tag, position = _varint(message, position)
+        tag, position = decode_varint(message, position)
         if tag & 7 == 0:
-            number, position = _varint(message, position)
+            number, position = decode_varint(message, position)
             yield tag >> 3, number
         elif tag & 7 == 2:
             value = _delimited(message, position)
-            position = _varint(message, position)[1] + len(value)
+            position = decode_varint(message, position)[1] + len(value)
             yield tag >> 3, value
         else:
             raise MalformedError("unknown protobuf wire type", found=str(tag & 7))
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """(value, position after it); IndexError past the end."""
-    result = shift = 0
-    while shift < 64:
-        byte = data[position]
-        position += 1
-        result |= (byte & 0x7F) << shift
-        if not byte & 0x80:
-            return result, position
-        shift += 7
-    raise MalformedError("protobuf integer longer than 64 bits")
 
 
 def _bytes(value: int | bytes) -> bytes:

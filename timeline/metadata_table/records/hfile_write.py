@@ -10,6 +10,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
+from ...varint import encode_varint
 from .hfile import (
     DATA_MAGIC,
     FILE_INFO_MAGIC,
@@ -62,9 +63,9 @@ def encode_hfile(entries: Sequence[tuple[bytes, bytes]], info: Mapping[str, byte
         9: first,
         10: last,
     }
-    message = b"".join(_varint(number << 3) + _varint(value) for number, value in numbers.items())
-    message += _bytes_field(11, _COMPARATOR) + _varint(12 << 3) + _varint(_NO_COMPRESSION)
-    trailer = TRAILER_MAGIC + _varint(len(message)) + message
+    message = b"".join(encode_varint(number << 3) + encode_varint(value) for number, value in numbers.items())
+    message += _bytes_field(11, _COMPARATOR) + encode_varint(12 << 3) + encode_varint(_NO_COMPRESSION)
+    trailer = TRAILER_MAGIC + encode_varint(len(message)) + message
     return bytes(out) + trailer.ljust(TRAILER_BYTES - len(_VERSION), b"\0") + _VERSION
 
 
@@ -112,22 +113,12 @@ def _file_info(entries: Sequence[tuple[bytes, bytes]], info: Mapping[str, bytes]
     }
     pairs = (_bytes_field(1, name.encode()) + _bytes_field(2, value) for name, value in sorted(fields.items()))
     message = b"".join(_bytes_field(1, pair) for pair in pairs)
-    return INFO_MAGIC + _varint(len(message)) + message
+    return INFO_MAGIC + encode_varint(len(message)) + message
 
 
 def _bytes_field(number: int, value: bytes) -> bytes:
     """A field of a protobuf message."""
-    return _varint(number << 3 | 2) + _varint(len(value)) + value
-
-
-def _varint(value: int) -> bytes:
-    """A protobuf integer."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return encode_varint(number << 3 | 2) + encode_varint(len(value)) + value
 
 
 def _vint(value: int) -> bytes:

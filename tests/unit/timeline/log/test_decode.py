@@ -22,13 +22,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from phantombase.timeline.arrow.conform import conform
-from phantombase.timeline.avro.decode import decode_long, decode_records, encode_long
+from phantombase.timeline.avro.decode import decode_records
 from phantombase.timeline.avro.schema import arrow_schema, arrow_type, parse_avro, project
 from phantombase.timeline.errors import MalformedError, UnsupportedError
 from phantombase.timeline.log import delete_block as delete_module
 from phantombase.timeline.log.block import LogBlock
 from phantombase.timeline.log.decode import count_entries, decode_rows
 from phantombase.timeline.log.delete_block import Deletes, decode_deletes
+from phantombase.timeline.varint import decode_long, encode_long
 from tests.support.builders import (
     AVRO,
     CDC,

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from phantombase.timeline.avro.container import optional, read_record, root_record
-from phantombase.timeline.avro.decode import encode_long
 from phantombase.timeline.avro.schema import META_COLUMNS, arrow_schema, parse_avro, smallest_bytes
 from phantombase.timeline.errors import (
     MalformedError,
@@ -28,6 +27,7 @@ from phantombase.timeline.format.table_config import TableConfig
 from phantombase.timeline.log.decode import decode_rows
 from phantombase.timeline.log.delete_block import decode_deletes
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.varint import encode_long
 from phantombase.timeline.view.view import ViewFacts, check_partitions
 from tests.fuzz.avro import Container
 from tests.support.builders import (
