@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from phantombase.timeline.read.table_read import Scan
+    from phantombase.timeline.table.table import Table
 
     from .options import SourceOptions
 
@@ -40,7 +41,8 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks. Spark turns an empty list into one task without a scan."""
-        put_pin(self._options)
+        if self._options.pin is not None:
+            put_pin(self._options, self._options.open())
         return [SliceTask(scan) for scan in plan_tasks(self._options, self._columns)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -48,10 +50,9 @@ class BatchReader(DataSourceReader):
         return task_batches(partition, self._columns)
 
 
-def put_pin(options: SourceOptions) -> None:
-    """Takes the pin of a batch query, before it is planned. It expires: no call tells when the query ends."""
+def put_pin(options: SourceOptions, table: Table) -> None:
+    """Takes the pin of a batch query, if it has one, before it is planned. It expires: no call tells when it ends."""
     if options.pin is not None:
-        table = options.open()
         HeldPin(table.storage, options.pin, held_moment(table, options.read))
 
 

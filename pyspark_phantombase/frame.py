@@ -52,7 +52,7 @@ def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
     """The rows of a table as of now; every column may be null. Options: those of the source, for batch reads."""
     given = source_options({**options, "path": path})
     table = given.open()
-    put_pin(given)
+    put_pin(given, table)
     scan, native = consistent(lambda: _planned(table, given))
     columns = spark_columns(scan.schema)
     columns = StructType([StructField(field.name, field.dataType) for field in columns.fields])
@@ -92,7 +92,10 @@ def _root(storage: Storage) -> str | None:
 
 def _alike(scan: Scan, slice_: FileSlice) -> bool:
     assert slice_.base is not None
-    with scan.table.storage.open_input(slice_.base.path) as source, readable("base file", slice_.base.path):
+    with (
+        scan.table.storage.open_input(slice_.base.path, whole=False) as source,
+        readable("base file", slice_.base.path),
+    ):
         return read_alike(open_parquet(source), scan.schema)
 
 

@@ -233,8 +233,7 @@ def _summary(storage: Storage, go: Go, seconds: float, *, resumed: bool) -> Comp
     commit = decode_commit(go.content, go.completed_path)
     stats = [s for part in commit.partition_to_write_stats.values() for s in part]
     ledgers = decode_ledgers(commit.extra_metadata[LEDGER], go.completed_path)
-    paths = [one.path(one.base) for one in ledgers if one.base is not None]
-    bases = [storage.find(path) for path in paths]
+    bases = [storage.find(one.path(one.base)) for one in ledgers if one.base is not None]
     return Compacted(
         instant=go.instant,
         attempt=go.attempt,

@@ -17,26 +17,17 @@ import pyarrow as pa
 
 from phantombase import ExecuteOptions, Executor, compact, read, schedule, writer
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
-from phantombase.timeline.planning.triggers import TriggerStrategy
-from phantombase.timeline.planning.universal import Picking
+from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.read.table_read import ReadOptions
 from phantombase.timeline.table.table import Table
 from pyspark_phantombase import DefaultSource
 from tests.conformance.ask import BEFORE_ALL, Query, stream_batch
+from tests.support.log_compactions import MERGE_LOGS
 
 PARTS = {"first": ("east", "west"), "second": ("north",)}
 """The partitions of each writer."""
 KEYS = 40
 """In each partition."""
-MERGE_LOGS = ScheduleOptions(
-    strategy=TriggerStrategy.ALWAYS,
-    picking=Picking.UNIVERSAL,
-    compaction_trigger=2,
-    size_ratio=200,
-    max_size_amplification=100_000,
-)
-"""Mostly log compactions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,15 +19,13 @@ from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.locks.table_lock import ProcessLock, TableLock, table_lock
 from phantombase.timeline.log.encode import LogFormat
 from phantombase.timeline.parquet.output_options import Codec, OutputOptions
-from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.planning.triggers import TriggerStrategy
-from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.table.table import Table
 from tests.interop.rows import keys, same
 from tests.judge.client import Judge
 from tests.judge.table_files import TablePath
+from tests.support.log_compactions import MERGE_LOGS
 
 HUDI = {6: "0.15.0", 8: "1.2.0", 9: "1.2.0"}
 """Which real Hudi judges a table version."""
@@ -167,14 +165,7 @@ class SharedAnywhere:
 
     def we_merge_logs(self) -> bool:
         """We pick what to compact: log compactions are executed at once, compactions pend. Whether there was any."""
-        options = ScheduleOptions(
-            strategy=TriggerStrategy.ALWAYS,
-            picking=Picking.UNIVERSAL,
-            compaction_trigger=2,
-            size_ratio=200,
-            max_size_amplification=100_000,
-        )
-        requested = schedule_compaction(self.open(), self._lock(), options).requested
+        requested = schedule_compaction(self.open(), self._lock(), MERGE_LOGS).requested
         for one in requested:
             if one.plan.action == "logcompaction":
                 assert self.we_compact(one.instant) == [one.instant]

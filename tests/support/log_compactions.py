@@ -9,10 +9,21 @@ from phantombase.timeline.format.compaction_plan import CompactionOperation, Com
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.planning.log_compaction import LOG_STRATEGY, log_operation
 from phantombase.timeline.planning.log_runs import LogPiece, LogRun, runs_of
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.triggers import TriggerStrategy
+from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.read.table_read import slice_rules
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileSlice
 
+MERGE_LOGS = ScheduleOptions(
+    strategy=TriggerStrategy.ALWAYS,
+    picking=Picking.UNIVERSAL,
+    compaction_trigger=2,
+    size_ratio=200,
+    max_size_amplification=100_000,
+)
+"""Mostly log compactions."""
 Choose: TypeAlias = Callable[[Sequence[LogRun]], Sequence[LogPiece]]
 """Picks neighbours among the pieces of a slice; less than two: the slice is left alone."""
 

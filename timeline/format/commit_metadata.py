@@ -31,8 +31,9 @@ from ..errors import MalformedError
 from .layout import MetadataEncoding
 
 LOG_COMPACT = "LOG_COMPACT"
-CLUSTER = "CLUSTER"
 """Operation type of a completed log compaction, which otherwise looks like a delta commit."""
+CLUSTER = "CLUSTER"
+"""Operation type of a clustering, which otherwise looks like an insert overwrite."""
 
 SERVICE_OPERATIONS = frozenset({"COMPACT", LOG_COMPACT, CLUSTER, "INDEX"})
 """Operation types of table services: they rearrange what writes have written, and change no row."""

@@ -89,7 +89,8 @@ class GzipPages:
         self._places: dict[int, int] = {}
         """Where each page begins, and the last one ends: in the writer's file -> in this one."""
         self._shorter: dict[int, int] = {}
-        """By where each page begins in the writer's file: bytes by which its header is shorter in this one."""
+        """At the same places of the writer's file: bytes by which all headers before are shorter in this one."""
+        self._saved = 0
 
     def write(self, data: Any) -> int:
         """Takes the next bytes of the writer's file, split anywhere."""
@@ -139,7 +140,7 @@ class GzipPages:
                 raise ValueError("a page of another version, or compressed already")
             _set(header, _PAGE_STORED, len(body))
             text = write_struct([field for field in header if field.number != _PAGE_CRC])
-            self._shorter[self._old] = start - len(text)
+            self._saved += start - len(text)
             self._pass(start + stored, text + body)
 
     def _pass(self, taken: int, written: bytes) -> None:
@@ -148,6 +149,7 @@ class GzipPages:
         self._old += taken
         self._new += len(written)
         self._places[self._old] = self._new
+        self._shorter[self._old] = self._saved
 
     def _moved_group(self, group: Struct) -> None:
         stored = 0
@@ -169,7 +171,7 @@ class GzipPages:
         first = min(field.value for field in offsets)
         last = first + value_of(meta, _CHUNK_STORED)
         stored = self._places[last] - self._places[first]
-        shorter = sum(n for place, n in self._shorter.items() if first <= place < last)
+        shorter = self._shorter[last] - self._shorter[first]
         _set(meta, _CODEC, _CODEC_GZIP)
         _set(meta, _CHUNK_STORED, stored)
         _set(meta, _CHUNK_BYTES, value_of(meta, _CHUNK_BYTES) - shorter)

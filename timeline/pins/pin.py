@@ -18,14 +18,13 @@ from dataclasses import dataclass
 from ..errors import MalformedError, MissingFileError, UsageError
 from ..record_fields import Fields
 from ..storage.contract import Entry, Storage, listed_if_there
-from ..storage.folders import RECORDS
+from ..storage.folders import RECORD_NAME, RECORDS
 from ..storage.server_clock import storage_ms
 
 PINS = f"{RECORDS}/pins"
 PIN_FOR = "2h"
 """How long a pin holds if it is not renewed, by default."""
 _VERSION = 1
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _TIME = re.compile(r"\d{0,17}")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _TODO = "Nothing may be cleaned before it can be read. If its reader is gone: timeline pins TABLE --release NAME"
@@ -70,7 +69,7 @@ class Pin:
 
 def checked_name(name: str) -> str:
     """UsageError: not a name of a pin."""
-    if _NAME.fullmatch(name) is None:
+    if RECORD_NAME.fullmatch(name) is None:
         raise UsageError("not a name of a pin", expected="letters, digits, `.`, `_` and `-`, at most 100", found=name)
     return name
 

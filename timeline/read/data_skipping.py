@@ -36,8 +36,10 @@ def skip(table: Table, slices: Sequence[FileSlice], where: Where | None) -> tupl
 
     The view of the slices must have been loaded before: then each of its files has its whole statistics, or none.
     """
+    if where is None or COLUMN_STATS not in table.config.built_metadata_partitions:
+        return tuple(slices)
     files = [file for slice_ in slices for file in _files(slice_)]
-    if where is None or len(files) < LEAST_FILES or COLUMN_STATS not in table.config.built_metadata_partitions:
+    if len(files) < LEAST_FILES:
         return tuple(slices)
     try:
         known = _bounds(table, files, where.schema, sorted(where.columns - _NOT_STORED))

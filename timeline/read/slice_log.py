@@ -23,12 +23,10 @@ from ..merge.slice_rules import SliceRules
 from ..merge.spill import LogSpill
 from ..prefetch import prefetched
 from ..storage.contract import Storage
-from ..view.log_blocks import slice_blocks
+from ..view.log_blocks import open_headers, slice_blocks
 from ..view.view import FileSlice, LogFile
 from .where import Where
 
-_WHOLE_LOG_BYTES = 4 << 20
-"""Up to this size one request for a log file takes less time than those for its headers."""
 _PARTITIONS_MAX = 256
 """Each partition has two open files while log blocks are read."""
 
@@ -141,7 +139,7 @@ def _opened(
     """The slice's log files, opened at the same time where that takes requests; `headers`: little of them is read."""
 
     def opened(log: LogFile) -> pa.NativeFile:
-        return storage.open_input(log.path, whole=not headers or log.size <= _WHOLE_LOG_BYTES)
+        return open_headers(storage, log) if headers else storage.open_input(log.path)
 
     sources = map(opened, slice_.logs) if storage.is_file_system else prefetched(slice_.logs, opened)
     return {log.path: stack.enter_context(source) for log, source in zip(slice_.logs, sources, strict=True)}

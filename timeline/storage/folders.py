@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 HOODIE = ".hoodie"
 """Hudi's folder in a table, relative to the base path."""
 
@@ -12,6 +14,9 @@ RECORDS = f"{HOODIE}/.phantombase"
 HEARTBEATS = f"{HOODIE}/.heartbeat"
 """One object for each instant at work, of Hudi and of phantombase."""
 
+
+RECORD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""A name that users give to a record: of a stream, of a pin."""
 
 BEHIND_INSTANTS = ":"
 """Sorts behind all digits: in that folder the records of instants come before everything else."""

@@ -44,6 +44,11 @@ class Ahead:
     least_ms: int
     most_ms: int
 
+    @property
+    def agrees(self) -> bool:
+        """Whether the clocks may be within `AGREED_MS`."""
+        return self.least_ms <= AGREED_MS and self.most_ms >= -AGREED_MS
+
 
 def ahead_of(storage: Storage, now_ms: Callable[[], int]) -> Ahead:
     """Compares the clocks, by an object that is put and removed."""
@@ -75,14 +80,14 @@ def note_agreed(store: Hashable, since: Since, began_ms: int, there_ms: int) -> 
 
     It was put since `began_ms` of this process's clock, and has the time `there_ms`.
     """
-    least_ms, most_ms = began_ms - there_ms - _SECOND_MS, round(time.time() * 1000) - there_ms
-    if least_ms <= AGREED_MS and most_ms >= -AGREED_MS and not since.was_set():
+    found = Ahead(least_ms=began_ms - there_ms - _SECOND_MS, most_ms=round(time.time() * 1000) - there_ms)
+    if found.agrees and not since.was_set():
         _agreed[store] = since
 
 
 def _check_agreed(storage: Storage) -> None:
     found = ahead_of(storage, lambda: round(time.time() * 1000))
-    if found.least_ms > AGREED_MS or found.most_ms < -AGREED_MS:
+    if not found.agrees:
         is_ahead = found.least_ms > 0
         off_s = (found.least_ms if is_ahead else -found.most_ms) / 1000
         raise ClockError(

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from ..format.layout import Slicing
 from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
 from ..log.block import LogBlock, scan_blocks
 from ..log.visibility import Visibility
 from ..storage.contract import Storage
-from .view import FileSlice
+from .view import FileSlice, LogFile
+
+_WHOLE_LOG_BYTES = 4 << 20
+"""Up to this size one request for a log file takes less time than those for its headers."""
+
+
+def open_headers(storage: Storage, log: LogFile) -> pa.NativeFile:
+    """A log file of which little more than the headers of its blocks will be read."""
+    return storage.open_input(log.path, whole=log.size <= _WHOLE_LOG_BYTES)
 
 
 def slice_blocks(storage: Storage, slice_: FileSlice) -> list[LogBlock]:
     """The blocks of a slice's log files in log order; reads only headers."""
     blocks: list[LogBlock] = []
     for log in slice_.logs:
-        with storage.open_input(log.path) as source:
+        with open_headers(storage, log) as source:
             blocks += scan_blocks(source, log.path)
     return blocks
 

@@ -15,7 +15,6 @@ checkpoints.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,13 +22,11 @@ from phantombase.timeline.errors import ConflictError, MalformedError, MissingFi
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.storage.folders import RECORDS
+from phantombase.timeline.storage.folders import RECORD_NAME, RECORDS
 from phantombase.timeline.table.table import Table
 
 CHECKPOINT = "_hudi_streaming_sink_checkpoint"
 """Key of the extra metadata in which Hudi's own sink keeps `{"<writer identifier>": "<batch id>"}`."""
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +37,7 @@ class StreamBatch:
     number: int
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not RECORD_NAME.fullmatch(self.name):
             raise UsageError("not the name of a stream", expected="letters, digits, . _ -", found=repr(self.name))
 
     @property

@@ -16,20 +16,21 @@ import pyarrow as pa
 
 from ...filter.possible import UNKNOWN, Bounds
 from ..records.keys import MetadataRecord
-from .value_type import Kind
+from .value_type import Kind, ValueType
 
 _WRAPPERS = {
     pa.int32(): ("IntWrapper",),
     pa.int64(): ("LongWrapper", "IntWrapper"),  # a column may have become a long
     pa.string(): ("StringWrapper",),
 }
-_NAMED = {  # the wrappers that need the record's type besides
-    pa.date32(): Kind.DATE,
-    pa.timestamp("ms", tz="UTC"): Kind.TIMESTAMP_MILLIS,
-    pa.timestamp("us", tz="UTC"): Kind.TIMESTAMP_MICROS,
-    pa.timestamp("ms"): Kind.LOCAL_TIMESTAMP_MILLIS,
-    pa.timestamp("us"): Kind.LOCAL_TIMESTAMP_MICROS,
-}
+_NAMED = (
+    Kind.DATE,
+    Kind.TIMESTAMP_MILLIS,
+    Kind.TIMESTAMP_MICROS,
+    Kind.LOCAL_TIMESTAMP_MILLIS,
+    Kind.LOCAL_TIMESTAMP_MICROS,
+)
+"""Their values are integers too, so the record must name its type besides."""
 _SURROGATES = "\ud800"
 
 
@@ -52,8 +53,9 @@ def _value(wrapped: Any, named: Any, kind: pa.DataType) -> int | str | None:
     if not isinstance(wrapped, tuple):
         return None
     wrapper, value = wrapped[0].rpartition(".")[2], wrapped[1].get("value")
-    if kind in _NAMED:
-        of_kind = isinstance(named, dict) and named.get("typeOrdinal") == _NAMED[kind]
+    found = ValueType.of(kind)
+    if found is not None and found.kind in _NAMED:
+        of_kind = isinstance(named, dict) and named.get("typeOrdinal") == found.kind
         return value if of_kind and wrapper in ("IntWrapper", "LongWrapper") and isinstance(value, int) else None
     if wrapper not in _WRAPPERS.get(kind, ()):
         return None
