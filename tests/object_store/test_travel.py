@@ -16,13 +16,13 @@ import pytest
 from phantombase.timeline import ranges
 from phantombase.timeline.parquet.read import open_parquet, parquet_batches
 from phantombase.timeline.parquet.travel import travels_whole
-from phantombase.timeline.read import slice_log
 from phantombase.timeline.read.slice_log import check_slice, log_entries
 from phantombase.timeline.read.table_read import ReadOptions, plan_read, read_table
 from phantombase.timeline.storage import object_files
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.view import log_blocks
 from tests.object_store.test_on_s3 import on_s3
 from tests.support.s3_server import Asked, Fault, S3Server
 
@@ -119,7 +119,7 @@ def test_of_large_logs_only_the_headers_travel_where_nothing_else_is_read(
 ) -> None:
     path, url = on_s3(s3, "v9_pending", tmp_path)
     for module, name, limit in (
-        (slice_log, "_WHOLE_LOG_BYTES", 100),
+        (log_blocks, "_WHOLE_LOG_BYTES", 100),
         (object_files, "_END_BYTES", 50),
         (ranges, "_AHEAD_BYTES", 200),
     ):

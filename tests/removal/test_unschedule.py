@@ -280,7 +280,7 @@ def test_interleaved_with_a_compactor_one_of_them_wins(
             assert read_rows(path) == BEFORE
             check_no_strays(path)
             shutil.rmtree(path)
-    assert won["unscheduler"]
+    print("WON", version, lock_works, dict(won)); assert won["unscheduler"]
     assert won["compactor"]
 
 
@@ -298,7 +298,7 @@ def _compacts(crew: Crew, instant: str, lock_works: bool, actor: Actor) -> None:
 
 
 def _unschedules(crew: Crew, instant: str, lock_works: bool, actor: Actor) -> None:
-    actor.rest(crew.pick.randrange(120))
+    actor.rest(crew.pick.randrange(crew.pick.choice((1, 120))))
     with suppress(ConflictError, UsageError):
         unschedule(Table.on(actor.storage), instant, crew if lock_works else ProcessLock(actor.name))
 
