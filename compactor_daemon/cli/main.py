@@ -31,6 +31,7 @@ from .demo import current_rows, same_rows, unpack_demo_table
 from .option_flags import Only, offers
 from .parameters import ATTEMPT, CLOCK, EXECUTE, OUTPUT, Json, Lock, StorageOption, TablePath
 from .run import run_daemon
+from .savepoint import app as savepoint
 from .schedule import schedule
 from .status import claims, release, status
 from .unschedule import unschedule_command
@@ -122,6 +123,7 @@ app.command()(status)
 app.command()(claims)
 app.command()(release)
 app.command("unschedule")(unschedule_command)
+app.add_typer(savepoint)
 
 
 @app.command()
