@@ -10,7 +10,6 @@ file as the completion time of the instant.
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
@@ -21,9 +20,9 @@ from ..instants.archived_timeline import archive_log_instants
 from ..log.encode import archive_block
 from ..prefetch import prefetched
 from ..storage.contract import Storage, listed_if_there
-from ..storage.folders import TEMPORARY
 from ..storage.staged_file import staged_output
 from .archived_entry import SCHEMA_TEXT, encode_entry
+from .staged import staged_name
 from .state_files import StateFile, StateFiles, of_instants
 
 RECORDS_IN_BLOCK = 10
@@ -71,31 +70,33 @@ def write_archive_log(
     folder = config.history_folder
     number = max((n for n, _ in archive_logs(storage, config)), default=0) + 1
     name = f".commits_.archive.{number}_1-0-1"
-    staged = f"{TEMPORARY}/{uuid.uuid4().hex}.log"
 
     def entry(file: StateFile) -> bytes:
         return encode_entry(file.instant, storage.read(file.path), file.path, moment(file.modified_ms))
 
-    with staged_output(storage, staged) as out:
-        for records in _blocks(prefetched(of_instants(files, instants), entry, _AT_ONCE)):
-            out.writelines(archive_block(records, SCHEMA_TEXT))
-    entry_staged = storage.find(staged)
-    if entry_staged is None:
+    with staged_name(storage, ".log") as staged:
+        with staged_output(storage, staged) as out:
+            for records in _blocks(prefetched(of_instants(files, instants), entry, _AT_ONCE)):
+                out.writelines(archive_block(records, SCHEMA_TEXT))
+        _place(storage, staged, f"{folder}/{name}", check)
+    return name
+
+
+def _place(storage: Storage, staged: str, final: str, check: Callable[[], None]) -> None:
+    made = storage.find(staged)
+    if made is None:
         raise MissingFileError("a staged archive log is gone", path=staged, todo="Run again.")
-    storage.make_folder(folder)
+    storage.make_folder(final.rpartition("/")[0])
     check()
-    final = f"{folder}/{name}"
     placed = storage.place(staged, final)
     there = storage.find(final)
-    if not placed or there is None or there.size != entry_staged.size:
+    if not placed or there is None or there.size != made.size:
         raise ConflictError(
             "another process archives this table",
             path=f"{storage.base_path}/{final}",
             expected="one archiving process at a time, under the table lock",
             todo="Give all processes that archive the same lock, then run again.",
         )
-    storage.delete(staged)
-    return name
 
 
 def _blocks(records: Iterator[bytes]) -> Iterator[Sequence[bytes]]:

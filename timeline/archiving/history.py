@@ -6,7 +6,6 @@ manifest_<n+1>, _version_   see `manifest`; from then on the instants are archiv
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
@@ -18,10 +17,10 @@ from ..parquet.read import read_parquet, readable
 from ..parquet.write import open_parquet_writer
 from ..prefetch import prefetched
 from ..storage.contract import Storage
-from ..storage.folders import TEMPORARY
 from ..storage.staged_file import place_staged, staged_output
 from .history_rows import PLANNED, ROW_SCHEMA, HistoryName, Row, row_batch
 from .manifest import HistoryFile, Manifest, newest_manifest, put_manifest, set_version
+from .staged import staged_name
 from .state_files import StateFiles
 
 _ROWS = 64
@@ -79,10 +78,10 @@ def add_to_history(
     folder = config.history_folder
     times = [i.requested_time for i in instants]
     name = HistoryName(first=min(times), last=max(times), level=0)
-    staged = f"{TEMPORARY}/{uuid.uuid4().hex}.parquet"
     rows = prefetched(instants, lambda i: _row(storage, i, files, completion(i)), _AT_ONCE)
-    write_rows(storage, staged, _batches(rows))
-    file = place_history(storage, folder, staged, name, check)
+    with staged_name(storage, ".parquet") as staged:
+        write_rows(storage, staged, _batches(rows))
+        file = place_history(storage, folder, staged, name, check)
     before = newest_manifest(storage, folder)
     after = put_manifest(storage, folder, before, (*before.files, file), check)
     check_counts(storage, folder, after)
@@ -142,7 +141,6 @@ def place_history(
     storage.delete(final)
     check()
     place_staged(storage, staged, final, entry.size)
-    storage.delete(staged)
     return HistoryFile(name=str(name), size=entry.size)
 
 

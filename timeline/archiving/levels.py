@@ -7,7 +7,6 @@ read an older manifest; everything else of the history goes.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ import pyarrow.parquet as pq
 from ..format.table_config import TableConfig
 from ..parquet.read import readable
 from ..storage.contract import Storage
-from ..storage.folders import TEMPORARY
 from .history import check_counts, place_history, write_rows
 from .history_rows import ROW_SCHEMA, HistoryName, spanning
 from .manifest import (
@@ -31,6 +29,7 @@ from .manifest import (
     put_manifest,
     read_manifest,
 )
+from .staged import staged_name
 
 BATCH_FILES = 10
 """Files of one level that are merged (hoodie.timeline.compaction.batch.size)."""
@@ -71,19 +70,18 @@ def compact_history(
     made: list[str] = []
     folder = config.history_folder
     while (merge := next_merge(newest_manifest(storage, folder).files, folder)) is not None:
-        staged = f"{TEMPORARY}/{uuid.uuid4().hex}.parquet"
-        write_rows(storage, staged, _rows(storage, folder, merge.files))
-        with section() as check:
-            before = newest_manifest(storage, folder)
-            if not set(merge.files) <= set(before.files):
-                storage.delete(staged)  # another process has merged them
-                continue
-            left = tuple(f for f in before.files if f not in merge.files)
-            file = place_history(storage, folder, staged, merge.target, check)
-            after = put_manifest(storage, folder, before, (*left, file), check)
-            check_counts(storage, folder, after)
-            made.append(file.name)
-            _forget_old(storage, folder, after, len(made), check)
+        with staged_name(storage, ".parquet") as staged:
+            write_rows(storage, staged, _rows(storage, folder, merge.files))
+            with section() as check:
+                before = newest_manifest(storage, folder)
+                if not set(merge.files) <= set(before.files):
+                    continue  # another process has merged them
+                left = tuple(f for f in before.files if f not in merge.files)
+                file = place_history(storage, folder, staged, merge.target, check)
+                after = put_manifest(storage, folder, before, (*left, file), check)
+                check_counts(storage, folder, after)
+                made.append(file.name)
+                _forget_old(storage, folder, after, len(made), check)
     return tuple(made)
 
 
