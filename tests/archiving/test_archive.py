@@ -93,7 +93,7 @@ def test_died_at_every_call_the_next_run_finishes(version: int, tmp_path: Path) 
     origin = tmp_path / "origin"
     rows, before, times = long_table(origin, version, 4, compact_at=1), completed(origin), active(origin)
     number = 0
-    for number, path in died_copies(origin, lambda s: archive_table(Table.on(s), SMALL, LOCK), 1):  # noqa: B007
+    for number, path in died_copies(origin, lambda s: archive_table(Table.on(s), SMALL, LOCK), 1 if ALL else 3):  # noqa: B007
         assert read_rows(path) == rows
         assert completed(path) == before
         archive(path)
@@ -103,7 +103,7 @@ def test_died_at_every_call_the_next_run_finishes(version: int, tmp_path: Path) 
         upsert(path, one_row("k1", 9))
         assert read_rows(path) == rows | {"k1": (9, 9.0)}
         shutil.rmtree(path)
-    assert number > 40
+    assert number > 30
 
 
 @VERSIONS
