@@ -27,6 +27,7 @@ from phantombase.timeline.terminal.text_table import Column, RowsTable
 from ..attempt.compact_instant import pending_instants
 from ..options import AttemptOptions, ExecuteOptions
 from ..run.pending import InstantProgress, run_compactions
+from .archive import archive_command
 from .demo import current_rows, same_rows, unpack_demo_table
 from .option_flags import Only, offers
 from .parameters import ATTEMPT, CLOCK, EXECUTE, OUTPUT, Json, Lock, StorageOption, TablePath
@@ -123,7 +124,11 @@ app.command()(status)
 app.command()(claims)
 app.command()(release)
 app.command("unschedule")(unschedule_command)
+<<<<<<< HEAD
 app.add_typer(savepoint)
+=======
+app.command("archive")(archive_command)
+>>>>>>> archive
 
 
 @app.command()

@@ -20,6 +20,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from filelock import FileLock
@@ -77,13 +78,34 @@ def hadoop_aws_jars() -> str:
     return _resolved("hadoop-aws", HADOOP_AWS)
 
 
-def _resolved(name: str, package: str) -> str:
+def java_client_jars(hudi_version: str) -> str:
+    """The jar of Hudi's client for plain Java; all that it needs is in the bundle and in Spark."""
+    package = f"org.apache.hudi:hudi-java-client:{hudi_version}"
+    return _resolved(f"hudi-java-client-{hudi_version}", package, {"spark.jars.excludes": ",".join(_IN_BUNDLE)})
+
+
+_IN_BUNDLE = (
+    *(f"org.apache.hudi:{name}" for name in ("hudi-client-common", "hudi-common", "hudi-hadoop-common", "hudi-io")),
+    *(f"org.apache.hudi:{name}" for name in ("hudi-timeline-service", "hudi-hadoop-mr", "hudi-hive-sync")),
+    *(f"org.apache.parquet:{name}" for name in ("parquet-avro",)),
+    *(f"org.apache.hadoop:{name}" for name in ("hadoop-common", "hadoop-client")),
+    *(f"org.apache.logging.log4j:{name}" for name in ("log4j-1.2-api", "log4j-core", "log4j-api")),
+    "org.apache.avro:avro",
+    "com.github.davidmoten:hilbert-curve",
+    "org.apache.hive:hive-service",
+    "org.slf4j:slf4j-api",
+    "org.scala-lang:scala-library",
+)
+"""Dependencies of that client."""
+
+
+def _resolved(name: str, package: str, more: Mapping[str, str] | None = None) -> str:
     interpreter, marker = python(), home() / f"{name}.jars"
     with _locked():
         if marker.exists() and all(Path(jar).exists() for jar in marker.read_text().split(",")):
             return marker.read_text()
         _progress(f"resolving {package}")
-        conf = {"spark.jars.packages": package, "spark.jars.ivy": str(home() / "ivy")}
+        conf = {"spark.jars.packages": package, "spark.jars.ivy": str(home() / "ivy"), **(more or {})}
         # Spark resolves what it starts with, says where the jars are, and ends because its input is empty.
         answers = _run([str(interpreter), str(SERVER), json.dumps(spark_conf() | conf)], cwd=home())
         found = [jar.removeprefix("file://") for jar in json.loads(answers)["jars"].split(",")]

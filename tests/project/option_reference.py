@@ -18,6 +18,7 @@ from phantombase.compactor_daemon.daemon.dispatch import Rules
 from phantombase.compactor_daemon.hudi_conf import _KNOWN, SCHEDULE_CONF
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
 from phantombase.compactor_daemon.state.failures import RetryOptions
+from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cli.main import app as timeline
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.parquet.output_options import OutputOptions
@@ -37,6 +38,7 @@ _PARTS: Mapping[str, tuple[type, ...]] = {
     "How much one plan holds": (BoundOptions,),
     "Which file groups, and minor or major": (PickOptions,),
     "Hudi's strategies": (StrategyOptions,),
+    "Archiving": (ArchiveOptions,),
     "Clock and time zone": (ClockOptions,),
     "Merging and writing base files": (OutputOptions,),
     "Where file slices are compacted": (ExecuteOptions,),

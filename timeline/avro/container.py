@@ -85,11 +85,7 @@ def read_record(data: bytes, where: str, *schemas: Schema) -> tuple[str, dict[st
     except PhantombaseError as error:
         raise type(error)(error.what, path=where, expected=error.expected, found=error.found) from error
     except Exception as error:  # a decoder may raise anything when it reads arbitrary bytes
-        raise MalformedError(
-            "unreadable Avro container file",
-            path=where,
-            found=f"{len(data)} bytes, {type(error).__name__}: {error}",
-        ) from error
+        raise _unreadable(data, where, error) from error
     if records is None or len(records) != 1:
         raise MalformedError(
             "not the expected Avro record",
@@ -98,6 +94,26 @@ def read_record(data: bytes, where: str, *schemas: Schema) -> tuple[str, dict[st
             found=name if records is None else f"{len(records)} records{' or more' if records else ''} of {name}",
         )
     return name, records[0]
+
+
+def any_record(data: bytes, where: str) -> dict[str, Any]:
+    """The one record of a container file, with the fields of its writer. Errors as `read_record`."""
+    try:
+        _record_name(data)
+        records: list[Any] = list(islice(fastavro.reader(io.BytesIO(data)), 2))
+    except PhantombaseError as error:
+        raise type(error)(error.what, path=where, expected=error.expected, found=error.found) from error
+    except Exception as error:  # a decoder may raise anything when it reads arbitrary bytes
+        raise _unreadable(data, where, error) from error
+    if len(records) != 1:
+        raise MalformedError("not one Avro record", path=where, found=f"{len(records)} records")
+    return dict(records[0])
+
+
+def _unreadable(data: bytes, where: str, error: Exception) -> MalformedError:
+    return MalformedError(
+        "unreadable Avro container file", path=where, found=f"{len(data)} bytes, {type(error).__name__}: {error}"
+    )
 
 
 def _record_name(data: bytes) -> str:

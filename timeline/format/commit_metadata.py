@@ -126,7 +126,7 @@ def decode(data: bytes, where: str) -> CommitMetadata:
 
 def encode(metadata: CommitMetadata, encoding: MetadataEncoding) -> bytes:
     """The bytes of a commit file, for commits, delta commits and replace commits alike."""
-    record = _to_record(metadata)
+    record = as_record(metadata)
     if encoding is MetadataEncoding.AVRO:
         is_replace = metadata.partition_to_replace_file_ids is not None
         return write_record(record, REPLACE_SCHEMA if is_replace else COMMIT_SCHEMA)
@@ -184,7 +184,8 @@ def _stat(record: Mapping[str, Any]) -> WriteStat:
     return WriteStat(**{name: value for name, value in values.items() if value is not None})
 
 
-def _to_record(metadata: CommitMetadata) -> dict[str, Any]:
+def as_record(metadata: CommitMetadata) -> dict[str, Any]:
+    """The metadata as a record of Hudi's schemas."""
     return {
         "partitionToWriteStats": {
             partition: [_stat_record(stat) for stat in group]

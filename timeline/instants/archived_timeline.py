@@ -167,13 +167,14 @@ def _parquet_instants(storage: Storage, path: str) -> Iterator[Instant]:
 
 def _archive_instants(storage: Storage, folder: str, name: str) -> Iterator[Instant]:
     try:
-        yield from _block_instants(storage, f"{folder}/{name}")
+        yield from archive_log_instants(storage, f"{folder}/{name}")
     except MalformedError:
         if _file_being_merged(storage, folder) != name:
             raise
 
 
-def _block_instants(storage: Storage, path: str) -> Iterator[Instant]:
+def archive_log_instants(storage: Storage, path: str) -> Iterator[Instant]:
+    """The completed instants in one archive log of version 6. MalformedError: unreadable."""
     source = storage.open_input(path)
     for block in scan_blocks(source, path):
         if block.kind is not BlockKind.AVRO_DATA:

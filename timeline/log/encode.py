@@ -131,6 +131,13 @@ def delete_block(
     return _block(BlockKind.DELETE, headers, [struct.pack(">ii", CONTENT_VERSION, _size(body, instant)), *body])
 
 
+def archive_block(records: Sequence[bytes], schema_text: str) -> Parts:
+    """A block of an archive of version 6: Avro records of `schema_text`, of no instant."""
+    parts = [part for record in records for part in (struct.pack(">i", len(record)), record)]
+    content = [struct.pack(">ii", CONTENT_VERSION, len(records)), *parts]
+    return _block(BlockKind.AVRO_DATA, {HeaderKey.SCHEMA: schema_text}, content)
+
+
 def rollback_block(instant: str, target: str) -> bytes:
     """A command block, written by the rollback `instant`, that revokes all blocks of `target` in its file slice."""
     headers = {
@@ -225,7 +232,7 @@ def _block(kind: BlockKind, headers: Mapping[HeaderKey, str], content: Parts) ->
     for key, value in headers.items():
         data = value.encode()
         front += [struct.pack(">ii", key, len(data)), data]
-    content_bytes = _size(content, headers[HeaderKey.INSTANT_TIME])
+    content_bytes = _size(content, headers.get(HeaderKey.INSTANT_TIME))
     front.append(struct.pack(">q", content_bytes))
     # After this length: the front, the content, the count of footers (none) and the length of all before it.
     size = sum(map(len, front)) + content_bytes + 4 + 8
@@ -233,7 +240,7 @@ def _block(kind: BlockKind, headers: Mapping[HeaderKey, str], content: Parts) ->
     return [head, *content, struct.pack(">iq", 0, size + len(MAGIC))]
 
 
-def _size(content: Parts, instant: str) -> int:
+def _size(content: Parts, instant: str | None) -> int:
     size = sum(memoryview(part).nbytes for part in content)
     if size > CONTENT_BYTES_MAX:
         raise UsageError(

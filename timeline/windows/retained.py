@@ -34,10 +34,11 @@ def retained_since(table: Table, timeline: Timeline) -> str:
     is the clean's own time. A later clean may have retained more again, but what is gone stays gone. MalformedError:
     unreadable clean metadata.
     """
-    return max(prefetched(cleans(timeline), lambda clean: _retained_by(table, clean)), default="")
+    return max(prefetched(cleans(timeline), lambda clean: retained_by(table, clean)), default="")
 
 
-def _retained_by(table: Table, clean: Instant) -> str:
+def retained_by(table: Table, clean: Instant) -> str:
+    """The earliest commit that one clean retained; its own time if it retained file versions. Errors as above."""
     if clean.completed:
         metadata = _read(table, clean, _CLEAN)
         if metadata["earliestCommitToRetain"] or metadata["totalFilesDeleted"] == 0:

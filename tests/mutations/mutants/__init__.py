@@ -1,6 +1,7 @@
 """Mutants of the product, a file of them a subject; `python -m tests.mutations.__main__` runs them."""
 
 from tests.mutations.mutants import (
+    archiving,
     clocks,
     daemon,
     filters,
@@ -31,4 +32,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *filters.MUTANTS,
     *metadata.MUTANTS,
     *writers.MUTANTS,
+    *archiving.MUTANTS,
 )

@@ -1,0 +1,6 @@
+"""Archives the instants of a table: looks at it, takes the lock, and moves what may go.
+
+The way in is `archive.archive_table`.
+
+May import: attempt, records; all of timeline.
+"""

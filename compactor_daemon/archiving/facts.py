@@ -1,0 +1,94 @@
+"""Reads what the choice of instants to archive needs to know about a table. What cannot be read is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from phantombase.timeline.archiving.choice import Facts
+from phantombase.timeline.archiving.state_files import StateFiles
+from phantombase.timeline.audit.audit_log import entries
+from phantombase.timeline.errors import MalformedError, MissingFileError
+from phantombase.timeline.format.file_name import parse_data_file
+from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.attempt_names import recorded_instants
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.metadata_table.location import open_metadata_table
+from phantombase.timeline.pins.pin import all_pins, live_pins
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.windows.retained import retained_by
+
+from ..attempt.retire import littered_instants
+from ..records.fate import decisions
+
+
+def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run: bool) -> Facts:
+    """All facts but `replaced_there`, see `replaced_files_there`.
+
+    `dry_run`: puts nothing on storage; expired pins count then. MalformedError: an unreadable pin, clean or metadata
+    table, which may forbid anything.
+    """
+    cleans = [i for i in timeline.instants if i.action == "clean" and i.completed]
+    held = None
+    if not table.layout.has_completion_times:
+        held = min((pin.holds for pin in (all_pins if dry_run else live_pins)(table.storage)), default=None)
+    has_metadata = bool(table.config.metadata_partitions)
+    return Facts(
+        cleaned_to=retained_by(table, cleans[-1]) if cleans else None,
+        metadata=has_metadata,
+        metadata_compacted=_metadata_compacted(table) if has_metadata else None,
+        unfinished=frozenset(_unfinished(table, timeline)),
+        held=held,
+        doubled=files.doubled(),
+        written={
+            i.requested_time: table.times.moment(f.modified_ms)
+            for i in timeline.instants
+            if i.completed and i.completion_time is None
+            for f in files.files(i)
+            if f.instant.completed
+        },
+    )
+
+
+def _metadata_compacted(table: Table) -> str | None:
+    timeline = open_metadata_table(table).load_timeline()
+    return max((i.requested_time for i in timeline.completed if i.action == "commit"), default=None)
+
+
+def _unfinished(table: Table, timeline: Timeline) -> Iterable[str]:
+    """Completed compactions whose records are still needed: by the clean-up behind them, or for their ledger."""
+    completed = {i.requested_time for i in timeline.completed}
+    recorded = [i for i in recorded_instants(table.storage) if i in completed]
+    littered = littered_instants(table) if recorded else ()
+    for instant in recorded:
+        if instant in littered or not _is_audited(table, instant):
+            yield instant
+
+
+def _is_audited(table: Table, instant: str) -> bool:
+    """Whether its ledger is in the audit log, or phantombase did not execute it."""
+    try:
+        return not decisions(table.storage, instant) or bool(entries(table.storage, instant))
+    except MalformedError:
+        return False
+
+
+def replaced_files_there(table: Table, replacing: Iterable[Instant]) -> frozenset[str]:
+    """Times of those replace commits that replaced a file group of which a file is still there."""
+    found: set[str] = set()
+    names: dict[str, set[str]] = {}
+    for instant in replacing:
+        for partition, ids in (table.commit_metadata(instant).partition_to_replace_file_ids or {}).items():
+            if partition not in names:
+                names[partition] = _file_ids(table, partition)
+            if not names[partition].isdisjoint(ids):
+                found.add(instant.requested_time)
+    return frozenset(found)
+
+
+def _file_ids(table: Table, partition: str) -> set[str]:
+    """The file groups of which a partition holds files; none if it is gone."""
+    try:
+        parsed = [parse_data_file(e.name) for e in table.storage.list(partition) if not e.is_folder]
+    except MissingFileError:
+        return set()
+    return {name.file_id for name in parsed if name is not None}

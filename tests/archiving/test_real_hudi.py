@@ -1,0 +1,92 @@
+"""Real Hudi and phantombase archive one table in turn."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.timeline.table.table import Table
+from tests.judge.java_client import archived_instants, run_java
+from tests.support.archived_tables import LOCK, SMALL, active, archive, compact, completed, long_table, one_row, upsert
+from tests.support.compaction_steps import open_table
+from tests.support.failing_storage import died_copies
+from tests.support.selection import deep
+from tests.support.written_tables import read_rows
+
+PAIRS = pytest.mark.parametrize(("version", "hudi"), [deep(6, "0.15.0"), deep(6, "1.2.0"), deep(9, "1.2.0")])
+HUDI_SMALL = (
+    "hoodie.keep.min.commits=2",
+    "hoodie.keep.max.commits=3",
+    "hoodie.clean.automatic=false",
+    "hoodie.compact.inline.max.delta.commits=1",
+)
+
+
+def hudi_archives(hudi: str, path: Path) -> None:
+    """Hudi leaves two commits."""
+    run_java(hudi, "archive", path, *HUDI_SMALL)
+
+
+def ours(path: Path) -> set[tuple[str, str]]:
+    """The archived instants as phantombase reads them."""
+    return {(i.requested_time, i.action) for i in open_table(path).load_timeline(archived=True).archived}
+
+
+@pytest.mark.parametrize(("version", "hudi"), [(6, "0.15.0"), deep(6, "1.2.0"), (9, "1.2.0")])
+def test_hudi_reads_what_phantombase_archived(version: int, hudi: str, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    long_table(path, version)
+    archive(path)
+    assert sorted(archived_instants(hudi, path)) == sorted(ours(path))
+
+
+@PAIRS
+def test_they_archive_in_turn(version: int, hudi: str, tmp_path: Path) -> None:
+    """No instant is lost, each is in one place, and both see the same archive; rows never change."""
+    path = tmp_path / "trips"
+    long_table(path, version)
+    for number in range(10, 34):
+        upsert(path, one_row(f"k{number % 2}", number))
+        if number % 5 == 0:
+            compact(path)
+        rows, before = read_rows(path), completed(path)
+        if number % 6 == 2:
+            hudi_archives(hudi, path)
+            assert len(active(path)) <= 3
+        elif number % 2:
+            archive(path)
+        assert completed(path) == before
+        assert read_rows(path) == rows
+    theirs = archived_instants(hudi, path)
+    assert sorted(theirs) == sorted(ours(path))
+    assert max(Counter(theirs).values()) == 1
+
+
+@PAIRS
+def test_hudi_goes_on_where_phantombase_died(version: int, hudi: str, tmp_path: Path) -> None:
+    """Whatever call it died at: Hudi's next archiving leaves every instant in the archive or active, none doubled for
+    its readers, and phantombase can go on behind it."""
+    origin = tmp_path / "origin"
+    rows, before = long_table(origin, version, 4, compact_at=1), completed(origin)
+    for number, path in died_copies(origin, lambda s: archive_table(Table.on(s), SMALL, LOCK), 4):
+        seen = set(archived_instants(hudi, path)) | _completed_active(path)
+        assert seen == before, number
+        hudi_archives(hudi, path)
+        assert completed(path) == before, number
+        assert read_rows(path) == rows, number
+        upsert(path, one_row("k1", 9))
+        upsert(path, one_row("k1", 10))
+        later = completed(path)
+        archive(path)
+        assert completed(path) == later
+        assert len(active(path)) == 2
+        assert set(archived_instants(hudi, path)) == ours(path)
+        shutil.rmtree(path)
+
+
+def _completed_active(path: Path) -> set[tuple[str, str]]:
+    return {(i.requested_time, i.action) for i in open_table(path).load_timeline().instants if i.completed}

@@ -1,0 +1,32 @@
+# ruff: noqa: E501
+"""Archiving: which instants go, and the order in which the archive and the active timeline change."""
+
+from __future__ import annotations
+
+from tests.mutations.mutants.mutant import Mutant
+
+_CHOICE = "timeline/archiving/choice"
+
+MUTANTS: tuple[Mutant, ...] = (
+    (_CHOICE, "    if count <= options.begins_above(count):", "    if count < options.begins_above(count):", "archiving/choice"),
+    (_CHOICE, "    time = before[-1] if before else first.requested_time", "    time = first.requested_time", "archiving/choice"),
+    (_CHOICE, "    yield from _pending(timeline)\n", "", "archiving/choice"),
+    (_CHOICE, "    yield from _trigger(timeline, options.compaction_commits)\n", "", "archiving/choice"),
+    (_CHOICE, "    yield from _replaced(timeline, facts)\n", "", "archiving/choice archiving/archive"),
+    (_CHOICE, "if t >= facts.cleaned_to)", "if t > facts.cleaned_to)", "archiving/choice"),
+    (_CHOICE, "    yield from _metadata(timeline, facts)\n", "", "archiving/choice"),
+    (_CHOICE, "timeline.completed_at(i) >= compacted", "timeline.completed_at(i) > compacted", "archiving/choice"),
+    (_CHOICE, "    if late is not None:", "    if False:", "archiving/choice"),
+    (_CHOICE, "(done[:-1] if action == \"clean\" else done)", "done", "archiving/choice"),
+    (_CHOICE, "if earliest is None or i.requested_time < earliest]", "]", "archiving/choice"),
+    ("timeline/archiving/options", "if commits > self.commits_retained else 0", "", "archiving/choice"),
+    ("timeline/archiving/removal", "storage.delete_all([f.path for f in files if not f.instant.completed])", "pass", "archiving/archive"),
+    ("timeline/archiving/manifest", "    number = before.last + 1\n", "    number = before.number + 1\n", "archiving/archive"),
+    ("timeline/archiving/manifest", "            if counting is None or number <= counting:\n", "            if True:\n", "archiving/archive"),
+    ("timeline/archiving/history", "    storage.delete(final)\n", "", "archiving/archive"),
+    ("timeline/archiving/history", "        if by_key and HistoryName.of(file.name, path).last >= first:", "        if False:", "archiving/archive"),
+    ("timeline/archiving/archive_log", "        if not here:\n            break\n", "        break\n", "archiving/archive"),
+    ("compactor_daemon/archiving/archive", "            seen = _look(seen.table) if rest else seen\n", "", "archiving/archive"),
+    ("compactor_daemon/archiving/archive", "    _tidy(table, lock)\n", "", "archiving/archive"),
+    ("compactor_daemon/archiving/archive", "    forget_archived(table)\n", "", "archiving/archive"),
+)  # fmt: skip

@@ -1,0 +1,78 @@
+"""Tables with a long timeline, and what must hold of a table that is archived or was about to be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+
+from phantombase.compactor_daemon.archiving.archive import ArchiveResult, archive_table
+from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.planning.options import PLAN_NOW
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.storage.contract import Storage
+from phantombase.writer_hooks.engine.engine import LocalEngine
+from phantombase.writer_hooks.options import Operation, Write, WriteOptions
+from phantombase.writer_hooks.write.write import write
+from tests.support.compaction_steps import open_table, run_all
+from tests.support.written_tables import Rows, read_rows, written_table
+
+LOCK = ProcessLock("archiving")
+SMALL = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=20, compaction_commits=1)
+"""Leaves two commits."""
+_SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("ts", pa.int64()), ("fare", pa.float64())])
+_WRITES = WriteOptions(slots=1, small_file_bytes=0)
+
+
+def one_row(key: str, number: int) -> pa.Table:
+    """A batch that writes one key; `number` is its ordering value."""
+    return pa.table([[key], ["a"], [number], [float(number)]], schema=_SCHEMA)
+
+
+def upsert(path: Path, batch: pa.Table, options: WriteOptions = _WRITES) -> None:
+    """One commit."""
+    write(open_table(path), LocalEngine(batch, slots=1), Write(operation=Operation.UPSERT, options=options))
+
+
+def long_table(path: Path, version: int, commits: int = 5, *, compact_at: int | None = 2) -> Rows:
+    """A table of that many delta commits and one compaction, executed by phantombase; its rows."""
+    written_table(path, version, one_row("k0", 0), _WRITES)
+    for number in range(1, commits):
+        upsert(path, one_row(f"k{number % 2}", number))
+        if number == compact_at:
+            compact(path)
+    return read_rows(path)
+
+
+def compact(path: Path) -> None:
+    """Requests a compaction and executes it."""
+    schedule_compaction(open_table(path), LOCK, PLAN_NOW)
+    run_all(open_table(path))
+
+
+def archive(path: Path, options: ArchiveOptions = SMALL, storage: Storage | None = None) -> ArchiveResult:
+    """Archives, on the table at a path or on a storage of it."""
+    return archive_table(open_table(path, storage), options, LOCK)
+
+
+def completed(path: Path) -> set[tuple[str, str]]:
+    """(requested time, action) of all completed instants, active or archived."""
+    timeline = open_table(path).load_timeline(archived=True)
+    both = (*timeline.archived, *(i for i in timeline.instants if i.completed))
+    return {(i.requested_time, i.action) for i in both}
+
+
+def active(path: Path) -> list[str]:
+    """Requested times of the active instants."""
+    return [i.requested_time for i in open_table(path).load_timeline().instants]
+
+
+def check_each_once(path: Path) -> None:
+    """No instant is in two places, and none has a file of an earlier state only."""
+    timeline = open_table(path).load_timeline(archived=True)
+    count = Counter((i.requested_time, i.family) for i in (*timeline.archived, *timeline.instants))
+    assert max(count.values()) == 1
+    assert all(i.completed for i in timeline.instants)
+    assert not list((path / ".hoodie/.phantombase/tmp").glob("*"))

@@ -1,0 +1,197 @@
+"""Which instants may be archived: each rule alone, and what holds of any timeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phantombase.timeline.archiving.choice import Choice, Facts, choose
+from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.format.instant import State
+from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout
+from tests.support.builders import timeline_of
+
+OPTIONS = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=100, compaction_commits=1)
+WRITES = [f"{n}.deltacommit" for n in range(10, 18)]
+
+
+def gone(*names: str, layout: Layout = LAYOUT_1, options: ArchiveOptions = OPTIONS, **facts: Any) -> list[str]:
+    """Times of the instants that go."""
+    return [i.requested_time for i in chosen(*names, layout=layout, options=options, **facts).archived]
+
+
+def chosen(*names: str, layout: Layout = LAYOUT_1, options: ArchiveOptions = OPTIONS, **facts: Any) -> Choice:
+    """The choice. On layout 2 completed names get a completion time right after the requested one."""
+    if layout is LAYOUT_2:
+        names = tuple(_with_completion(name) for name in names)
+    return choose(timeline_of(layout, *names), Facts(**facts), options)
+
+
+def _with_completion(name: str) -> str:
+    time, _, rest = name.partition(".")
+    return name if "." in rest or "_" in time else f"{time}_{time}5.{rest}"
+
+
+def times(first: int, last: int) -> list[str]:
+    return [str(n) for n in range(first, last + 1)]
+
+
+def test_all_but_the_newest_go_once_there_are_enough() -> None:
+    assert gone(*WRITES) == times(10, 15)
+    assert gone(*WRITES[:3]) == []
+    assert gone(*WRITES[:4]) == times(10, 11)
+    assert chosen(*WRITES[:3]).why == "3 commits are completed, archiving begins above 3"
+
+
+def test_two_more_than_the_cleaner_retains_stay() -> None:
+    """Only where there are more commits than it retains."""
+
+    def retaining(commits: int) -> ArchiveOptions:
+        return ArchiveOptions(min_instants=2, max_instants=3, commits_retained=commits, compaction_commits=1)
+
+    assert gone(*WRITES, options=retaining(4)) == times(10, 11)
+    assert gone(*WRITES, options=retaining(5)) == []
+    assert gone(*WRITES, options=retaining(8)) == times(10, 15)
+
+
+@pytest.mark.parametrize(
+    "pending",
+    ["135.deltacommit.inflight", "135.compaction.requested", "135.clean.requested", "135.rollback.inflight"],
+)
+def test_the_last_commit_before_a_pending_instant_stays(pending: str) -> None:
+    assert gone(*WRITES, pending) == times(10, 12)
+    assert gone("09.deltacommit.requested", *WRITES) == []
+
+
+def test_a_savepoint_stays_with_all_behind_it() -> None:
+    choice = chosen(*WRITES, "13.savepoint")
+    assert [i.requested_time for i in choice.archived] == times(10, 12)
+    assert {choice.why_kept(i) for i in choice.kept if i.action == "savepoint"} == {
+        "a savepoint stays on the active timeline"
+    }
+
+
+@pytest.mark.parametrize("layout", [LAYOUT_1, LAYOUT_2], ids=["v6", "v9"])
+def test_what_a_trigger_counts_stays(layout: Layout) -> None:
+    """The last delta commits, or the last compaction if there are fewer behind it."""
+    few = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=100, compaction_commits=4)
+    assert gone(*WRITES, options=few, layout=layout) == times(10, 13)
+    assert gone(*WRITES, "145.commit", options=few, layout=layout) == times(10, 14)
+    many = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=100, compaction_commits=9)
+    assert gone(*WRITES, options=many, layout=layout) == []
+
+
+def test_a_delta_commit_that_completed_behind_a_compaction_counts() -> None:
+    """From version 8 on, by its completion."""
+    names = ["10_100.deltacommit", "11_111.deltacommit", "12_180.deltacommit", "13_131.commit", "14_141.deltacommit"]
+    options = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=100, compaction_commits=2)
+    assert gone(*names, "15_190.deltacommit", layout=LAYOUT_2, options=options) == times(10, 13)[:4]
+    options = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=100, compaction_commits=3)
+    assert gone(*names, "15_190.deltacommit", layout=LAYOUT_2, options=options) == times(10, 11)
+
+
+def test_replace_commits_wait_for_a_clean() -> None:
+    names = ["10.deltacommit", "11.replacecommit", "12.deltacommit", "13.replacecommit", *WRITES[4:]]
+    assert gone(*names) == times(10, 10)
+    assert gone(*names, cleaned_to="12") == times(10, 12)
+    assert gone(*names, cleaned_to="13") == times(10, 12)
+    assert gone(*names, cleaned_to="14") == times(10, 15)
+    assert gone(*names, cleaned_to="14", replaced_there=frozenset({"11"})) == times(10, 10)
+
+
+def test_the_metadata_table_must_hold_what_goes() -> None:
+    assert gone(*WRITES, metadata=True) == []
+    assert gone(*WRITES, metadata=True, metadata_compacted="12001") == times(10, 12)
+    assert gone(*WRITES, layout=LAYOUT_2, metadata=True, metadata_compacted="126") == times(10, 12)
+    assert gone(*WRITES, layout=LAYOUT_2, metadata=True, metadata_compacted="125") == times(10, 11)
+
+
+def test_a_compaction_that_is_not_cleaned_up_stays() -> None:
+    choice = chosen(*WRITES, "135.commit", unfinished=frozenset({"135"}))
+    assert [i.requested_time for i in choice.archived] == times(10, 13)
+    assert choice.why == "phantombase has not cleaned up behind compaction 135"
+
+
+def test_a_pin_holds_writes_of_version_6() -> None:
+    """From version 8 on readers find them in the archive."""
+    assert gone(*WRITES, held="12") == times(10, 12)
+    assert gone(*WRITES, held="") == []
+    assert gone(*WRITES, held="12", layout=LAYOUT_2) == times(10, 15)
+
+
+def test_two_completed_files_of_an_instant_stay() -> None:
+    assert gone(*WRITES, doubled=frozenset({"12"})) == times(10, 11)
+
+
+def test_what_completed_last_stays() -> None:
+    """A new time must exceed all completions, and is compared with what is active."""
+    assert gone("10_109.deltacommit", "11_185.deltacommit", *WRITES[2:], layout=LAYOUT_2) == times(10, 10)
+    assert gone("10_109.deltacommit", "11_175.deltacommit", *WRITES[2:], layout=LAYOUT_2) == times(10, 15)
+    assert gone(*WRITES, written={"12": "20"}) == times(10, 11)
+    assert gone(*WRITES, written={"12": "20", "17": "20"}) == times(10, 15)
+
+
+def test_cleans_and_rollbacks_of_version_6_go_by_their_number() -> None:
+    cleans = [f"{n}1.clean" for n in range(10, 15)]
+    assert gone(*WRITES[:2], *cleans) == ["101", "111", "121"]
+    assert gone(*WRITES[:2], *cleans[:3]) == []
+    assert gone(*WRITES[:2], *cleans, "115.rollback.requested") == ["101", "111"]
+
+
+def test_cleans_and_rollbacks_of_version_9_go_with_the_commits() -> None:
+    """The newest clean stays: the next one continues from it."""
+    names = [*WRITES, "101.clean", "121.clean", "122.rollback", "141.restore", "161.rollback"]
+    choice = chosen(*names, layout=LAYOUT_2)
+    assert [i.requested_time for i in choice.archived] == ["10", "101", *times(11, 12), "122", *times(13, 15)]
+    assert [i.requested_time for i in choice.kept if not i.is_write] == ["121", "141", "161"]
+
+
+def test_two_writes_of_one_time_go_together() -> None:
+    assert gone(*WRITES[:6], "14.replacecommit", cleaned_to="20") == times(10, 13)
+
+
+@pytest.mark.parametrize("given", [{"min_instants": 1}, {"min_instants": 30}, {"commits_retained": 0}])
+def test_impossible_options(given: dict[str, int]) -> None:
+    with pytest.raises(UsageError):
+        ArchiveOptions(**given)
+
+
+_ACTIONS = st.sampled_from(
+    ["deltacommit", "deltacommit", "deltacommit", "commit", "replacecommit", "clean", "rollback", "savepoint",
+     "deltacommit.inflight", "compaction.requested", "clean.requested", "logcompaction.requested"]
+)  # fmt: skip
+
+
+@given(
+    actions=st.lists(_ACTIONS, max_size=25),
+    layout=st.sampled_from([LAYOUT_1, LAYOUT_2]),
+    least=st.integers(2, 5),
+    cleaned=st.one_of(st.none(), st.integers(100, 130).map(str)),
+    late=st.lists(st.integers(0, 40), min_size=25, max_size=25),
+)
+def test_what_holds_of_any_timeline(
+    actions: list[str], layout: Layout, least: int, cleaned: str | None, late: list[int]
+) -> None:
+    """No hole, nothing at or behind what pends, enough stay, and no time is forgotten that a new one must exceed."""
+    names = []
+    for n, action in enumerate(actions):
+        completion = f"_{100 + n + late[n]}" if layout is LAYOUT_2 and "." not in action else ""
+        names.append(f"{100 + n}{completion}.{action}")
+    timeline = timeline_of(layout, *names)
+    options = ArchiveOptions(min_instants=least, max_instants=least + 1, commits_retained=3, compaction_commits=2)
+    choice = choose(timeline, Facts(cleaned_to=cleaned), options)
+    left = [i for i in timeline.instants if i not in choice.archived]
+    writes = [i for i in choice.archived if i.is_write]
+    assert all(i.state is State.COMPLETED for i in choice.archived)
+    assert set(choice.kept) == {i for i in left if i.completed}
+    if writes:
+        first = min(i.requested_time for i in left if i.is_write or not i.completed)
+        assert max(i.requested_time for i in writes) < first
+        assert sum(i.is_write and i.completed for i in left) >= least
+        used = max(max(i.requested_time, i.completion_time or "") for i in left)
+        assert all((i.completion_time or "") <= used for i in writes)
+    assert all(choice.why_kept(i) for i in choice.kept)

@@ -1,0 +1,213 @@
+"""Which instants may be archived, and why the others stay (pure).
+
+Commits go oldest first, without holes. Each rule gives a border, a time from which on all commits stay:
+
+    count        the newest commits stay
+    pending      the last completed commit before the earliest pending instant of any action
+    savepoint    the first savepoint
+    trigger      delta commits that a trigger of compactions counts
+    replaced     the first replace commit that no clean has passed, or whose replaced files are still there: without it
+                 their rows would be back
+    metadata     what the last compaction of the metadata table does not hold
+    records      a compaction that phantombase has not cleaned up behind, or whose ledger is not in the audit log
+    pin          version 6: writes after a moment that a reader holds, since its archive is not read
+    two files    an instant with two completed files, of which the archive could keep one
+    clock        a commit that completed after everything that would stay: a new time must exceed it
+
+Rules after ArchivalUtils, TimelineArchiverV1 and V2, ClusteringUtils and CompactionUtils of Hudi 0.15.0 and 1.2.0;
+`pending` is wider than Hudi's, and the last four are not in Hudi.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from ..format.instant import Instant
+from ..instants.since_compaction import delta_commits
+from ..instants.timeline import Timeline
+from .options import ArchiveOptions
+
+_BY_COUNT = ("clean", "rollback")
+"""Actions besides writes that are archived. Savepoints, restores and the rest stay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the choice needs besides the timeline.
+
+    `cleaned_to`: the earliest commit that the last clean retained; None: there is no clean. `replaced_there`: replace
+    commits with replaced files that still lie there. `metadata`: the table has a metadata table; `metadata_compacted`:
+    the time of its last compaction. `unfinished`: compactions with records of phantombase that are still needed.
+    `held`: the earliest moment that a pin holds. `doubled`: instants with two completed files. `written`: of completed
+    instants without a completion time the time at which their files were written.
+    """
+
+    cleaned_to: str | None = None
+    replaced_there: frozenset[str] = frozenset()
+    metadata: bool = False
+    metadata_compacted: str | None = None
+    unfinished: frozenset[str] = frozenset()
+    held: str | None = None
+    doubled: frozenset[str] = frozenset()
+    written: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Border:
+    """Commits from `time` on stay, and why; "": all stay."""
+
+    time: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """`archived`: completed instants that may go, by time. `kept`: the completed instants that stay. `why`: what stops
+    archiving, in words; `borders`: all that stop it, earliest first."""
+
+    archived: tuple[Instant, ...]
+    kept: tuple[Instant, ...]
+    why: str
+    borders: tuple[Border, ...] = ()
+
+    def why_kept(self, instant: Instant) -> str:
+        """Why this instant stays."""
+        if not instant.is_write and instant.action not in _BY_COUNT:
+            return f"a {instant.action} stays on the active timeline"
+        if not instant.is_write:
+            return "it is not older than the commits that stay"
+        at = next((b for b in self.borders if instant.requested_time >= b.time), None)
+        return self.why if at is None else at.why
+
+
+def choose(timeline: Timeline, facts: Facts, options: ArchiveOptions) -> Choice:
+    """The instants to archive now."""
+    commits = timeline.completed
+    count = len(commits)
+    if count <= options.begins_above(count):
+        why = f"{count} commits are completed, archiving begins above {options.begins_above(count)}"
+        services = _services(timeline, (), options)
+        return Choice(archived=services, kept=_others(timeline, services), why=why)
+    kept = options.kept(count)
+    newest = Border(time=commits[count - kept].requested_time, why=f"it is one of the newest {kept} commits")
+    borders = sorted([newest, *_borders(timeline, facts, options)], key=lambda b: b.time)
+    going = tuple(i for i in commits if i.requested_time < borders[0].time)
+    late = _late(timeline, facts, going)
+    if late is not None:
+        borders.insert(0, late)
+        going = tuple(i for i in commits if i.requested_time < late.time)
+    gone = tuple(sorted((*going, *_services(timeline, going, options)), key=lambda i: (i.requested_time, i.family)))
+    return Choice(archived=gone, kept=_others(timeline, gone), why=borders[0].why, borders=tuple(borders))
+
+
+def _others(timeline: Timeline, gone: Iterable[Instant]) -> tuple[Instant, ...]:
+    leaving = set(gone)
+    return tuple(i for i in timeline.instants if i.completed and i not in leaving)
+
+
+def _borders(timeline: Timeline, facts: Facts, options: ArchiveOptions) -> Iterable[Border]:
+    yield from _pending(timeline)
+    yield from _at(
+        _first(i.requested_time for i in timeline.instants if i.action == "savepoint"), "a savepoint needs {}"
+    )
+    yield from _trigger(timeline, options.compaction_commits)
+    yield from _replaced(timeline, facts)
+    yield from _metadata(timeline, facts)
+    yield from _at(_first(facts.unfinished), "phantombase has not cleaned up behind compaction {}")
+    if facts.held is not None and not timeline.layout.has_completion_times:
+        after = (i.requested_time for i in timeline.completed if i.requested_time > facts.held)
+        yield from _at(_first(after), f"a pin holds {facts.held or 'everything'}")
+    yield from _at(_first(facts.doubled), "instant {} has two completed files")
+
+
+def _first(times: Iterable[str]) -> str | None:
+    return min(times, default=None)
+
+
+def _at(time: str | None, why: str) -> Iterable[Border]:
+    return () if time is None else (Border(time=time, why=why.format(time)),)
+
+
+def _pending(timeline: Timeline) -> Iterable[Border]:
+    first = next((i for i in timeline.instants if not i.completed), None)
+    if first is None:
+        return ()
+    before = [i.requested_time for i in timeline.completed if i.requested_time < first.requested_time]
+    time = before[-1] if before else first.requested_time
+    return (Border(time=time, why=f"{first.action} {first.requested_time} is pending"),)
+
+
+def _trigger(timeline: Timeline, commits: int) -> Iterable[Border]:
+    """What Hudi's triggers count: delta commits since the last compaction, and it if they are few."""
+    last = next((i for i in reversed(timeline.completed) if i.action == "commit"), None)
+    since = [i.requested_time for i in delta_commits(timeline) if last is None or _after(timeline, i, last)]
+    why = f"a trigger of compactions counts the last {commits} delta commits"
+    if len(since) >= commits:
+        return (Border(time=since[len(since) - commits], why=why),)
+    if last is not None:
+        return (Border(time=last.requested_time, why=why),)
+    return (Border(time=since[0], why=why),) if since else ()
+
+
+def _after(timeline: Timeline, write: Instant, compaction: Instant) -> bool:
+    if not write.completed or not timeline.layout.has_completion_times:
+        return write.requested_time > compaction.requested_time
+    return timeline.completed_at(write) > compaction.requested_time
+
+
+def _replaced(timeline: Timeline, facts: Facts) -> Iterable[Border]:
+    replacing = [i.requested_time for i in timeline.instants if i.family == "replacecommit"]
+    if facts.cleaned_to is None:
+        yield from _at(_first(replacing), "no clean has passed replace commit {}")
+    else:
+        yield from _at(_first(t for t in replacing if t >= facts.cleaned_to), "no clean has passed replace commit {}")
+    yield from _at(_first(facts.replaced_there), "files that replace commit {} replaced are still there")
+
+
+def _metadata(timeline: Timeline, facts: Facts) -> Iterable[Border]:
+    if not facts.metadata:
+        return ()
+    compacted = facts.metadata_compacted
+    if compacted is None:
+        return (Border(time="", why="the metadata table was never compacted"),)
+    why = f"the last compaction of the metadata table, {compacted}, does not hold it"
+    if not timeline.layout.has_completion_times:
+        return (Border(time=compacted, why=why),)
+    return _at(_first(i.requested_time for i in timeline.completed if timeline.completed_at(i) >= compacted), why)
+
+
+def _late(timeline: Timeline, facts: Facts, going: Sequence[Instant]) -> Border | None:
+    """The first of these commits that completed after every time that would stay."""
+
+    def completed(instant: Instant) -> str:
+        time = instant.requested_time
+        return instant.completion_time or facts.written.get(time) or timeline.completed_at(instant)
+
+    leaving = set(going)
+    stay = [i for i in timeline.instants if i not in leaving]
+    newest = max((max(i.requested_time, completed(i) if i.completed else "") for i in stay), default="")
+    early = list(takewhile(lambda i: completed(i) <= newest, going))
+    if len(early) == len(going):
+        return None
+    time = going[len(early)].requested_time
+    return Border(time=time, why=f"commit {time} completed after everything that would stay")
+
+
+def _services(timeline: Timeline, going: Sequence[Instant], options: ArchiveOptions) -> tuple[Instant, ...]:
+    """Cleans and rollbacks that go: version 6 counts each action, as Hudi 0.15; later those older than the last commit.
+
+    The newest clean stays: the next one continues from it, and replace commits wait for it.
+    """
+    earliest = next((i.requested_time for i in timeline.instants if not i.completed), None)
+    found: list[Instant] = []
+    for action in _BY_COUNT:
+        done = [i for i in timeline.instants if i.action == action and i.completed]
+        if not timeline.layout.has_completion_times:
+            some = done[: -options.min_instants] if len(done) > options.max_instants else []
+        else:
+            last = going[-1].requested_time if going else ""
+            some = [i for i in (done[:-1] if action == "clean" else done) if i.requested_time < last]
+        found += [i for i in some if earliest is None or i.requested_time < earliest]
+    return tuple(sorted(found, key=lambda i: (i.requested_time, i.family)))
