@@ -1,0 +1,104 @@
+"""What reads the timeline, on a table most of whose instants are archived."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from phantombase.compactor_daemon.cli.main import app as compactor
+from phantombase.timeline.cli.main import app as timeline_app
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
+from phantombase.writer_hooks.commit.stream_batches import StreamBatch
+from phantombase.writer_hooks.engine.engine import LocalEngine
+from phantombase.writer_hooks.options import Operation, Write, WriteOptions
+from phantombase.writer_hooks.write.write import write_batch
+from tests.support.archived_tables import LOCK, SMALL, active, archive, completed, long_table, one_row, upsert
+from tests.support.compaction_steps import open_table
+from tests.support.written_tables import read_rows
+
+VERSIONS = pytest.mark.parametrize("version", [6, 9])
+
+
+def archived_table(path: Path, version: int) -> set[tuple[str, str]]:
+    """A table with two active instants and an archived compaction of phantombase; its instants."""
+    long_table(path, version)
+    before = completed(path)
+    archive(path)
+    return before
+
+
+@VERSIONS
+def test_commands_that_look(version: int, tmp_path: Path) -> None:
+    """`timeline show --archived`, `validate` and `audit`, and `status`: nothing is missing, and nothing is wrong."""
+    path = tmp_path / "trips"
+    before = archived_table(path, version)
+    shown = CliRunner().invoke(timeline_app, ["show", str(path), "--archived", "--json"])
+    assert {(row["requested_time"], row["action"]) for row in json.loads(shown.stdout)["instants"]} == before
+    for command in ("validate", "audit") if version == 6 else ("audit",):
+        done = CliRunner().invoke(timeline_app, [command, str(path), "--json"])
+        assert done.exit_code == 0, done.output
+    assert CliRunner().invoke(compactor, ["status", str(path), "--json"]).exit_code == 0
+
+
+@VERSIONS
+def test_an_archived_compaction_is_not_taken_back(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    compaction = next(time for time, action in archived_table(path, version) if action == "commit")
+    done = CliRunner().invoke(compactor, ["unschedule", str(path), compaction, "--sole-writer"])
+    assert done.exit_code != 0
+    assert read_rows(path) == {"k0": (4, 4.0), "k1": (3, 3.0)}
+
+
+@VERSIONS
+def test_a_batch_that_is_archived_is_not_written_again(version: int, tmp_path: Path) -> None:
+    """The intent outlives archiving, and the archive says that its delta commit completed."""
+    path = tmp_path / "trips"
+    long_table(path, version)
+    options = WriteOptions(slots=1, small_file_bytes=0)
+    batch = StreamBatch(name="rides", number=7)
+
+    def written() -> None:
+        what = Write(operation=Operation.INSERT, options=options)
+        write_batch(open_table(path), LocalEngine(one_row("new", 1), slots=1), what, batch)
+
+    written()
+    for number in range(5, 9):
+        upsert(path, one_row("k0", number))
+    archive(path)
+    rows, times = read_rows(path), active(path)
+    written()
+    assert active(path) == times
+    assert read_rows(path) == rows
+
+
+@VERSIONS
+def test_triggers_count_as_before(version: int, tmp_path: Path) -> None:
+    """As many delta commits as make a compaction due stay, so it is due where it was."""
+    path = tmp_path / "trips"
+    options = ScheduleOptions(max_delta_commits=4, gate_s=0)
+    long_table(path, version, 7, compact_at=None)
+    archive(path, type(SMALL)(min_instants=2, max_instants=3, commits_retained=20, compaction_commits=4))
+    assert len(active(path)) == 4
+    assert schedule_compaction(open_table(path), LOCK, options).instant is not None
+
+
+def since(path: Path, begin: str) -> int:
+    """Rows of an incremental read from an instant on."""
+    return read_table(open_table(path), ReadOptions(query=Query.INCREMENTAL, begin=begin)).num_rows
+
+
+@VERSIONS
+def test_incremental_reads_of_archived_writes(version: int, tmp_path: Path) -> None:
+    """A window that begins in the archive has the same rows as before."""
+    path = tmp_path / "trips"
+    long_table(path, version, compact_at=None)
+    begins = active(path)
+    before = [since(path, begin) for begin in begins]
+    archive(path)
+    assert [since(path, begin) for begin in begins] == before
+    assert before[0] == 2
