@@ -49,6 +49,10 @@ MUTANTS: tuple[Mutant, ...] = (
     # Pins.
     ("timeline/pins/pin", "return now_ms < self.expires_ms", "return True", "pins/pin"),
     ("timeline/pins/hold", "if self._storage.find(self._path) is None:", "if False:", "pins/pin"),
+    ("timeline/pins/shared", "self._put(storage, newest + 1)", "self._put(storage, newest)", "pins/shared"),
+    ("timeline/pins/shared", "age_ms >= self.options.for_s", "age_ms > 2 * self.options.for_s", "pins/shared"),
+    ("timeline/pins/shared", 'rf"{self.query}-', 'rf"[0-9a-f]+-', "pins/shared"),
+    ("timeline/pins/shared", "self._put(storage, newest + 1):", "self._put(storage, newest + 1) is None:", "pins/shared"),
     ("timeline/pins/retain", "if timeline.counts_from(write) > earliest)", "if write.requested_time > earliest)", "pins/retain"),
     ("timeline/pins/retain", "(*later, *timeline.pending_writes)", "later", "pins/retain"),
     ("timeline/pins/retain", "(retain is None or replaced < retain):", "True:", "pins/retain"),
