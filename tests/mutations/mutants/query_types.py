@@ -46,6 +46,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/read/changes", "for instant in set(clustered.values()):", "for instant in set():", "reading/changes_and_services"),
     ("timeline/windows/streamed", "moment=max(one.moment, earliest)", "moment=one.moment", "spark_source/stream"),
     ("timeline/windows/streamed", "else archived.get(write)", "else None", "spark_source/stream"),
+    ("timeline/read/share", "count * (self.part + 1) // self.of", "count * self.part // self.of + 1", "read/share"),
+    ("timeline/read/share", "if group in own]", "if group >= own.start]", "read/share"),
+    ("pyspark_phantombase/planned", "if len(slices) > 1 or slices[0].logs else", "if len(slices) > 1 else", "spark_source/shares"),
     # Pins.
     ("timeline/pins/pin", "return now_ms < self.expires_ms", "return True", "pins/pin"),
     ("timeline/pins/hold", "if self._storage.find(self._path) is None:", "if False:", "pins/pin"),
