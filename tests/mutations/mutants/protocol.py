@@ -37,7 +37,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/attempt",
-        "            if seen.storage.find(path) is not None:\n",
+        "            if seen.storage.find(task.record_path) is not None:\n",
         "            if False:\n",
         "attempt/attempt",
     ),
