@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from phantombase.timeline.errors import MissingFileError
-from phantombase.timeline.pins.hold import HeldPin
+from phantombase.timeline.pins.hold import renewing
+from phantombase.timeline.pins.shared import SharedPin
 from phantombase.timeline.read.held_moment import held_moment
 
 from .planned import plan_tasks
@@ -27,9 +30,11 @@ if TYPE_CHECKING:
 class SliceTask(InputPartition):
     """One task: the scan of some file slices. It carries all that an executor needs, and no credentials."""
 
-    def __init__(self, scan: Scan) -> None:
+    def __init__(self, scan: Scan, pin: SharedPin | None = None) -> None:
+        """`pin`: the task renews it while it runs."""
         super().__init__(scan)
         self.scan = scan
+        self.pin = pin
 
 
 class BatchReader(DataSourceReader):
@@ -41,19 +46,22 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks. Spark turns an empty list into one task without a scan."""
-        if self._options.pin is not None:
-            put_pin(self._options, self._options.open())
-        return [SliceTask(scan) for scan in plan_tasks(self._options, self._columns)]
+        pin = None if self._options.pin is None else take_pin(self._options, self._options.open())
+        return [SliceTask(scan, pin) for scan in plan_tasks(self._options, self._columns)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """See `task_batches`."""
         return task_batches(partition, self._columns)
 
 
-def put_pin(options: SourceOptions, table: Table) -> None:
-    """Takes the pin of a batch query, if it has one, before it is planned. It expires: no call tells when it ends."""
-    if options.pin is not None:
-        HeldPin(table.storage, options.pin, held_moment(table, options.read))
+def take_pin(options: SourceOptions, table: Table) -> SharedPin | None:
+    """Takes the pin of a batch query, if it has one, before it is planned.
+
+    Its tasks renew it. It expires: no call tells when the query ends.
+    """
+    if options.pin is None:
+        return None
+    return SharedPin.take(table.storage, options.pin, held_moment(table, options.read))
 
 
 def task_batches(partition: InputPartition, columns: StructType) -> Iterator[pa.RecordBatch]:
@@ -65,8 +73,9 @@ def task_batches(partition: InputPartition, columns: StructType) -> Iterator[pa.
         return
     schema = arrow_columns(columns)
     try:
-        for batch in partition.scan.batches():
-            yield as_spark(batch, schema)
+        with _renewing(partition):
+            for batch in partition.scan.batches():
+                yield as_spark(batch, schema)
     except MissingFileError as error:
         raise MissingFileError(
             "a file was cleaned while a query read it",
@@ -74,3 +83,10 @@ def task_batches(partition: InputPartition, columns: StructType) -> Iterator[pa.
             todo="Run it again. Where that happens often, give it the option `pin` for cleaners of phantombase, and "
             "let Hudi's cleaner, which knows no pins, retain more commits.",
         ) from error
+
+
+def _renewing(task: SliceTask) -> AbstractContextManager[None]:
+    if task.pin is None:
+        return nullcontext()
+    storage = task.scan.table.storage
+    return renewing(storage, task.pin.options, partial(task.pin.renew, storage))

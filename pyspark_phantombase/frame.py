@@ -21,7 +21,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.view import FileSlice
 
-from .batch_reader import SliceTask, put_pin, task_batches
+from .batch_reader import SliceTask, take_pin, task_batches
 from .native import is_pattern, only_base, read_alike
 from .options import SourceOptions, source_options
 from .planned import parted, shown
@@ -52,12 +52,13 @@ def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
     """The rows of a table as of now; every column may be null. Options: those of the source, for batch reads."""
     given = source_options({**options, "path": path})
     table = given.open()
-    put_pin(given, table)
+    pin = take_pin(given, table)
     scan, native = consistent(lambda: _planned(table, given))
     columns = spark_columns(scan.schema)
     columns = StructType([StructField(field.name, field.dataType) for field in columns.fields])
     rest = replace(scan, slices=tuple(slice_ for slice_ in scan.slices if slice_ not in native))
-    parts = [_by_python(spark, parted(rest, given.task_bytes), columns)] if rest.slices else []
+    tasks = [SliceTask(one, pin) for one in parted(rest, given.task_bytes)]
+    parts = [_by_python(spark, tasks, columns)] if tasks else []
     if native:
         parts.append(_by_spark(spark, scan.table.storage, native, columns))
     if not parts:
@@ -114,16 +115,16 @@ def _by_spark(spark: SparkSession, storage: Storage, slices: Iterable[FileSlice]
     return frame
 
 
-def _by_python(spark: SparkSession, scans: list[Scan], columns: StructType) -> DataFrame:
-    return spark.range(0, len(scans), 1, len(scans)).mapInArrow(_rows_of(scans, columns), columns)
+def _by_python(spark: SparkSession, tasks: list[SliceTask], columns: StructType) -> DataFrame:
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(_rows_of(tasks, columns), columns)
 
 
-def _rows_of(scans: list[Scan], columns: StructType) -> Callable[[Batches], Batches]:
-    """Turns the numbers of scans into their rows, in a task."""
+def _rows_of(tasks: list[SliceTask], columns: StructType) -> Callable[[Batches], Batches]:
+    """Turns the numbers of tasks into their rows, in a task."""
 
     def rows(numbers: Batches) -> Batches:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from task_batches(SliceTask(scans[number]), columns)
+                yield from task_batches(tasks[number], columns)
 
     return rows

@@ -10,7 +10,7 @@ from typing import Any
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.parquet.output_options import parse_bytes
-from phantombase.timeline.pins.pin import PIN_FOR, PinOptions
+from phantombase.timeline.pins.pin import PinOptions
 from phantombase.timeline.read.table_read import Fallback, Query, ReadOptions
 from phantombase.timeline.storage.access.hadoop_options import hadoop_name
 from phantombase.timeline.storage.access.storage_options import StorageOptions
@@ -68,8 +68,8 @@ class SourceOptions:
     """One use of the source. `meta_columns`: with the columns `_hoodie_...`. `task_bytes`: stored bytes of one task.
 
     `timezone`: of the table's instants. Of a stream: `read.begin` is where it starts without a checkpoint; `max_files`,
-    `max_bytes`, `max_rows`: what writes may have written that one batch takes, 0 for no limit. `pin`: of a query, which
-    then holds until it expires; of a stream, which renews it.
+    `max_bytes`, `max_rows`: what writes may have written that one batch takes, 0 for no limit. `pin`: of a query, whose
+    tasks renew it, and which then expires; of a stream, which renews it.
     """
 
     path: str
@@ -150,7 +150,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
             **_memory(found),
         ),
         timezone=found.get("timezone", ClockOptions().timezone),
-        pin=_pin(found),
+        pin=PinOptions.asked(found.get("pin"), found.get("pin_for")),
         meta_columns=_flag("meta_columns", found.get("meta_columns", "true")),
         task_bytes=_number("task_bytes", found, TASK_BYTES),
         max_files=_number("max_files", found, 0),
@@ -164,14 +164,6 @@ def _query(text: str) -> Query:
     if query is None:
         raise UsageError("unknown query type", expected=", ".join(_QUERIES), found=text)
     return query
-
-
-def _pin(found: Mapping[str, str]) -> PinOptions | None:
-    if "pin" in found:
-        return PinOptions.of(found["pin"], found.get("pin_for", PIN_FOR))
-    if "pin_for" in found:
-        raise UsageError("pin_for belongs to a pin", found=found["pin_for"], expected="also `pin`, its name")
-    return None
 
 
 def _fallback(found: Mapping[str, str]) -> Fallback:

@@ -1,4 +1,4 @@
-"""What a query reads: columns for the DataFrame, and file slices parted into the tasks of Spark."""
+"""What a query reads: columns for the DataFrame, and file slices, and shares of large ones, as the tasks of Spark."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from phantombase.timeline.read.share import Share
 from phantombase.timeline.read.table_read import Scan, plan_read
 from phantombase.timeline.table.table import consistent
 from phantombase.timeline.view.view import FileSlice
@@ -44,8 +45,18 @@ def plan_tasks(options: SourceOptions, columns: StructType) -> list[Scan]:
 
 
 def parted(scan: Scan, task_bytes: int) -> list[Scan]:
-    """A scan as those of the tasks, by `grouped` (pure)."""
-    return [replace(scan, slices=slices) for slices in grouped(scan.slices, task_bytes)]
+    """A scan as those of the tasks: slices by `grouped`, and a large one without logs by its row groups (pure)."""
+    found = []
+    for slices in grouped(scan.slices, task_bytes):
+        part = replace(scan, slices=slices)
+        count = _shares(slices, task_bytes)
+        found += [replace(part, share=Share(number, count)) for number in range(count)] if count > 1 else [part]
+    return found
+
+
+def _shares(slices: tuple[FileSlice, ...], task_bytes: int) -> int:
+    """How many tasks read these slices together; the footer, which is not read here, may have fewer row groups."""
+    return 1 if len(slices) > 1 or slices[0].logs else -(-slices[0].base_bytes // task_bytes)
 
 
 def grouped(slices: Iterable[FileSlice], task_bytes: int) -> Iterator[tuple[FileSlice, ...]]:

@@ -73,3 +73,28 @@ def test_the_command_lists_and_releases(tmp_path: Path) -> None:
     released = json.loads(run.invoke(app, ["pins", str(path), "--release", "copy", "--json"]).stdout)
     assert (released["released"], released["pins"]) == (1, [])
     assert "No pins" in run.invoke(app, ["pins", str(path)]).stdout
+
+
+@pytest.mark.parametrize("output", [[], ["--output", "copy.parquet"]])
+def test_the_command_holds_what_it_reads(output: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = unzip_golden("v9_plain", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    taken = []
+
+    class Noted(HeldPin):
+        def remove(self) -> None:
+            taken.extend(live_pins(open_table(path).storage))
+            super().remove()
+
+    monkeypatch.setattr("phantombase.timeline.pins.hold.HeldPin", Noted)
+    done = CliRunner().invoke(app, ["read", str(path), "--pin", "copy", "--pin-for", "30m", *output])
+    assert done.exit_code == 0, done.output
+    assert [(pin.name, pin.for_s) for pin in taken] == [("copy", 1800)]
+    assert live_pins(open_table(path).storage) == []
+
+
+def test_a_duration_belongs_to_a_pin(tmp_path: Path) -> None:
+    path = unzip_golden("v9_plain", tmp_path)
+    done = CliRunner().invoke(app, ["read", str(path), "--pin-for", "30m"])
+    assert done.exit_code != 0
+    assert "pin_for belongs to a pin" in str(done.exception) + done.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from phantombase.timeline.read.table_read import Fallback, Query
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.streamed import StreamedWrite, writes_after
 from pyspark_phantombase.admission import batch_end
-from pyspark_phantombase.batch_reader import task_batches
+from pyspark_phantombase.batch_reader import BatchReader, task_batches
 from pyspark_phantombase.options import source_options, stream_options
 from pyspark_phantombase.planned import table_columns
 from pyspark_phantombase.stream_reader import StreamReader
@@ -202,6 +203,21 @@ def test_a_query_leaves_its_pin(spark: Any, tmp_path: Path) -> None:
     assert spark.read.format("phantombase").options(pin="report", pin_for="1h").load(str(path)).count()
     pins = live_pins(Table.open(str(path)).storage)
     assert {(pin.name, pin.for_s) for pin in pins} == {("report", 3600)}
+
+
+def test_a_task_renews_the_pin_of_its_query(tmp_path: Path) -> None:
+    path = unzip_golden("v9_plain", tmp_path)
+    storage = Table.open(str(path)).storage
+    options = source_options({"path": str(path), "pin": "report", "pin_for": "1h"})
+    columns = table_columns(options)
+    reader = BatchReader(options, columns)
+    task = reader.partitions()[0]
+    (pin,) = live_pins(storage)
+    os.utime(path / pin.path, (pin.taken_ms / 1000 - 2000,) * 2)
+    assert list(reader.read(task))
+    (renewed,) = live_pins(storage)
+    assert renewed.path != pin.path
+    assert renewed.holds == pin.holds
 
 
 @pytest.mark.parametrize("name", ["v9_compacted_cleaned", deep("v9_archived"), deep("v6_compacted_cleaned")])

@@ -1,5 +1,5 @@
 """The `timeline` command: shows a table and reads it. It changes nothing except times of files
-(`repair-times`) and pins that it is asked to release.
+(`repair-times`) and pins, which a read takes if it is asked to (`--pin`) and `pins --release` removes.
 
 Each command computes plain data (`timeline.cli.report`), then renders it (`timeline.cli.render`). If a writer moves a
 file between two calls, the command reads everything again, table settings included.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,7 @@ from ..instants.timeline import Timeline
 from ..metadata_table.read import commits_to_compact
 from ..option import help_of
 from ..parquet.output_options import parse_bytes
+from ..pins.pin import PIN_FOR, PinOptions
 from ..read.table_read import Fallback, Query, ReadOptions
 from ..storage.access.storage_options import parse_pairs
 from ..storage.folders import HOODIE
@@ -40,8 +42,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
-    help="""Show an Apache Hudi MERGE_ON_READ table and read it. Nothing but `repair-times` changes it, and
-`pins --release` what readers hold.
+    help="""Show an Apache Hudi MERGE_ON_READ table and read it. Nothing but `repair-times` changes it;
+`read --pin` and `pins --release` change what readers hold.
 
 A table's [b]timeline[/b] is the list of actions on it. Each entry is an [b]instant[/b]: when it was
 requested (digits, yyyyMMddHHmmssSSS), which action it is, and its state: requested, inflight or completed.
@@ -233,6 +235,14 @@ def read(
         str | None, typer.Option(metavar="SIZE", show_default="1g", help=help_of(ReadOptions, "memory_limit"))
     ] = None,
     spill_dir: Annotated[str | None, typer.Option(metavar="FOLDER", help=help_of(ReadOptions, "spill_dir"))] = None,
+    pin: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Hold what is read by a pin of this name."),
+    ] = None,
+    pin_for: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", show_default=PIN_FOR, help="How long the pin holds if it is not renewed."),
+    ] = None,
     listing: Listing = ListedBy.STORAGE,
     timezone: Timezone = CLOCK.timezone,
     storage_option: StorageOption = None,
@@ -259,6 +269,7 @@ def read(
       timeline read /data/trips --query incremental --begin 20261121090000000 --output changed.parquet
     """
     configure_logging(json=json, verbose=False)
+    held = PinOptions.asked(pin, pin_for)
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))
     options = ReadOptions(
         query=query,
@@ -276,7 +287,15 @@ def read(
         spill_dir=spill_dir,
     )
     storage_options = parse_pairs(storage_option)
-    read_to(lambda: listing.open(path, timezone, storage_options), options, output, overwrite=overwrite, json=json)
+    opened = partial(listing.open, path, timezone, storage_options)
+    read_to(
+        opened,
+        options,
+        output,
+        pin=held,
+        overwrite=overwrite,
+        json=json,
+    )
 
 
 app.command()(audit)

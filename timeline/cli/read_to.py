@@ -12,8 +12,10 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import UsageError
+from ..pins.pin import PinOptions
 from ..read.changes import ChangeScan, plan
 from ..read.export import check_output, export_file, export_stream
+from ..read.held_moment import pinned
 from ..read.table_read import ReadOptions, Scan
 from ..table.table import Table, consistent
 from ..terminal.console import emit, reporting
@@ -28,15 +30,22 @@ SHOWN_ROWS = 20
 
 
 def read_to(
-    open_table: Callable[[], Table], options: ReadOptions, output: Path | None, *, overwrite: bool, json: bool
+    open_table: Callable[[], Table],
+    options: ReadOptions,
+    output: Path | None,
+    *,
+    pin: PinOptions | None,
+    overwrite: bool,
+    json: bool,
 ) -> None:
-    """`output`: a file, STDOUT, or None for the terminal."""
-    if output is None:
-        _show(open_table(), options, json)
-    elif output == STDOUT:
-        _stream(open_table, options, json)
-    else:
-        _export(open_table, options, output, overwrite, json)
+    """`output`: a file, STDOUT, or None for the terminal. `pin`: held while rows are read."""
+    with pinned(open_table, options, pin):
+        if output is None:
+            _show(open_table(), options, json)
+        elif output == STDOUT:
+            _stream(open_table, options, json)
+        else:
+            _export(open_table, options, output, overwrite, json)
 
 
 def _show(table: Table, options: ReadOptions, json: bool) -> None:

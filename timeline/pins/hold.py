@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import structlog
@@ -62,21 +62,33 @@ class HeldPin:
 @contextmanager
 def hold(storage: Storage, options: PinOptions, holds: str) -> Iterator[None]:
     """Holds a moment of the table while the body runs; a thread renews the pin."""
-    pin, ended = HeldPin(storage, options, holds), threading.Event()
+    pin = HeldPin(storage, options, holds)
+    try:
+        with renewing(storage, options, pin.renew):
+            yield
+    finally:
+        with suppress(PhantombaseError, OSError):  # it expires
+            pin.remove()
 
-    def renew() -> None:
-        while not ended.wait(min(options.for_s / _RENEWALS, 60)):
+
+@contextmanager
+def renewing(storage: Storage, options: PinOptions, renew: Callable[[], None]) -> Iterator[None]:
+    """Calls `renew` in a thread while the body runs: at once, and then so often that it may fail a few times."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while True:
             try:
-                pin.renew()
+                renew()
             except (PhantombaseError, OSError) as error:
                 _log.warning("pin_not_renewed", table=storage.base_path, pin=options.name, error=str(error))
+            if ended.wait(min(options.for_s / _RENEWALS, 60)):
+                return
 
-    thread = threading.Thread(target=renew, name="phantombase-pin", daemon=True)
+    thread = threading.Thread(target=run, name="phantombase-pin", daemon=True)
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
-        with suppress(PhantombaseError, OSError):  # it expires
-            pin.remove()

@@ -45,6 +45,15 @@ class PinOptions:
             raise UsageError("not a duration of a pin", expected="like 2h, 30m, 1d or 90s", found=pin_for)
         return PinOptions(name=checked_name(name), for_s=int(match[1]) * _UNITS[match[2]])
 
+    @staticmethod
+    def asked(name: str | None, pin_for: str | None) -> PinOptions | None:
+        """A pin where one is asked for, `PIN_FOR` long by default. UsageError: also a duration without a pin."""
+        if name is not None:
+            return PinOptions.of(name, PIN_FOR if pin_for is None else pin_for)
+        if pin_for is not None:
+            raise UsageError("pin_for belongs to a pin", found=pin_for, expected="also `pin`, its name")
+        return None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
 from ..format.instant import parse_as_of
 from ..instants.timeline import Timeline
+from ..pins.hold import hold
+from ..pins.pin import PinOptions
 from ..table.table import Table
 from ..windows.state import moment_of_text
 from ..windows.window import EARLIEST, completed_writes
 from .table_read import Query, ReadOptions
+
+
+def pinned(
+    open_table: Callable[[], Table], options: ReadOptions, pin: PinOptions | None
+) -> AbstractContextManager[None]:
+    """Holds what a read needs while it reads, if it has a pin; begins before the files are planned, so that a clean
+    that is planned from then on knows the pin."""
+    if pin is None:
+        return nullcontext()
+    table = open_table()
+    return hold(table.storage, pin, held_moment(table, options))
 
 
 def held_moment(table: Table, options: ReadOptions) -> str:

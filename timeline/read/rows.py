@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from ..errors import MissingFileError, TableChangedError
-from ..pins.hold import hold
 from ..pins.pin import PinOptions
 from ..table.table import Table, consistent
 from .changes import ChangeScan, plan
-from .held_moment import held_moment
+from .held_moment import pinned
 from .table_read import ReadOptions, Scan
 
 CLEANED_TODO = (
@@ -101,11 +100,7 @@ class Rows:
         return (connection or duckdb.default_connection()).from_arrow(self)
 
     def _pinned(self) -> AbstractContextManager[None]:
-        """Before the files are planned: a clean that is planned from now on knows the pin."""
-        if self.pin is None:
-            return nullcontext()
-        table = self.table.reload()
-        return hold(table.storage, self.pin, held_moment(table, self.options))
+        return pinned(self.table.reload, self.options, self.pin)
 
     def _plan(self) -> Scan | ChangeScan:
         return self._checked(consistent(lambda: plan(self.table.reload(), self.options)))

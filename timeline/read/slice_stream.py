@@ -34,6 +34,7 @@ from ..parquet.read import open_parquet, parquet_batches, readable
 from ..parquet.travel import travels_whole
 from ..storage.contract import Storage
 from ..view.view import FileSlice
+from .share import Share
 from .slice_log import LogCounts, read_logs
 from .where import Where
 
@@ -60,13 +61,17 @@ class SliceStream:
         rules: SliceRules,
         columns: Sequence[str] | None = None,
         where: Where | None = None,
+        share: Share | None = None,
     ) -> None:
         """`columns`: the columns of the batches, None for all. `where`: only matching rows; for reads, since the ledger
-        then counts only what was merged."""
+        then counts only what was merged. `share`: only this part of the base file; the slice must have no logs, whose
+        inserts would come with each share."""
+        assert share is None or not slice_.logs, "a slice with logs is merged as a whole"
         self._storage = storage
         self._slice = slice_
         self._rules = rules
         self._where = where
+        self._share = share
         self._schema = rules.schema if columns is None else project(rules.schema, columns)
         self._out = project(rules.schema, [*self._schema.names, *(where.columns if where else ())])
         self._base_schema = project(rules.schema, [*self._out.names, *rules.keys.fields, *rules.ordering_fields])
@@ -92,7 +97,7 @@ class SliceStream:
     def _open_ahead(self, stack: ExitStack) -> None:
         """Fetches the base file while the logs are read, where it is fetched as a whole and certainly read."""
         base, storage, rules = self._slice.base, self._storage, self._rules
-        if base is None or self._where is not None or storage.is_file_system:
+        if base is None or self._where is not None or self._share is not None or storage.is_file_system:
             return
         if travels_whole(base.size, len(self._base_schema.names), len(rules.schema.names)):
             pool = stack.enter_context(ThreadPoolExecutor(1))
@@ -173,7 +178,7 @@ class SliceStream:
         if base is not None:
             self.base_rows = 0
             groups = self._groups(needed)
-            whole = travels_whole(base.size, len(schema.names), len(self._rules.schema.names))
+            whole = self._share is None and travels_whole(base.size, len(schema.names), len(self._rules.schema.names))
             opened = self._opened or partial(self._storage.open_input, base.path, whole=whole)
             self._opened = None  # it is opened once
             for table, rows in base_tables(self._storage, base.path, schema, self._rules.batch_rows, groups, opened):
@@ -181,9 +186,13 @@ class SliceStream:
                 yield table
 
     def _groups(self, needed: Needed) -> RowGroups:
-        if self._where is None or needed is Needed.ALL:
-            return _all_groups
-        return self._where.row_groups if needed is Needed.MATCHING else self._where.merged_row_groups
+        chosen: RowGroups = _all_groups
+        if self._where is not None and needed is not Needed.ALL:
+            chosen = self._where.row_groups if needed is Needed.MATCHING else self._where.merged_row_groups
+        share = self._share
+        if share is None:
+            return chosen
+        return lambda file: share.of_groups(file.metadata.num_row_groups, chosen(file))
 
 
 def _all_groups(file: pq.ParquetFile) -> None:

@@ -32,6 +32,7 @@ from ..windows.retained import check_as_of
 from ..windows.window import Window
 from .data_skipping import skip
 from .pruning import prune, where_of
+from .share import Share
 from .slice_stream import SliceStream
 from .where import Where
 
@@ -89,7 +90,8 @@ class ReadOptions:
 class Scan:
     """What one read will read: slices of one view, under one schema.
 
-    `window`: of an incremental read, with its end fixed: the begin of the next read.
+    `window`: of an incremental read, with its end fixed: the begin of the next read. `share`: of the base files, where
+    other scans read the rest of them; then no slice has logs.
     """
 
     table: Table
@@ -98,6 +100,7 @@ class Scan:
     options: ReadOptions
     where: Where | None = None
     window: Window | None = None
+    share: Share | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -107,7 +110,7 @@ class Scan:
 
     def slice_batches(self, slice_: FileSlice) -> Iterator[pa.RecordBatch]:
         """The batches of one slice."""
-        stream = SliceStream(self.table.storage, slice_, self.rules, self.options.columns, self.where)
+        stream = SliceStream(self.table.storage, slice_, self.rules, self.options.columns, self.where, self.share)
         return stream.base_batches() if self.options.query is Query.READ_OPTIMIZED else stream.batches()
 
     def parts(self) -> Iterator[Iterator[pa.RecordBatch]]:
