@@ -77,7 +77,7 @@ def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tu
     for group in view.groups:
         slice_ = latest_slice(group)
         if slice_ is not None and not is_replaced(group, view.facts):
-            yield from _slice_entries(metadata.storage, slice_, visibility, valid, keys)
+            yield from slice_entries(metadata.storage, slice_, visibility, valid, keys)
 
 
 def commits_to_compact(table: Table) -> int:
@@ -93,9 +93,10 @@ def compacted_after(table: Table, time: str) -> bool:
     return any(i.family == "commit" and i.requested_time > time for i in instants)
 
 
-def _slice_entries(
-    storage: Storage, slice_: FileSlice, visibility: Visibility, valid: frozenset[str], keys: Keys
+def slice_entries(
+    storage: Storage, slice_: FileSlice, visibility: Visibility, valid: frozenset[str], keys: Keys = None
 ) -> Iterator[tuple[str, MetadataRecord]]:
+    """The merged entries of one file slice. `valid`: see `valid_instants`. Errors as in `read_entries`."""
     logs = fold(_log_entries(storage, slice_, visibility, valid, keys))
     if slice_.base is None:
         yield from merge((), logs)

@@ -8,15 +8,10 @@ forget            in the lock, before an instant leaves the data table's timelin
 
 from __future__ import annotations
 
-import io
-import json
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 
-import fastavro
 import structlog
 
 from ..format.commit_metadata import CommitMetadata
@@ -29,6 +24,7 @@ from .column_stats.measure import Measure, Measured
 from .commit import EncodedRecords, commit_records, newest_schema
 from .location import open_metadata_table
 from .read import read_entries
+from .records.encode import encoder
 from .records.files import Sizes, files_of, files_records
 from .records.keys import MetadataRecord
 from .records.partitions import BLOOM_FILTERS, FILES, PARTITION_STATS, Upkeep, being_built, upkeep
@@ -87,7 +83,7 @@ def prepare(table: Table, change: Change) -> Update | None:
         return None
     wanted = _upkeep(table, change.moves_rows)
     schema_text = newest_schema(open_metadata_table(table))
-    encode = partial(_encoded, fastavro.parse_schema(json.loads(schema_text)))
+    encode = encoder(schema_text)
     records = defaultdict(list, {FILES: [encode(keyed) for keyed in files_records(change.files)]})
     dropped, measure = wanted.dropped, _measure(table, change)
     if change.schema_text is not None:
@@ -155,13 +151,6 @@ def _upkeep(table: Table, moves_rows: bool) -> Upkeep:
 
 def _measure(table: Table, change: Change) -> Measure | None:
     return None if change.schema_text is None else Measure.of(table, table.schema(change.schema_text))
-
-
-def _encoded(schema: Any, keyed: tuple[str, MetadataRecord]) -> tuple[str, bytes]:
-    key, record = keyed
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, schema, {**record, "key": ""})  # HFiles store the key beside the record
-    return key, out.getvalue()
 
 
 def _value_type(record: MetadataRecord) -> str | None:
