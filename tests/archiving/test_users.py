@@ -89,7 +89,7 @@ def test_triggers_count_as_before(version: int, tmp_path: Path) -> None:
 
 def since(path: Path, begin: str) -> int:
     """Rows of an incremental read from an instant on."""
-    return read_table(open_table(path), ReadOptions(query=Query.INCREMENTAL, begin=begin)).num_rows
+    return int(read_table(open_table(path), ReadOptions(query=Query.INCREMENTAL, begin=begin)).num_rows)
 
 
 @VERSIONS
