@@ -24,6 +24,7 @@ class _Ranges(io.RawIOBase):
         super().__init__()
         self._fetch, self._size, self._at = fetch, size, 0
         self._end = (size - len(end), memoryview(end))
+        self._front = memoryview(b"")
         self._kept: list[tuple[int, memoryview]] = []
 
     def keep(self, spans: Sequence[Span]) -> None:
@@ -53,13 +54,15 @@ class _Ranges(io.RawIOBase):
         found = self._known(count)
         if found is None:
             found = memoryview(self._fetch([(self._at, count)])[0])
+            if not self._at:  # who looks at its end comes back
+                self._front = found
         memoryview(buffer)[: len(found)] = found
         self._at += len(found)
         return len(found)
 
     def _known(self, count: int) -> memoryview | None:
         """What is kept from here on, at most so many bytes; None: nothing."""
-        for at, data in (*self._kept, self._end):
+        for at, data in (*self._kept, self._end, (0, self._front)):
             if at <= self._at < at + len(data):
                 return data[self._at - at : self._at - at + count]
         return None

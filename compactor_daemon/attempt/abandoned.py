@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.write_token import is_of_phantombase
@@ -17,14 +21,33 @@ _UPLOAD_S = 86_400
 """An upload takes as long as the merge that feeds it: a day, as in a bucket's rule."""
 
 
+def abort_abandoned_uploads(storage: Storage) -> None:
+    """Aborts abandoned uploads to staged and to final names of phantombase; ages are by the clock of the storage."""
+    abort_uploads(storage, _is_ours, _UPLOAD_S)
+
+
+@contextmanager
+def abandoned_uploads_aborted(storage: Storage) -> Iterator[None]:
+    """Aborts them while the body runs: what lists them takes long to load, and nothing rests on it."""
+    with ThreadPoolExecutor(1) as pool:
+        aborted = pool.submit(abort_abandoned_uploads, storage)
+        yield
+    aborted.result()
+
+
 def remove_abandoned(storage: Storage) -> None:
-    """Removes abandoned temporary files, and aborts abandoned uploads to staged and to final names of phantombase.
+    """Removes abandoned temporary files.
 
     Ages are by the clock of the storage. The clock of this process may be hours ahead: then files that are just being
     written would be removed.
     """
-    _remove_temporary(storage)
-    abort_uploads(storage, _is_ours, _UPLOAD_S)
+    entries = listed_if_there(storage, TEMPORARY)
+    if not entries:
+        return
+    now_ms = storage_ms(storage)
+    for entry in entries:
+        if now_ms - entry.modified_ms > _ABANDONED_MS:
+            storage.delete(f"{TEMPORARY}/{entry.name}")
 
 
 def _is_ours(path: str) -> bool:
@@ -37,13 +60,3 @@ def _is_ours(path: str) -> bool:
     except MalformedError:
         return False
     return file is not None and is_of_phantombase(file.token)
-
-
-def _remove_temporary(storage: Storage) -> None:
-    entries = listed_if_there(storage, TEMPORARY)
-    if not entries:
-        return
-    now_ms = storage_ms(storage)
-    for entry in entries:
-        if now_ms - entry.modified_ms > _ABANDONED_MS:
-            storage.delete(f"{TEMPORARY}/{entry.name}")

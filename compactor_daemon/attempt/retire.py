@@ -33,7 +33,7 @@ from ..decisions.replaced import placed_group
 from ..decisions.standing import Standing, refuse_rollback, standing_of
 from ..decisions.take_back import take_back
 from ..records.fate import STAGED_ENDINGS, Go, decisions, declare_dead, is_revoked
-from .abandoned import remove_abandoned
+from .abandoned import abort_abandoned_uploads, remove_abandoned
 from .publish import place
 
 _log = structlog.get_logger()
@@ -279,6 +279,7 @@ def forget_archived(table: Table) -> None:
     without the records nothing shows that these files must not be read.
     """
     _forget_archived(table, table.still())
+    abort_abandoned_uploads(table.storage)
 
 
 def _forget_archived(table: Table, seen: Table) -> None:

@@ -32,6 +32,7 @@ from .demo import current_rows, same_rows, unpack_demo_table
 from .option_flags import Only, offers
 from .parameters import ATTEMPT, CLOCK, EXECUTE, OUTPUT, Json, Lock, StorageOption, TablePath
 from .run import run_daemon
+from .savepoint import app as savepoint
 from .schedule import schedule
 from .status import claims, release, status
 from .unschedule import unschedule_command
@@ -124,6 +125,7 @@ app.command()(claims)
 app.command()(release)
 app.command("unschedule")(unschedule_command)
 app.command("archive")(archive_command)
+app.add_typer(savepoint)
 
 
 @app.command()

@@ -108,6 +108,11 @@ class SliceTask:
         return self.part.log
 
     @property
+    def record_path(self) -> str:
+        """Where the task leaves its result."""
+        return f"{attempt_folder(self.instant, self.attempt)}/{self.position}{OK}"
+
+    @property
     def final_name(self) -> BaseFileName | LogFileName:
         """The file's name once published; unique to the attempt."""
         token = f"{self.position}-{self.attempt}-{COMPACTOR}"
@@ -153,15 +158,12 @@ def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
     inputs, folder, measure = task.slice, attempt_folder(task.instant, task.attempt), task.round.measure
     staged = f"{folder}/{task.position}-{uuid.uuid4().hex}{'.parquet' if task.log is None else '.log'}"
     stage = _stage_base if task.log is None else partial(_stage_log, log=task.log)
-    ledger, counts = stage(storage, staged, task)
+    ledger, counts, size = stage(storage, staged, task)
     if inputs.base is None and not counts.entries:
         storage.delete(staged)  # no base and no log entry: Hudi writes nothing either
         staged_path, final, size, ranges = None, None, 0, None
     else:
-        entry = storage.find(staged)
-        if entry is None:
-            raise AttemptDeadError("a staged file is gone: another process retired the attempt", path=staged)
-        staged_path, size = staged, entry.size
+        staged_path = staged
         final = f"{inputs.partition}/{task.final_name}" if inputs.partition else str(task.final_name)
         ranges = measure.file(storage, staged, str(task.final_name)) if measure is not None else None
     done = SliceDone(
@@ -188,7 +190,7 @@ def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
         ranges=ranges,
         output=task.round.output,
     )
-    return _record(storage, f"{folder}/{task.position}{OK}", done)
+    return _record(storage, task.record_path, done)
 
 
 def _merged(inputs: FileSlice, counts: LogCounts) -> tuple[str, ...]:
@@ -203,11 +205,11 @@ def _base_instant(task: SliceTask) -> str | None:
     return task.slice.base.name.instant if task.slice.base else None
 
 
-def _stage_base(storage: Storage, path: str, task: SliceTask) -> tuple[Ledger, LogCounts]:
-    """Stages the base file; returns its ledger, checked against the file read back."""
+def _stage_base(storage: Storage, path: str, task: SliceTask) -> tuple[Ledger, LogCounts, int]:
+    """Stages the base file; returns its ledger, checked against the file read back, and the size of that file."""
     stream = SliceStream(storage, task.slice, task.rules)
     rows = _write(storage, path, stream, task)
-    rows_read_back, hash_out = _read_back(storage, path, task.rules)
+    rows_read_back, hash_out, size = _read_back(storage, path, task.rules)
     ledger = stream.ledger(rows, hash_out)
     ledger.check(
         footer_rows_in=stream.base_rows,
@@ -215,32 +217,39 @@ def _stage_base(storage: Storage, path: str, task: SliceTask) -> tuple[Ledger, L
         footer_rows_out=rows_read_back,
         where=f"{task.slice.partition}/{task.slice.file_id}",
     )
-    return ledger, stream.log_counts
+    return ledger, stream.log_counts, size
 
 
-def _stage_log(storage: Storage, path: str, task: SliceTask, *, log: LogOutput) -> tuple[Ledger, LogCounts]:
-    """Stages the log file; returns its ledger, checked against the file read back."""
-    text, codec = task.round.schema_text, task.round.output.codec.value
-    return stage_log(storage, path, task.slice, task.rules, log, instant=task.instant, schema_text=text, codec=codec)
+def _stage_log(storage: Storage, path: str, task: SliceTask, *, log: LogOutput) -> tuple[Ledger, LogCounts, int]:
+    """Stages the log file; returns its ledger, checked against the file read back, and the file's size."""
+    text, codec, rules = task.round.schema_text, task.round.output.codec.value, task.rules
+    made = stage_log(storage, path, task.slice, rules, log, instant=task.instant, schema_text=text, codec=codec)
+    entry = storage.find(path)
+    if entry is None:
+        raise AttemptDeadError("a staged file is gone: another process retired the attempt", path=path)
+    return *made, entry.size
 
 
-def _read_back(storage: Storage, path: str, rules: SliceRules) -> tuple[int, int]:
-    """The number of rows of a written file by its footer, and the identity sum of the rows in it."""
+def _read_back(storage: Storage, path: str, rules: SliceRules) -> tuple[int, int, int]:
+    """The number of rows of a written file by its footer, the identity sum of the rows in it, and its size."""
     schema = project(rules.schema, identity_columns(rules.schema))
     footer_rows = 0
+    with storage.open_input(path) as source:
+        size = source.size()
 
-    def tables() -> Iterator[pa.Table]:
-        nonlocal footer_rows
-        for table, footer_rows in base_tables(storage, path, schema, rules.batch_rows):  # noqa: B007, the last one counts
-            yield table
+        def tables() -> Iterator[pa.Table]:
+            nonlocal footer_rows
+            read = base_tables(storage, path, schema, rules.batch_rows, open_source=lambda: source)
+            for table, footer_rows in read:  # noqa: B007, the last one counts
+                yield table
 
-    hash_out = identity_sum(tables())
-    return footer_rows, hash_out
+        hash_out = identity_sum(tables())
+    return footer_rows, hash_out, size
 
 
 def _record(storage: Storage, path: str, done: SliceDone) -> SliceDone:
     """Leaves the `.ok`. If another run of this task was first, its result counts, and this one is removed."""
-    # Where folders are only names, the staged file was just found in this one.
+    # Where folders are only names, the staged file was just read in this one.
     if (storage.is_file_system or done.staged is None) and storage.find(path.rpartition("/")[0]) is None:
         raise AttemptDeadError("the attempt's folder is gone: another process retired the attempt", path=path)
     if storage.put_if_absent(path, done.to_json()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,8 +19,10 @@ from phantombase.timeline.metadata_table.drop import drop_metadata_table
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.storage.access.storage_options import Given
+from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
 
+from ..attempt.abandoned import abandoned_uploads_aborted
 from ..attempt.compact_instant import Compacted, compact_instant, pending_instants, preflight
 from ..attempt.retire import finish_completed, littered_instants
 from ..claims.lock_file import claim_all, claim_one
@@ -85,10 +88,12 @@ def run_compactions(
         if instants:
             # Before the checks: Spark takes longer to start than the checks take.
             running = runner or open_.enter_context(open_runner(execute))
-            run.refused = preflight(seen, instants)
-            if len(run.refused) == len(instants) and not littered_instants(table):
-                raise next(iter(run.refused.values()))
+            with _proved(table.storage):
+                run.refused = preflight(seen, instants)
+                if len(run.refused) == len(instants) and not littered_instants(table):
+                    raise next(iter(run.refused.values()))
         table.storage.prove()
+        open_.enter_context(abandoned_uploads_aborted(table.storage))
         open_.enter_context(claim_all(table, attempt.claim_wait_s))
         table = drop_metadata_table(table, held) if drop_metadata else table
         finished: Table | None = None
@@ -116,6 +121,21 @@ def run_compactions(
     if run.left:
         _log.info("stopped_by_limit", done=len(run.done), left=run.left)
     return Compactions(done=tuple(run.done), left=run.left)
+
+
+@contextmanager
+def _proved(storage: Storage) -> Iterator[None]:
+    """Tries the storage's promises while the body runs, where that takes requests; the body's error is the one raised.
+
+    On a file system nothing is tried before the body: no folder may appear in a table that is refused.
+    """
+    if storage.is_file_system:
+        yield
+        return
+    with ThreadPoolExecutor(1) as pool:
+        proved = pool.submit(storage.prove)
+        yield
+    proved.result()
 
 
 @dataclass

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from phantombase.compactor_daemon.cli.main import app as daemon
 from phantombase.compactor_daemon.state.failures import Failure, record_failure
 from phantombase.timeline.cli.main import app as timeline
-from phantombase.timeline.errors import ConflictError, PhantombaseError, StorageError, UsageError
+from phantombase.timeline.errors import ConflictError, MissingFileError, PhantombaseError, StorageError, UsageError
+from phantombase.timeline.storage import object_promises
 from phantombase.timeline.table.table import Table
 from tests.support.golden_tables import unzip_golden
 from tests.support.s3_server import S3Server
@@ -91,3 +92,16 @@ def test_what_only_a_disk_can_do_is_refused(s3: S3Server, tmp_path: Path) -> Non
         assert done.exit_code == 2
         assert "not a URL" in " ".join(done.output.split())
     assert list(Path().iterdir()) == []
+
+
+def test_a_refused_table_is_left_as_it_was(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is tried beside the checks of the plan: nothing of the trial stays."""
+    monkeypatch.setattr(object_promises, "_proved", set())
+    url = s3.upload(unzip_golden("v9_pending", tmp_path), s3.new_bucket(), "tables/t")
+    storage = Table.open(url).storage
+    log = next(path for path, _ in storage.list_below("north") if ".log." in path)
+    storage.delete(f"north/{log}")
+    before = storage.list_below("")
+    refused(MissingFileError, "compact", url, "--executor", "local")
+    assert storage.list_below("") == before
+    assert any("probe-" in asked.path for asked in s3.asked)

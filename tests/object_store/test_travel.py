@@ -127,7 +127,10 @@ def test_of_large_logs_only_the_headers_travel_where_nothing_else_is_read(
     local, there = plan_read(Table.open(str(path)), ReadOptions()), plan_read(Table.open(url), ReadOptions())
     first = len(s3.asked)
     for mine, theirs in zip(local.slices, there.slices, strict=True):
+        before = len(s3.asked)
         counted = log_entries(there.table.storage, theirs, there.rules.visibility)
+        fronts = [a.path for a in s3.asked[before:] if re.match(r"bytes=1?\d?\d-", a.headers.get("range", ""))]
+        assert len(fronts) == len(set(fronts)) == len(theirs.logs)
         assert counted == log_entries(local.table.storage, mine, local.rules.visibility)
         check_slice(there.table.storage, theirs, there.rules)
     asked = [a for a in s3.asked[first:] if ".log." in a.path]

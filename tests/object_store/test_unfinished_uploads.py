@@ -17,7 +17,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from phantombase.compactor_daemon.attempt import abandoned
-from phantombase.compactor_daemon.attempt.abandoned import remove_abandoned
+from phantombase.compactor_daemon.attempt.abandoned import abort_abandoned_uploads
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage import unfinished_uploads
 from phantombase.timeline.storage.access.storage_options import StorageOptions
@@ -116,7 +116,7 @@ def test_a_writer_is_killed_in_an_upload(s3: S3Server, uploads: Uploads) -> None
     assert uploads.of(bucket) != []
     assert fares(url) == {"k0003": 1.0}
     trips(rows((3, 3, 1.5)), 9).upsert(url)
-    remove_abandoned(ObjectStorage(url))
+    abort_abandoned_uploads(ObjectStorage(url))
     assert fares(url) == {"k0003": 1.5}
     assert uploads.of(bucket) == []
 
@@ -145,14 +145,14 @@ def test_only_uploads_of_this_table_and_of_phantombase_are_aborted(storage: Obje
     others = ["tables/t2/" + OURS[0], OURS[0]]
     for key in others:
         uploads.begin(storage.clients.bucket, key)
-    remove_abandoned(storage)
+    abort_abandoned_uploads(storage)
     assert uploads.of(storage.clients.bucket) == sorted([*others, *map(storage.key, THEIRS)])
 
 
 def test_a_bucket_may_be_a_table(s3: S3Server, uploads: Uploads) -> None:
     storage = ObjectStorage(f"s3://{s3.new_bucket()}")
     uploads.begin(storage.clients.bucket, OURS[0])
-    remove_abandoned(storage)
+    abort_abandoned_uploads(storage)
     assert uploads.of(storage.clients.bucket) == []
 
 
@@ -162,7 +162,7 @@ def test_an_upload_that_may_be_under_way_stays(
     """The server of these tests says of all uploads that they began in 2010."""
     monkeypatch.setattr(abandoned, "_UPLOAD_S", 100 * 365 * 86_400)
     uploads.begin(storage.clients.bucket, storage.key(OURS[0]))
-    remove_abandoned(storage)
+    abort_abandoned_uploads(storage)
     assert uploads.of(storage.clients.bucket) == [storage.key(OURS[0])]
 
 
@@ -181,7 +181,7 @@ def test_without_boto3_the_bucket_needs_a_rule(
     uploads.begin(storage.clients.bucket, storage.key(OURS[0]))
     monkeypatch.setitem(sys.modules, "botocore.exceptions", None)
     for _ in range(2):
-        remove_abandoned(storage)
+        abort_abandoned_uploads(storage)
     assert len(uploads.of(storage.clients.bucket)) == 1
     [entry] = logged
     assert "boto3" in entry["why"]
@@ -193,7 +193,7 @@ def test_a_server_that_does_not_list_uploads(
 ) -> None:
     """No error: the bucket's rule does it."""
     s3.faults = lambda asked: Fault.SLOW_DOWN if "uploads" in asked.query else Fault.NONE
-    remove_abandoned(storage)
+    abort_abandoned_uploads(storage)
     [entry] = logged
     assert "AbortIncompleteMultipartUpload" in entry["todo"]
 
@@ -207,5 +207,5 @@ def test_the_options_of_the_table_are_used(
         monkeypatch.delenv(name)
     options = {name.removeprefix("AWS_").lower(): value for name, value in environment.items()}
     options["endpoint"] = options.pop("endpoint_url")
-    remove_abandoned(open_storage(url, StorageOptions.of(options)))
+    abort_abandoned_uploads(open_storage(url, StorageOptions.of(options)))
     assert logged == []

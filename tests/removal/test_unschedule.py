@@ -280,7 +280,8 @@ def test_interleaved_with_a_compactor_one_of_them_wins(
             assert read_rows(path) == BEFORE
             check_no_strays(path)
             shutil.rmtree(path)
-    print("WON", version, lock_works, dict(won)); assert won["unscheduler"]
+    print("WON", version, lock_works, dict(won))
+    assert won["unscheduler"]
     assert won["compactor"]
 
 

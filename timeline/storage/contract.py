@@ -94,10 +94,10 @@ class Storage(Protocol):
         ...
 
     def open_output(self, path: str) -> IO[bytes]:
-        """A new object for writing; StorageError if the name is taken. See `close_output`, `abort_output`.
+        """A new object for writing. See `close_output`, `abort_output`.
 
         If it is closed in another way it is complete, but may not survive a power cut. Each output needs a name of its
-        own: if two processes open one name at the same time, an object store refuses neither.
+        own, drawn by chance: a file system refuses one that is taken (StorageError), an object store does not ask.
         """
         ...
 

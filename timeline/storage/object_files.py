@@ -21,8 +21,9 @@ _END_BYTES = 1 << 20
 """Holds the footers of most files: Hudi's have a bloom filter of half a MiB in them."""
 _GAP_BYTES = 256 << 10
 """What lies between two spans is fetched with them up to this size: it takes less time than another request."""
-_PART_BYTES = 8 << 20
-_PARTS_AT_ONCE = 4
+_PART_BYTES = 16 << 20
+"""Up to this size an object is put by one request; a larger one takes two requests more than it has parts."""
+_PARTS_AT_ONCE = 2
 _BYTES_MAX = 5 << 30
 """What one UploadPartCopy copies."""
 

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import obstore
 from obstore.exceptions import BaseError, PreconditionError
@@ -25,7 +25,7 @@ from .object_clients import Clients, version
 from .server_clock import note_agreed
 
 _TRIES = 3
-_TRIED_AT_ONCE = 4
+_TRIED_AT_ONCE = 5
 
 
 class Tried(Protocol):
@@ -82,18 +82,20 @@ def _prove(storage: Tried) -> None:
 def _try_all(storage: Tried, put: str, other: str, placed: str) -> None:
     """What does not need each other is tried at the same time."""
     since, began_ms = Since(), round(time.time() * 1000)
-    is_put = storage.put_with_id(put, b"1")
     with ThreadPoolExecutor(_TRIED_AT_ONCE) as pool:
+        older = pool.submit(_put, storage, other, b"older")
+        is_put = storage.put_with_id(put, b"1")
+        stale = older.result()
         listed = pool.submit(_try_listing, storage, put)
-        tried: list[Future[object]] = [
+        tried: list[Future[None]] = [
             pool.submit(_try_put, storage, put, is_put),
-            pool.submit(_try_replace, storage, other),
-            pool.submit(storage.copy_if_absent, put, placed),
+            pool.submit(_try_replace, storage, other, stale),
+            pool.submit(_try_copy, storage, put, placed),
+            pool.submit(_try_place, storage, other, put),
         ]
         for one in tried:
             one.result()
     note_agreed(storage.clients.identity, since, began_ms, listed.result().modified_ms)
-    _try_place(storage, other, placed)
 
 
 @contextmanager
@@ -121,23 +123,35 @@ def _try_listing(storage: Tried, put: str) -> Entry:
     return found
 
 
-def _try_place(storage: Tried, other: str, placed: str) -> None:
-    """`placed` is a copy of another object, with other content."""
-    if storage.copy_if_absent(other, placed) or storage.read(placed) != b"1":
+def _try_copy(storage: Tried, put: str, placed: str) -> None:
+    storage.copy_if_absent(put, placed)
+    if storage.read(placed) != b"1":
+        raise _broken(storage, f"copy-if-absent ({storage.clients.cloud.copy}) makes a copy")
+
+
+def _try_place(storage: Tried, other: str, put: str) -> None:
+    """`put` has other content."""
+    if storage.copy_if_absent(other, put) or storage.read(put) != b"1":
         raise _broken(storage, f"copy-if-absent ({storage.clients.cloud.copy}) never replaces an object")
 
 
-def _try_replace(storage: Tried, other: str) -> None:
-    """With a version that is not that of the object."""
-    store, key = storage.clients.once, storage.key(other)
+def _put(storage: Tried, path: str, data: bytes, **mode: Any) -> Any:
+    """What the store answers; PreconditionError, StorageError."""
     try:
-        stale = obstore.put(store, key, b"older", use_multipart=False)
-        obstore.put(store, key, b"newer", use_multipart=False)
-        obstore.put(store, key, b"lost", mode=version(stale), use_multipart=False)
+        return obstore.put(storage.clients.once, storage.key(path), data, use_multipart=False, **mode)
     except PreconditionError:
-        return
+        raise
     except (BaseError, OSError) as error:
         raise StorageError("storage failed", path=storage.base_path, found=str(error)[:300]) from error
+
+
+def _try_replace(storage: Tried, other: str, stale: Any) -> None:
+    """With a version that is not that of the object. `stale`: what the store answered to its first content."""
+    _put(storage, other, b"newer")
+    try:
+        _put(storage, other, b"lost", mode=version(stale))
+    except PreconditionError:
+        return
     raise _broken(storage, f"replace-if-unchanged ({storage.clients.cloud.replace}) refuses an object that has changed")
 
 

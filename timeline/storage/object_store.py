@@ -149,8 +149,6 @@ class ObjectStorage:
     # --- writing
 
     def open_output(self, path: str) -> IO[bytes]:
-        if self._find_object(path) is not None:
-            raise StorageError("the name is taken", path=f"{self.base_path}/{path}")
         with self._translated(path):
             upload: Any = Upload(self.clients.patient, self.key(path))
             return upload  # type: ignore[no-any-return]

@@ -134,7 +134,9 @@ class StorageContract:
         assert storage.read("f") == bytes([won.index(True)])
 
     def test_output_of_a_name_that_is_taken(self, storage: Storage) -> None:
-        """Output makes new files only."""
+        """Output makes new files only, where a name may be looked at without a request."""
+        if not storage.is_file_system:
+            pytest.skip("an object store is not asked")
         storage.put_if_absent("f", b"there")
         with pytest.raises(StorageError):
             storage.open_output("f")
