@@ -74,7 +74,7 @@ def test_the_life_of_an_archived_table_goes_on(version: int, tmp_path: Path) -> 
     path = tmp_path / "trips"
     long_table(path, version)
     archive(path)
-    for number in range(100, 112):
+    for number in range(100, 108):
         newest = max(time for time, _ in completed(path))
         upsert(path, one_row(f"k{number % 3}", number))
         assert max(time for time, _ in completed(path)) > newest
@@ -83,7 +83,7 @@ def test_the_life_of_an_archived_table_goes_on(version: int, tmp_path: Path) -> 
         before = completed(path)
         archive(path)
         assert completed(path) == before
-    assert read_rows(path) == {f"k{n % 3}": (n, float(n)) for n in (109, 110, 111)}
+    assert read_rows(path) == {f"k{n % 3}": (n, float(n)) for n in (105, 106, 107)}
     assert len(active(path)) <= 4
     check_each_once(path)
 
