@@ -128,3 +128,20 @@ def test_incremental_reads_of_archived_writes(version: int, tmp_path: Path) -> N
     archive(path)
     assert [since(path, begin) for begin in begins] == before
     assert before[0] == 2
+
+
+@VERSIONS
+def test_reads_of_the_past(version: int, tmp_path: Path) -> None:
+    """At each archived moment the table reads as before."""
+    path = tmp_path / "trips"
+    long_table(path, version)
+    moments = [i.completion_time or i.requested_time for i in open_table(path).load_timeline().instants]
+
+    def past() -> list[list[dict[str, object]]]:
+        tables = [read_table(open_table(path), ReadOptions(as_of=moment)) for moment in moments]
+        return [table.select(["id", "ts"]).sort_by("id").to_pylist() for table in tables]
+
+    before = past()
+    archive(path)
+    assert past() == before
+    assert len({str(rows) for rows in before}) == 5
