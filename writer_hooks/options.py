@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
+from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S
@@ -126,6 +127,7 @@ class WriteOptions:
     `drop_metadata_table`: first turn off the metadata table, as Hudi's writers do with `hoodie.metadata.enable=false`;
     otherwise the metadata table, if the table has one, is kept up to date.
     `compaction`: what the write does for compaction after its commit.
+    `archive`: archive old instants after the commit (`hoodie.archive.automatic`); None: it does not.
     `back_pressure`: how long a file group's log may become; None: batches of a stream wait, other writes go on.
     `times`: the format of TIMESTAMP partition values, as far as the table does not store it, under Hudi's names
     (`hoodie.keygen.timebased.*`).
@@ -148,6 +150,7 @@ class WriteOptions:
     lock: str | None = None
     drop_metadata_table: bool = False
     compaction: CompactionOptions = field(default_factory=CompactionOptions)
+    archive: ArchiveOptions | None = None
     back_pressure: BackPressure | None = None
     times: tuple[tuple[str, str], ...] = ()
     clock: ClockOptions = field(default_factory=ClockOptions)

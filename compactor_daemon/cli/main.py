@@ -124,8 +124,8 @@ app.command()(status)
 app.command()(claims)
 app.command()(release)
 app.command("unschedule")(unschedule_command)
-app.add_typer(savepoint)
 app.command("archive")(archive_command)
+app.add_typer(savepoint)
 
 
 @app.command()

@@ -22,6 +22,7 @@ import pytest
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.timeline.archiving.archive_log import archive_logs
 from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.timeline.avro.container import STRING, optional, root_record, write_record
 from phantombase.timeline.errors import LockError, MalformedError, PhantombaseError
 from phantombase.timeline.instants.attempt_names import recorded_instants
 from phantombase.timeline.locks.section import Section
@@ -73,7 +74,7 @@ def test_the_life_of_an_archived_table_goes_on(version: int, tmp_path: Path) -> 
     path = tmp_path / "trips"
     long_table(path, version)
     archive(path)
-    for number in range(100, 112):
+    for number in range(100, 108):
         newest = max(time for time, _ in completed(path))
         upsert(path, one_row(f"k{number % 3}", number))
         assert max(time for time, _ in completed(path)) > newest
@@ -82,7 +83,7 @@ def test_the_life_of_an_archived_table_goes_on(version: int, tmp_path: Path) -> 
         before = completed(path)
         archive(path)
         assert completed(path) == before
-    assert read_rows(path) == {f"k{n % 3}": (n, float(n)) for n in (109, 110, 111)}
+    assert read_rows(path) == {f"k{n % 3}": (n, float(n)) for n in (105, 106, 107)}
     assert len(active(path)) <= 4
     check_each_once(path)
 
@@ -342,3 +343,20 @@ def test_it_cleans_up_behind_a_compaction_first(version: int, tmp_path: Path) ->
     assert archive_table(open_table(path), SMALL, LOCK, dry_run=True).why.endswith(f"behind compaction {instant}")
     archive(path)
     assert active(path) == times[-2:]
+
+
+def test_files_that_a_clean_left_behind_keep_their_replace_commit(tmp_path: Path) -> None:
+    """A clean may have passed the replace commit and failed to delete a file."""
+    path = _unzipped("v6_0.15.0_replaced.before", tmp_path)
+    rows = read_table(open_table(path)).num_rows
+    schema = root_record(
+        "HoodieCleanMetadata", optional("totalFilesDeleted", "int"), optional("earliestCommitToRetain", STRING)
+    )
+    clean = write_record({"totalFilesDeleted": 1, "earliestCommitToRetain": "20990101000000000"}, schema)
+    newest = active(path)[-1]
+    for ending in (".requested", ".inflight", ""):
+        (path / ".hoodie" / f"{int(newest) + 1}.clean{ending}").write_bytes(clean)
+    done = archive(path, SMALL)
+    replacing = min(i.requested_time for i in open_table(path).load_timeline().completed if i.family == "replacecommit")
+    assert f"files that replace commit {replacing} replaced are still there" in {one.why for one in done.kept}
+    assert read_table(open_table(path)).num_rows == rows

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.timeline.table.table import Table
+from tests.judge.client import Judge
 from tests.judge.java_client import archived_instants, run_java
 from tests.support.archived_tables import LOCK, SMALL, active, archive, compact, completed, long_table, one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import died_copies
 from tests.support.selection import deep
-from tests.support.written_tables import read_rows
+from tests.support.written_tables import Rows, as_rows, read_rows
 
 PAIRS = pytest.mark.parametrize(("version", "hudi"), [deep(6, "0.15.0"), deep(6, "1.2.0"), deep(9, "1.2.0")])
 HUDI_SMALL = (
@@ -90,3 +92,34 @@ def test_hudi_goes_on_where_phantombase_died(version: int, hudi: str, tmp_path: 
 
 def _completed_active(path: Path) -> set[tuple[str, str]]:
     return {(i.requested_time, i.action) for i in open_table(path).load_timeline().instants if i.completed}
+
+
+@PAIRS
+def test_hudi_writes_behind_an_archive_of_phantombase(
+    version: int, hudi: str, tmp_path: Path, judges: Callable[[str], Judge]
+) -> None:
+    """It reads the same rows, upserts, compacts, cleans and archives; both read the same afterwards, and go on."""
+    path, judge = tmp_path / "trips", judges(hudi)
+    long_table(path, version, 8)
+    archive(path)
+    judge.adopt(path, {})
+    assert _by_judge(judge, path) == read_rows(path)
+    for number in range(20, 24):
+        judge.upsert(path, one_row(f"k{number % 3}", number))
+        if number == 21:
+            judge.schedule_compaction(path)
+            judge.run_compaction(path)
+    before = completed(path)
+    judge.clean(path)
+    judge.archive(path)
+    assert before <= completed(path)
+    upsert(path, one_row("k0", 30))
+    upsert(path, one_row("k1", 31))
+    archive(path)
+    assert _by_judge(judge, path) == read_rows(path)
+    assert read_rows(path) == {"k0": (30, 30.0), "k1": (31, 31.0), "k2": (23, 23.0)}
+    assert set(archived_instants(hudi, path)) == ours(path)
+
+
+def _by_judge(judge: Judge, path: Path) -> Rows:
+    return as_rows(judge.read(path))

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from phantombase import writer
 from phantombase.compactor_daemon.cli.main import app as compactor
 from phantombase.timeline.cli.main import app as timeline_app
+from phantombase.timeline.errors import StorageError
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
+from phantombase.writer_hooks.commit import archive_after
 from phantombase.writer_hooks.commit.stream_batches import StreamBatch
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
@@ -89,7 +92,30 @@ def test_triggers_count_as_before(version: int, tmp_path: Path) -> None:
 
 def since(path: Path, begin: str) -> int:
     """Rows of an incremental read from an instant on."""
-    return int(read_table(open_table(path), ReadOptions(query=Query.INCREMENTAL, begin=begin)).num_rows)
+    rows: int = read_table(open_table(path), ReadOptions(query=Query.INCREMENTAL, begin=begin)).num_rows
+    return rows
+
+
+@VERSIONS
+def test_a_writer_archives_after_its_commits(version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The active timeline stays short, also under Hudi's names; an error of archiving fails no write."""
+    path = tmp_path / "trips"
+    long_table(path, version, 2, compact_at=None)
+    ours = writer(one_row("k0", 9)).key("id").archive(min_instants=2, max_instants=3, compaction_commits=1)
+    named = writer(one_row("k0", 9)).key("id").conf({"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"})
+    assert named.conf({"hoodie.archive.automatic": "false"}).options.archive is None
+    archived = [one.upsert(str(path)).after.archived for one in (ours, named) * 6]
+    # A trigger of compactions counts the last five delta commits.
+    assert archived == [0, 0, 0, 1] + [1] * 8
+    assert len(active(path)) == 5
+
+    def failing(*_: object) -> None:
+        raise StorageError("no answer")
+
+    monkeypatch.setattr(archive_after, "archive_table", failing)
+    done = ours.upsert(str(path))
+    assert done.after.error == "no answer"
+    assert done.instant in active(path)
 
 
 @VERSIONS
@@ -102,3 +128,20 @@ def test_incremental_reads_of_archived_writes(version: int, tmp_path: Path) -> N
     archive(path)
     assert [since(path, begin) for begin in begins] == before
     assert before[0] == 2
+
+
+@VERSIONS
+def test_reads_of_the_past(version: int, tmp_path: Path) -> None:
+    """At each archived moment the table reads as before."""
+    path = tmp_path / "trips"
+    long_table(path, version)
+    moments = [i.completion_time or i.requested_time for i in open_table(path).load_timeline().instants]
+
+    def past() -> list[list[dict[str, object]]]:
+        tables = [read_table(open_table(path), ReadOptions(as_of=moment)) for moment in moments]
+        return [table.select(["id", "ts"]).sort_by("id").to_pylist() for table in tables]
+
+    before = past()
+    archive(path)
+    assert past() == before
+    assert len({str(rows) for rows in before}) == 5

@@ -71,27 +71,28 @@ def _prove(storage: Tried) -> None:
     for left in reversed(range(_TRIES)):
         name = f"{TEMPORARY}/probe-{uuid.uuid4().hex}"
         try:
-            with _throw_away(storage, f"{name}-put", f"{name}-other", f"{name}-placed") as (put, other, placed):
-                _try_all(storage, put, other, placed)
+            with _throw_away(storage, *(f"{name}-{what}" for what in ("put", "other", "taken", "placed"))) as paths:
+                _try_all(storage, *paths)
             return
         except StorageError:  # an answer was lost, or the store cannot be reached
             if not left:
                 raise
 
 
-def _try_all(storage: Tried, put: str, other: str, placed: str) -> None:
-    """What does not need each other is tried at the same time."""
+def _try_all(storage: Tried, put: str, other: str, taken: str, placed: str) -> None:
+    """What does not need each other is tried at the same time, each on an object of its own."""
     since, began_ms = Since(), round(time.time() * 1000)
     with ThreadPoolExecutor(_TRIED_AT_ONCE) as pool:
-        older = pool.submit(_put, storage, other, b"older")
+        older, there = pool.submit(_put, storage, other, b"older"), pool.submit(_put, storage, taken, b"1")
         is_put = storage.put_with_id(put, b"1")
         stale = older.result()
+        there.result()
         listed = pool.submit(_try_listing, storage, put)
         tried: list[Future[None]] = [
             pool.submit(_try_put, storage, put, is_put),
             pool.submit(_try_replace, storage, other, stale),
             pool.submit(_try_copy, storage, put, placed),
-            pool.submit(_try_place, storage, other, put),
+            pool.submit(_try_place, storage, other, taken),
         ]
         for one in tried:
             one.result()
@@ -129,9 +130,9 @@ def _try_copy(storage: Tried, put: str, placed: str) -> None:
         raise _broken(storage, f"copy-if-absent ({storage.clients.cloud.copy}) makes a copy")
 
 
-def _try_place(storage: Tried, other: str, put: str) -> None:
-    """`put` has other content."""
-    if storage.copy_if_absent(other, put) or storage.read(put) != b"1":
+def _try_place(storage: Tried, other: str, taken: str) -> None:
+    """`taken` has other content."""
+    if storage.copy_if_absent(other, taken) or storage.read(taken) != b"1":
         raise _broken(storage, f"copy-if-absent ({storage.clients.cloud.copy}) never replaces an object")
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from phantombase.compactor_daemon.hudi_conf import HUDI_NAMES, SCHEDULE_CONF, parse_hudi_conf, parse_schedule_conf
+from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.locks.table_lock import STORAGE
 from phantombase.timeline.log.encode import LogFormat
@@ -44,6 +45,13 @@ _PRESSURE: _Known = {
 """Names for back-pressure, which Hudi does not have."""
 
 _MODES = {"hoodie.compact.inline": Mode.INLINE, "hoodie.compact.schedule.inline": Mode.SCHEDULE}
+_ARCHIVE: _Known = {
+    "hoodie.keep.min.commits": ("min_instants", int),
+    "hoodie.keep.max.commits": ("max_instants", int),
+    "hoodie.archive.automatic": ("automatic", _flag),
+}
+"""Names for archiving after a write."""
+
 _LOCK = "hoodie.write.lock."
 _ZOOKEEPER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
 _STORAGE = "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
@@ -58,6 +66,7 @@ def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[di
     """
     found: dict[str, Any] = {}
     pressure: dict[str, Any] = {}
+    archive: dict[str, Any] = {}
     lock, table, modes = dict[str, str](), dict[str, str](), dict[str, str]()
     output, schedule = list[str](), list[str]()
     for name, value in conf.items():
@@ -73,6 +82,8 @@ def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[di
             output.append(f"{name}={value}")
         elif name in _KNOWN:
             found |= _value(_KNOWN, name, value)
+        elif name in _ARCHIVE:
+            archive |= _value(_ARCHIVE, name, value)
         elif name in _PRESSURE:
             pressure |= _value(_PRESSURE, name, value)
         else:
@@ -83,6 +94,8 @@ def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[di
         found["output"] = replace(options.output, **parse_hudi_conf(output))
     if pressure:
         found["back_pressure"] = replace(options.back_pressure or BackPressure(), **pressure)
+    if archive:
+        found["archive"] = _archive(options.archive, archive)
     if modes or schedule:
         found["compaction"] = _compaction(options.compaction, modes, schedule)
     return parse_table_conf(table), replace(options, **found)
@@ -95,6 +108,11 @@ def _value(known: _Known, name: str, value: str) -> dict[str, Any]:
         return {field: convert(value)}
     except (KeyError, ValueError) as error:
         raise UsageError(f"not a value of {name}", found=value) from error
+
+
+def _archive(options: ArchiveOptions | None, given: dict[str, Any]) -> ArchiveOptions | None:
+    """As with Hudi, it is on unless `hoodie.archive.automatic` is false."""
+    return replace(options or ArchiveOptions(), **given) if given.pop("automatic", True) else None
 
 
 def _compaction(options: CompactionOptions, modes: Mapping[str, str], schedule: list[str]) -> CompactionOptions:

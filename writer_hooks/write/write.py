@@ -25,6 +25,7 @@ from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table, TableSchema
 
 from ..commit.after_commit import AfterCommit, after_commit, due_at_once
+from ..commit.archive_after import archive_after
 from ..commit.back_pressure import Room
 from ..commit.clean_up import remove_traces
 from ..commit.place_files import Placed, place_all, write_stat
@@ -96,7 +97,7 @@ def write_batch(table: Table, engine: Engine, what: Write, batch: StreamBatch) -
     job = _Job(lock=lock, engine=engine, write=what, batch=batch)
     job.schema_of(table, table.load_timeline())  # refuses a wrong schema before an earlier try is rolled back
     if _is_written(table, lock, batch):
-        _after(table, job, what.options.compaction)  # the try that wrote the batch may have died before this step
+        _finish(table, job)  # the try that wrote the batch may have died before this step
         return None
     return _retried(table, job)
 
@@ -116,7 +117,7 @@ def _retried(table: Table, job: _Job) -> Written:
     while True:
         try:
             done = _attempt(table.reload(), job, room)
-            return replace(done, waited_s=room.waited_s, after=_after(table, job, job.options.compaction))
+            return replace(done, waited_s=room.waited_s, after=_finish(table, job))
         except PressureError:
             room.wait()
         except ConflictError as error:
@@ -142,6 +143,13 @@ def _room(table: Table, job: _Job) -> Room:
 
 def _after(table: Table, job: _Job, compaction: CompactionOptions) -> AfterCommit:
     return after_commit(table, job.lock, job.options.lock, job.engine.runner, job.options.output, compaction)
+
+
+def _finish(table: Table, job: _Job) -> AfterCommit:
+    """What a write does once it is committed."""
+    options = job.options
+    after = _after(table, job, options.compaction)
+    return archive_after(table, job.lock, options.archive, options.compaction, after)
 
 
 def _attempt(table: Table, job: _Job, room: Room) -> Written:

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
+from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.errors import NotATableError, UnsupportedError, UsageError
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.planning.options import ScheduleOptions
@@ -140,6 +141,11 @@ class Writer:
         if action not in {one.value for one in FullAction}:
             raise UsageError("not an action for a full file group", expected="wait, fail or go-on", found=action)
         return self.option(back_pressure=BackPressure(action=FullAction(action), **options))
+
+    def archive(self, **options: Any) -> Writer:
+        """Archive old instants after each commit (`hoodie.archive.automatic`): fields of `ArchiveOptions`
+        (`hoodie.keep.min.commits`, `hoodie.keep.max.commits`)."""
+        return self.option(archive=ArchiveOptions(**options))
 
     def conf(self, conf: Mapping[str, str]) -> Writer:
         """Sets all of the above under Hudi's names. UsageError: an unknown name."""

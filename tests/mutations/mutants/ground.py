@@ -131,7 +131,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/format/write_token", "parts[1] == str(WRITER)", "True", "format/write_token"),
     ("timeline/terminal/local_path", 'if "://" in text', "if False", "object_store/commands"),
     ("timeline/storage/object_promises", "            _proved.add(identity)\n", "            pass\n", "storage/object_store"),
-    ("timeline/storage/object_promises", "            pool.submit(_try_place, storage, other, put),\n", "", "storage/object_store"),
+    ("timeline/storage/object_promises", "            pool.submit(_try_place, storage, other, taken),\n", "", "storage/object_store"),
     ("timeline/storage/object_promises", "            pool.submit(_try_replace, storage, other, stale),\n", "", "storage/object_store"),
     ("timeline/storage/staged_file", "        storage.close_output(file)\n", "        file.close()\n", "storage/staged_file"),
     ("timeline/storage/staged_file", "        storage.delete(path)\n", "", "storage/staged_file"),
