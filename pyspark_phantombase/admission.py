@@ -1,4 +1,4 @@
-"""How much a batch of a stream takes: whole writes in the order of their completion, up to a limit."""
+"""How much a batch of a stream takes, up to a limit: whole writes as they completed, or a part of one."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxFiles, ReadMaxRows, ReadMinRows
 
+from phantombase.timeline.view.view import GroupKey
 from phantombase.timeline.windows.streamed import StreamedWrite
 
 
 def batch_end(start: str, writes: Sequence[StreamedWrite], limit: ReadLimit) -> str:
     """The moment up to which a batch reads: that of its last write; `start` if it takes none.
 
-    `writes`: those after `start`, by their moments. A batch is never less than one write: a limit below the size of a
-    write would stop the stream.
+    `writes`: those after `start`, by their moments. Never less than one write, which `part_end` then splits.
     """
     if isinstance(limit, ReadMinRows) and sum(w.rows for w in writes) < limit.min_rows:
         return start
@@ -24,6 +24,21 @@ def batch_end(start: str, writes: Sequence[StreamedWrite], limit: ReadLimit) -> 
             break
         taken = write.moment
     return taken
+
+
+def part_end(groups: Sequence[tuple[GroupKey, StreamedWrite]], limit: ReadLimit) -> GroupKey | None:
+    """The last file group of a part of a write; None if the limit takes the rest of it.
+
+    `groups`: those that are not delivered, in their order, each with what was written to it. A part is never less than
+    one file group: a limit below its size would stop the stream.
+    """
+    taken, size, most = None, 0, _most(limit)
+    for group, written in groups:
+        size += _size(written, limit)
+        if taken is not None and size > most:
+            return taken
+        taken = group
+    return None
 
 
 def _size(write: StreamedWrite, limit: ReadLimit) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from phantombase.timeline.read.share import Share
 from phantombase.timeline.read.table_read import Scan, plan_read
 from phantombase.timeline.table.table import consistent
-from phantombase.timeline.view.view import FileSlice
+from phantombase.timeline.view.view import FileSlice, GroupKey
 
 from .options import SourceOptions
 from .spark_columns import check_columns, spark_columns
@@ -36,9 +36,15 @@ def _scan(options: SourceOptions) -> Scan:
     return consistent(lambda: plan_read(table, options.read))
 
 
-def plan_tasks(options: SourceOptions, columns: StructType) -> list[Scan]:
-    """The scan of these columns, parted: each with the slices of one task. UsageError: columns unlike the table's."""
+def plan_tasks(
+    options: SourceOptions, columns: StructType, holds: Callable[[GroupKey], bool] = lambda _: True
+) -> list[Scan]:
+    """The scan of these columns, parted: each with the slices of one task. UsageError: columns unlike the table's.
+
+    `holds`: which file groups are read.
+    """
     scan = _scan(options)
+    scan = replace(scan, slices=tuple(one for one in scan.slices if holds(one.key)))
     check_columns(columns, spark_columns(scan.rules.schema))
     scan = replace(scan, options=replace(options.read, columns=tuple(columns.names)))
     return parted(scan, options.task_bytes)

@@ -1,16 +1,13 @@
 """Reads a table as a stream: each batch holds the rows of the writes that completed in (start, end], as of its end.
 
-    {"completed": <moment>}         an offset: all writes up to that moment are delivered; "" before everything
-    {"requested": <moment>}         the same on version 6
-
-The moment is a completion time; on version 6, which has none, a requested time before the first pending write. The
-requested times of newer versions would not do: a write that completes late would be passed over. A batch holds the same
-rows when it is read again, as long as no clean has removed the state at its end.
+A write that is larger than the limit of a batch comes in several: by file groups, all as of its moment, before the next
+write. `offsets` says what an offset names. A batch holds the same rows when it is read again, as long as no clean has
+removed the state at its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -27,12 +24,14 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.view.view import GroupKey
 from phantombase.timeline.windows.incremental import load_window
 from phantombase.timeline.windows.state import moment_of_text
-from phantombase.timeline.windows.streamed import StreamedWrite, writes_after
+from phantombase.timeline.windows.streamed import StreamedWrite, groups_written, writes_after
 
-from .admission import batch_end
+from .admission import batch_end, part_end
 from .batch_reader import SliceTask, task_batches
+from .offsets import Batch, Offset, Part
 from .options import EARLIEST
 from .planned import plan_tasks
 
@@ -74,10 +73,36 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
         """The end of the next batch; `start` if nothing was written since."""
         self._hold(start, moved=False)
-        table, begin, writes = consistent(lambda: self._waiting(start))
+        return consistent(lambda: self._end(start, limit))
+
+    def _end(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
+        table = self._table()
+        at = Offset.of(table, start)
+        writes = writes_after(table, at.moment or EARLIEST, self._known)
+        if at.part is not None:
+            return self._rest(table, at, at.part, writes, limit)
         target = self._target
         waiting = [w for w in writes if target is None or w.moment <= target]
-        return _offset(table, batch_end(begin, waiting, limit))
+        end = batch_end(at.moment, waiting, limit)
+        if end == at.moment or end != waiting[0].moment:
+            return _offset(table, end)
+        return _part_end(table, at, end, None, limit)
+
+    def _rest(
+        self, table: Table, at: Offset, part: Part, writes: Sequence[StreamedWrite], limit: ReadLimit
+    ) -> dict[str, str]:
+        """UsageError: the write of which a part is delivered cannot be read any more, or not now."""
+        if part.moment not in {w.moment for w in writes}:
+            raise UsageError(
+                "the rest of a write of which a batch has delivered a part cannot be read",
+                path=table.storage.base_path,
+                expected=f"a write at {part.moment}",
+                found=", ".join(w.moment for w in writes[:5]) or "no write",
+                todo="Where a write below it is pending, start again when that is over. Where it was cleaned or rolled "
+                f"back, start a new checkpoint with begin={at.moment or EARLIEST}: rows may come a second time. A "
+                "`pin` prevents that with cleaners of phantombase.",
+            )
+        return _part_end(table, at, part.moment, part.last, limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fixes the end of a stream that stops when it has read what is there."""
@@ -91,8 +116,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         """The tasks of a batch. UsageError: the state at its end was cleaned, or a write below it is pending."""
         table = self._table()
-        window = self._options.of_window(_moment(table, start), _moment(table, end))
-        return [SliceTask(scan) for scan in plan_tasks(window, self._columns)]
+        batch = Batch.between(Offset.of(table, start), Offset.of(table, end))
+        window = self._options.of_window(batch.begin, batch.end, part=batch.is_part)
+        return [SliceTask(scan) for scan in plan_tasks(window, self._columns, batch.holds)]
 
     def commit(self, end: dict[str, str]) -> None:
         """Spark has stored that everything up to `end` is delivered: the pin holds what comes after it."""
@@ -106,16 +132,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Takes the pin, or renews it where it is due. It stays when the stream stops, so that it may go on later."""
         if self._options.pin is None:
             return
-        if self._pin is None:
-            table = self._table()
-            self._pin = HeldPin(table.storage, self._options.pin, _moment(table, offset))
-        else:
-            self._pin.renew(next(iter(offset.values())) if moved else None)
-
-    def _waiting(self, start: dict[str, str]) -> tuple[Table, str, list[StreamedWrite]]:
+        if self._pin is not None and not moved:
+            self._pin.renew()
+            return
         table = self._table()
-        begin = _moment(table, start)
-        return table, begin, writes_after(table, begin or EARLIEST, self._known)
+        moment = Offset.of(table, offset).moment
+        if self._pin is None:
+            self._pin = HeldPin(table.storage, self._options.pin, moment)
+        else:
+            self._pin.renew(moment)
 
     def _table(self) -> Table:
         return self._options.open()
@@ -125,22 +150,14 @@ def _newest(table: Table) -> str:
     return load_window(table, EARLIEST, None)[1].end
 
 
-def _axis(table: Table) -> str:
-    return "completed" if table.layout.has_completion_times else "requested"
-
-
 def _offset(table: Table, moment: str) -> dict[str, str]:
-    return {_axis(table): moment}
+    return Offset(moment=moment).stored(table)
 
 
-def _moment(table: Table, offset: dict[str, str]) -> str:
-    """UsageError: the table was upgraded since, so that the offset says nothing of completion times, or the reverse."""
-    if _axis(table) not in offset:
-        raise UsageError(
-            "the offset of this stream is of another version of the table",
-            path=table.storage.base_path,
-            expected=_axis(table),
-            found=", ".join(f"{axis} {moment}" for axis, moment in offset.items()),
-            todo="Start a new checkpoint, with the option `begin`: from there on rows may come a second time.",
-        )
-    return offset[_axis(table)]
+def _part_end(table: Table, at: Offset, moment: str, last: GroupKey | None, limit: ReadLimit) -> dict[str, str]:
+    """The end of a batch of one write, of which the file groups up to `last` are delivered."""
+    groups = groups_written(table, at.moment or EARLIEST, moment)
+    end = part_end([(group, written) for group, written in groups if last is None or group > last], limit)
+    if end is None:
+        return _offset(table, moment)
+    return Offset(moment=at.moment, part=Part(moment=moment, last=end)).stored(table)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..format.commit_metadata import SERVICE_OPERATIONS, CommitMetadata
+from ..format.commit_metadata import SERVICE_OPERATIONS, CommitMetadata, WriteStat
 from ..format.instant import Instant
 from ..table.table import Table
+from ..view.view import GroupKey
 from .incremental import load_window
 from .retained import earliest_whole
 from .window import completed_writes
@@ -43,6 +46,33 @@ def writes_after(table: Table, begin: str, known: dict[Instant, StreamedWrite | 
     return sorted(found, key=lambda w: w.moment)
 
 
+def groups_written(table: Table, begin: str, moment: str) -> list[tuple[GroupKey, StreamedWrite]]:
+    """What the writes at a moment after `begin` have written to each file group, by partition and file id.
+
+    Reads their commits; what is unknown of archived ones is left out.
+    """
+    timeline, _ = load_window(table, begin, moment)
+    writes = [w for w in completed_writes(timeline) if timeline.moment_of(w) == moment and w.action != "commit"]
+    found = {w: table.commit_metadata(w) for w in writes if w in timeline.instants}
+    found |= table.archived_commits([w for w in writes if w not in found])
+    stats: defaultdict[GroupKey, list[WriteStat]] = defaultdict(list)
+    for metadata in found.values():
+        if metadata.operation_type not in SERVICE_OPERATIONS:
+            for partition, written in metadata.partition_to_write_stats.items():
+                for stat in written:
+                    stats[(partition, stat.file_id or "")].append(stat)
+    return [(group, _counted(moment, stats[group])) for group in sorted(stats)]
+
+
+def _counted(moment: str, stats: Sequence[WriteStat]) -> StreamedWrite:
+    return StreamedWrite(
+        moment=moment,
+        files=len(stats),
+        bytes=sum(stat.total_write_bytes for stat in stats),
+        rows=sum(stat.num_writes + stat.num_deletes for stat in stats),
+    )
+
+
 def _streamed(moment: str, write: Instant, metadata: CommitMetadata | None) -> StreamedWrite | None:
     """None: a table service, which changes no row."""
     if write.action == "commit":
@@ -51,10 +81,4 @@ def _streamed(moment: str, write: Instant, metadata: CommitMetadata | None) -> S
         return StreamedWrite(moment=moment)
     if metadata.operation_type in SERVICE_OPERATIONS:
         return None
-    stats = [stat for stats in metadata.partition_to_write_stats.values() for stat in stats]
-    return StreamedWrite(
-        moment=moment,
-        files=len(stats),
-        bytes=sum(stat.total_write_bytes for stat in stats),
-        rows=sum(stat.num_writes + stat.num_deletes for stat in stats),
-    )
+    return _counted(moment, [stat for stats in metadata.partition_to_write_stats.values() for stat in stats])

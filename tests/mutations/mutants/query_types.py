@@ -49,6 +49,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/read/share", "count * (self.part + 1) // self.of", "count * self.part // self.of + 1", "read/share"),
     ("timeline/read/share", "if group in own]", "if group >= own.start]", "read/share"),
     ("pyspark_phantombase/planned", "if len(slices) > 1 or slices[0].logs else", "if len(slices) > 1 else", "spark_source/shares"),
+    # Parts of a write in a stream.
+    ("pyspark_phantombase/offsets", "group > self.after)", "group >= self.after)", "spark_source/stream_parts"),
+    ("pyspark_phantombase/offsets", "group <= self.upto)", "group < self.upto)", "spark_source/stream_parts"),
+    ("pyspark_phantombase/stream_reader", "if last is None or group > last]", "]", "spark_source/stream_parts"),
+    ("pyspark_phantombase/stream_reader", "if part.moment not in {w.moment for w in writes}:", "if False:", "spark_source/stream_parts"),
     # Pins.
     ("timeline/pins/pin", "return now_ms < self.expires_ms", "return True", "pins/pin"),
     ("timeline/pins/hold", "if self._storage.find(self._path) is None:", "if False:", "pins/pin"),
