@@ -28,6 +28,7 @@ from ..attempt.compact_instant import pending_instants
 from ..options import AttemptOptions, ExecuteOptions
 from ..run.pending import InstantProgress, run_compactions
 from .demo import current_rows, same_rows, unpack_demo_table
+from .metadata import metadata_command
 from .option_flags import Only, offers
 from .parameters import ATTEMPT, CLOCK, EXECUTE, OUTPUT, Json, Lock, StorageOption, TablePath
 from .run import run_daemon
@@ -123,6 +124,7 @@ app.command()(status)
 app.command()(claims)
 app.command()(release)
 app.command("unschedule")(unschedule_command)
+app.command("metadata")(metadata_command)
 app.add_typer(savepoint)
 
 
