@@ -21,7 +21,7 @@ from tests.interop.shared_table import check_rows
 from tests.judge.client import Judge
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
-from tests.support.selection import versions
+from tests.support.selection import ALL, versions
 
 pytestmark = pytest.mark.interop
 
@@ -73,6 +73,8 @@ def test_hudi_reads_and_writes_after_our_compaction(judge: Judge, version: int, 
     third, last = ROWS(range(20, 60), 3), ROWS(range(0, 60, 5), 5)
     table.upsert(third)
     check_rows(table.agree(), third)
+    if not ALL:
+        return
     table.writer(ROWS(range(0, 60, 3), 4)).upsert(str(table.path))
     expected |= compact(table)
     table.agree()
@@ -99,7 +101,7 @@ def we_go_on_beside_a_write_of_hudi(table: IndexedTable, rows: pa.Table) -> None
     compact(table)
 
 
-@versions(9, deep=[8, 6])
+@versions(deep=[9, 8, 6])
 def test_a_compaction_that_died_is_finished(judge: Judge, version: int, tmp_path: Path) -> None:
     """At each of its files; by Hudi, and by phantombase with a write in between."""
     made = IndexedTable(judge=judge, path=tmp_path / "table", version=version, options=ALL_INDEXES)

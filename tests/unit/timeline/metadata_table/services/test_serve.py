@@ -13,7 +13,7 @@ from phantombase.timeline.errors import ConflictError, MissingFileError, Phantom
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.drop import drop_metadata_table
 from phantombase.timeline.metadata_table.location import open_metadata_table
-from phantombase.timeline.metadata_table.read import read_entries
+from phantombase.timeline.metadata_table.read import commits_to_compact, read_entries
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import MetadataServed, serve_metadata
 from phantombase.timeline.metadata_table.validate import validate
@@ -22,8 +22,7 @@ from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, Failure, Hook, HookedStorage, ProcessDied, die_at, fail_at
 from tests.support.golden_tables import unzip_golden
-from tests.support.metadata_tables import VERSIONS
-from tests.support.selection import ALL
+from tests.support.selection import ALL, deep
 
 STEP = 1 if ALL else 4
 AT_ONCE = MetadataOptions(max_delta_commits=1)
@@ -34,7 +33,7 @@ def rows(ids: range, ts: int) -> pa.Table:
     return pa.table({"id": [f"k{i:03d}" for i in ids], "p": ["north"] * len(ids), "ts": [ts] * len(ids)})
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=["v6", deep("v8"), "v9"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A golden table with the metadata table on, and no compaction pending: on version 6 it would have to wait."""
     found = unzip_golden(f"{request.param}_with_metadata_table", tmp_path)
@@ -72,6 +71,20 @@ def test_entries_stay_the_same(path: Path) -> None:
         assert len(serve(open_table(path)).compactions) == 1
         assert entries(open_table(path)) == before
         assert validate(open_table(path)).differences == ()
+
+
+def test_writes_compact_it_in_passing(tmp_path: Path) -> None:
+    """Never do more delta commits wait than the option says; by option none is merged."""
+    path = unzip_golden("v9_with_metadata_table", tmp_path)
+    serve(open_table(path))
+    waiting = []
+    for ts in range(1, 8):
+        write = writer(rows(range(6), 10**6 + ts))
+        options = MetadataOptions(max_delta_commits=3) if ts < 5 else None
+        write.option(metadata=options).upsert(str(path))
+        waiting.append(commits_to_compact(open_table(path)))
+    assert waiting == [1, 2, 0, 1, 2, 3, 4]
+    assert validate(open_table(path)).differences == ()
 
 
 def test_a_dry_run_changes_nothing(path: Path) -> None:
@@ -167,14 +180,14 @@ def test_a_partition_that_was_built_anew_has_no_base_files_of_before(tmp_path: P
     """Hudi removes the folder. Where nothing was filled since, the base file is lost."""
     path = unzip_golden("v9_with_metadata_table", tmp_path)
     (done,) = serve(open_table(path)).compactions
-    folder = path / ".hoodie/metadata/partition_stats"
-    for file in folder.glob("*.hfile"):
+    folder = path / ".hoodie/metadata/files"
+    for file in folder.glob(f"*_{done.instant}.hfile"):
         file.unlink()
     with pytest.raises(MissingFileError, match="base file that does not exist"):
         entries(open_table(path))
     timeline = path / ".hoodie/metadata/.hoodie/timeline"
-    (filled,) = timeline.glob("00000000000000002_*.deltacommit")
-    filled.rename(filled.with_name(f"00000000000000002_{int(done.instant) + 10**6}.deltacommit"))
+    (filled,) = timeline.glob("00000000000000000_*.deltacommit")
+    filled.rename(filled.with_name(f"00000000000000000_{int(done.instant) + 10**6}.deltacommit"))
     assert entries(open_table(path))
 
 
