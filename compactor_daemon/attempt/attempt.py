@@ -22,7 +22,7 @@ import structlog
 from phantombase.timeline.errors import BarrierError, ConflictError, MissingFileError
 from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.instants.attempt_names import attempt_folder, attempts
+from phantombase.timeline.instants.attempt_names import attempts
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.log.visibility import Visibility
 from phantombase.timeline.look.look import list_ahead
@@ -38,7 +38,7 @@ from ..decisions.hudi_executors import ForeignTrace, foreign_trace, refuse_live
 from ..decisions.standing import gather_evidence, refuse, rule
 from ..execution.slice_task import Round, SlicePart, SliceTask
 from ..options import AttemptOptions
-from ..records.fate import OK, attempt_dead, decisions, declare_dead, open_next, read_fate
+from ..records.fate import attempt_dead, decisions, declare_dead, open_next, read_fate
 from ..records.slice_done import SliceDone, done_slices
 from .inputs import Input, has_barrier, planned_inputs
 
@@ -199,9 +199,8 @@ def stage(
         done = {t.position: d for t in tasks if (d := _usable(t, own, adopted)) is not None}
         todo = [t for t in tasks if t.position not in done]
         for task in todo:  # the record of a merge of other inputs would block the new one
-            path = f"{attempt_folder(attempt.instant, attempt.number)}/{task.position}{OK}"
-            if seen.storage.find(path) is not None:
-                storage.delete(path)
+            if seen.storage.find(task.record_path) is not None:
+                storage.delete(task.record_path)
         if todo:
             _log.info("staging", instant=attempt.instant, attempt=attempt.number, slices=len(todo), adopted=len(done))
             own |= {one.position: one for one in run(todo)}

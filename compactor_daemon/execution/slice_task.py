@@ -108,6 +108,11 @@ class SliceTask:
         return self.part.log
 
     @property
+    def record_path(self) -> str:
+        """Where the task leaves its result."""
+        return f"{attempt_folder(self.instant, self.attempt)}/{self.position}{OK}"
+
+    @property
     def final_name(self) -> BaseFileName | LogFileName:
         """The file's name once published; unique to the attempt."""
         token = f"{self.position}-{self.attempt}-{COMPACTOR}"
@@ -185,7 +190,7 @@ def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
         ranges=ranges,
         output=task.round.output,
     )
-    return _record(storage, f"{folder}/{task.position}{OK}", done)
+    return _record(storage, task.record_path, done)
 
 
 def _merged(inputs: FileSlice, counts: LogCounts) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""Runs the pending compactions of one table: once, or in a thread beside an ingest job.
+"""Runs the pending compactions of one table: once, in a thread beside an ingest job, or split into tasks.
 
-The ways in are `pending` and `background`.
+The ways in are `pending`, `background` and `split`.
 
-May import: attempt, claims, execution, ground; all of timeline.
+May import: attempt, claims, execution, ground, records; all of timeline.
 """

@@ -94,3 +94,19 @@ def test_hudi_restores_to_it(table: SharedTable, judge: Judge) -> None:
     table.upsert(Rows(seed=7)(range(20), 4))
     judge.restore(table.path, kept.instant)
     same(without_files(table.agree()), without_files(before))
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("of_hudi", [True, False])
+def test_beside_a_plan_the_savepoint_of_hudi_loses_files(of_hudi: bool, table: SharedTable, judge: Judge) -> None:
+    """Its cleaner removes the slice below the plan; a savepoint of phantombase keeps it."""
+    before = {path.name for path in table.path.glob("*/*.parquet")}
+    instant = judge.savepoint(table.path) if of_hudi else keep(table.open()).instant
+    assert instant is not None
+    table.we_compact()
+    for ts in (4, 5):
+        table.upsert(Rows(seed=7)(range(20), ts))
+        table.we_compact(table.we_schedule())
+    judge.clean(table.path)
+    there = {path.name for path in table.path.glob("*/*.parquet")}
+    assert (before <= there) is not of_hudi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from phantombase import compact, read_table, schedule
+from phantombase import CompactionTask, compact, plan_compaction, read_table, schedule
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import ExecuteOptions, Executor
 from phantombase.compactor_daemon.records.fate import read_fates
@@ -64,6 +65,18 @@ def test_inline(url: str, version: int) -> None:
         assert done.after.error is None
     assert done.after.compacted
     assert fares(url) == {"k0001": 4.0, **{f"k{n:04d}": 0.5 for n in range(2, 6)}}
+
+
+def test_tasks_that_run_anywhere(url: str) -> None:
+    for ts in (1, 2):
+        trips(rows((1, ts, float(ts)), (ts + 1, ts, 0.5)), 9, 1).upsert(url)
+    schedule(url)
+    work = plan_compaction(url)
+    assert work is not None
+    for task in work.tasks:
+        CompactionTask.from_json(json.loads(json.dumps(task.to_json()))).execute()
+    assert work.commit().file_groups == len(work.tasks)
+    assert fares(url) == {"k0001": 2.0, "k0002": 0.5, "k0003": 0.5}
 
 
 def test_a_job_of_two_calls(url: str) -> None:

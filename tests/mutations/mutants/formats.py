@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """Bytes: log blocks, rows written, names, storage, and few bytes that stand for much."""
 
 from __future__ import annotations

@@ -125,6 +125,11 @@ class StorageOptions:
                 raise _unknown(name)
         return StorageOptions(given=tuple((name, str(value)) for name, value in (given or {}).items()))
 
+    @property
+    def without_secrets(self) -> tuple[tuple[str, str], ...]:
+        """The options given, without secrets."""
+        return tuple((name, value) for name, value in self.given if not _secret_variable(name))
+
     def __reduce__(self) -> tuple[Any, ...]:
         secret = {name: found for name, _ in (*self.given, *self.hadoop) if (found := _secret_variable(name))}
         given, hadoop = (

@@ -1,0 +1,262 @@
+"""A compaction in three steps that may run in three places: plan, execute, commit; for Ray, Dask or Airflow.
+
+    plan      opens an attempt at a pending compaction: one task for each file slice. The plan is plain data (JSON)
+    execute   anywhere, in any order, more than once: a task stages its file and records it in the table
+    commit    `compact`: a new attempt adopts what the tasks have staged, and decides
+
+No process holds the compaction between the steps, and none needs to: if another compactor takes the instant meanwhile,
+it adopts the finished slices, and the tasks that are left are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
+from phantombase.timeline.metadata_table.column_stats.measure import Measure
+from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.storage.access.storage_options import Given, StorageOptions
+from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.view.view import FileGroup, slice_before
+
+from ..attempt.attempt import merge_rules, open_attempt, tasks_for
+from ..attempt.compact_instant import Compacted, pending_instants, preflight
+from ..attempt.inputs import planned_inputs
+from ..claims.lock_file import claim_all, claim_one
+from ..execution.slice_task import SliceTask, compact_slice
+from ..options import AttemptOptions, ExecuteOptions, Executor, output_from_json, output_to_json
+from ..records.fate import attempt_dead, find_go, read_fate
+from ..records.slice_done import SliceDone, done_slices
+from .pending import run_compactions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceResult:
+    """What one task made: a base file of `rows` rows and `bytes_written` bytes; 0 and 0 if there was nothing to do."""
+
+    position: int
+    partition: str
+    file_id: str
+    rows: int
+    bytes_written: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionTask:
+    """One file slice of a planned compaction, plain data: `bytes` is the size of its files.
+
+    `storage_options` has no secrets: each process finds those in its environment.
+    """
+
+    table: str
+    instant: str
+    attempt: int
+    position: int
+    partition: str
+    file_id: str
+    bytes: int
+    output: OutputOptions
+    storage_options: tuple[tuple[str, str], ...] = ()
+
+    def execute(self, storage_options: Given = None) -> SliceResult:
+        """Compacts the slice and leaves the result in the table; a finished one is not compacted again.
+
+        AttemptDeadError: another compactor took the instant. LedgerError: the ledger does not balance, nothing is
+        left. Other errors of the tree: unreadable inputs.
+        """
+        table = Table.open(self.table, storage_options or dict(self.storage_options))
+        return consistent(lambda: self._execute(table.reload()))
+
+    def _execute(self, table: Table) -> SliceResult:
+        seen = table.still()
+        if (fate := read_fate(seen.storage, self.instant, self.attempt)) is not None:
+            raise attempt_dead(self.instant, self.attempt, fate)
+        task = self._slice_task(seen)
+        done = done_slices(seen.storage, self.instant, self.attempt).get(self.position)
+        if done is not None and done.fingerprint != task.fingerprint:
+            table.storage.delete(task.record_path)  # it would block the record of the inputs as they are now
+            done = None
+        return _result(done or compact_slice(table.storage, task))
+
+    def _slice_task(self, seen: Table) -> SliceTask:
+        """By the view of now: a write that began before the compaction may have completed since it was planned."""
+        plan = seen.compaction_plan(self.instant)
+        plan = replace(plan, operations=plan.operations[self.position : self.position + 1])
+        view = seen.load_plan_view([plan])
+        schema = seen.schema(seen.schema_text(view.timeline))
+        rules = merge_rules(seen, view, schema, self.output)
+        [one] = planned_inputs(seen, view, plan, self.instant, rules)
+        [task] = tasks_for(
+            [(self.position, one)],
+            rules,
+            schema,
+            self.output,
+            instant=self.instant,
+            attempt=self.attempt,
+            measure=Measure.of(seen, schema),
+        )
+        return task
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, see `from_json`."""
+        return {**asdict(self), "output": output_to_json(self.output)}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> CompactionTask:
+        """Inverse of `to_json`; MalformedError."""
+        try:
+            output = output_from_json(values["output"]) or OutputOptions()
+            given = tuple((str(name), str(value)) for name, value in values["storage_options"])
+            return CompactionTask(**{**values, "output": output, "storage_options": given})
+        except (KeyError, TypeError, ValueError) as error:
+            raise MalformedError("not a task of a planned compaction", found=str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCompaction:
+    """A pending compaction and its tasks, of which all are to be executed before `commit`."""
+
+    table: str
+    instant: str
+    tasks: tuple[CompactionTask, ...]
+
+    def missing(self, storage_options: Given = None) -> tuple[CompactionTask, ...]:
+        """The tasks without a result in the table."""
+        storage = Table.open(self.table, self._given(storage_options)).storage
+        numbers = {task.attempt for task in self.tasks}
+        done = {(n, position) for n in numbers for position in done_slices(storage, self.instant, n)}
+        return tuple(task for task in self.tasks if (task.attempt, task.position) not in done)
+
+    def commit(
+        self,
+        *,
+        lock: str | None = None,
+        merge_missing: bool = False,
+        attempt: AttemptOptions | None = None,
+        threads: int = 1,
+        storage_options: Given = None,
+    ) -> Compacted:
+        """Makes the compaction visible, by one decision. `lock`: see `compact`.
+
+        A slice whose inputs changed since its task ran is merged again here, `threads` at a time; with `merge_missing`
+        also one whose task did not run. UsageError: tasks did not run. ConflictError: another process completed it.
+        """
+        missing = self.missing(storage_options)
+        if missing and not merge_missing:
+            raise UsageError(
+                "tasks of this compaction have not been executed",
+                path=self.table,
+                instant=self.instant,
+                expected=f"{len(self.tasks)} results",
+                found=f"{len(missing)} missing, the first of file group {missing[0].file_id}",
+                todo="Execute them, or commit with merge_missing=True.",
+            )
+        output = self.tasks[0].output if self.tasks else OutputOptions()
+        opened = Table.open(self.table, self._given(storage_options))
+        if self.instant not in pending_instants(opened):
+            raise ConflictError(
+                "this compaction is not pending any more: another process completed it, or took it back",
+                path=self.table,
+                instant=self.instant,
+                todo="`timeline show TABLE` shows what became of it.",
+            )
+        [done] = run_compactions(
+            opened,
+            instant=self.instant,
+            lock=lock,
+            output=output,
+            execute=ExecuteOptions(executor=Executor.LOCAL, threads=threads),
+            attempt=attempt or AttemptOptions(),
+        ).done
+        return done
+
+    def _given(self, storage_options: Given) -> Given:
+        return storage_options or dict(self.tasks[0].storage_options if self.tasks else ())
+
+    def to_json(self) -> str:
+        """One JSON document, see `from_json`."""
+        return json.dumps({"table": self.table, "instant": self.instant, "tasks": [t.to_json() for t in self.tasks]})
+
+    @staticmethod
+    def from_json(text: str) -> PlannedCompaction:
+        """Inverse of `to_json`; MalformedError."""
+        try:
+            values = json.loads(text)
+            tasks = tuple(CompactionTask.from_json(task) for task in values["tasks"])
+            return PlannedCompaction(table=str(values["table"]), instant=str(values["instant"]), tasks=tasks)
+        except (KeyError, TypeError, ValueError) as error:
+            raise MalformedError("not a planned compaction", found=str(error)) from error
+
+
+def plan_compaction(
+    path: str,
+    instant: str | None = None,
+    *,
+    output: OutputOptions | None = None,
+    attempt: AttemptOptions | None = None,
+    storage_options: Given = None,
+) -> PlannedCompaction | None:
+    """Opens an attempt at a pending compaction, by default the earliest, and says what its tasks are.
+
+    None: no compaction is pending. One that is decided already has no tasks: `commit` publishes it. UsageError:
+    `instant` is not pending. ClaimedError: another compactor is at work on it. Other errors: as of `compact`, before
+    anything is changed.
+    """
+    options, given = attempt or AttemptOptions(), StorageOptions.of(storage_options)
+    table = Table.open(path, given)
+    seen = table.still()
+    pending = pending_instants(seen, instant)
+    if not pending:
+        return None
+    chosen = pending[0]
+    check_keepable(table, moves_rows=False)
+    for error in preflight(seen, [chosen]).values():
+        raise error
+    table.storage.prove()
+    with claim_all(table, options.claim_wait_s), claim_one(table, chosen, options.claim_wait_s):
+        seen = table.still()
+        if find_go(seen.storage, chosen) is not None:
+            return PlannedCompaction(table=path, instant=chosen, tasks=())
+        opened = open_attempt(seen, chosen, options)
+    view = consistent(lambda: table.still().load_plan_view([opened.plan]))
+    groups = view.by_key()
+    tasks = tuple(
+        CompactionTask(
+            table=path,
+            instant=chosen,
+            attempt=opened.number,
+            position=position,
+            partition=operation.partition_path,
+            file_id=operation.file_id,
+            bytes=_bytes(groups.get((operation.partition_path, operation.file_id)), chosen),
+            output=output or OutputOptions(),
+            storage_options=given.without_secrets,
+        )
+        for position, operation in enumerate(opened.plan.operations)
+    )
+    return PlannedCompaction(table=path, instant=chosen, tasks=tasks)
+
+
+def _bytes(group: FileGroup | None, instant: str) -> int:
+    slice_ = None if group is None else slice_before(group, instant)
+    return 0 if slice_ is None else slice_.base_bytes + slice_.log_bytes
+
+
+def _result(done: SliceDone) -> SliceResult:
+    return SliceResult(
+        position=done.position,
+        partition=done.partition,
+        file_id=done.file_id,
+        rows=done.ledger.rows_out,
+        bytes_written=done.size,
+        seconds=done.seconds,
+    )

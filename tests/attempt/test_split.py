@@ -1,0 +1,190 @@
+"""A compaction in three steps: planned here, executed in other processes, committed by a third."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phantombase import CompactionTask, PlannedCompaction, SliceResult, plan_compaction
+from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.execution import slice_task
+from phantombase.compactor_daemon.records.slice_done import SliceDone
+from phantombase.timeline.errors import AttemptDeadError, ConflictError, MalformedError, UsageError
+from phantombase.timeline.instants.attempt_names import attempt_folder
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.storage.local import LocalStorage
+from tests.support.compaction_steps import check_no_strays, open_table, run_all
+from tests.support.compare_rows import assert_same_rows
+from tests.support.golden_tables import unzip_golden
+from tests.support.selection import deep
+
+TABLES = pytest.mark.parametrize(
+    "name",
+    ["v6_pending", "v9_pending", *map(deep, ("v9_two_pending", "v8_with_metadata_table", "v9_with_metadata_table"))],
+)
+
+
+TWO_TASKS = pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+
+
+def planned(path: Path) -> PlannedCompaction:
+    found = plan_compaction(str(path))
+    assert found is not None
+    return found
+
+
+def execute(task: str) -> str:
+    """As a worker gets it and answers: as JSON."""
+    return json.dumps(CompactionTask.from_json(json.loads(task)).execute().to_json())
+
+
+def records(path: Path, work: PlannedCompaction) -> list[str]:
+    return sorted(p.name for p in (path / attempt_folder(work.instant, work.tasks[0].attempt)).glob("*"))
+
+
+@TABLES
+def test_tasks_run_in_other_processes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = unzip_golden(name, tmp_path)
+    before = read_table(open_table(path))
+    for instant in pending_instants(open_table(path)):
+        text = planned(path).to_json()
+        work = PlannedCompaction.from_json(text)
+        assert work.instant == instant
+        assert all(task.bytes > 0 for task in work.tasks)
+        with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+            results = [json.loads(r) for r in pool.map(execute, [json.dumps(t.to_json()) for t in work.tasks])]
+        assert [r["position"] for r in results] == [t.position for t in work.tasks]
+        with monkeypatch.context() as patch:
+            patch.setattr(slice_task, "_compacted", _never)  # the commit merges nothing again
+            done = PlannedCompaction.from_json(text).commit()
+        assert done.rows == sum(r["rows"] for r in results)
+        assert done.bytes_written == sum(r["bytes_written"] for r in results)
+    assert pending_instants(open_table(path)) == ()
+    assert_same_rows(read_table(open_table(path)), before)
+    check_no_strays(path)
+    assert plan_compaction(str(path)) is None
+
+
+def _never(*_: Any) -> None:
+    raise AssertionError("it was merged again")
+
+
+@TABLES
+def test_a_task_that_runs_twice_does_its_work_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = unzip_golden(name, tmp_path)
+    task = planned(path).tasks[0]
+    first = task.execute()
+    monkeypatch.setattr(slice_task, "_compacted", _never)
+    assert task.execute() == first
+
+
+def test_a_result_of_other_inputs_is_made_again(tmp_path: Path) -> None:
+    """They change while a write that began before the compaction completes."""
+    path = unzip_golden("v9_pending", tmp_path)
+    task = planned(path).tasks[0]
+    first = task.execute()
+    record = path / attempt_folder(task.instant, task.attempt) / f"{task.position}.ok"
+    done = SliceDone.from_json(record.read_bytes(), str(record))
+    values = json.loads(record.read_bytes())
+    record.write_text(json.dumps({**values, "fingerprint": "of other inputs"}))
+    again = task.execute()
+    assert again.rows == first.rows
+    assert SliceDone.from_json(record.read_bytes(), str(record)).fingerprint == done.fingerprint
+    assert SliceDone.from_json(record.read_bytes(), str(record)).staged != done.staged
+
+
+@TWO_TASKS
+def test_tasks_that_did_not_run(name: str, tmp_path: Path) -> None:
+    path = unzip_golden(name, tmp_path)
+    before = read_table(open_table(path))
+    work = planned(path)
+    work.tasks[0].execute()
+    assert work.missing() == work.tasks[1:]
+    with pytest.raises(UsageError, match="have not been executed"):
+        work.commit()
+    assert work.instant in pending_instants(open_table(path))
+    work.commit(merge_missing=True)
+    assert work.instant not in pending_instants(open_table(path))
+    assert_same_rows(read_table(open_table(path)), before)
+
+
+@TWO_TASKS
+def test_another_compactor_takes_the_instant(name: str, tmp_path: Path) -> None:
+    """It adopts what was finished; what comes later is refused, and leaves nothing."""
+    path = unzip_golden(name, tmp_path)
+    before = read_table(open_table(path))
+    work = planned(path)
+    made = work.tasks[0].execute()
+    run_all(open_table(path))
+    assert len(list((path / made.partition).glob(f"{made.file_id}*_{work.instant}.parquet"))) == 1
+    with pytest.raises((AttemptDeadError, ConflictError)):
+        work.tasks[1].execute()
+    with pytest.raises(ConflictError, match="not pending any more"):
+        work.commit(merge_missing=True)
+    assert_same_rows(read_table(open_table(path)), before)
+    check_no_strays(path)
+
+
+def test_a_plan_made_again_ends_the_tasks_of_the_first(tmp_path: Path) -> None:
+    path = unzip_golden("v9_pending", tmp_path)
+    first, second = planned(path), planned(path)
+    with pytest.raises(AttemptDeadError):
+        first.tasks[0].execute()
+    for task in second.tasks:
+        task.execute()
+    second.commit()
+
+
+def test_a_decided_compaction_has_no_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = unzip_golden("v9_pending", tmp_path)
+    work = planned(path)
+    for task in work.tasks:
+        task.execute()
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("phantombase.compactor_daemon.attempt.compact_instant.publish", dies)
+        with pytest.raises(KeyboardInterrupt):
+            work.commit()
+    again = planned(path)
+    assert again.tasks == ()
+    again.commit()
+    assert pending_instants(open_table(path)) == ()
+
+
+def test_what_is_no_plan(tmp_path: Path) -> None:
+    path = unzip_golden("v9_pending", tmp_path)
+    with pytest.raises(UsageError, match="not a pending compaction"):
+        plan_compaction(str(path), "20200101000000000")
+    for text in (
+        "",
+        "{}",
+        '{"table": "t", "instant": "1", "tasks": [{}]}',
+        '{"table": "t", "instant": "1", "tasks": 3}',
+    ):
+        with pytest.raises(MalformedError):
+            PlannedCompaction.from_json(text)
+
+
+def test_secrets_do_not_travel(tmp_path: Path) -> None:
+    path = unzip_golden("v9_pending", tmp_path)
+    options = {"region": "eu-west-1", "aws_secret_access_key": "hidden"}
+    work = plan_compaction(str(path), storage_options=options)
+    assert work is not None
+    assert work.tasks[0].storage_options == (("region", "eu-west-1"),)
+    assert "hidden" not in work.to_json()
+
+
+def test_results_are_plain(tmp_path: Path) -> None:
+    path = unzip_golden("v9_pending", tmp_path)
+    [*_, task] = planned(path).tasks
+    result = task.execute()
+    assert SliceResult(**json.loads(json.dumps(result.to_json()))) == result
+    assert LocalStorage(str(path)).find(f"{attempt_folder(task.instant, task.attempt)}/{task.position}.ok") is not None
