@@ -29,6 +29,7 @@ from ..options import AttemptOptions, ExecuteOptions
 from ..run.pending import InstantProgress, run_compactions
 from .archive import archive_command
 from .demo import current_rows, same_rows, unpack_demo_table
+from .metadata import metadata_command
 from .option_flags import Only, offers
 from .parameters import ATTEMPT, CLOCK, EXECUTE, OUTPUT, Json, Lock, StorageOption, TablePath
 from .run import run_daemon
@@ -125,6 +126,7 @@ app.command()(claims)
 app.command()(release)
 app.command("unschedule")(unschedule_command)
 app.command("archive")(archive_command)
+app.command("metadata")(metadata_command)
 app.add_typer(savepoint)
 
 

@@ -14,6 +14,7 @@ from ..table.table import Table
 from ..view.log_blocks import slice_blocks, visibility_of
 from ..view.view import FileSlice, is_replaced, latest_slice
 from .location import METADATA_FOLDER, open_metadata_table
+from .metadata_view import load_metadata_view
 from .records.combine import fold, merge, present_files
 from .records.decode import Keys, MetadataEntry, base_entries, block_entries
 from .records.keys import ALL_PARTITIONS, MetadataRecord, partition_path
@@ -71,7 +72,7 @@ def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tu
     # The data table's timeline first: entries of an instant that completes later may be included, but none is missed.
     data = table.load_timeline()
     metadata = open_metadata_table(table)
-    view = metadata.load_view(exactly={partition})
+    view = load_metadata_view(metadata, {partition})
     valid = valid_instants(table, data, view.timeline)
     visibility = visibility_of(view.timeline)
     for group in view.groups:

@@ -11,6 +11,7 @@ from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.locks.table_lock import STORAGE
 from phantombase.timeline.log.encode import LogFormat
+from phantombase.timeline.metadata_table.services.options import MetadataOptions
 
 from ..new_table.conf import parse_table_conf
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, WriteOptions
@@ -31,6 +32,10 @@ _KNOWN: _Known = {
     "hoodie.combine.before.upsert": ("combine", _flag),
     "hoodie.combine.before.insert": ("combine", _flag),
     "hoodie.metadata.enable": ("drop_metadata_table", lambda text: not _flag(text)),
+    "hoodie.metadata.compact.max.delta.commits": (
+        "metadata",
+        lambda text: MetadataOptions(max_delta_commits=int(text)),
+    ),
     "hoodie.logfile.data.block.format": ("log_format", lambda text: LogFormat(text.strip().lower())),
     "hoodie.parquet.max.file.size": ("file_bytes", int),
     "hoodie.parquet.small.file.limit": ("small_file_bytes", int),

@@ -18,6 +18,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock, table_lock
 from phantombase.timeline.locks.writer_gate import wait_while_wanted
 from phantombase.timeline.metadata_table.drop import drop_metadata_table
+from phantombase.timeline.metadata_table.services.serve import serve_after
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.recovery.rollback import roll_back
@@ -142,7 +143,9 @@ def _room(table: Table, job: _Job) -> Room:
 
 
 def _after(table: Table, job: _Job, compaction: CompactionOptions) -> AfterCommit:
-    return after_commit(table, job.lock, job.options.lock, job.engine.runner, job.options.output, compaction)
+    done = after_commit(table, job.lock, job.options.lock, job.engine.runner, job.options.output, compaction)
+    serve_after(table, job.options.metadata, job.lock)
+    return done
 
 
 def _finish(table: Table, job: _Job) -> AfterCommit:

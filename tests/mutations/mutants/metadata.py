@@ -19,5 +19,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/metadata_table/update", "len(records[BLOOM_FILTERS]) < _base_files(change.files)", "False", "metadata_table/commit"),
     ("timeline/metadata_table/update", "        commit.forget(table, instant)\n", "        pass\n", "attempt/metadata_faults"),
     ("timeline/metadata_table/update", "if types and _other_types(table, types):", "if False:", "metadata_table/commit"),
+    # Its compaction.
+    ("timeline/metadata_table/services/due", "    if pending and pending[0] <= last:\n", "    if False:\n", "services/due"),
+    ("timeline/metadata_table/services/due", "    if dead:\n", "    if False:\n", "services/due"),
+    ("timeline/metadata_table/services/due", "    if building:\n", "    if False:\n", "services/due"),
+    ("timeline/metadata_table/services/due", "    if not told:\n", "    if True:\n", "services/due"),
+    ("timeline/metadata_table/services/compact", "        _remove_leftovers(metadata, instant, plan, section)\n", "", "services/serve"),
+    ("timeline/metadata_table/services/compact", "    if not metadata.storage.put_if_absent(path, content):\n        raise _other(metadata, path, instant)\n    return", "    metadata.storage.put_if_absent(path, content)\n    return", "services/serve"),
+    ("timeline/metadata_table/metadata_view", "if time > filled.get(partition, \"\")", "if True", "services/serve"),
+    ("timeline/metadata_table/metadata_view", "instant.requested_time.startswith(MADE_UP)", "True", "services/serve"),
     ("timeline/metadata_table/column_stats/column_range", "        high = math.nan\n", "        pass\n", "metadata_table/column_stats"),
 )  # fmt: skip

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...errors import UsageError
+from ...option import check_least, least_of, option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataOptions:
-    """`max_delta_commits`: so many delta commits of the metadata table make its compaction due, as Hudi's
-    `hoodie.metadata.compact.max.delta.commits`, whose default it has. UsageError: less than 1.
-    """
+    """When the metadata table is compacted; the default is Hudi's (`hoodie.metadata.compact.max.delta.commits`)."""
 
-    max_delta_commits: int = 10
+    max_delta_commits: int = option(
+        10, "delta commits of the metadata table since its last compaction that make the next one due", least=1
+    )
 
     def __post_init__(self) -> None:
-        if self.max_delta_commits < 1:
-            raise UsageError(
-                "a compaction of the metadata table needs a delta commit",
-                expected="max_delta_commits of at least 1",
-                found=str(self.max_delta_commits),
-            )
+        check_least(self, least_of(MetadataOptions))
+
+
+METADATA = MetadataOptions()
+"""The defaults."""

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import structlog
+
+from ...errors import PhantombaseError
 from ...format.commit_metadata import CommitMetadata
 from ...format.compaction_plan import CompactionPlan
+from ...format.instant import format_time
+from ...instants.since_compaction import commits_since_compaction
 from ...locks.table_lock import TableLock
 from ...table.table import Table
 from ..location import open_metadata_table
+from ..metadata_view import load_metadata_view
 from .compact import execute, request
 from .due import Due, due
 from .options import MetadataOptions
 from .planned import plan_all
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +53,12 @@ def serve_metadata(table: Table, options: MetadataOptions, lock: TableLock, *, d
     LockError: the lock was not free, or was lost. MalformedError, UnsupportedError, MissingFileError: the metadata
     table cannot be compacted; it is as before.
     """
-    if not table.reload().config.metadata_partitions:
-        return MetadataServed(compactions=(), why="the table has no metadata table")
+    if (nothing := _nothing(table.reload(), options)) is not None:  # so that most writes take no lock for it
+        return MetadataServed(compactions=(), why=nothing)
     with lock.hold("serve the metadata table") as section:
         table = table.reload()
-        config = table.config
-        if not config.metadata_partitions:
-            return MetadataServed(compactions=(), why="the table has no metadata table")
+        if (nothing := _nothing(table, options)) is not None:
+            return MetadataServed(compactions=(), why=nothing)
         done = []
         for pending in open_metadata_table(table).load_timeline().pending_compactions:
             instant = pending.requested_time
@@ -59,7 +66,7 @@ def serve_metadata(table: Table, options: MetadataOptions, lock: TableLock, *, d
                 done.append(_planned(instant, open_metadata_table(table).compaction_plan(instant)))
             else:
                 done.append(_done(instant, execute(table, instant, section), finished=True))
-        decided, plan = _decide(table, options)
+        decided, plan = _decide(table, options, dry_run=dry_run)
         if decided.instant is None or plan is None:
             return MetadataServed(compactions=tuple(done), why=decided.why)
         if dry_run:
@@ -70,16 +77,49 @@ def serve_metadata(table: Table, options: MetadataOptions, lock: TableLock, *, d
         return MetadataServed(compactions=tuple(done), why=decided.why)
 
 
-def _decide(table: Table, options: MetadataOptions) -> tuple[Due, CompactionPlan | None]:
+def serve_after(table: Table, options: MetadataOptions | None, lock: TableLock) -> None:
+    """`serve_metadata` behind a write or compaction, which is complete whatever happens here: errors are logged.
+
+    `options` None: nothing is done.
+    """
+    if options is None:
+        return
+    try:
+        served = serve_metadata(table, options, lock)
+    except PhantombaseError as error:
+        _log.warning("metadata_services_failed", table=table.storage.base_path, error=str(error))
+        return
+    for one in served.compactions:
+        _log.info("metadata_table_compacted", instant=one.instant, files=one.files, log_files=one.log_files)
+
+
+def _nothing(table: Table, options: MetadataOptions) -> str | None:
+    """Why there is nothing to do; None: there may be something."""
+    if not table.config.metadata_partitions:
+        return "the table has no metadata table"
+    timeline = open_metadata_table(table).load_timeline()
+    count = commits_since_compaction(timeline)
+    if timeline.pending_compactions or count >= options.max_delta_commits:
+        return None
+    return f"{count} of {options.max_delta_commits} delta commits since the last compaction"
+
+
+def _decide(table: Table, options: MetadataOptions, *, dry_run: bool) -> tuple[Due, CompactionPlan | None]:
     data = table.load_timeline()
     metadata = open_metadata_table(table)
-    view = metadata.load_view(exactly=set(table.config.built_metadata_partitions))
+    view = load_metadata_view(metadata, table.config.built_metadata_partitions)
+
+    def new_time() -> str:
+        if dry_run:  # choosing one may put an object on storage, to learn its clock
+            return format_time(table.now())
+        return table.next_time(data, also_above=view.timeline.used_times())
+
     decided = due(
         data,
         view.timeline,
         building=table.config.building_metadata_partitions,
         max_delta_commits=options.max_delta_commits,
-        new_time=lambda: table.next_time(data, also_above=view.timeline.used_times()),
+        new_time=new_time,
     )
     return decided, None if decided.instant is None else plan_all(view, decided.instant)
 

@@ -1,0 +1,73 @@
+"""The `metadata` command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.locks.table_lock import table_lock
+from phantombase.timeline.metadata_table.services.options import METADATA, MetadataOptions
+from phantombase.timeline.metadata_table.services.serve import serve_metadata
+from phantombase.timeline.storage.access.storage_options import parse_pairs
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.terminal.console import configure_logging, emit
+from phantombase.timeline.terminal.plain import human_bytes
+from phantombase.timeline.terminal.text_table import Column, RowsTable
+
+from .option_flags import offers
+from .parameters import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, check_writers_known
+
+
+@offers
+def metadata_command(
+    table: TablePath,
+    lock: Lock = None,
+    sole_writer: SoleWriter = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what is due, change nothing")] = False,
+    options: MetadataOptions = METADATA,
+    clock: ClockOptions = CLOCK,
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
+    """Compact Hudi's metadata table, if it has one and that is due.
+
+    The metadata table lists the files of the table for Hudi's readers. Each write adds a log file to each of its
+    partitions; its compaction merges them into base files, so that readers need not. Writes and compactions of
+    phantombase, and Hudi's writers, do the same in passing. A compaction that a dead process left is finished first.
+
+    Example: `compactor-daemon metadata /data/orders --sole-writer`
+    """
+    configure_logging(json, verbose=False)
+    check_writers_known(
+        lock,
+        sole_writer,
+        "the metadata table is changed under the lock of the table's writers",
+        "Without the same lock another process may write to the metadata table meanwhile.",
+    )
+    opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
+    held = table_lock(opened.storage, lock, sole_writer=sole_writer)
+    served = serve_metadata(opened, options, held, dry_run=dry_run)
+    emit({"table": table, "dry_run": dry_run, **asdict(served)}, json, _render)
+
+
+def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    if not data["compactions"]:
+        yield Text(f"nothing to do: {data['why']}")
+        return
+    columns = (
+        Column(title="instant", cell=lambda r: r["instant"]),
+        Column(title="base files", cell=lambda r: f"{r['files']:,}", right=True),
+        Column(title="log files", cell=lambda r: f"{r['log_files']:,}", right=True),
+        Column(title="of", cell=lambda r: human_bytes(r["log_bytes"]), right=True),
+        Column(title="written", cell=lambda r: human_bytes(r["bytes_written"]), right=True),
+        Column(title="", cell=lambda r: "left by an earlier run" if r["finished"] else ""),
+    )
+    title = "compactions of the metadata table that are due" if data["dry_run"] else "compacted the metadata table"
+    yield RowsTable(title=title, columns=columns, rows=data["compactions"])
+    yield Text(data["why"])
