@@ -127,8 +127,8 @@ class WriteOptions:
     Hudi does not know, and on object stores the lock of Hudi's StorageBasedLockProvider.
     `drop_metadata_table`: first turn off the metadata table, as Hudi's writers do with `hoodie.metadata.enable=false`;
     otherwise the metadata table, if the table has one, is kept up to date.
-    `metadata`: when the write compacts the metadata table after its commit, as Hudi's writers do
-    (`hoodie.metadata.compact.max.delta.commits`); None: never.
+    `metadata`: compact the metadata table after the commit, when that is due, as Hudi's writers do
+    (`hoodie.metadata.compact.max.delta.commits` turns it on); None: it does not.
     `compaction`: what the write does for compaction after its commit.
     `archive`: archive old instants after the commit (`hoodie.archive.automatic`); None: it does not.
     `back_pressure`: how long a file group's log may become; None: batches of a stream wait, other writes go on.
@@ -152,7 +152,7 @@ class WriteOptions:
     lazy_rollback: bool | None = None
     lock: str | None = None
     drop_metadata_table: bool = False
-    metadata: MetadataOptions | None = MetadataOptions()
+    metadata: MetadataOptions | None = None
     compaction: CompactionOptions = field(default_factory=CompactionOptions)
     archive: ArchiveOptions | None = None
     back_pressure: BackPressure | None = None

@@ -16,8 +16,6 @@ from phantombase.timeline.errors import ClaimedError, LockError, PhantombaseErro
 from phantombase.timeline.instants.attempt_names import recorded_instants
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.metadata_table.drop import drop_metadata_table
-from phantombase.timeline.metadata_table.services.options import METADATA, MetadataOptions
-from phantombase.timeline.metadata_table.services.serve import serve_after
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.storage.access.storage_options import Given
@@ -61,7 +59,6 @@ def run_compactions(
     clock: ClockOptions | None = None,
     storage_options: Given = None,
     progress: InstantProgress = lambda *_: None,
-    metadata: MetadataOptions | None = METADATA,
 ) -> Compactions:
     """Executes pending compactions, earliest first. Everything that can be refused is refused before the first write.
 
@@ -72,7 +69,6 @@ def run_compactions(
     `limit`: once it is reached no instant begins, and an instant whose slices are being staged is left to the next run,
     which adopts the finished slices. A decided instant is still brought to its end. `clock`: see `Table`. `progress` is
     called several times a second with the progress of an instant. `storage_options`: see `all_storage_options`.
-    `metadata`: when the metadata table is compacted behind a compaction; None: never.
     """
     limit = limit or Limit()
     if isinstance(path, Table):
@@ -120,8 +116,6 @@ def run_compactions(
                     )
 
             run.each(pending_instants(finished or table.still(), instant), compact)
-    if run.done:
-        serve_after(table, metadata, held)
     if run.parked is not None:
         raise run.parked
     if run.left:

@@ -183,14 +183,14 @@ def _metadata_table(seen: Beside) -> Iterator[Finding]:
 
 
 def _metadata_waiting(seen: Beside) -> Iterator[Finding]:
-    """Whether the metadata table grows: Hudi's writers compact it every ten commits, phantombase does not."""
+    """Whether the metadata table grows: Hudi's writers compact it every ten commits, phantombase when asked to."""
     if seen.metadata_waiting >= _METADATA_WAITING:
         yield Finding(
             name="metadata-table-grows",
             severity=Severity.WARNING,
-            what="no Hudi writer has compacted the metadata table for long: its readers merge more at every query",
+            what="the metadata table has not been compacted for long: its readers merge more at every query",
             found=f"{seen.metadata_waiting} delta commits since",
-            todo="Write once with Hudi and hoodie.metadata.enable=true, or turn the table off: --drop-metadata-table.",
+            todo="Run `compactor-daemon metadata`, write once with Hudi, or turn it off: --drop-metadata-table.",
         )
 
 
