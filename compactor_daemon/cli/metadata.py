@@ -38,8 +38,8 @@ def metadata_command(
     """Compact Hudi's metadata table, if it has one and that is due.
 
     The metadata table lists the files of the table for Hudi's readers. Each write adds a log file to each of its
-    partitions; its compaction merges them into base files, so that readers need not. Hudi's
-    writers do the same in passing, writers of phantombase where they are asked to. A compaction that a dead process left is finished first.
+    partitions; its compaction merges them into base files, so that readers need not. Hudi's writers do the same in
+    passing, writers of phantombase where they are asked to. A compaction that a dead process left is finished first.
 
     Example: `compactor-daemon metadata /data/orders --sole-writer`
     """
