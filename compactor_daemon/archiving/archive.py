@@ -23,9 +23,9 @@ from phantombase.timeline.archiving.history import add_to_history, archived_alre
 from phantombase.timeline.archiving.levels import compact_history
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.archiving.removal import remove_instants
-from phantombase.timeline.archiving.state_files import StateFiles, load_state_files, of_instants
 from phantombase.timeline.errors import LockError, PhantombaseError
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.state_files import StateFiles, load_state_files, of_instants
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from phantombase.timeline.archiving.choice import Facts
-from phantombase.timeline.archiving.state_files import StateFiles
-from phantombase.timeline.audit.audit_log import entries
-from phantombase.timeline.errors import MalformedError, MissingFileError
+from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.instants.attempt_names import recorded_instants
+from phantombase.timeline.instants.state_files import StateFiles
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.pins.pin import all_pins, live_pins
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import retained_by
 
-from ..attempt.retire import littered_instants
-from ..records.fate import decisions
+from ..attempt.unfinished import unfinished_compactions
 
 
 def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run: bool) -> Facts:
@@ -36,7 +33,7 @@ def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run
         cleaned_to=retained_by(table, cleans[-1]) if cleans else None,
         metadata=has_metadata,
         metadata_compacted=_metadata_compacted(table) if has_metadata else None,
-        unfinished=frozenset(_unfinished(table, timeline)),
+        unfinished=frozenset(unfinished_compactions(table, timeline)),
         held=held,
         doubled=files.doubled(),
         written={
@@ -52,24 +49,6 @@ def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run
 def _metadata_compacted(table: Table) -> str | None:
     timeline = open_metadata_table(table).load_timeline()
     return max((i.requested_time for i in timeline.completed if i.action == "commit"), default=None)
-
-
-def _unfinished(table: Table, timeline: Timeline) -> Iterable[str]:
-    """Completed compactions whose records are still needed: by the clean-up behind them, or for their ledger."""
-    completed = {i.requested_time for i in timeline.completed}
-    recorded = [i for i in recorded_instants(table.storage) if i in completed]
-    littered = littered_instants(table) if recorded else ()
-    for instant in recorded:
-        if instant in littered or not _is_audited(table, instant):
-            yield instant
-
-
-def _is_audited(table: Table, instant: str) -> bool:
-    """Whether its ledger is in the audit log, or phantombase did not execute it."""
-    try:
-        return not decisions(table.storage, instant) or bool(entries(table.storage, instant))
-    except MalformedError:
-        return False
 
 
 def replaced_files_there(table: Table, replacing: Iterable[Instant]) -> frozenset[str]:

@@ -28,6 +28,7 @@ from ..attempt.compact_instant import pending_instants
 from ..options import AttemptOptions, ExecuteOptions
 from ..run.pending import InstantProgress, run_compactions
 from .archive import archive_command
+from .clean import clean_command
 from .demo import current_rows, same_rows, unpack_demo_table
 from .metadata import metadata_command
 from .option_flags import Only, offers
@@ -125,6 +126,7 @@ app.command()(status)
 app.command()(claims)
 app.command()(release)
 app.command("unschedule")(unschedule_command)
+app.command("clean")(clean_command)
 app.command("archive")(archive_command)
 app.command("metadata")(metadata_command)
 app.add_typer(savepoint)

@@ -17,13 +17,13 @@ from ..errors import ConflictError, MissingFileError
 from ..format.instant import Instant
 from ..format.table_config import TableConfig
 from ..instants.archived_timeline import archive_log_instants
+from ..instants.state_files import StateFile, StateFiles, of_instants
 from ..log.encode import archive_block
 from ..prefetch import prefetched
 from ..storage.contract import Storage, listed_if_there
 from ..storage.staged_file import staged_output
 from .archived_entry import SCHEMA_TEXT, encode_entry
 from .staged import staged_name
-from .state_files import StateFile, StateFiles, of_instants
 
 RECORDS_IN_BLOCK = 10
 """As Hudi (hoodie.commits.archival.batch)."""

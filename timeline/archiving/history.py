@@ -13,6 +13,7 @@ import pyarrow as pa
 from ..errors import MalformedError, MissingFileError
 from ..format.instant import Instant, State
 from ..format.table_config import TableConfig
+from ..instants.state_files import StateFiles
 from ..parquet.read import read_parquet, readable
 from ..parquet.write import open_parquet_writer
 from ..prefetch import prefetched
@@ -21,7 +22,6 @@ from ..storage.staged_file import place_staged, staged_output
 from .history_rows import PLANNED, ROW_SCHEMA, HistoryName, Row, row_batch
 from .manifest import HistoryFile, Manifest, newest_manifest, put_manifest, set_version
 from .staged import staged_name
-from .state_files import StateFiles
 
 _ROWS = 64
 """Instants in memory at a time; a commit of a large write has some megabytes."""

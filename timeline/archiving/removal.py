@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ..instants.state_files import StateFile
 from ..storage.contract import Storage
-from .state_files import StateFile
 
 
 def remove_instants(storage: Storage, files: Sequence[StateFile], check: Callable[[], None]) -> None:

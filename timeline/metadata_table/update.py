@@ -9,7 +9,7 @@ forget            in the lock, before an instant leaves the data table's timelin
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -25,7 +25,7 @@ from .commit import EncodedRecords, commit_records, newest_schema
 from .location import open_metadata_table
 from .read import read_entries
 from .records.encode import encoder
-from .records.files import Sizes, files_of, files_records
+from .records.files import Sizes, files_of, files_records, removed_records
 from .records.keys import MetadataRecord
 from .records.partitions import BLOOM_FILTERS, FILES, PARTITION_STATS, Upkeep, being_built, upkeep
 
@@ -37,7 +37,8 @@ class Change:
     """The change that `instant` makes. `files`: those that exist from now on. `moves_rows`: see `upkeep`.
 
     `schema_text`: of the files' newest rows, as commits record it; None: record nothing about their content.
-    `measured`: ranges of the files that are known already.
+    `measured`: ranges of the files that are known already. `removed`: of a clean, names of files that are gone, by
+    partition, and partitions that are gone; it adds no files.
     """
 
     instant: str
@@ -45,6 +46,8 @@ class Change:
     moves_rows: bool
     schema_text: str | None
     measured: Measured = field(default_factory=dict)
+    removed: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    removed_partitions: Collection[str] = frozenset()
 
     @staticmethod
     def of(instant: str, metadata: CommitMetadata, measured: Measured) -> Change:
@@ -84,7 +87,11 @@ def prepare(table: Table, change: Change) -> Update | None:
     wanted = _upkeep(table, change.moves_rows)
     schema_text = newest_schema(open_metadata_table(table))
     encode = encoder(schema_text)
-    records = defaultdict(list, {FILES: [encode(keyed) for keyed in files_records(change.files)]})
+    if change.removed or change.removed_partitions:
+        listed = removed_records(change.removed, change.removed_partitions)
+    else:
+        listed = files_records(change.files)
+    records = defaultdict(list, {FILES: [encode(keyed) for keyed in listed]})
     dropped, measure = wanted.dropped, _measure(table, change)
     if change.schema_text is not None:
         indexed = index_records(table, change.files, change.instant, measure, wanted.kept, change.measured)

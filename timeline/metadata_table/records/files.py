@@ -7,7 +7,7 @@ partition's name is its path, or `.` in a table without partitions. (hudi-format
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
 from ...format.commit_metadata import CommitMetadata
@@ -56,5 +56,21 @@ def files_records(added: Sizes) -> list[tuple[str, MetadataRecord]]:
         if names:
             key = partition_name(partition)
             sizes = {name: {"size": size, "isDeleted": False} for name, size in names.items()}
+            records.append((key, {"key": key, "type": _FILES_TYPE, "filesystemMetadata": sizes}))
+    return records
+
+
+def removed_records(
+    removed: Mapping[str, Collection[str]], partitions: Collection[str]
+) -> list[tuple[str, MetadataRecord]]:
+    """Keys and records of files that are gone, and of partitions that are gone with all their files."""
+    records: list[tuple[str, MetadataRecord]] = []
+    if partitions:
+        gone = {partition_name(p): {"size": 0, "isDeleted": True} for p in partitions}
+        records.append((ALL_PARTITIONS, {"key": ALL_PARTITIONS, "type": _LIST_TYPE, "filesystemMetadata": gone}))
+    for partition, names in removed.items():
+        if names:
+            key = partition_name(partition)
+            sizes = {name: {"size": 0, "isDeleted": True} for name in names}
             records.append((key, {"key": key, "type": _FILES_TYPE, "filesystemMetadata": sizes}))
     return records

@@ -1,0 +1,32 @@
+"""Completed compactions whose records are still needed: by the clean-up behind them, or for their ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from phantombase.timeline.audit.audit_log import entries
+from phantombase.timeline.errors import MalformedError
+from phantombase.timeline.instants.attempt_names import recorded_instants
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.table.table import Table
+
+from ..records.fate import decisions
+from .retire import littered_instants
+
+
+def unfinished_compactions(table: Table, timeline: Timeline) -> Iterator[str]:
+    """Their instants. A record that cannot be read is needed."""
+    completed = {i.requested_time for i in timeline.completed}
+    recorded = [i for i in recorded_instants(table.storage) if i in completed]
+    littered = littered_instants(table) if recorded else ()
+    for instant in recorded:
+        if instant in littered or not _is_audited(table, instant):
+            yield instant
+
+
+def _is_audited(table: Table, instant: str) -> bool:
+    """Whether its ledger is in the audit log, or phantombase did not execute it."""
+    try:
+        return not decisions(table.storage, instant) or bool(entries(table.storage, instant))
+    except MalformedError:
+        return False

@@ -1,0 +1,6 @@
+"""Executes cleans: removes the files that no reader needs any more.
+
+The way in is `clean`.
+
+May import: attempt, ground, records; all of timeline.
+"""

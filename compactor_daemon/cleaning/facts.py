@@ -1,0 +1,60 @@
+"""Reads what the choice of files to clean needs to know about a table. What cannot be read is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from phantombase.timeline.cleaning.choice import Facts
+from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.format.instant import format_time
+from phantombase.timeline.instants.state_files import load_state_files
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.pins.pin import all_pins, live_pins
+from phantombase.timeline.planning.schedule import clustered_file_groups
+from phantombase.timeline.savepoints.savepoint import savepoints, state_files
+from phantombase.timeline.storage.folders import join
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import TableView
+
+from ..attempt.unfinished import unfinished_compactions
+
+
+def gather_facts(table: Table, view: TableView, options: CleanOptions, *, dry_run: bool) -> Facts:
+    """Called with the view that is decided on.
+
+    `dry_run`: puts nothing on storage; expired pins count then. MalformedError: an unreadable pin, savepoint or plan,
+    which may forbid anything.
+    """
+    timeline, now = view.timeline, table.now()
+    hours = timedelta(hours=options.retained if options.policy is Policy.HOURS else 0)
+    return Facts(
+        hours_ago=format_time(now - hours),
+        floor=format_time(now - timedelta(seconds=options.floor_s)),
+        written=_written(table, timeline),
+        holds=tuple(pin.holds for pin in (all_pins if dry_run else live_pins)(table.storage)),
+        savepoints=frozenset(_savepointed(table, view)),
+        unfinished=frozenset(unfinished_compactions(table, timeline)),
+        clustering=frozenset(clustered_file_groups(table, timeline)),
+    )
+
+
+def _written(table: Table, timeline: Timeline) -> dict[str, str]:
+    """When the completed files were written, of instants without a completion time."""
+    if all(i.completion_time is not None for i in timeline.completed):
+        return {}
+    files = load_state_files(table.storage, table.config)
+    return {
+        i.requested_time: table.times.moment(f.modified_ms)
+        for i in timeline.completed
+        for f in files.files(i)
+        if f.instant.completed
+    }
+
+
+def _savepointed(table: Table, view: TableView) -> Iterator[str]:
+    """Paths that savepoints name, and those of their states: Hudi's names only some beside a pending compaction."""
+    for kept in savepoints(table, view.timeline):
+        for files in (kept.savepoint.files, state_files(view, kept.instant)):
+            for partition, names in files.items():
+                yield from (join(partition, name) for name in names)

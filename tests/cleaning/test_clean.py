@@ -1,0 +1,346 @@
+"""Cleans: no row changes, what is needed stays, and what a dead process left is finished."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.errors import ConflictError, MalformedError, PhantombaseError, UsageError
+from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_plan
+from phantombase.timeline.metadata_table.validate import validate
+from phantombase.timeline.pins.hold import HeldPin
+from phantombase.timeline.pins.pin import PinOptions
+from phantombase.timeline.planning.options import PLAN_NOW
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.read.table_read import ReadOptions, read_table
+from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_savepoint
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.options import WriteOptions
+from tests.cleaning.test_golden import LOCK, clean, data_files
+from tests.support.archived_tables import compact, one_row, upsert
+from tests.support.compaction_steps import open_table
+from tests.support.failing_storage import Failure, HookedStorage, died_copies, fail_at
+from tests.support.golden_tables import unzip_golden
+from tests.support.seed import SEED
+from tests.support.selection import ALL, deep
+from tests.support.written_tables import Rows, as_rows, read_rows, seed_note, written_table
+
+VERSIONS = pytest.mark.parametrize("version", [6, 9])
+ONE = CleanOptions(retain=1, floor_s=0)
+WRITES = WriteOptions(slots=1, small_file_bytes=0)
+
+
+def old_table(path: Path, version: int, rounds: int = 3) -> Rows:
+    """Some slices of one file group, each of a base file and a log; its rows."""
+    written_table(path, version, one_row("k0", 0), WRITES)
+    for number in range(1, rounds + 1):
+        upsert(path, one_row(f"k{number % 2}", number))
+        compact(path)
+    upsert(path, one_row("k0", 99))
+    return read_rows(path)
+
+
+def instants(path: Path) -> list[str]:
+    return sorted(open_table(path).load_timeline().completed_writes)
+
+
+def as_of(path: Path, instant: str) -> Rows:
+    return as_rows(read_table(open_table(path), ReadOptions(as_of=instant)))
+
+
+@VERSIONS
+def test_the_newest_state_stays(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = old_table(path, version)
+    before = data_files(path)
+    done = clean(path)
+    assert done.instant is not None
+    assert len(before - data_files(path)) == done.files > 0
+    assert read_rows(path) == rows
+    upsert(path, one_row("k1", 100))
+    compact(path)
+    upsert(path, one_row("k1", 101))
+    assert clean(path).files > 0
+    assert read_rows(path) == rows | {"k1": (101, 101.0)}
+
+
+@VERSIONS
+@pytest.mark.parametrize("policy", list(Policy), ids=lambda p: p.value)
+@pytest.mark.parametrize("retain", [1, 2, deep(3), deep(5)])
+def test_retained_states_are_whole(version: int, policy: Policy, retain: int, tmp_path: Path) -> None:
+    """By commits every state from the border on; an older one is an error, never fewer rows."""
+    path = tmp_path / "trips"
+    old_table(path, version, 4)
+    past = {instant: as_of(path, instant) for instant in instants(path)}
+    done = clean(path, policy, retain)
+    border = done.retained or (done.instant if policy is Policy.VERSIONS else None) or ""
+    for instant, rows in past.items():
+        if instant >= border:
+            assert as_of(path, instant) == rows
+        else:
+            with pytest.raises(UsageError, match="cleaned"):
+                as_of(path, instant)
+    if policy is Policy.HOURS:
+        assert done.instant is None
+
+
+@VERSIONS
+def test_a_query_that_runs_keeps_its_files(version: int, tmp_path: Path) -> None:
+    """Until the floor has passed."""
+    path = tmp_path / "trips"
+    old_table(path, version)
+    assert clean_table(open_table(path), CleanOptions(retain=1), LOCK).instant is None
+    assert clean_table(open_table(path), CleanOptions(retain=1), LOCK, dry_run=True).why.startswith(
+        "a query of 3,600 s"
+    )
+
+
+@VERSIONS
+def test_a_pending_compaction_keeps_its_inputs(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = old_table(path, version)
+    schedule_compaction(open_table(path), LOCK, PLAN_NOW)
+    for number in (100, 101):
+        upsert(path, one_row("k1", number))
+    clean(path)
+    assert read_rows(path) == rows | {"k1": (101, 101.0)}
+    compact(path)
+    assert read_rows(path) == rows | {"k1": (101, 101.0)}
+
+
+@VERSIONS
+def test_a_pending_write_stops_it(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    old_table(path, version)
+    oldest = instants(path)[1]
+    folder = path / open_table(path).config.timeline_folder
+    (folder / f"{int(oldest) + 1}.deltacommit.requested").touch()
+    (folder / f"{int(oldest) + 1}.deltacommit.inflight").touch()
+    done = clean_table(open_table(path), ONE, LOCK, dry_run=True)
+    assert done.retained == oldest
+    assert "is pending" in done.why
+
+
+@VERSIONS
+def test_a_savepoint_keeps_its_files(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    old_table(path, version)
+    first = instants(path)[1]
+    rows = as_of(path, first)
+    kept = create_savepoint(open_table(path), LOCK, first, user="", comment="")
+    done = clean(path)
+    assert set(done.kept) == {"a savepoint keeps it"}
+    for partition, names in kept.savepoint.files.items():
+        assert all((path / partition / name).exists() for name in names)
+    assert rows
+    delete_savepoint(open_table(path), LOCK, first)
+    assert clean(path).files > 0
+
+
+@VERSIONS
+def test_a_pin_keeps_its_state_and_later_ones(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    old_table(path, version)
+    timeline = open_table(path).load_timeline()
+    second = timeline.completed_writes[instants(path)[1]]
+    past = {instant: as_of(path, instant) for instant in instants(path)[1:]}
+    pin = HeldPin(LocalStorage(str(path)), PinOptions(name="reader", for_s=600), timeline.counts_from(second))
+    done = clean(path)
+    assert done.why == "a pin holds it"
+    assert {instant: as_of(path, instant) for instant in past} == past
+    pin.remove()
+    assert clean(path).files > 0
+
+
+def test_an_unreadable_pin_forbids_everything(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    old_table(path, 9)
+    (path / ".hoodie/.phantombase/pins/x").mkdir(parents=True)
+    (path / ".hoodie/.phantombase/pins/x/y.json").write_text("{")
+    before = data_files(path)
+    with pytest.raises(MalformedError):
+        clean(path)
+    assert data_files(path) == before
+
+
+@VERSIONS
+def test_steps_of_a_bounded_size(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = old_table(path, version, 5)
+    whole = clean_table(open_table(path), ONE, LOCK, dry_run=True)
+    found = 0
+    for _ in range(20):
+        done = clean(path, max_files=2)
+        assert done.files <= 2
+        found += done.files
+        assert read_rows(path) == rows
+        if done.instant is None:
+            break
+    assert found == whole.files
+    assert done.left == 0
+
+
+@VERSIONS
+def test_what_a_late_compaction_left_goes(version: int, tmp_path: Path) -> None:
+    """Requested before the border of a clean and completed after it; Hudi looks at its partition only when written."""
+    path = tmp_path / "trips"
+    old_table(path, version)
+    schedule_compaction(open_table(path), LOCK, PLAN_NOW)
+    for number in (100, 101):
+        upsert(path, one_row("k0", number))
+    clean(path)
+    compact(path)
+    upsert(path, one_row("k2", 1))
+    assert clean(path).files > 0
+    groups = [p.name.partition("_")[0] for p in path.rglob("*.parquet")]
+    assert len(groups) == len(set(groups))
+
+
+@pytest.mark.parametrize(
+    "name", ["v9_with_metadata_table", deep("v8_with_metadata_table"), deep("v6_with_metadata_table")]
+)
+def test_the_metadata_table_forgets_the_files(name: str, tmp_path: Path) -> None:
+    path = unzip_golden(name, tmp_path)
+    rows = read_table(open_table(path)).num_rows
+    CliRunner().invoke(app, ["compact", str(path), "--executor", "local"])
+    done = clean(path)
+    assert done.files > 0
+    assert validate(open_table(path)).differences == ()
+    assert read_table(open_table(path)).num_rows == rows
+
+
+@VERSIONS
+def test_died_at_every_call_the_next_run_finishes(version: int, tmp_path: Path) -> None:
+    origin = tmp_path / "origin"
+    rows = old_table(origin, version)
+    ended = shutil.copytree(origin, tmp_path / "ended")
+    clean(ended)
+    left, past = data_files(ended), instants(origin)[-1]
+    number = 0
+    for number, path in died_copies(origin, lambda s: clean_table(Table.on(s), ONE, LOCK), 1 if ALL else 3):  # noqa: B007
+        assert read_rows(path) == rows
+        assert as_of(path, past) == rows
+        clean(path)
+        assert data_files(path) == left
+        assert read_rows(path) == rows
+        assert not open_table(path).load_timeline().pending("clean")
+        shutil.rmtree(path)
+    assert number > 15
+
+
+@VERSIONS
+@pytest.mark.parametrize("failure", list(Failure), ids=lambda f: f.name.lower())
+def test_an_error_at_every_call_the_next_run_finishes(version: int, failure: Failure, tmp_path: Path) -> None:
+    origin = tmp_path / "origin"
+    rows = old_table(origin, version)
+    counting = HookedStorage(LocalStorage(str(shutil.copytree(origin, tmp_path / "count"))), lambda call: call.do())
+    clean_table(Table.on(counting), ONE, LOCK)
+    calls = [n for n, name in enumerate(counting.calls) if failure.can_hit(name)]
+    for number in calls[:: 1 if ALL else 5]:
+        path = shutil.copytree(origin, tmp_path / f"{number}")
+        inner = LocalStorage(str(path))
+        try:
+            clean_table(Table.on(HookedStorage(inner, fail_at(number, failure, inner))), ONE, LOCK)
+        except (PhantombaseError, OSError):
+            assert read_rows(path) == rows
+        clean(path)
+        assert data_files(path) == data_files(tmp_path / "count")
+        assert read_rows(path) == rows
+        shutil.rmtree(path)
+
+
+def test_a_plan_that_names_what_is_needed_is_refused(tmp_path: Path) -> None:
+    """As after a restore to a state behind a pending clean."""
+    path = tmp_path / "trips"
+    rows = old_table(path, 9)
+    before = data_files(path)
+    newest = max(name for name in before if name.endswith(".parquet"))
+    partition, _, name = newest.rpartition("/")
+    newest_base = max((path / partition).glob("*.parquet"), key=lambda p: p.name.rpartition("_")[2]).name
+    table = open_table(path)
+    plan = CleanPlan(policy=Policy.COMMITS.hudi_name, files={partition: (newest_base,)})
+    requested = path / table.config.timeline_folder / "20300101000000000.clean.requested"
+    requested.write_bytes(encode_clean_plan(plan, str(path)))
+    with pytest.raises(ConflictError, match="readers need"):
+        clean(path)
+    assert name
+    assert data_files(path) == before
+    assert read_rows(path) == rows
+
+
+def test_a_plan_is_read_as_it_was_written() -> None:
+    plan = CleanPlan(
+        policy="KEEP_LATEST_COMMITS",
+        files={"": ("f-0_1-2-3_20260101000000000.parquet",), "a/b": (".f-0_20260101000000000.log.1_1-2-3",)},
+        retained=("20260101000000000", "deltacommit"),
+        last_completed="20260101000000001",
+        partitions=("c",),
+    )
+    assert decode_clean_plan(encode_clean_plan(plan, "/lake/t"), "there") == plan
+
+
+@pytest.mark.parametrize("name", ["hoodie.properties", "..", "x/../y.parquet", ""])
+def test_a_plan_with_something_else_is_refused(name: str) -> None:
+    plan = CleanPlan(policy="KEEP_LATEST_COMMITS", files={"a": (name,)})
+    with pytest.raises(MalformedError):
+        decode_clean_plan(encode_clean_plan(plan, "/lake/t"), "there")
+    outside = CleanPlan(policy="KEEP_LATEST_COMMITS", files={"../a": ("f-0_1-2-3_20260101000000000.parquet",)})
+    with pytest.raises(MalformedError):
+        decode_clean_plan(encode_clean_plan(outside, "/lake/t"), "there")
+
+
+@pytest.mark.parametrize("seed", [SEED, *map(deep, range(1, 30))])
+@VERSIONS
+def test_random_histories(version: int, seed: int, tmp_path: Path) -> None:
+    """Writes, plans, compactions, cleans in any order: rows are those last written, at every retained state too."""
+    pick, path, model = random.Random(seed), tmp_path / "trips", {"k0": (0, 0.0)}
+    states: dict[str, Rows] = {}
+    with seed_note(seed, version):
+        written_table(path, version, one_row("k0", 0), WRITES)
+        retained = ""
+        for number in range(1, 25):
+            step = pick.choice(("write", "write", "write", "plan", "compact", "clean"))
+            if step == "write":
+                key = f"k{pick.randrange(4)}"
+                upsert(path, one_row(key, number))
+                model = model | {key: (number, float(number))}
+                states[instants(path)[-1]] = model
+            elif step == "plan":
+                schedule_compaction(open_table(path), LOCK, PLAN_NOW)
+            elif step == "compact":
+                compact(path)
+            else:
+                policy = pick.choice((Policy.COMMITS, Policy.COMMITS, Policy.VERSIONS))
+                done = clean(path, policy, pick.randrange(1, 4))
+                retained = max(retained, done.retained or "", (done.instant or "") if policy is Policy.VERSIONS else "")
+            assert read_rows(path) == model
+        for instant, rows in states.items():
+            if instant >= retained and not open_table(path).load_timeline().pending_writes:
+                assert as_of(path, instant) == rows
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    old_table(path, 9)
+
+    def run(*args: str) -> str:
+        done = CliRunner().invoke(app, ["clean", str(path), "--retain", "1", *args])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    before = data_files(path)
+    assert "nothing to clean: a query of" in " ".join(run("--dry-run").split())
+    assert "would be removed" in run("--dry-run", "--floor", "0")
+    assert data_files(path) == before
+    assert "removed" in run("--floor", "0", "--sole-writer")
+    assert data_files(path) < before
+    refused = CliRunner().invoke(app, ["clean", str(path)])
+    assert isinstance(refused.exception, UsageError)

@@ -1,0 +1,61 @@
+"""The tables that real Hudi cleaned: the same files stay."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from phantombase.compactor_daemon.cleaning.clean import CleanResult, clean_table
+from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.read.table_read import read_table
+from tests.support.compaction_steps import open_table
+from tests.support.compare_rows import assert_same_rows
+
+LOCK = ProcessLock("cleaning")
+TABLES = Path(__file__).with_name("tables")
+
+
+def unzip(name: str, folder: Path) -> Path:
+    with zipfile.ZipFile(TABLES / f"{name}.zip") as archive:
+        archive.extractall(folder / name)
+    [path] = (folder / name).iterdir()
+    return path
+
+
+def data_files(path: Path) -> set[str]:
+    return {
+        str(p.relative_to(path))
+        for p in path.rglob("*")
+        if p.is_file()
+        and ".hoodie" not in p.parts
+        and not p.name.endswith(".crc")
+        and "partition_metadata" not in p.name
+    }
+
+
+def clean(path: Path, policy: Policy = Policy.COMMITS, retain: int = 1, **more: int) -> CleanResult:
+    options = CleanOptions(policy=policy, retain=retain, floor_s=0, **more)
+    return clean_table(open_table(path), options, LOCK)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "policy"),
+    [
+        ("v6_0.15.0_clean_commits.before", "v6_0.15.0_clean_commits.after1", Policy.COMMITS),
+        ("v6_0.15.0_clean_commits.before2", "v6_0.15.0_clean_commits.after2", Policy.COMMITS),
+        ("v6_0.15.0_clean_savepoint.before", "v6_0.15.0_clean_savepoint.after", Policy.COMMITS),
+        ("v6_0.15.0_clean_versions.before", "v6_0.15.0_clean_versions.after", Policy.VERSIONS),
+        ("v6_0.15.0_replaced.before", "v6_0.15.0_replaced.after", Policy.COMMITS),
+        ("v9_1.2.0_t.before", "v9_1.2.0_t.cleaned", Policy.COMMITS),
+    ],
+)
+def test_the_same_files_stay(before: str, after: str, policy: Policy, tmp_path: Path) -> None:
+    path, expected = unzip(before, tmp_path), unzip(after, tmp_path)
+    rows = read_table(open_table(path))
+    clean(path, policy)
+    assert data_files(path) == data_files(expected)
+    assert_same_rows(read_table(open_table(path)), rows)
+    assert clean(path, policy).instant is None

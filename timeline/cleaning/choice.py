@@ -1,0 +1,201 @@
+"""Which files a clean removes, and what keeps the others (pure).
+
+A clean retains the states from a border on, the requested time of a write: of each file group the newest slice below
+the border and all later ones; a file group that was replaced below it goes whole. The border is the earliest of
+
+    policy      the n-th newest commit, or the first one of the last hours
+    pending     the last completed commit before the earliest pending write
+    floor       the first write that completed less than some time ago: a query may have begun before it
+    pin         see `pins.retain`
+    records     a compaction that phantombase has not cleaned up behind: its inputs may be merged again
+
+Where file versions are retained, the newest n slices of each file group stay, and the states from the other borders on.
+Savepoints keep their files. File groups of pending clusterings are left alone. Whole slices go or stay.
+
+Nothing is remembered from clean to clean: all file groups are looked at. Hudi looks only at partitions written since
+its last clean, and keeps for ever what a compaction left that was requested early and completed late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ..format.instant import Instant
+from ..instants.timeline import Timeline
+from ..pins.retain import earliest_to_retain, held_files
+from ..view.view import BaseFile, FileSlice, GroupKey, LogFile, TableView
+from .options import CleanOptions, Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the choice needs besides the view.
+
+    `hours_ago`, `floor`: instant times, now minus the retained hours and minus the floor. `written`: when instants
+    completed, by requested time, where their names do not say it. `holds`: moments that pins hold. `savepoints`: paths
+    that savepoints keep. `unfinished`: compactions with records of phantombase that are still needed. `clustering`:
+    file groups of pending clusterings.
+    """
+
+    hours_ago: str
+    floor: str
+    written: Mapping[str, str] = field(default_factory=dict)
+    holds: tuple[str, ...] = ()
+    savepoints: Collection[str] = frozenset()
+    unfinished: Collection[str] = frozenset()
+    clustering: Collection[GroupKey] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """A file slice that is removed: its files by name, and their bytes. `why`: "old" or "replaced"."""
+
+    partition: str
+    file_id: str
+    base_instant: str
+    files: tuple[str, ...]
+    bytes: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """`gone`: what goes now; `left`: what the bounds of the options leave to the next clean.
+
+    `retained`: the border, "" if no state may go, None where file versions are retained; `why`: what set it. `kept`:
+    how many old slices stay, by the reason.
+    """
+
+    gone: tuple[Gone, ...]
+    left: tuple[Gone, ...]
+    retained: str | None
+    why: str
+    kept: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Border:
+    """States from `time` on stay; "": all of them."""
+
+    time: str
+    why: str
+
+
+def choose(view: TableView, facts: Facts, options: CleanOptions) -> Choice:
+    """The slices to remove now."""
+    timeline = view.timeline
+    by_versions = options.policy is Policy.VERSIONS
+    borders = [b for b in _borders(timeline, facts, options) if b is not None]
+    first = min(borders, key=lambda b: b.time, default=None)
+    retained = None if first is None else first.time
+    held = held_files(view, retained)
+    kept: dict[str, int] = {}
+    gone: list[Gone] = []
+    for group in view.groups:
+        replaced = view.facts.replaced.get(group.key)
+        if replaced is not None:
+            some, why = (group.slices if retained is None or replaced < retained else ()), "replaced"
+        else:
+            some, why = group.slices[: -options.retained if by_versions else -1], "old"
+        for slice_ in some:
+            if (reason := _why_kept(slice_, held, facts)) is None:
+                gone.append(_gone(slice_, why))
+            elif reason:
+                kept[reason] = kept.get(reason, 0) + 1
+    now, left = _bounded(gone, options)
+    return Choice(
+        gone=now,
+        left=left,
+        retained=None if by_versions else retained,
+        why="file versions are retained" if first is None else first.why,
+        kept=kept,
+    )
+
+
+def _borders(timeline: Timeline, facts: Facts, options: CleanOptions) -> Iterable[Border | None]:
+    commits = timeline.completed
+    if not commits:
+        yield Border(time="", why="no commit is completed")
+        return
+    if options.policy is Policy.COMMITS:
+        n = options.retained
+        time = commits[-n].requested_time if len(commits) > n else ""
+        yield Border(time=time, why=f"the newest {n} commits are retained")
+    if options.policy is Policy.HOURS:
+        since = (i.requested_time for i in commits if i.requested_time >= facts.hours_ago)
+        time = next(since, commits[-1].requested_time)
+        yield Border(time=time, why=f"the commits of {options.retained} hours are retained")
+    yield _pending(timeline)
+    late = [i.requested_time for i in commits if _completed(timeline, facts, i) > facts.floor]
+    yield None if not late else Border(time=min(late), why=f"a query of {options.floor_s:,.0f} s ago may need it")
+    if facts.holds:
+        held = earliest_to_retain(timeline, facts.holds)
+        yield None if held is None else Border(time=held, why="a pin holds it")
+    yield (
+        None
+        if not facts.unfinished
+        else Border(time=min(facts.unfinished), why="phantombase has not cleaned up behind this compaction")
+    )
+
+
+def _pending(timeline: Timeline) -> Border | None:
+    """The last completed commit before the earliest write that is pending, in any form."""
+    first = min(timeline.pending_writes, default=None)
+    if first is None:
+        return None
+    before = [i.requested_time for i in timeline.completed if i.requested_time < first]
+    return Border(time=before[-1] if before else "", why=f"{first} is pending")
+
+
+def _completed(timeline: Timeline, facts: Facts, write: Instant) -> str:
+    time = write.requested_time
+    return write.completion_time or max(facts.written.get(time, ""), timeline.completed_at(write))
+
+
+def _why_kept(slice_: FileSlice, held: Collection[str], facts: Facts) -> str | None:
+    """None: nothing keeps it. "": it is no old slice."""
+    paths = _paths(slice_)
+    if any(path in held for path in paths):
+        return ""
+    if slice_.key in facts.clustering:
+        return "a pending clustering has it"
+    if any(path in facts.savepoints for path in paths):
+        return "a savepoint keeps it"
+    return None
+
+
+def _paths(slice_: FileSlice) -> tuple[str, ...]:
+    return tuple(file.path for file in _files(slice_))
+
+
+def _files(slice_: FileSlice) -> tuple[BaseFile | LogFile, ...]:
+    return (*((slice_.base,) if slice_.base else ()), *slice_.logs)
+
+
+def _gone(slice_: FileSlice, why: str) -> Gone:
+    return Gone(
+        partition=slice_.partition,
+        file_id=slice_.file_id,
+        base_instant=slice_.base_instant,
+        files=tuple(str(file.name) for file in _files(slice_)),
+        bytes=slice_.base_bytes + slice_.log_bytes,
+        why=why,
+    )
+
+
+def _bounded(gone: list[Gone], options: CleanOptions) -> tuple[tuple[Gone, ...], tuple[Gone, ...]]:
+    """What goes now, and what is left. Replaced groups go now: once their replace commit is archived they count."""
+    replaced, old = [g for g in gone if g.why == "replaced"], [g for g in gone if g.why != "replaced"]
+    now, left, partitions = list(replaced), list[Gone](), {g.partition for g in replaced}
+    files = sum(len(g.files) for g in replaced)
+    for one in old:
+        wide = options.max_partitions is not None and len({*partitions, one.partition}) > options.max_partitions
+        many = options.max_files is not None and files + len(one.files) > options.max_files and bool(now)
+        if wide or many:
+            left.append(one)
+        else:
+            now.append(one)
+            partitions.add(one.partition)
+            files += len(one.files)
+    return tuple(now), tuple(left)

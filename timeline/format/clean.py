@@ -1,0 +1,191 @@
+"""Hudi's records of a clean: its plan (`<T>.clean.requested`) and its result (`<T>.clean`) (pure).
+
+Avro container files of one `HoodieCleanerPlan` or `HoodieCleanMetadata`, in the same schemas in all table versions.
+The inflight file is the plan again on version 6, and empty from version 8 on. Hudi names files in plans by absolute
+URIs; each file is in its partition, and only its name is used, so a table may be moved meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..avro.container import (
+    NAMESPACE,
+    STRING,
+    array_of,
+    defaulted,
+    map_of,
+    optional,
+    read_record,
+    record_of,
+    root_record,
+    write_record,
+)
+from ..errors import MalformedError, UnsupportedError
+from ..storage.folders import inside_table
+from .file_name import parse_data_file
+
+_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanPlan:
+    """What a clean removes: names of files by partition, and `partitions` that have nothing left.
+
+    `retained`: requested time and action of the earliest commit whose state stays whole; None where file versions are
+    retained. `last_completed`: the newest completed commit at that time.
+    """
+
+    policy: str
+    files: Mapping[str, tuple[str, ...]]
+    retained: tuple[str, str] | None = None
+    last_completed: str = ""
+    partitions: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """The number of files."""
+        return sum(map(len, self.files.values()))
+
+
+def encode_clean_plan(plan: CleanPlan, base_path: str) -> bytes:
+    """The bytes of a requested file."""
+    base = base_path if "://" in base_path else f"file:{base_path}"
+    retained = plan.retained and {"timestamp": plan.retained[0], "action": plan.retained[1], "state": "COMPLETED"}
+    record = {
+        "earliestInstantToRetain": retained,
+        "lastCompletedCommitTimestamp": plan.last_completed,
+        "policy": plan.policy,
+        "filesToBeDeletedPerPartition": {},
+        "version": _VERSION,
+        "filePathsToBeDeletedPerPartition": {
+            partition: [
+                {"filePath": "/".join(p for p in (base, partition, name) if p), "isBootstrapBaseFile": False}
+                for name in names
+            ]
+            for partition, names in plan.files.items()
+        },
+        "partitionsToBeDeleted": list(plan.partitions),
+        "extraMetadata": {},
+    }
+    return write_record(record, _PLAN)
+
+
+def decode_clean_plan(data: bytes, where: str) -> CleanPlan:
+    """The plan in a requested file. MalformedError: unreadable, or with something that is no data file of the table.
+
+    UnsupportedError: files of a bootstrapped table, which lie outside.
+    """
+    _, record = read_record(data, where, _PLAN)
+    files = {p: tuple(names) for p, names in (record["filesToBeDeletedPerPartition"] or {}).items()}
+    for partition, infos in (record["filePathsToBeDeletedPerPartition"] or {}).items():
+        if any(info["isBootstrapBaseFile"] for info in infos):
+            raise UnsupportedError("a clean of a bootstrapped table is not supported", path=where)
+        names = (str(info["filePath"] or "").rpartition("/")[2] for info in infos)
+        files[partition] = (*files.get(partition, ()), *names)
+    partitions = tuple(record["partitionsToBeDeleted"] or ())
+    for partition in (*files, *partitions):
+        if not inside_table(partition):
+            raise MalformedError("clean plan with a partition outside the table", path=where, found=repr(partition))
+    for name in (name for names in files.values() for name in names):
+        if "/" in name or parse_data_file(name) is None:
+            raise MalformedError("clean plan with a file that is no data file", path=where, found=repr(name))
+    retained = record["earliestInstantToRetain"]
+    return CleanPlan(
+        policy=record["policy"],
+        files=files,
+        retained=None if retained is None else (retained["timestamp"], retained["action"]),
+        last_completed=record["lastCompletedCommitTimestamp"],
+        partitions=partitions,
+    )
+
+
+def encode_clean_metadata(plan: CleanPlan, instant: str, milliseconds: int, gone: frozenset[str]) -> bytes:
+    """The bytes of a completed file; all files of the plan are removed, and the folders of `gone` partitions."""
+    record = {
+        "startCleanTime": instant,
+        "timeTakenInMillis": milliseconds,
+        "totalFilesDeleted": plan.count,
+        "earliestCommitToRetain": plan.retained[0] if plan.retained else "",
+        "lastCompletedCommitTimestamp": plan.last_completed,
+        "partitionMetadata": {
+            partition: {
+                "partitionPath": partition,
+                "policy": plan.policy,
+                "deletePathPatterns": list(plan.files.get(partition, ())),
+                "successDeleteFiles": list(plan.files.get(partition, ())),
+                "failedDeleteFiles": [],
+                "isPartitionDeleted": partition in gone,
+            }
+            for partition in sorted({*plan.files, *gone})
+        },
+        "version": _VERSION,
+        "bootstrapPartitionMetadata": {},
+        "extraMetadata": {},
+    }
+    return write_record(record, _METADATA)
+
+
+def _plain(name: str, kind: Any, **extra: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, **extra}
+
+
+_TEXTS = map_of(STRING)
+_PLAN = root_record(
+    "HoodieCleanerPlan",
+    optional(
+        "earliestInstantToRetain",
+        record_of(
+            f"{NAMESPACE}.HoodieActionInstant",
+            _plain("timestamp", STRING),
+            _plain("action", STRING),
+            _plain("state", STRING),
+        ),
+    ),
+    _plain("lastCompletedCommitTimestamp", STRING, default=""),
+    _plain("policy", STRING),
+    optional("filesToBeDeletedPerPartition", map_of(array_of(STRING))),
+    defaulted("version", "int", 1),
+    optional(
+        "filePathsToBeDeletedPerPartition",
+        map_of(
+            array_of(
+                record_of(
+                    f"{NAMESPACE}.HoodieCleanFileInfo",
+                    optional("filePath", STRING),
+                    optional("isBootstrapBaseFile", "boolean"),
+                )
+            )
+        ),
+    ),
+    optional("partitionsToBeDeleted", array_of(STRING)),
+    optional("extraMetadata", _TEXTS),
+)
+_OF_PARTITION = f"{NAMESPACE}.HoodieCleanPartitionMetadata"
+_METADATA = root_record(
+    "HoodieCleanMetadata",
+    _plain("startCleanTime", STRING),
+    _plain("timeTakenInMillis", "long"),
+    _plain("totalFilesDeleted", "int"),
+    _plain("earliestCommitToRetain", STRING),
+    _plain("lastCompletedCommitTimestamp", STRING, default=""),
+    _plain(
+        "partitionMetadata",
+        map_of(
+            record_of(
+                _OF_PARTITION,
+                _plain("partitionPath", STRING),
+                _plain("policy", STRING),
+                _plain("deletePathPatterns", array_of(STRING)),
+                _plain("successDeleteFiles", array_of(STRING)),
+                _plain("failedDeleteFiles", array_of(STRING)),
+                optional("isPartitionDeleted", "boolean"),
+            )
+        ),
+    ),
+    defaulted("version", "int", 1),
+    optional("bootstrapPartitionMetadata", map_of(_OF_PARTITION)),
+    optional("extraMetadata", _TEXTS),
+)
