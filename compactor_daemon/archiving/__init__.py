@@ -2,5 +2,5 @@
 
 The way in is `archive.archive_table`.
 
-May import: attempt, records; all of timeline.
+May import: attempt; all of timeline.
 """

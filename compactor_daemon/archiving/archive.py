@@ -15,15 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-import structlog
-
 from phantombase.timeline.archiving.archive_log import in_logs_already, write_archive_log
 from phantombase.timeline.archiving.choice import Choice, Facts, choose
 from phantombase.timeline.archiving.history import add_to_history, archived_already, make_current
 from phantombase.timeline.archiving.levels import compact_history
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.archiving.removal import remove_instants
-from phantombase.timeline.errors import LockError, PhantombaseError
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.state_files import StateFiles, load_state_files, of_instants
 from phantombase.timeline.instants.timeline import Timeline
@@ -31,10 +28,9 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.table import Table
 
-from ..attempt.retire import finish_completed, forget_archived
+from ..attempt.retire import forget_archived
+from ..attempt.unfinished import tidy
 from .facts import gather_facts, replaced_files_there
-
-_log = structlog.get_logger()
 
 _AT_ONCE = 1000
 """Instants that are archived while the lock is held once."""
@@ -84,7 +80,7 @@ def archive_table(table: Table, options: ArchiveOptions, lock: TableLock, *, dry
         seen = _look(table)
         choice = _choice(seen, options, dry_run=True)
         return _result(choice, [_described(seen.files, choice.archived)], (), ())
-    _tidy(table, lock)
+    tidy(table, lock)
     archived: list[tuple[Archived, ...]] = []
     finished: list[str] = []
     written: list[str] = []
@@ -119,16 +115,6 @@ def _look(table: Table) -> _Seen:
     # The files are listed first: an instant that completes in between is still pending in the list.
     files = load_state_files(table.storage, table.config)
     return _Seen(table=table, timeline=table.load_timeline(), files=files)
-
-
-def _tidy(table: Table, lock: TableLock) -> None:
-    """Cleans up behind completed compactions, so that their records do not stop archiving."""
-    try:
-        finish_completed(table, lock)
-    except LockError:
-        raise
-    except PhantombaseError as error:
-        _log.warning("not_cleaned_up", table=table.storage.base_path, error=str(error))
 
 
 def _finish(seen: _Seen, check: Callable[[], None]) -> Sequence[str]:

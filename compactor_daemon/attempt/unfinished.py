@@ -4,14 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import structlog
+
 from phantombase.timeline.audit.audit_log import entries
-from phantombase.timeline.errors import MalformedError
+from phantombase.timeline.errors import LockError, MalformedError, PhantombaseError
 from phantombase.timeline.instants.attempt_names import recorded_instants
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.table.table import Table
 
 from ..records.fate import decisions
-from .retire import littered_instants
+from .retire import finish_completed, littered_instants
+
+_log = structlog.get_logger()
+
+
+def tidy(table: Table, lock: TableLock) -> None:
+    """Cleans up behind completed compactions, so that their records are needed no more. LockError; others are logged.
+
+    A commit that came after its plan was taken back is removed here: until then what it merged must stay.
+    """
+    try:
+        finish_completed(table, lock)
+    except LockError:
+        raise
+    except PhantombaseError as error:
+        _log.warning("not_cleaned_up", table=table.storage.base_path, error=str(error))
 
 
 def unfinished_compactions(table: Table, timeline: Timeline) -> Iterator[str]:

@@ -2,5 +2,5 @@
 
 The way in is `clean`.
 
-May import: attempt, ground, records; all of timeline.
+May import: attempt; all of timeline.
 """

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -25,6 +26,7 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import Change, apply_update, check_keepable, prepare
+from phantombase.timeline.pins.pin import all_pins, live_pins
 from phantombase.timeline.pins.retain import held_files
 from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import join
@@ -32,6 +34,7 @@ from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.view import TableView
 
+from ..attempt.unfinished import tidy
 from .facts import gather_facts
 
 _log = structlog.get_logger()
@@ -75,6 +78,7 @@ def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run
         _, choice = _choice(table.reload(), options, dry_run=True)
         return _result(None, choice, ())
     check_keepable(table.reload(), moves_rows=False)
+    tidy(table, lock)
     finished = _finish_pending(table, lock)
     with lock.hold("plan a clean") as section:
         seen = table.still()
@@ -82,13 +86,16 @@ def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run
             raise ConflictError(
                 "another process began a clean meanwhile", path=seen.storage.base_path, todo="Run again."
             )
+        pinned = {pin.path for pin in all_pins(table.storage)}
         view, choice = _choice(seen, options, dry_run=False)
         if not choice.gone:
             return _result(None, choice, finished)
         plan = _plan(view, choice, options)
         clean = Instant(requested_time=seen.next_time(view.timeline), action="clean", state=State.REQUESTED)
         _put(table, clean, encode_clean_plan(plan, table.storage.base_path), section)
+        _refuse_new_pins(table, clean, pinned, section)
     _execute(table, clean.requested_time, plan, lock)
+    _forget_expired_pins(table)
     return _result(clean.requested_time, choice, finished)
 
 
@@ -110,6 +117,28 @@ def _plan(view: TableView, choice: Choice, options: CleanOptions) -> CleanPlan:
         retained=(retained.requested_time, retained.family) if retained else None,
         last_completed=max(writes, default=""),
     )
+
+
+def _refuse_new_pins(table: Table, clean: Instant, pinned: Collection[str], section: Section) -> None:
+    """Takes the plan back if a pin was put while it was made: its reader may have looked before the plan was visible.
+
+    The reader of a pin that is put from now on sees the plan, and is refused what it removes. ConflictError.
+    """
+    if all(pin.path in pinned for pin in all_pins(table.storage)):
+        return
+    section.check()
+    table.storage.delete(table.instant_path(clean))
+    raise ConflictError(
+        "a reader pinned the table while a clean was planned",
+        path=table.storage.base_path,
+        instant=clean.requested_time,
+        todo="Nothing was removed. Run again.",
+    )
+
+
+def _forget_expired_pins(table: Table) -> None:
+    live = {pin.path for pin in live_pins(table.storage)}
+    table.storage.delete_all([pin.path for pin in all_pins(table.storage) if pin.path not in live])
 
 
 # --- execution -------------------------------------------------------------------------------------------------------

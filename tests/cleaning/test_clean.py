@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from phantombase.timeline.errors import ConflictError, MalformedError, Phantomba
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_plan
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.pins.hold import HeldPin
-from phantombase.timeline.pins.pin import PinOptions
+from phantombase.timeline.pins.pin import PinOptions, all_pins
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import ReadOptions, read_table
@@ -27,7 +28,7 @@ from phantombase.writer_hooks.options import WriteOptions
 from tests.cleaning.test_golden import LOCK, clean, data_files
 from tests.support.archived_tables import compact, one_row, upsert
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import Failure, HookedStorage, died_copies, fail_at
+from tests.support.failing_storage import Call, Failure, HookedStorage, died_copies, fail_at
 from tests.support.golden_tables import unzip_golden
 from tests.support.seed import SEED
 from tests.support.selection import ALL, deep
@@ -158,6 +159,32 @@ def test_a_pin_keeps_its_state_and_later_ones(version: int, tmp_path: Path) -> N
     assert {instant: as_of(path, instant) for instant in past} == past
     pin.remove()
     assert clean(path).files > 0
+
+
+def test_a_pin_that_is_put_while_a_clean_is_planned(tmp_path: Path) -> None:
+    """Its reader may have looked before the plan was there: the plan is taken back."""
+    path = tmp_path / "trips"
+    old_table(path, 9)
+    before, inner = data_files(path), LocalStorage(str(path))
+
+    def hook(call: Call) -> object:
+        if call.name == "put_if_absent" and call.path.endswith(".clean.requested"):
+            HeldPin(inner, PinOptions(name="reader", for_s=600), "")
+        return call.do()
+
+    with pytest.raises(ConflictError, match="pinned"):
+        clean_table(Table.on(HookedStorage(inner, hook)), ONE, LOCK)
+    assert data_files(path) == before
+    assert not open_table(path).load_timeline().pending("clean")
+
+
+def test_expired_pins_are_removed(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    old_table(path, 9)
+    HeldPin(LocalStorage(str(path)), PinOptions(name="gone", for_s=1), "")
+    time.sleep(1.1)
+    assert clean(path).files > 0
+    assert all_pins(LocalStorage(str(path))) == []
 
 
 def test_an_unreadable_pin_forbids_everything(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from tests.mutations.mutants import (
     archiving,
+    cleaning,
     clocks,
     daemon,
     filters,
@@ -33,4 +34,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *metadata.MUTANTS,
     *writers.MUTANTS,
     *archiving.MUTANTS,
+    *cleaning.MUTANTS,
 )

@@ -27,7 +27,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/archiving/history", "        if by_key and HistoryName.of(file.name, path).last >= first:", "        if False:", "archiving/archive"),
     ("timeline/archiving/archive_log", "        if not here:\n            break\n", "        break\n", "archiving/archive"),
     ("compactor_daemon/archiving/archive", "            seen = _look(seen.table) if rest else seen\n", "", "archiving/archive"),
-    ("compactor_daemon/archiving/archive", "    _tidy(table, lock)\n", "", "archiving/archive"),
+    ("compactor_daemon/archiving/archive", "    tidy(table, lock)\n", "", "archiving/archive"),
     ("compactor_daemon/archiving/archive", "    forget_archived(table)\n", "", "archiving/archive"),
     ("writer_hooks/commit/archive_after", "max(archive.compaction_commits, compaction.schedule.max_delta_commits)", "archive.compaction_commits", "archiving/users"),
     ("compactor_daemon/archiving/archive", "[i for i in choice.archived if i.family == \"replacecommit\"]", "[]", "archiving/archive"),

@@ -1,0 +1,29 @@
+# ruff: noqa: E501
+"""Cleaning: what keeps a file, and the order in which a clean works."""
+
+from __future__ import annotations
+
+from tests.mutations.mutants.mutant import Mutant
+
+_CHOICE = "timeline/cleaning/choice"
+_CLEAN = "compactor_daemon/cleaning/clean"
+
+MUTANTS: tuple[Mutant, ...] = (
+    (_CHOICE, "    yield _pending(timeline)\n", "", "cleaning/clean"),
+    (_CHOICE, "    if facts.holds:\n", "    if False:\n", "cleaning/clean"),
+    (_CHOICE, "_completed(timeline, facts, i) > facts.floor]", "False]", "cleaning/clean"),
+    (_CHOICE, "first = min(borders, key=lambda b: b.time, default=None)", "first = max(borders, key=lambda b: b.time, default=None)", "cleaning/clean"),
+    (_CHOICE, "    if any(path in facts.savepoints for path in paths):\n", "    if False:\n", "cleaning/clean cleaning/golden"),
+    (_CHOICE, "    if slice_.key in facts.clustering:\n", "    if False:\n", "cleaning/choice"),
+    (_CHOICE, "retained is None or replaced < retained", "False", "cleaning/golden"),
+    (_CHOICE, "commits[-n].requested_time if len(commits) > n", "commits[-1].requested_time if len(commits) > n", "cleaning/clean"),
+    (_CHOICE, "    yield None if not facts.unfinished else Border(\n", "    yield None if True else Border(\n", "cleaning/choice"),
+    (_CHOICE, "now, left, partitions = list(replaced), ", "now, left, partitions = list[Gone](), ", "cleaning/choice"),
+    (_CLEAN, "    _refuse_needed(table, instant, plan)\n", "", "cleaning/clean"),
+    (_CLEAN, "    finished = _finish_pending(table, lock)\n", "    finished = ()\n", "cleaning/clean"),
+    (_CLEAN, "        _refuse_new_pins(table, clean, pinned, section)\n", "", "cleaning/clean"),
+    (_CLEAN, "        apply_update(table, change, update)\n", "", "cleaning/clean"),
+    (_CLEAN, "    _forget_expired_pins(table)\n", "", "cleaning/clean"),
+    ("timeline/format/clean", "        if \"/\" in name or parse_data_file(name) is None:\n", "        if False:\n", "cleaning/clean"),
+    ("timeline/format/clean", "        if not inside_table(partition):\n", "        if False:\n", "cleaning/clean"),
+)  # fmt: skip
