@@ -2,5 +2,6 @@
 
 `main` defines the commands; `option_flags` makes flags of options.
 
-May import: archiving, attempt, claims, cleaning, daemon, ground, removal, run, state, status, zookeeper; all of timeline.
+May import: archiving, attempt, claims, cleaning, daemon, ground, removal, run, state, status, zookeeper;
+all of timeline.
 """
