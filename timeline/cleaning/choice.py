@@ -132,11 +132,8 @@ def _borders(timeline: Timeline, facts: Facts, options: CleanOptions) -> Iterabl
     if facts.holds:
         held = earliest_to_retain(timeline, facts.holds)
         yield None if held is None else Border(time=held, why="a pin holds it")
-    yield (
-        None
-        if not facts.unfinished
-        else Border(time=min(facts.unfinished), why="phantombase has not cleaned up behind this compaction")
-    )
+    if facts.unfinished:
+        yield Border(time=min(facts.unfinished), why="phantombase has not cleaned up behind this compaction")
 
 
 def _pending(timeline: Timeline) -> Border | None:
