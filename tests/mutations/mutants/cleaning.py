@@ -16,7 +16,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_CHOICE, "    if any(path in facts.savepoints for path in paths):\n", "    if False:\n", "cleaning/clean cleaning/golden"),
     (_CHOICE, "    if slice_.key in facts.clustering:\n", "    if False:\n", "cleaning/choice"),
     (_CHOICE, "retained is None or replaced < retained", "False", "cleaning/golden"),
-    (_CHOICE, "commits[-n].requested_time if len(commits) > n", "commits[-1].requested_time if len(commits) > n", "cleaning/clean"),
+    (_CHOICE, "commits[-n].requested_time if len(commits) > n", "commits[-1].requested_time if len(commits) > n", "cleaning/choice"),
     (_CHOICE, "    if facts.unfinished:\n", "    if False:\n", "cleaning/choice"),
     (_CHOICE, "now, left, partitions = list(replaced), ", "now, left, partitions = list[Gone](), ", "cleaning/choice"),
     (_CLEAN, "    _refuse_needed(table, instant, plan)\n", "", "cleaning/clean"),

@@ -67,6 +67,14 @@ def test_partitions_are_taken_one_after_the_other(view: TableView) -> None:
     assert {*choice.gone, *choice.left} == set(whole.gone)
 
 
+def test_commits(view: TableView) -> None:
+    """The n-th from the end; nothing goes before there are more than n."""
+    times = sorted(view.timeline.completed_writes)
+    for n in range(1, len(times)):
+        assert chosen(view, CleanOptions(retain=n, floor_s=0)).retained == times[-n]
+    assert chosen(view, CleanOptions(retain=len(times), floor_s=0)).gone == ()
+
+
 def test_hours(view: TableView) -> None:
     """By the commits of the last hours; the newest state stays when there is none."""
     options, times = CleanOptions(policy=Policy.HOURS, floor_s=0), sorted(view.timeline.completed_writes)
