@@ -36,13 +36,7 @@ def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run
         unfinished=frozenset(unfinished_compactions(table, timeline)),
         held=held,
         doubled=files.doubled(),
-        written={
-            i.requested_time: table.times.moment(f.modified_ms)
-            for i in timeline.instants
-            if i.completed and i.completion_time is None
-            for f in files.files(i)
-            if f.instant.completed
-        },
+        written=files.written(timeline.instants, table.times.moment),
     )
 
 

@@ -155,6 +155,25 @@ def tasks_for(
     return [SliceTask(common, SlicePart(position=n, slice=one.slice, log=one.log)) for n, one in inputs]
 
 
+def single_task(
+    table: Table,
+    view: TableView,
+    plan: CompactionPlan,
+    schema: TableSchema,
+    output: OutputOptions,
+    *,
+    instant: str,
+    attempt: int,
+    position: int,
+    measure: Measure | None = None,
+) -> SliceTask:
+    """The task of one file of a plan, at its `position`, by a view of the plan's partitions."""
+    rules = merge_rules(table, view, schema, output)
+    (one,) = planned_inputs(table, view, plan.only(position), instant, rules)
+    (task,) = tasks_for([(position, one)], rules, schema, output, instant=instant, attempt=attempt, measure=measure)
+    return task
+
+
 def stage(
     table: Table,
     attempt: Attempt,

@@ -13,14 +13,12 @@ from phantombase.timeline.audit.group_ledger import LEDGER, decode_ledgers
 from phantombase.timeline.errors import StorageError
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.file_name import LogFileName, parse_data_file
-from phantombase.timeline.instants.attempt_names import attempt_folder
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.table.table import Table
 
 from ..execution.slice_task import compact_slice
-from ..records.fate import OK, Go, Placement
-from .attempt import merge_rules, tasks_for
-from .inputs import planned_inputs
+from ..records.fate import Go, Placement
+from .attempt import single_task
 
 _TODO = "Run again with the release that decided, and the libraries it had."
 _TODO_UNKNOWN = (
@@ -38,20 +36,17 @@ def merge_again(table: Table, go: Go, placement: Placement) -> str:
     name = parse_data_file(placement.final.rpartition("/")[2])
     assert name is not None
     position, attempt = (int(part) for part in str(name.token).split("-")[:2])
-    operation = plan.operations[position]
-    view = table.load_plan_view([replace(plan, operations=(operation,))], pending=go.instant)
+    view = table.load_plan_view([plan.only(position)], pending=go.instant)
     metadata = decode_commit(go.content, go.completed_path).extra_metadata
     schema = table.schema(metadata["schema"])
-    rules = merge_rules(table, view, schema, output)
-    (one,) = planned_inputs(table, view, replace(plan, operations=(operation,)), go.instant, rules)
-    if one.log is not None and isinstance(name, LogFileName):  # later logs may have taken the next versions
-        one = replace(one, log=replace(one.log, version=name.version))
-    (task,) = tasks_for([(position, one)], rules, schema, output, instant=go.instant, attempt=attempt)
+    task = single_task(table, view, plan, schema, output, instant=go.instant, attempt=attempt, position=position)
+    if task.log is not None and isinstance(name, LogFileName):  # later logs may have taken the next versions
+        task = replace(task, part=replace(task.part, log=replace(task.log, version=name.version)))
     storage = table.storage
-    storage.delete(f"{attempt_folder(go.instant, attempt)}/{position}{OK}")  # it names the lost file
+    storage.delete(task.record_path)  # it names the lost file
     done = compact_slice(storage, task)
     ledgers = {group.key: group.ledger for group in decode_ledgers(metadata[LEDGER], go.completed_path)}
-    same = (done.final, done.size, done.ledger) == (placement.final, placement.size, ledgers[one.slice.key])
+    same = (done.final, done.size, done.ledger) == (placement.final, placement.size, ledgers[task.slice.key])
     if done.staged is None or not same:
         if done.staged is not None:
             storage.delete(done.staged)

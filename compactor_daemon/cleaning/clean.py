@@ -26,7 +26,7 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import Change, apply_update, check_keepable, prepare
-from phantombase.timeline.pins.pin import all_pins, live_pins
+from phantombase.timeline.pins.pin import all_pins, forget_expired
 from phantombase.timeline.pins.retain import held_files
 from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import join
@@ -95,7 +95,7 @@ def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run
         _put(table, clean, encode_clean_plan(plan, table.storage.base_path), section)
         _refuse_new_pins(table, clean, pinned, section)
     _execute(table, clean.requested_time, plan, lock)
-    _forget_expired_pins(table)
+    forget_expired(table.storage)
     return _result(clean.requested_time, choice, finished)
 
 
@@ -134,11 +134,6 @@ def _refuse_new_pins(table: Table, clean: Instant, pinned: Collection[str], sect
         instant=clean.requested_time,
         todo="Nothing was removed. Run again.",
     )
-
-
-def _forget_expired_pins(table: Table) -> None:
-    live = {pin.path for pin in live_pins(table.storage)}
-    table.storage.delete_all([pin.path for pin in all_pins(table.storage) if pin.path not in live])
 
 
 # --- execution -------------------------------------------------------------------------------------------------------

@@ -43,13 +43,7 @@ def _written(table: Table, timeline: Timeline) -> dict[str, str]:
     """When the completed files were written, of instants without a completion time."""
     if all(i.completion_time is not None for i in timeline.completed):
         return {}
-    files = load_state_files(table.storage, table.config)
-    return {
-        i.requested_time: table.times.moment(f.modified_ms)
-        for i in timeline.completed
-        for f in files.files(i)
-        if f.instant.completed
-    }
+    return load_state_files(table.storage, table.config).written(timeline.completed, table.times.moment)
 
 
 def _savepointed(table: Table, view: TableView) -> Iterator[str]:

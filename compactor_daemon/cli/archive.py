@@ -12,7 +12,6 @@ from rich.text import Text
 
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.clock.options import ClockOptions
-from phantombase.timeline.locks.table_lock import ProcessLock, TableLock, table_lock
 from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.console import configure_logging, emit
@@ -21,7 +20,7 @@ from phantombase.timeline.terminal.text_table import Column, RowsTable
 
 from ..archiving.archive import archive_table
 from .option_flags import offers
-from .parameters import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, check_writers_known
+from .parameters import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, check_writers_known, lock_of
 
 _ARCHIVE = ArchiveOptions()
 _SHOWN = 40
@@ -65,9 +64,7 @@ def archive_command(
             "Two processes that archive at once could lose instants of the archive. --dry-run needs neither.",
         )
     opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
-    held: TableLock = (
-        ProcessLock(opened.storage.location) if dry_run else table_lock(opened.storage, lock, sole_writer=sole_writer)
-    )
+    held = lock_of(opened.storage, lock, sole_writer, dry_run)
     done = archive_table(opened, options, held, dry_run=dry_run)
     data = {
         "table": table,

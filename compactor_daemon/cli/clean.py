@@ -13,7 +13,6 @@ from rich.text import Text
 
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.clock.options import ClockOptions
-from phantombase.timeline.locks.table_lock import ProcessLock, TableLock, table_lock
 from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.console import configure_logging, emit
@@ -22,7 +21,7 @@ from phantombase.timeline.terminal.text_table import Column, RowsTable
 
 from ..cleaning.clean import clean_table
 from .option_flags import offers
-from .parameters import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, check_writers_known
+from .parameters import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, check_writers_known, lock_of
 
 _CLEAN = CleanOptions()
 _SHOWN = 40
@@ -63,9 +62,7 @@ def clean_command(
             "A savepoint that is made meanwhile without the same lock may lose files. --dry-run needs neither.",
         )
     opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
-    held: TableLock = (
-        ProcessLock(opened.storage.location) if dry_run else table_lock(opened.storage, lock, sole_writer=sole_writer)
-    )
+    held = lock_of(opened.storage, lock, sole_writer, dry_run)
     done = clean_table(opened, options, held, dry_run=dry_run)
     emit({"table": table, "dry_run": dry_run, **asdict(done)}, json, _render)
 

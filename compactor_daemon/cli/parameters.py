@@ -9,7 +9,9 @@ import typer
 
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.locks.table_lock import ProcessLock, TableLock, table_lock
 from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.storage.contract import Storage
 
 from ..options import AttemptOptions, ExecuteOptions
 
@@ -48,6 +50,11 @@ def check_writers_known(lock: str | None, sole_writer: bool, what: str, todo: st
             found="both" if sole_writer else "neither",
             todo=todo,
         )
+
+
+def lock_of(storage: Storage, lock: str | None, sole_writer: bool, dry_run: bool) -> TableLock:
+    """The table lock of a command; a dry run takes none, so none need be known."""
+    return ProcessLock(storage.location) if dry_run else table_lock(storage, lock, sole_writer=sole_writer)
 
 
 def merge_options(*sources: Mapping[str, Any]) -> dict[str, Any]:

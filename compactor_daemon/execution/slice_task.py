@@ -124,9 +124,7 @@ class SliceTask:
     def fingerprint(self) -> str:
         """Digest of everything that the result depends on: inputs with sizes, schema, merge rules."""
         slice_, rules = self.slice, self.rules
-        sizes = [(f.path, f.size) for f in ([slice_.base] if slice_.base else [])] + [
-            (f.path, f.size) for f in slice_.logs
-        ]
+        sizes = [(f.path, f.size) for f in slice_.files]
         parts: dict[str, object] = {
             "inputs": sizes,
             "schema": self.round.schema_text,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
@@ -23,9 +23,8 @@ from phantombase.timeline.storage.access.storage_options import Given, StorageOp
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.view import FileGroup, slice_before
 
-from ..attempt.attempt import merge_rules, open_attempt, tasks_for
+from ..attempt.attempt import open_attempt, single_task
 from ..attempt.compact_instant import Compacted, pending_instants, preflight
-from ..attempt.inputs import planned_inputs
 from ..claims.lock_file import claim_all, claim_one
 from ..execution.slice_task import SliceTask, compact_slice
 from ..options import AttemptOptions, ExecuteOptions, Executor, output_from_json, output_to_json
@@ -90,21 +89,19 @@ class CompactionTask:
     def _slice_task(self, seen: Table) -> SliceTask:
         """By the view of now: a write that began before the compaction may have completed since it was planned."""
         plan = seen.compaction_plan(self.instant)
-        plan = replace(plan, operations=plan.operations[self.position : self.position + 1])
-        view = seen.load_plan_view([plan])
+        view = seen.load_plan_view([plan.only(self.position)])
         schema = seen.schema(seen.schema_text(view.timeline))
-        rules = merge_rules(seen, view, schema, self.output)
-        [one] = planned_inputs(seen, view, plan, self.instant, rules)
-        [task] = tasks_for(
-            [(self.position, one)],
-            rules,
+        return single_task(
+            seen,
+            view,
+            plan,
             schema,
             self.output,
             instant=self.instant,
             attempt=self.attempt,
+            position=self.position,
             measure=Measure.of(seen, schema),
         )
-        return task
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, see `from_json`."""

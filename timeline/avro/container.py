@@ -49,6 +49,11 @@ def required(name: str, kind: Schema | str) -> Schema:
     return {"name": name, "type": ["null", kind]}
 
 
+def plain(name: str, kind: Any, **extra: Any) -> Schema:
+    """A record field that is never null."""
+    return {"name": name, "type": kind, **extra}
+
+
 def optional(name: str, kind: Schema | str, **extra: str) -> Schema:
     """A record field that is null when missing."""
     return {"name": name, "type": ["null", kind], **extra, "default": None}

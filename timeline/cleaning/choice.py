@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from ..format.instant import Instant
 from ..instants.timeline import Timeline
 from ..pins.retain import earliest_to_retain, held_files
-from ..view.view import BaseFile, FileSlice, GroupKey, LogFile, TableView
+from ..view.view import FileSlice, GroupKey, TableView, input_names
 from .options import CleanOptions, Policy
 
 
@@ -99,9 +99,11 @@ def choose(view: TableView, facts: Facts, options: CleanOptions) -> Choice:
         else:
             some, why = group.slices[: -options.retained if by_versions else -1], "old"
         for slice_ in some:
-            if (reason := _why_kept(slice_, held, facts)) is None:
+            if any(file.path in held for file in slice_.files):
+                continue
+            if (reason := _why_kept(slice_, facts)) is None:
                 gone.append(_gone(slice_, why))
-            elif reason:
+            else:
                 kept[reason] = kept.get(reason, 0) + 1
     now, left = _bounded(gone, options)
     return Choice(
@@ -150,24 +152,13 @@ def _completed(timeline: Timeline, facts: Facts, write: Instant) -> str:
     return write.completion_time or max(facts.written.get(time, ""), timeline.completed_at(write))
 
 
-def _why_kept(slice_: FileSlice, held: Collection[str], facts: Facts) -> str | None:
-    """None: nothing keeps it. "": it is no old slice."""
-    paths = _paths(slice_)
-    if any(path in held for path in paths):
-        return ""
+def _why_kept(slice_: FileSlice, facts: Facts) -> str | None:
+    """What keeps an old slice; None: nothing."""
     if slice_.key in facts.clustering:
         return "a pending clustering has it"
-    if any(path in facts.savepoints for path in paths):
+    if any(file.path in facts.savepoints for file in slice_.files):
         return "a savepoint keeps it"
     return None
-
-
-def _paths(slice_: FileSlice) -> tuple[str, ...]:
-    return tuple(file.path for file in _files(slice_))
-
-
-def _files(slice_: FileSlice) -> tuple[BaseFile | LogFile, ...]:
-    return (*((slice_.base,) if slice_.base else ()), *slice_.logs)
 
 
 def _gone(slice_: FileSlice, why: str) -> Gone:
@@ -175,7 +166,7 @@ def _gone(slice_: FileSlice, why: str) -> Gone:
         partition=slice_.partition,
         file_id=slice_.file_id,
         base_instant=slice_.base_instant,
-        files=tuple(str(file.name) for file in _files(slice_)),
+        files=input_names(slice_),
         bytes=slice_.base_bytes + slice_.log_bytes,
         why=why,
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..avro.container import (
     NAMESPACE,
@@ -18,6 +17,7 @@ from ..avro.container import (
     defaulted,
     map_of,
     optional,
+    plain,
     read_record,
     record_of,
     root_record,
@@ -128,10 +128,6 @@ def encode_clean_metadata(plan: CleanPlan, instant: str, milliseconds: int, gone
     return write_record(record, _METADATA)
 
 
-def _plain(name: str, kind: Any, **extra: Any) -> dict[str, Any]:
-    return {"name": name, "type": kind, **extra}
-
-
 _TEXTS = map_of(STRING)
 _PLAN = root_record(
     "HoodieCleanerPlan",
@@ -139,13 +135,13 @@ _PLAN = root_record(
         "earliestInstantToRetain",
         record_of(
             f"{NAMESPACE}.HoodieActionInstant",
-            _plain("timestamp", STRING),
-            _plain("action", STRING),
-            _plain("state", STRING),
+            plain("timestamp", STRING),
+            plain("action", STRING),
+            plain("state", STRING),
         ),
     ),
-    _plain("lastCompletedCommitTimestamp", STRING, default=""),
-    _plain("policy", STRING),
+    plain("lastCompletedCommitTimestamp", STRING, default=""),
+    plain("policy", STRING),
     optional("filesToBeDeletedPerPartition", map_of(array_of(STRING))),
     defaulted("version", "int", 1),
     optional(
@@ -166,21 +162,21 @@ _PLAN = root_record(
 _OF_PARTITION = f"{NAMESPACE}.HoodieCleanPartitionMetadata"
 _METADATA = root_record(
     "HoodieCleanMetadata",
-    _plain("startCleanTime", STRING),
-    _plain("timeTakenInMillis", "long"),
-    _plain("totalFilesDeleted", "int"),
-    _plain("earliestCommitToRetain", STRING),
-    _plain("lastCompletedCommitTimestamp", STRING, default=""),
-    _plain(
+    plain("startCleanTime", STRING),
+    plain("timeTakenInMillis", "long"),
+    plain("totalFilesDeleted", "int"),
+    plain("earliestCommitToRetain", STRING),
+    plain("lastCompletedCommitTimestamp", STRING, default=""),
+    plain(
         "partitionMetadata",
         map_of(
             record_of(
                 _OF_PARTITION,
-                _plain("partitionPath", STRING),
-                _plain("policy", STRING),
-                _plain("deletePathPatterns", array_of(STRING)),
-                _plain("successDeleteFiles", array_of(STRING)),
-                _plain("failedDeleteFiles", array_of(STRING)),
+                plain("partitionPath", STRING),
+                plain("policy", STRING),
+                plain("deletePathPatterns", array_of(STRING)),
+                plain("successDeleteFiles", array_of(STRING)),
+                plain("failedDeleteFiles", array_of(STRING)),
                 optional("isPartitionDeleted", "boolean"),
             )
         ),

@@ -8,7 +8,7 @@ paths, which are reduced to their names when read, as in Hudi.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..avro.container import (
@@ -111,6 +111,10 @@ class CompactionPlan:
     def merges_logs(self) -> bool:
         """Whether it merges log files into log files instead of base files."""
         return self.action == "logcompaction"
+
+    def only(self, position: int) -> CompactionPlan:
+        """The same plan of one operation."""
+        return replace(self, operations=(self.operations[position],))
 
     @property
     def groups(self) -> frozenset[tuple[str, str]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
 
 from ..avro.container import (
     STRING,
@@ -18,6 +17,7 @@ from ..avro.container import (
     defaulted,
     map_of,
     optional,
+    plain,
     read_record,
     record_of,
     root_record,
@@ -181,11 +181,7 @@ def _by_partition(items: Iterable[tuple[str, tuple[str, int]]]) -> dict[str, dic
     return {partition: dict(pair for _, pair in group) for partition, group in grouped}
 
 
-def _plain(name: str, kind: Any) -> dict[str, Any]:
-    return {"name": name, "type": kind}
-
-
-_INSTANT_SCHEMA = record_of("HoodieInstantInfo", _plain("commitTime", STRING), _plain("action", STRING))
+_INSTANT_SCHEMA = record_of("HoodieInstantInfo", plain("commitTime", STRING), plain("action", STRING))
 _PLAN_SCHEMA = root_record(
     "HoodieRollbackPlan",
     optional("instantToRollback", _INSTANT_SCHEMA, doc="Hoodie instant that needs to be rolled back"),
@@ -194,7 +190,7 @@ _PLAN_SCHEMA = root_record(
         array_of(
             record_of(
                 "HoodieRollbackRequest",
-                _plain("partitionPath", STRING),
+                plain("partitionPath", STRING),
                 optional("fileId", STRING),
                 optional("latestBaseInstant", STRING),
                 {"name": "filesToBeDeleted", "type": {**array_of(STRING), "default": []}, "default": []},
@@ -206,18 +202,18 @@ _PLAN_SCHEMA = root_record(
 )
 _METADATA_SCHEMA = root_record(
     "HoodieRollbackMetadata",
-    _plain("startRollbackTime", STRING),
-    _plain("timeTakenInMillis", "long"),
-    _plain("totalFilesDeleted", "int"),
-    _plain("commitsRollback", array_of(STRING)),
-    _plain(
+    plain("startRollbackTime", STRING),
+    plain("timeTakenInMillis", "long"),
+    plain("totalFilesDeleted", "int"),
+    plain("commitsRollback", array_of(STRING)),
+    plain(
         "partitionMetadata",
         map_of(
             record_of(
                 "HoodieRollbackPartitionMetadata",
-                _plain("partitionPath", STRING),
-                _plain("successDeleteFiles", array_of(STRING)),
-                _plain("failedDeleteFiles", array_of(STRING)),
+                plain("partitionPath", STRING),
+                plain("successDeleteFiles", array_of(STRING)),
+                plain("failedDeleteFiles", array_of(STRING)),
                 optional("rollbackLogFiles", map_of("long")),
                 optional("logFilesFromFailedCommit", map_of("long")),
             )
@@ -228,9 +224,9 @@ _METADATA_SCHEMA = root_record(
 )
 _RESTORE_SCHEMA = root_record(
     "HoodieRestoreMetadata",
-    _plain(
+    plain(
         "hoodieRestoreMetadata",
-        map_of(array_of(["null", record_of("HoodieRollbackMetadata", _plain("commitsRollback", array_of(STRING)))])),
+        map_of(array_of(["null", record_of("HoodieRollbackMetadata", plain("commitsRollback", array_of(STRING)))])),
     ),
 )
 """Only the fields that are read."""

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from ..avro.container import STRING, array_of, defaulted, map_of, read_record, record_of, root_record, write_record
+from ..avro.container import (
+    STRING,
+    array_of,
+    defaulted,
+    map_of,
+    plain,
+    read_record,
+    record_of,
+    root_record,
+    write_record,
+)
 
 _VERSION = 1
 
@@ -52,22 +61,18 @@ def decode_savepoint(data: bytes, where: str) -> Savepoint:
     )
 
 
-def _plain(name: str, kind: Any) -> dict[str, Any]:
-    return {"name": name, "type": kind}
-
-
 _SCHEMA = root_record(
     "HoodieSavepointMetadata",
-    _plain("savepointedBy", STRING),
-    _plain("savepointedAt", "long"),
-    _plain("comments", STRING),
-    _plain(
+    plain("savepointedBy", STRING),
+    plain("savepointedAt", "long"),
+    plain("comments", STRING),
+    plain(
         "partitionMetadata",
         map_of(
             record_of(
                 "HoodieSavepointPartitionMetadata",
-                _plain("partitionPath", STRING),
-                _plain("savepointDataFile", array_of(STRING)),
+                plain("partitionPath", STRING),
+                plain("savepointDataFile", array_of(STRING)),
             )
         ),
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..format.instant import Instant
@@ -30,6 +30,19 @@ class StateFiles:
     def files(self, instant: Instant) -> Sequence[StateFile]:
         """The files of an instant."""
         return self.of.get((instant.requested_time, instant.family), ())
+
+    def written(self, instants: Iterable[Instant], moment: Callable[[int], str]) -> dict[str, str]:
+        """When the completed files of instants without a completion time were written, by requested time.
+
+        `moment`: converts a modification time to an instant time.
+        """
+        return {
+            i.requested_time: moment(f.modified_ms)
+            for i in instants
+            if i.completed and i.completion_time is None
+            for f in self.files(i)
+            if f.instant.completed
+        }
 
     def doubled(self) -> frozenset[str]:
         """Times of instants with more than one completed file."""

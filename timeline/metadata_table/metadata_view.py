@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ..instants.timeline import Timeline
 from ..table.table import Table
-from ..view.view import TableView, ViewFacts
+from ..view.view import FileGroup, TableView, ViewFacts
 from .valid_instants import MADE_UP
 
 
@@ -20,9 +20,12 @@ def load_metadata_view(metadata: Table, partitions: Collection[str]) -> TableVie
     """Timeline, facts, then the listing of these partitions. MissingFileError: no such folder; see `file_groups`."""
     timeline = metadata.load_timeline()
     facts = without_rebuilt(metadata, timeline, metadata.load_facts(timeline))
-    for partition in partitions:
-        metadata.storage.list(partition)
-    groups = [group for p in sorted(partitions) for group in metadata.views.partition_groups(p, timeline, facts)]
+    groups = list[FileGroup]()
+    for partition in sorted(partitions):
+        found = metadata.views.partition_groups(partition, timeline, facts)
+        if not found:
+            metadata.storage.list(partition)  # a folder that is not there has no groups either
+        groups += found
     metadata.check_unchanged()
     return TableView(timeline=timeline, facts=facts, groups=tuple(groups))
 

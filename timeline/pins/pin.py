@@ -101,9 +101,19 @@ def all_pins(storage: Storage) -> list[Pin]:
 
 def live_pins(storage: Storage) -> list[Pin]:
     """The pins that hold now. MalformedError as in `all_pins`."""
+    return _by_life(storage)[0]
+
+
+def forget_expired(storage: Storage) -> None:
+    """Removes the pins that hold nothing any more. MalformedError as in `all_pins`."""
+    storage.delete_all([pin.path for pin in _by_life(storage)[1]])
+
+
+def _by_life(storage: Storage) -> tuple[list[Pin], list[Pin]]:
+    """Those that hold now, and the expired ones."""
     found = all_pins(storage)
     now_ms = storage_ms(storage) if found else 0
-    return [pin for pin in found if pin.is_live(now_ms)]
+    return [pin for pin in found if pin.is_live(now_ms)], [pin for pin in found if not pin.is_live(now_ms)]
 
 
 def release(storage: Storage, name: str) -> int:

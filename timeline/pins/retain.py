@@ -40,5 +40,5 @@ def held_files(view: TableView, retain: str | None) -> frozenset[str]:
             first = max((time for time in below if time < pending), default="")
         for one in group.slices:
             if one.base_instant >= first:
-                held |= {log.path for log in one.logs} | ({one.base.path} if one.base else set())
+                held |= {file.path for file in one.files}
     return frozenset(held)

@@ -38,7 +38,7 @@ def skip(table: Table, slices: Sequence[FileSlice], where: Where | None) -> tupl
     """
     if where is None or COLUMN_STATS not in table.config.built_metadata_partitions:
         return tuple(slices)
-    files = [file for slice_ in slices for file in _files(slice_)]
+    files = [file for slice_ in slices for file in slice_.files]
     if len(files) < LEAST_FILES:
         return tuple(slices)
     try:
@@ -50,11 +50,7 @@ def skip(table: Table, slices: Sequence[FileSlice], where: Where | None) -> tupl
     def may_have(file: BaseFile | LogFile) -> bool:
         return may_match(where.filter, lambda column: known.get((file.path, column), UNKNOWN))
 
-    return tuple(slice_ for slice_ in slices if any(map(may_have, _files(slice_))))
-
-
-def _files(slice_: FileSlice) -> list[BaseFile | LogFile]:
-    return [*([slice_.base] if slice_.base else []), *slice_.logs]
+    return tuple(slice_ for slice_ in slices if any(map(may_have, slice_.files)))
 
 
 def _bounds(

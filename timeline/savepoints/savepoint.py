@@ -19,8 +19,8 @@ from ..format.savepoint import Savepoint, decode_savepoint, encode_savepoint
 from ..instants.timeline import Timeline
 from ..locks.table_lock import TableLock
 from ..table.table import Table
-from ..view.view import TableView, is_replaced, latest_slice
-from ..windows.retained import check_as_of, cleans
+from ..view.view import TableView, input_names, is_replaced, latest_slice
+from ..windows.retained import check_as_of
 
 ACTION = "savepoint"
 
@@ -92,8 +92,7 @@ def state_files(view: TableView, instant: str) -> dict[str, tuple[str, ...]]:
     for group in view.groups:
         slice_ = None if is_replaced(group, view.facts, instant) else latest_slice(group, instant)
         if slice_ is not None:
-            paths = [*([slice_.base.path] if slice_.base else []), *(log.path for log in slice_.logs)]
-            found[group.partition] += [path.rpartition("/")[2] for path in paths]
+            found[group.partition] += input_names(slice_)
     return {partition: tuple(names) for partition, names in sorted(found.items()) if names}
 
 
@@ -113,11 +112,11 @@ def _refuse(table: Table, timeline: Timeline, instant: str) -> None:
             instant=instant,
             todo="`timeline show TABLE` lists the instants.",
         )
-    if pending := [i.requested_time for i in cleans(timeline) if not i.completed]:
+    if pending := timeline.pending("clean"):
         raise ConflictError(
             "a clean is pending, and may be removing files of this state",
             path=table.storage.base_path,
-            instant=pending[0],
+            instant=pending[0].requested_time,
             todo="Let it be finished: by the next Hudi writer, or by `compactor-daemon clean`.",
         )
     check_as_of(table, timeline, instant)

@@ -25,8 +25,7 @@ from ..storage.contract import Entry
 
 def input_names(slice_: FileSlice) -> tuple[str, ...]:
     """Names of the files that a compaction of the slice merges: base first, then logs in order."""
-    base = (str(slice_.base.name),) if slice_.base else ()
-    return base + tuple(str(log.name) for log in slice_.logs)
+    return tuple(str(file.name) for file in slice_.files)
 
 
 Name = TypeVar("Name", BaseFileName, LogFileName)
@@ -67,6 +66,11 @@ class FileSlice:
     def key(self) -> GroupKey:
         """The file group the slice belongs to."""
         return self.partition, self.file_id
+
+    @property
+    def files(self) -> tuple[BaseFile | LogFile, ...]:
+        """The base file, if there is one, then the log files."""
+        return self.logs if self.base is None else (self.base, *self.logs)
 
     @property
     def log_bytes(self) -> int:

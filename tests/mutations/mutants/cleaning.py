@@ -13,7 +13,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_CHOICE, "    if facts.holds:\n", "    if False:\n", "cleaning/clean"),
     (_CHOICE, "_completed(timeline, facts, i) > facts.floor]", "False]", "cleaning/clean"),
     (_CHOICE, "first = min(borders, key=lambda b: b.time, default=None)", "first = max(borders, key=lambda b: b.time, default=None)", "cleaning/clean"),
-    (_CHOICE, "    if any(path in facts.savepoints for path in paths):\n", "    if False:\n", "cleaning/clean cleaning/golden"),
+    (_CHOICE, "    if any(file.path in facts.savepoints for file in slice_.files):\n", "    if False:\n", "cleaning/clean cleaning/golden"),
     (_CHOICE, "    if slice_.key in facts.clustering:\n", "    if False:\n", "cleaning/choice"),
     (_CHOICE, "retained is None or replaced < retained", "False", "cleaning/golden"),
     (_CHOICE, "commits[-n].requested_time if len(commits) > n", "commits[-1].requested_time if len(commits) > n", "cleaning/choice"),
@@ -23,7 +23,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_CLEAN, "    finished = _finish_pending(table, lock)\n", "    finished = ()\n", "cleaning/clean"),
     (_CLEAN, "        _refuse_new_pins(table, clean, pinned, section)\n", "", "cleaning/clean"),
     (_CLEAN, "        apply_update(table, change, update)\n", "", "cleaning/clean"),
-    (_CLEAN, "    _forget_expired_pins(table)\n", "", "cleaning/clean"),
+    (_CLEAN, "    forget_expired(table.storage)\n", "", "cleaning/clean"),
     ("timeline/format/clean", "        if \"/\" in name or parse_data_file(name) is None:\n", "        if False:\n", "cleaning/clean"),
     ("timeline/format/clean", "        if not inside_table(partition):\n", "        if False:\n", "cleaning/clean"),
 )  # fmt: skip

@@ -7,8 +7,8 @@ from tests.mutations.mutants.mutant import Mutant
 MUTANTS: tuple[Mutant, ...] = (
     (
         "timeline/read/data_skipping",
-        "return [*([slice_.base] if slice_.base else []), *slice_.logs]",
-        "return [slice_.base] if slice_.base else []",
+        "any(map(may_have, slice_.files))",
+        "any(map(may_have, [slice_.base] if slice_.base else []))",
         "reading/data_skipping",
     ),
     (

@@ -236,7 +236,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "if False:",
         "savepoints/savepoint",
     ),
-    ("timeline/savepoints/savepoint", "if not i.completed]:", "if i.completed]:", "savepoints/savepoint"),
+    (
+        "timeline/savepoints/savepoint",
+        '    if pending := timeline.pending("clean"):\n',
+        "    if pending := []:\n",
+        "savepoints/savepoint",
+    ),
     ("timeline/savepoints/savepoint", "if pending is None or time < pending]", "]", "savepoints/savepoint"),
     (
         "timeline/savepoints/savepoint",
