@@ -256,7 +256,9 @@ def test_interleaved_with_a_compactor_one_of_them_wins(
     origin = tmp_path / "origin"
     instant = planned(origin, version)
     won: Counter[str] = Counter()
-    for number in range(CHAOS):
+    for number in range(20 * CHAOS):
+        if number >= CHAOS and won["unscheduler"] and won["compactor"]:
+            break  # both have been seen; how many turns that takes is luck
         seed = SEED + number
         with seed_note(seed, version, lock_works), monkeypatch.context() as patch:
             path = shutil.copytree(origin, tmp_path / f"trips{number}")
