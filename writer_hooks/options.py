@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from phantombase.compactor_daemon.services.options import ServiceOptions
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
 from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S
@@ -130,6 +132,7 @@ class WriteOptions:
     `metadata`: compact the metadata table after the commit, when that is due, as Hudi's writers do
     (`hoodie.metadata.compact.max.delta.commits` turns it on); None: it does not.
     `compaction`: what the write does for compaction after its commit.
+    `clean`: remove the files that no reader needs after the commit (`hoodie.clean.automatic`); None: it does not.
     `archive`: archive old instants after the commit (`hoodie.archive.automatic`); None: it does not.
     `back_pressure`: how long a file group's log may become; None: batches of a stream wait, other writes go on.
     `times`: the format of TIMESTAMP partition values, as far as the table does not store it, under Hudi's names
@@ -154,6 +157,7 @@ class WriteOptions:
     drop_metadata_table: bool = False
     metadata: MetadataOptions | None = None
     compaction: CompactionOptions = field(default_factory=CompactionOptions)
+    clean: CleanOptions | None = None
     archive: ArchiveOptions | None = None
     back_pressure: BackPressure | None = None
     times: tuple[tuple[str, str], ...] = ()
@@ -169,6 +173,16 @@ class WriteOptions:
                 expected=f"less than {EXPIRY_S:g}",
                 found=f"{self.heartbeat_s:g}",
             )
+
+    @property
+    def services(self) -> ServiceOptions:
+        """The services that run after the commit."""
+        return ServiceOptions(
+            metadata=self.metadata,
+            clean=self.clean,
+            archive=self.archive,
+            counted_commits=self.compaction.schedule.max_delta_commits,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

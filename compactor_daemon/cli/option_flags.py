@@ -46,6 +46,13 @@ class Only:
         self.names = names
 
 
+class Prefix:
+    """The word before the names of a dataclass's options, where those of several dataclasses would be alike."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+
 def offers(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command an option for each field of the option dataclasses among its parameters, which have defaults.
 
@@ -128,8 +135,9 @@ def _group(hint: Any, default: Any) -> _Group | None:
     if not is_dataclass(kind):
         return None
     only = next((mark.names for mark in marks if isinstance(mark, Only)), None)
+    prefix = next((f"{mark.word}_" for mark in marks if isinstance(mark, Prefix)), "")
     offered = [f for f in fields(kind) if f.name in only] if only is not None else fields(kind)
-    return _Group(default=default, fields={_flag(f): f for f in offered})
+    return _Group(default=default, fields={f"{prefix}{_flag(f)}": f for f in offered})
 
 
 def _conf_of(kind: type, kinds: set[type], pairs: list[str]) -> list[str]:

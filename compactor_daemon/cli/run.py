@@ -14,9 +14,12 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.heartbeat import process_name
+from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.option import help_of
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
@@ -31,12 +34,14 @@ from ..daemon.loop import Daemon, Summary
 from ..daemon.metrics import Metrics
 from ..daemon.table_on_storage import Settings
 from ..options import AttemptOptions, ExecuteOptions
+from ..services.options import Service, ServiceOptions, parse_services
 from ..state.failures import RetryOptions
-from .option_flags import Only, offers
+from .option_flags import Only, Prefix, offers
 from .parameters import ATTEMPT, CLOCK, EXECUTE, OUTPUT, Json, Lock, StorageOption, check_writers_known
 from .zookeeper import ZOOKEEPER, ZooKeeperFlags
 
 _RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
+_CLEAN, _ARCHIVE, _METADATA = CleanOptions(), ArchiveOptions(), MetadataOptions()
 _KILLED = 128
 
 
@@ -45,7 +50,7 @@ def run_daemon(
     tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="base paths of the tables")],
     zookeeper: ZooKeeperFlags = ZOOKEEPER,
     once: Annotated[bool, typer.Option("--once", help=help_of(Rules, "once"))] = False,
-    rules: Annotated[Rules, Only("max_concurrent", "order", "poll_s")] = _RULES,
+    rules: Annotated[Rules, Only("max_concurrent", "order", "poll_s", "services_s")] = _RULES,
     on_term: Annotated[
         Stop,
         typer.Option(help="on SIGTERM or SIGINT: finish the instants at work, or leave them to other daemons"),
@@ -55,9 +60,20 @@ def run_daemon(
         bool, typer.Option("--schedule", help="also request compactions that are due; needs --lock or --sole-writer")
     ] = False,
     sole_writer: Annotated[
-        bool, typer.Option(help="with --schedule: only phantombase's own processes write to the tables")
+        bool,
+        typer.Option(help="with --schedule or --services: only phantombase's own processes write to the tables"),
     ] = False,
     requests: ScheduleOptions = _SCHEDULE,
+    services: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="also run these services of the tables, as `clean,archive,metadata`; needs --lock or --sole-writer",
+        ),
+    ] = None,
+    clean: Annotated[CleanOptions, Prefix("clean")] = _CLEAN,
+    archive: Annotated[ArchiveOptions, Prefix("archive"), Only("min_instants", "max_instants")] = _ARCHIVE,
+    metadata: Annotated[MetadataOptions, Prefix("metadata")] = _METADATA,
     lock: Lock = None,
     execute: ExecuteOptions = EXECUTE,
     output: OutputOptions = OUTPUT,
@@ -76,6 +92,10 @@ def run_daemon(
     One of them executes each pending instant; if it dies, another one adopts its finished file slices. A daemon that
     was paused or cut off cannot harm a table later: storage decides which attempt wins, not ZooKeeper.
 
+    With `--services` it also keeps the tables small, as Hudi's writers do after commits: it removes file slices that no
+    reader needs, moves old instants into the archive, and compacts the metadata table. Leave this to Hudi's writers
+    where they do it already.
+
     SIGTERM or SIGINT stops the daemon gracefully (`--on-term`); a second signal ends it at once.
 
     Example: `compactor-daemon run /data/orders /data/rides --zookeeper zk1:2181,zk2:2181,zk3:2181`
@@ -83,13 +103,14 @@ def run_daemon(
     configure_logging(json, verbose=False, quiet=False)
     if not schedule and requests != _SCHEDULE:
         raise UsageError("options for requesting compactions are given without --schedule", todo="Add --schedule.")
-    if schedule:
+    if schedule or services is not None:
         check_writers_known(
             lock,
             sole_writer,
-            "--schedule needs to know which other processes write to the tables",
+            f"{'--schedule' if schedule else '--services'} needs to know which other processes write to the tables",
             "A plan made while an unknown write is running would lose that write's rows.",
         )
+    given = {Service.METADATA: metadata, Service.CLEAN: clean, Service.ARCHIVE: archive}
     settings = Settings(
         who=process_name(),
         output=output,
@@ -97,6 +118,7 @@ def run_daemon(
         retry=retry,
         order=rules.order,
         schedule=requests if schedule else None,
+        services=_services(services, given, requests.max_delta_commits if schedule else 0),
         clock=clock,
         storage_options=parse_pairs(storage_option),
     )
@@ -106,7 +128,7 @@ def run_daemon(
         daemon = stack.enter_context(
             open_daemon(
                 tables,
-                rules=replace(rules, once=once),
+                rules=replace(rules, once=once, services=services is not None),
                 settings=settings,
                 execute=execute,
                 zookeeper=servers,
@@ -120,8 +142,20 @@ def run_daemon(
         stack.enter_context(_signals(daemon, on_term))
         summary = daemon.run()
     emit(_data(summary), json, _render)
-    if summary.failed or summary.problems:
+    if summary.failed or summary.problems or any(done.failed for _, done in summary.services):
         raise typer.Exit(EXIT_FAILED)
+
+
+def _services(names: str | None, given: Mapping[Service, Any], counted: int) -> ServiceOptions:
+    """The services that run. UsageError: an option of one that does not run."""
+    chosen = parse_services(names) if names is not None else frozenset[Service]()
+    defaults = {Service.METADATA: _METADATA, Service.CLEAN: _CLEAN, Service.ARCHIVE: _ARCHIVE}
+    if idle := [s.value for s in Service if s not in chosen and given[s] != defaults[s]]:
+        raise UsageError(
+            f"options of a service are given that does not run: {', '.join(idle)}",
+            todo=f"Add it: --services {','.join(s.value for s in Service if s in chosen or s.value in idle)}.",
+        )
+    return ServiceOptions(**{s.value: given[s] for s in chosen}, counted_commits=counted)
 
 
 def _health(daemon: Daemon) -> Health:
@@ -152,6 +186,9 @@ def _data(summary: Summary) -> dict[str, Any]:
     return {
         "compacted": [{"table": table, **asdict(done)} for table, done in summary.done],
         "failed": [{"table": t, "instant": i, "error": e} for t, i, e in summary.failed],
+        "services": [
+            {"table": table, **asdict(done), "service": done.service.value} for table, done in summary.services
+        ],
         "problems": summary.problems,
         "left": {table: list(instants) for table, instants in summary.left.items()},
     }
@@ -164,5 +201,7 @@ def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     )
     for failed in data["failed"]:
         yield Text(f"failed: {failed['table']} {failed['instant']}: {failed['error']}")
+    for one in data["services"]:
+        yield Text(f"{one['service']}{' failed' if one['failed'] else ''}: {one['table']}: {one['what']}")
     for table, problem in data["problems"].items():
         yield Text(f"not served: {table}: {problem}")

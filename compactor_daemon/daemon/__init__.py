@@ -2,5 +2,5 @@
 
 `dispatch` decides as a pure function, `loop` carries it out, `assemble` builds a daemon.
 
-May import: attempt, claims, execution, ground, state, zookeeper; all of timeline.
+May import: attempt, claims, execution, ground, services, state, zookeeper; all of timeline.
 """

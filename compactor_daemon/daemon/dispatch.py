@@ -3,6 +3,7 @@
     relist      list a table's timeline: every `poll_s`, or after the doorbell rang or a claim changed
     request     request a compaction under the table lock (daemons with --schedule): after a look found one due
     sweep       finish completed instants that earlier daemons left behind: at the start, then every `sweep_s`
+    serve       run the services of a table, beside all else: every `services_s`; with `once`, after all else
     take        claim an instant and execute it: while fewer than `max_concurrent` are at work
     resume      continue an instant that has waited for writes: it held no slot meanwhile, and comes before any `take`
 
@@ -50,11 +51,13 @@ class Rules:
     )
     poll_s: float = option(10.0, "how often each table's timeline is listed", flag="poll_interval", least=0.1)
     sweep_s: float = option(300.0, "how often a table is searched for instants that other compactors left behind")
+    services: bool = option(False, "run the services of the tables")
+    services_s: float = option(300.0, "how often the services of a table run", flag="services_interval", least=1)
     once: bool = option(False, "end when nothing more can be done now")
 
     def __post_init__(self) -> None:
         check_least(self, {"max_concurrent": 1})
-        check_above_zero(self, "poll_s", "sweep_s")
+        check_above_zero(self, "poll_s", "sweep_s", "services_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,13 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
+class Serve:
+    """Run the services of the table."""
+
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
 class Take:
     """Claim an instant and execute it."""
 
@@ -94,7 +104,7 @@ class Resume:
     instant: str
 
 
-Action = Relist | Request | Sweep | Take | Resume
+Action = Relist | Request | Sweep | Serve | Take | Resume
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +122,18 @@ def next_steps(
     """The next actions. `stop`: None while the daemon must go on. `pick(n)`: a random number below n."""
     running = sum(len(t.running) for t in tables.values())
     if stop is not None:
-        return NextSteps(ended=running == 0 and not any(t.busy for t in tables.values()), wait_s=rules.poll_s)
+        ended = running == 0 and not any(t.busy or t.serving for t in tables.values())
+        return NextSteps(ended=ended, wait_s=rules.poll_s)
     actions: list[Action] = [a for name, t in tables.items() if (a := _upkeep(name, t, now_ms)) is not None]
     free = rules.max_concurrent - sum(t.slots for t in tables.values())
     resumed = _resumed(tables)[: max(0, free)]
     takes = _takes(tables, free - len(resumed), now_ms, rules, pick)
-    if rules.once and not actions and not takes and running == 0 and _at_rest(tables):
+    at_rest = not actions and not takes and running == 0 and _at_rest(tables)
+    serves = _serves(tables, now_ms) if rules.services and (at_rest or not rules.once) else []
+    if rules.once and at_rest and not serves and not any(t.serving for t in tables.values()):
         return NextSteps(ended=True)
-    return NextSteps(actions=(*actions, *resumed, *takes), wait_s=0.0 if takes else _wait_s(tables, now_ms, rules))
+    wait_s = 0.0 if takes else _wait_s(tables, now_ms, rules)
+    return NextSteps(actions=(*actions, *serves, *resumed, *takes), wait_s=wait_s)
 
 
 def _upkeep(name: str, table: TableState, now_ms: int) -> Action | None:
@@ -130,6 +144,12 @@ def _upkeep(name: str, table: TableState, now_ms: int) -> Action | None:
     if now_ms >= table.look_at:
         return Relist(name)
     return Sweep(name) if now_ms >= table.sweep_at and table.available else None
+
+
+def _serves(tables: Mapping[str, TableState], now_ms: int) -> list[Serve]:
+    return [
+        Serve(name) for name, t in tables.items() if t.looked and t.available and not t.serving and now_ms >= t.serve_at
+    ]
 
 
 def _resumed(tables: Mapping[str, TableState]) -> list[Resume]:
@@ -163,6 +183,7 @@ def _at_rest(tables: Mapping[str, TableState]) -> bool:
 def _wait_s(tables: Mapping[str, TableState], now_ms: int, rules: Rules) -> float:
     """The time until the next action is due; an event ends the wait earlier."""
     moments = [m for t in tables.values() if not t.busy for m in (t.look_at, t.sweep_at)]
+    moments += [t.serve_at for t in tables.values() if rules.services and not t.serving]
     moments += [p.readiness.until_ms for t in tables.values() for p in t.pending if isinstance(p.readiness, Waits)] + [
         until for t in tables.values() for until in t.postponed.values()
     ]

@@ -28,9 +28,10 @@ from phantombase.timeline.planning.schedule import Scheduled
 
 from ..attempt.compact_instant import Compacted
 from ..claims.claims import HeldClaim
+from ..services.done import ServiceDone
 from ..state.failures import Parked, RetryOptions, Waits, Weight, weigh
 from ..time_limit import Limit
-from .dispatch import Action, Relist, Request, Resume, Rules, Stop, Sweep, Take, next_steps
+from .dispatch import Action, Relist, Request, Resume, Rules, Serve, Stop, Sweep, Take, next_steps
 from .observer import Observer
 from .served_table import Seen, Served
 from .table_state import Pending, TableState
@@ -42,6 +43,8 @@ _ASIDE_MAX = 32
 """The most instants that wait for writes in a thread of their own; further ones keep their slot while they wait."""
 _ASIDE_LOOK_S = 0.5
 _UPKEEP_THREADS = 8
+_SERVICE_THREADS = 2
+"""How many tables are served at a time: a clean may take long, and the other tables must be looked at meanwhile."""
 _NEVER_MS = 1 << 62
 _NEAR = 64
 _ECHO_S = 0.5
@@ -52,11 +55,13 @@ _ECHO_S = 0.5
 class Summary:
     """What a daemon did: `done` (table, result) and `failed` (table, instant, error), the last ones of each.
 
-    `problems`: by table, why the last look at it failed. `left`: the instants still pending at the end.
+    `services`: (table, result) of services that changed something or failed, the last ones. `problems`: by table, why
+    the last look at it failed. `left`: the instants still pending at the end.
     """
 
     done: deque[tuple[str, Compacted]] = field(default_factory=lambda: deque(maxlen=_KEPT))
     failed: deque[tuple[str, str, str]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    services: deque[tuple[str, ServiceDone]] = field(default_factory=lambda: deque(maxlen=_KEPT))
     problems: dict[str, str] = field(default_factory=dict)
     left: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -178,12 +183,13 @@ class Daemon:
         with (
             ThreadPoolExecutor(self._rules.max_concurrent + _ASIDE_MAX, "work") as workers,
             ThreadPoolExecutor(min(_UPKEEP_THREADS, len(self._served)), "upkeep") as upkeep,
+            ThreadPoolExecutor(_SERVICE_THREADS, "services") as services,
         ):
             while True:
                 self._beat = time.monotonic()
                 steps = next_steps(self._states, self._stop, self._clock(), self._rules, self._chance.randrange)
                 for action in steps.actions:
-                    self._act(action, workers, upkeep)
+                    self._act(action, workers, upkeep, services)
                 if steps.ended:
                     break
                 self._take_in(steps.wait_s)
@@ -198,7 +204,9 @@ class Daemon:
             while True:
                 self._news.get_nowait()()
 
-    def _act(self, action: Action, workers: ThreadPoolExecutor, upkeep: ThreadPoolExecutor) -> None:
+    def _act(
+        self, action: Action, workers: ThreadPoolExecutor, upkeep: ThreadPoolExecutor, services: ThreadPoolExecutor
+    ) -> None:
         match action:
             case Take(table, instant):
                 self._take(table, instant, workers)
@@ -214,6 +222,11 @@ class Daemon:
             case Sweep(table):
                 self._change(table, busy=True)
                 upkeep.submit(self._upkeep, table, self._served[table].sweep, self._swept)
+            case Serve(table):
+                self._change(table, serving=True)
+                every_s = 0.0 if self._rules.once else self._rules.services_s
+                serve = partial(self._served[table].serve, every_s)
+                services.submit(self._upkeep, table, serve, self._services_ran, self._services_failed)
 
     def _take(self, table: str, instant: str, workers: ThreadPoolExecutor) -> None:
         self._takes += 1
@@ -288,14 +301,20 @@ class Daemon:
         except PhantombaseError as unkept:
             _log.warning("failure_not_recorded", error=str(unkept))
 
-    def _upkeep(self, table: str, do: Callable[[], object], then: Callable[[str, object], None]) -> None:
+    def _upkeep(
+        self,
+        table: str,
+        do: Callable[[], object],
+        then: Callable[[str, object], None],
+        failed: Callable[[str, Exception], None] | None = None,
+    ) -> None:
         with structlog.contextvars.bound_contextvars(table=table):
             try:
                 found = do()
             except Exception as error:
                 if not isinstance(error, PhantombaseError):
                     _log.exception("internal_error")
-                self._news.put(partial(self._upkeep_failed, table, error))
+                self._news.put(partial(failed or self._upkeep_failed, table, error))
             else:
                 self._news.put(partial(then, table, found))
 
@@ -323,6 +342,21 @@ class Daemon:
 
     def _swept(self, table: str, _: object) -> None:
         self._change(table, busy=False, sweep_at=self._clock() + round(self._rules.sweep_s * 1000))
+
+    def _services_ran(self, table: str, found: object) -> None:
+        assert isinstance(found, tuple)
+        for done in found:
+            self._observer.served(table, done)
+            if done.failed or done.instants:
+                self.summary.services.append((table, done))
+        after = _NEVER_MS if self._rules.once else self._clock() + round(self._rules.services_s * 1000)
+        self._change(table, serving=False, serve_at=after)
+
+    def _services_failed(self, table: str, error: Exception) -> None:
+        """The services could not begin."""
+        _log.warning("services_failed", table=table, error=str(error))
+        self.summary.problems[table] = str(error)
+        self._services_ran(table, ())
 
     def _upkeep_failed(self, table: str, error: Exception) -> None:
         if self.summary.problems.get(table) != str(error):

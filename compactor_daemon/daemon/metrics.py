@@ -4,6 +4,8 @@ phantombase_pending, _running, _parked, _oldest_pending_seconds     gauges, as o
 phantombase_completed_total, _failed_total                          instants
 phantombase_bytes_in_total, _bytes_out_total, _rows_in_total, _rows_out_total    of completed compactions
 phantombase_claim_latency_seconds, phantombase_compaction_seconds   histograms
+phantombase_service_instants_total, _service_failed_total           by service: cleans, archived instants; failures
+phantombase_cleaned_files_total, _cleaned_bytes_total               of cleans
 phantombase_zookeeper_connected                                     1 or 0; absent without ZooKeeper
 """
 
@@ -12,6 +14,8 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from ..attempt.compact_instant import Compacted
+from ..services.done import ServiceDone
+from ..services.options import Service
 from .observer import Observer
 
 _LATENCY_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
@@ -36,6 +40,10 @@ class Metrics(Observer):
         self._latency = self._histogram("claim_latency_seconds", "from the request of a plan to its claim", _LATENCY_S)
         self._seconds = self._histogram("compaction_seconds", "from the claim to the end", _COMPACTION_S)
         self._connected: Gauge | None = None
+        self._instants = self._counter("service_instants", "instants of services: cleans, archived ones", "service")
+        self._service_failed = self._counter("service_failed", "services that failed", "service")
+        self._cleaned_files = self._counter("cleaned_files", "files that cleans removed")
+        self._cleaned_bytes = self._counter("cleaned_bytes", "bytes that cleans removed")
 
     def serves(self, table: str) -> None:
         """Creates a table's series at the start: a counter that appears with its first event would hide that event."""
@@ -81,6 +89,14 @@ class Metrics(Observer):
         """See `Observer`."""
         self._failed.labels(table).inc()
 
+    def served(self, table: str, done: ServiceDone) -> None:
+        """See `Observer`. Tables without services have no such series."""
+        self._instants.labels(table, done.service.value).inc(done.instants)
+        self._service_failed.labels(table, done.service.value).inc(done.failed)
+        if done.service is Service.CLEAN:
+            self._cleaned_files.labels(table).inc(done.files)
+            self._cleaned_bytes.labels(table).inc(done.bytes)
+
     def zookeeper(self, connected: bool) -> None:
         """Whether ZooKeeper is connected."""
         if self._connected is None:
@@ -92,8 +108,8 @@ class Metrics(Observer):
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"phantombase_{name}", text, ["table"], registry=self.registry)
 
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"phantombase_{name}", text, ["table"], registry=self.registry)
+    def _counter(self, name: str, text: str, *more: str) -> Counter:
+        return Counter(f"phantombase_{name}", text, ["table", *more], registry=self.registry)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"phantombase_{name}", text, ["table"], registry=self.registry, buckets=buckets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..attempt.compact_instant import Compacted
+from ..services.done import ServiceDone
 
 
 class Observer:
@@ -25,6 +26,9 @@ class Observer:
 
     def failed(self, table: str) -> None:
         """A try of an instant failed (only errors that count as failures, see `weigh`)."""
+
+    def served(self, table: str, done: ServiceDone) -> None:
+        """A service ran on a table."""
 
     def zookeeper(self, connected: bool) -> None:
         """The connection to ZooKeeper came or went."""

@@ -10,6 +10,7 @@ from phantombase.timeline.planning.schedule import Scheduled
 from ..attempt.attempt import Aside
 from ..attempt.compact_instant import Compacted
 from ..claims.claims import Claims, HeldClaim
+from ..services.done import ServiceDone
 from ..time_limit import Limit
 from .table_state import Pending
 
@@ -50,6 +51,10 @@ class Served(Protocol):
 
     def sweep(self) -> None:
         """Finishes completed instants that other compactors left behind."""
+        ...
+
+    def serve(self, every_s: float) -> tuple[ServiceDone, ...]:
+        """Runs the services, unless a process ran them less than about `every_s` ago."""
         ...
 
     def is_done(self, instant: str) -> bool:

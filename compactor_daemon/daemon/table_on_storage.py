@@ -31,6 +31,11 @@ from ..attempt.retire import finish, forget_archived, littered_instants
 from ..claims.claims import Claims, HeldClaim
 from ..execution.runners import Runner
 from ..options import AttemptOptions
+from ..services.done import ServiceDone
+from ..services.last_run import is_due as services_due
+from ..services.last_run import last_run, note_run
+from ..services.options import ServiceOptions
+from ..services.serve import serve_table
 from ..state.failures import RetryOptions, failure_of, read_failures, readiness, record_failure
 from ..time_limit import Limit
 from .dispatch import Order
@@ -45,7 +50,10 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How tables are served. `who`: the daemon's name. `schedule` None: it requests no plans. `clock`: see `Table`."""
+    """How tables are served. `who`: the daemon's name. `schedule` None: it requests no plans. `clock`: see `Table`.
+
+    `services`: those that `serve` runs.
+    """
 
     who: str
     output: OutputOptions
@@ -53,6 +61,7 @@ class Settings:
     retry: RetryOptions
     order: Order
     schedule: ScheduleOptions | None = None
+    services: ServiceOptions = ServiceOptions()
     clock: ClockOptions = ClockOptions()
     storage_options: StorageOptions = StorageOptions()
 
@@ -136,6 +145,18 @@ class ServedTable:
             finally:
                 held.release()
         forget_archived(table)
+
+    def serve(self, every_s: float) -> tuple[ServiceDone, ...]:
+        """See `Served`. The daemons of a fleet learn from the record of the last run that one of them ran the services.
+
+        Two that run them at once do no harm: each service decides under the table lock.
+        """
+        table = self._open()
+        if not services_due(last_run(table.storage), every_s, clock_ms()):
+            return ()
+        done = serve_table(table, self._settings.services, self._lock)
+        note_run(table.storage, self._settings.who, done)
+        return done
 
     def is_done(self, instant: str) -> bool:
         """See `Served`: its ledger is in the audit log, and it is not pending again, as after a rollback by Hudi."""

@@ -25,10 +25,10 @@ class Pending:
 class TableState:
     """What the daemon knows about a table. Times in ms of the loop's clock.
 
-    `busy`: a look, request or sweep is under way. `claimed`: instants that other processes had claimed at the last
-    look. `running`: instants at work here; of these, `aside` wait for writes and hold no slot, and `eager` have waited
-    and ask for a slot. `postponed`: instants that must not be tried before the given time. `served`: the number of the
-    last take on this table, counted over all tables.
+    `busy`: a look, request or sweep is under way; `serving`: its services run. `claimed`: instants that other processes
+    had claimed at the last look. `running`: instants at work here; of these, `aside` wait for writes and hold no slot,
+    and `eager` have waited and ask for a slot. `postponed`: instants that must not be tried before the given time.
+    `served`: the number of the last take on this table, counted over all tables.
     """
 
     pending: tuple[Pending, ...] = ()
@@ -40,9 +40,11 @@ class TableState:
     available: bool = True
     due: bool = False
     busy: bool = False
+    serving: bool = False
     looked: bool = False
     look_at: int = 0
     sweep_at: int = 0
+    serve_at: int = 0
     served: int = 0
 
     def startable(self, now_ms: int) -> Iterator[Pending]:

@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 
 from phantombase import writer
 from phantombase.compactor_daemon.cli.main import app as compactor
+from phantombase.compactor_daemon.services import serve
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.errors import StorageError
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
-from phantombase.writer_hooks.commit import archive_after
 from phantombase.writer_hooks.commit.stream_batches import StreamBatch
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
@@ -112,7 +112,7 @@ def test_a_writer_archives_after_its_commits(version: int, tmp_path: Path, monke
     def failing(*_: object) -> None:
         raise StorageError("no answer")
 
-    monkeypatch.setattr(archive_after, "archive_table", failing)
+    monkeypatch.setattr(serve, "archive_table", failing)
     done = ours.upsert(str(path))
     assert done.after.error == "no answer"
     assert done.instant in active(path)

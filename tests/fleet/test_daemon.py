@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ from phantombase.compactor_daemon.daemon.loop import Daemon, Summary
 from phantombase.compactor_daemon.daemon.observer import Observer
 from phantombase.compactor_daemon.daemon.served_table import Seen
 from phantombase.compactor_daemon.daemon.table_state import Pending
+from phantombase.compactor_daemon.services.done import ServiceDone
+from phantombase.compactor_daemon.services.options import Service
 from phantombase.compactor_daemon.state.failures import RetryOptions, Waits
 from phantombase.compactor_daemon.state.work_note import WorkNote
 from phantombase.compactor_daemon.time_limit import Limit
@@ -89,6 +92,8 @@ class FakeTable:
         self.due = False
         self.looks = 0
         self.sweeps = 0
+        self.serves: list[tuple[float, tuple[str, ...]]] = []
+        self.serve_error: Exception | None = None
         self.failures: list[tuple[str, str]] = []
         self.done: set[str] = set()
         self.tried: list[str] = []
@@ -111,6 +116,12 @@ class FakeTable:
 
     def sweep(self) -> None:
         self.sweeps += 1
+
+    def serve(self, every_s: float) -> tuple[ServiceDone, ...]:
+        self.serves.append((every_s, tuple(self.pending)))
+        if self.serve_error is not None:
+            raise self.serve_error
+        return (ServiceDone(service=Service.CLEAN, what="3 files removed", instants=1, files=3),)
 
     def is_done(self, instant: str) -> bool:
         if instant in self.done and instant in self.pending:
@@ -567,3 +578,58 @@ def test_of_too_many_that_wait_the_last_keep_their_slots(monkeypatch: pytest.Mon
     writes.set()
     until(lambda: not table.pending)
     runs.end(Stop.FINISH)
+
+
+def test_services_run_every_so_often_beside_the_compactions() -> None:
+    """A long one keeps no compaction waiting."""
+    table, write = FakeTable("a", "1"), threading.Event()
+    table.writes["1"] = write
+    runs = Running(daemon_of(table, once=False, services=True, services_s=0.05))
+    until(lambda: len(table.serves) > 2)
+    assert set(table.serves) == {(0.05, ("1",))}
+    write.set()
+    until(lambda: not table.pending)
+    summary = runs.end(Stop.FINISH)
+    assert len(summary.services) == len(table.serves)
+
+
+def test_a_daemon_that_runs_once_runs_the_services_once_after_all_else() -> None:
+    """No record of an earlier run keeps it from them."""
+    table, other = FakeTable("a", "1", "2"), FakeTable("b")
+    summary = daemon_of(table, other, services=True).run()
+    assert (table.serves, other.serves) == ([(0.0, ())], [(0.0, ())])
+    assert sorted(name for name, _ in summary.services) == ["a", "b"]
+    assert [FakeTable("c").serves, daemon_of(FakeTable("c")).run().services] == [[], deque()]
+
+
+def test_services_that_cannot_begin_are_a_problem_of_the_table() -> None:
+    table = FakeTable("a", "1")
+    table.serve_error = StorageError("no answer")
+    summary = daemon_of(table, services=True).run()
+    assert summary.problems == {"a": "no answer"}
+    assert len(summary.done) == 1
+
+
+def test_services_wait_for_claims_and_end_before_the_daemon() -> None:
+    """Without ZooKeeper the fleet may have parted: nothing begins."""
+    table, began, go_on = FakeTable("a"), threading.Event(), threading.Event()
+    ran = table.serve
+
+    def slow(every_s: float) -> tuple[ServiceDone, ...]:
+        began.set()
+        assert go_on.wait(WAIT_S)
+        return ran(every_s)
+
+    table.serve = slow  # type: ignore[method-assign]
+    table.claims.available = False
+    runs = Running(daemon_of(table, once=False, services=True, services_s=300.0))
+    until(lambda: table.looks > 1)
+    assert not began.is_set()
+    table.claims.available = True
+    runs.daemon.session_changed()
+    assert began.wait(WAIT_S)
+    runs.daemon.stop(Stop.HAND_OVER)
+    runs.thread.join(0.3)
+    assert runs.thread.is_alive()
+    go_on.set()
+    assert len(runs.end(Stop.HAND_OVER).services) == 1

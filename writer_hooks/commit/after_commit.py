@@ -53,14 +53,15 @@ class AfterCommit:
     """What happened after a commit.
 
     `scheduled`: the requested compaction, or None with the reason in `why`. `compacted`: executed inline. `left`:
-    compactions that are still pending because of the limit. `archived`: how many instants were archived. `error`: the
-    error in one line, if there was one.
+    compactions that are still pending because of the limit. `cleaned`: how many files a clean removed. `archived`: how
+    many instants were archived. `error`: the first error in one line, if there was one.
     """
 
     scheduled: str | None = None
     why: str = ""
     compacted: tuple[Compacted, ...] = ()
     left: tuple[str, ...] = ()
+    cleaned: int = 0
     archived: int = 0
     error: str | None = None
 

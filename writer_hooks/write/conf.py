@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from phantombase.compactor_daemon.hudi_conf import HUDI_NAMES, SCHEDULE_CONF, parse_hudi_conf, parse_schedule_conf
 from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.locks.table_lock import STORAGE
 from phantombase.timeline.log.encode import LogFormat
@@ -17,6 +18,7 @@ from ..new_table.conf import parse_table_conf
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, WriteOptions
 
 _FLAGS = {"true": True, "false": False}
+_LAZY = {"LAZY": True, "EAGER": False}
 
 
 def _flag(text: str) -> bool:
@@ -40,7 +42,8 @@ _KNOWN: _Known = {
     "hoodie.parquet.max.file.size": ("file_bytes", int),
     "hoodie.parquet.small.file.limit": ("small_file_bytes", int),
     "hoodie.upsert.shuffle.parallelism": ("slots", int),
-    "hoodie.cleaner.policy.failed.writes": ("lazy_rollback", lambda text: {"LAZY": True, "EAGER": False}[text.upper()]),
+    "hoodie.cleaner.policy.failed.writes": ("lazy_rollback", lambda text: _LAZY[text.strip().upper()]),
+    "hoodie.clean.failed.writes.policy": ("lazy_rollback", lambda text: _LAZY[text.strip().upper()]),
 }
 _PRESSURE: _Known = {
     "phantombase.write.stop.trigger": ("stop_trigger", int),
@@ -57,6 +60,20 @@ _ARCHIVE: _Known = {
 }
 """Names for archiving after a write."""
 
+_POLICIES = {policy.hudi_name: policy for policy in Policy}
+_CLEANS: _Known = {
+    "policy": ("policy", lambda text: _POLICIES[text.strip().upper()]),
+    "commits.retained": (Policy.COMMITS.value, int),
+    "hours.retained": (Policy.HOURS.value, int),
+    "fileversions.retained": (Policy.VERSIONS.value, int),
+}
+_CLEAN: _Known = {
+    "hoodie.clean.automatic": ("automatic", _flag),
+    **{f"hoodie.clean.{name}": known for name, known in _CLEANS.items()},
+    **{f"hoodie.cleaner.{name}": known for name, known in _CLEANS.items()},
+}
+"""Names for cleaning after a write; how much is retained, by policy. Those with `cleaner` are the older ones."""
+
 _LOCK = "hoodie.write.lock."
 _ZOOKEEPER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
 _STORAGE = "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
@@ -72,6 +89,7 @@ def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[di
     found: dict[str, Any] = {}
     pressure: dict[str, Any] = {}
     archive: dict[str, Any] = {}
+    clean: dict[str, Any] = {}
     lock, table, modes = dict[str, str](), dict[str, str](), dict[str, str]()
     output, schedule = list[str](), list[str]()
     for name, value in conf.items():
@@ -89,6 +107,8 @@ def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[di
             found |= _value(_KNOWN, name, value)
         elif name in _ARCHIVE:
             archive |= _value(_ARCHIVE, name, value)
+        elif name in _CLEAN:
+            clean |= _value(_CLEAN, name, value)
         elif name in _PRESSURE:
             pressure |= _value(_PRESSURE, name, value)
         else:
@@ -99,6 +119,8 @@ def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[di
         found["output"] = replace(options.output, **parse_hudi_conf(output))
     if pressure:
         found["back_pressure"] = replace(options.back_pressure or BackPressure(), **pressure)
+    if clean:
+        found["clean"] = _clean(options.clean, clean)
     if archive:
         found["archive"] = _archive(options.archive, archive)
     if modes or schedule:
@@ -118,6 +140,16 @@ def _value(known: _Known, name: str, value: str) -> dict[str, Any]:
 def _archive(options: ArchiveOptions | None, given: dict[str, Any]) -> ArchiveOptions | None:
     """As with Hudi, it is on unless `hoodie.archive.automatic` is false."""
     return replace(options or ArchiveOptions(), **given) if given.pop("automatic", True) else None
+
+
+def _clean(options: CleanOptions | None, given: dict[str, Any]) -> CleanOptions | None:
+    """As with Hudi, it is on unless `hoodie.clean.automatic` is false, and only the number of the policy counts."""
+    if not given.get("automatic", True):
+        return None
+    options = options or CleanOptions()
+    policy = given.get("policy", options.policy)
+    retain = given.get(policy.value, options.retain if policy is options.policy else None)
+    return replace(options, policy=policy, retain=retain)
 
 
 def _compaction(options: CompactionOptions, modes: Mapping[str, str], schedule: list[str]) -> CompactionOptions:

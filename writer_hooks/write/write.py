@@ -18,7 +18,6 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock, table_lock
 from phantombase.timeline.locks.writer_gate import wait_while_wanted
 from phantombase.timeline.metadata_table.drop import drop_metadata_table
-from phantombase.timeline.metadata_table.services.serve import serve_after
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.recovery.rollback import roll_back
@@ -26,10 +25,10 @@ from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table, TableSchema
 
 from ..commit.after_commit import AfterCommit, after_commit, due_at_once
-from ..commit.archive_after import archive_after
 from ..commit.back_pressure import Room
 from ..commit.clean_up import remove_traces
 from ..commit.place_files import Placed, place_all, write_stat
+from ..commit.services_after import services_after
 from ..commit.stream_batches import StreamBatch, begin_batch, check_intended, read_intent, written_as
 from ..commit.transaction import ACTION, Transaction, transaction
 from ..engine.engine import Engine, RowCounts
@@ -143,16 +142,13 @@ def _room(table: Table, job: _Job) -> Room:
 
 
 def _after(table: Table, job: _Job, compaction: CompactionOptions) -> AfterCommit:
-    done = after_commit(table, job.lock, job.options.lock, job.engine.runner, job.options.output, compaction)
-    serve_after(table, job.options.metadata, job.lock)
-    return done
+    return after_commit(table, job.lock, job.options.lock, job.engine.runner, job.options.output, compaction)
 
 
 def _finish(table: Table, job: _Job) -> AfterCommit:
     """What a write does once it is committed."""
-    options = job.options
-    after = _after(table, job, options.compaction)
-    return archive_after(table, job.lock, options.archive, options.compaction, after)
+    after = _after(table, job, job.options.compaction)
+    return services_after(table, job.lock, job.options, after)
 
 
 def _attempt(table: Table, job: _Job, room: Room) -> Written:

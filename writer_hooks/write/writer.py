@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
 from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import NotATableError, UnsupportedError, UsageError
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.planning.options import ScheduleOptions
@@ -141,6 +142,16 @@ class Writer:
         if action not in {one.value for one in FullAction}:
             raise UsageError("not an action for a full file group", expected="wait, fail or go-on", found=action)
         return self.option(back_pressure=BackPressure(action=FullAction(action), **options))
+
+    def clean(self, *, policy: str = Policy.COMMITS.value, **options: Any) -> Writer:
+        """Remove the files that no reader needs after each commit (`hoodie.clean.automatic`): fields of `CleanOptions`
+        (`hoodie.clean.commits.retained`, ...).
+
+        `policy`: "commits", "hours" or "versions".
+        """
+        if policy not in {one.value for one in Policy}:
+            raise UsageError("not a policy of cleaning", expected="commits, hours or versions", found=policy)
+        return self.option(clean=CleanOptions(policy=Policy(policy), **options))
 
     def archive(self, **options: Any) -> Writer:
         """Archive old instants after each commit (`hoodie.archive.automatic`): fields of `ArchiveOptions`

@@ -29,6 +29,6 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/archiving/archive", "            seen = _look(seen.table) if rest else seen\n", "", "archiving/archive"),
     ("compactor_daemon/archiving/archive", "    tidy(table, lock)\n", "", "archiving/archive"),
     ("compactor_daemon/archiving/archive", "    forget_archived(table)\n", "", "archiving/archive"),
-    ("writer_hooks/commit/archive_after", "max(archive.compaction_commits, compaction.schedule.max_delta_commits)", "archive.compaction_commits", "archiving/users"),
+    ("compactor_daemon/services/options", "max(own.compaction_commits, self.counted_commits)", "own.compaction_commits", "archiving/users"),
     ("compactor_daemon/archiving/archive", "[i for i in choice.archived if i.family == \"replacecommit\"]", "[]", "archiving/archive"),
 )  # fmt: skip

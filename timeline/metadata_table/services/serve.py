@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import structlog
-
-from ...errors import PhantombaseError
 from ...format.commit_metadata import CommitMetadata
 from ...format.compaction_plan import CompactionPlan
 from ...format.instant import format_time
@@ -19,8 +16,6 @@ from .compact import execute, request
 from .due import Due, due
 from .options import MetadataOptions
 from .planned import plan_all
-
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,22 +70,6 @@ def serve_metadata(table: Table, options: MetadataOptions, lock: TableLock, *, d
             request(open_metadata_table(table), decided.instant, plan, section)
             done.append(_done(decided.instant, execute(table, decided.instant, section), finished=False))
         return MetadataServed(compactions=tuple(done), why=decided.why)
-
-
-def serve_after(table: Table, options: MetadataOptions | None, lock: TableLock) -> None:
-    """`serve_metadata` behind a write or compaction, which is complete whatever happens here: errors are logged.
-
-    `options` None: nothing is done.
-    """
-    if options is None:
-        return
-    try:
-        served = serve_metadata(table, options, lock)
-    except PhantombaseError as error:
-        _log.warning("metadata_services_failed", table=table.storage.base_path, error=str(error))
-        return
-    for one in served.compactions:
-        _log.info("metadata_table_compacted", instant=one.instant, files=one.files, log_files=one.log_files)
 
 
 def _nothing(table: Table, options: MetadataOptions) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from phantombase.compactor_daemon.daemon.dispatch import (
     Request,
     Resume,
     Rules,
+    Serve,
     Stop,
     Sweep,
     Take,
@@ -42,6 +44,36 @@ def decided(tables: dict[str, TableState], stop: Stop | None = None, **rules: ob
 def test_a_new_table_is_looked_at_then_swept() -> None:
     assert decided({"a": TableState()}).actions == (Relist("a"),)
     assert decided({"a": TableState(looked=True, look_at=NOW + 1)}).actions == (Sweep("a"),)
+
+
+def test_services_run_at_their_time_also_while_a_table_is_looked_at() -> None:
+    assert decided({"a": SEEN}).actions == ()
+    assert decided({"a": SEEN}, services=True).actions == (Serve("a"),)
+    assert decided({"a": replace(SEEN, busy=True)}, services=True).actions == (Serve("a"),)
+    for not_now in (
+        {"serving": True},
+        {"serve_at": NOW + 1},
+        {"looked": False, "look_at": NOW + 9},
+        {"available": False},
+    ):
+        assert decided({"a": replace(SEEN, **not_now)}, services=True).actions == ()
+    assert decided({"a": replace(SEEN, serve_at=NOW + 70)}, services=True).wait_s == 0.07
+    assert decided({"a": replace(SEEN, serve_at=NOW + 70)}).wait_s > 1
+
+
+def test_with_once_services_come_last_and_are_waited_for() -> None:
+    once: dict[str, Any] = {"services": True, "once": True}
+    assert decided({"a": replace(SEEN, pending=pending("1")), "b": SEEN}, **once).actions == (Take("a", "1"),)
+    assert decided({"a": replace(SEEN, running=frozenset("1")), "b": SEEN}, **once).actions == ()
+    assert decided({"a": SEEN, "b": SEEN}, **once).actions == (Serve("a"), Serve("b"))
+    assert decided({"a": replace(SEEN, serving=True)}, **once) == NextSteps(wait_s=10.0)
+    assert decided({"a": replace(SEEN, serve_at=NOW + 1)}, **once).ended
+
+
+@pytest.mark.parametrize("stop", list(Stop))
+def test_a_stopped_daemon_begins_no_service_and_waits_for_those_that_run(stop: Stop) -> None:
+    assert decided({"a": SEEN}, stop, services=True).ended
+    assert not decided({"a": replace(SEEN, serving=True)}, stop, services=True).ended
 
 
 def test_a_busy_table_is_left_alone() -> None:

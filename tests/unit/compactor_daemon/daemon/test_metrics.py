@@ -14,6 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from phantombase.compactor_daemon.attempt.compact_instant import Compacted
 from phantombase.compactor_daemon.daemon.health import Health, serve
 from phantombase.compactor_daemon.daemon.metrics import Metrics
+from phantombase.compactor_daemon.services.done import ServiceDone
+from phantombase.compactor_daemon.services.options import Service
 from phantombase.timeline.errors import UsageError
 
 TABLE = '/data/a "b"\\c'
@@ -110,6 +112,17 @@ def test_a_compaction_is_counted_once(served: Served) -> None:
             "phantombase_compaction_seconds_sum": 3.0,
         }.items()
     )
+
+
+def test_services_are_counted_where_they_run(served: Served) -> None:
+    """A table without services has no such series."""
+    served.metrics.looked(TABLE, pending=0, parked=0, oldest_s=None)
+    assert not any("service" in name or "clean" in name for name in served.samples())
+    served.metrics.served(TABLE, ServiceDone(service=Service.CLEAN, what="", instants=1, files=3, bytes=300))
+    served.metrics.served(TABLE, ServiceDone(service=Service.CLEAN, what="no answer", failed=True))
+    found = served.samples()
+    names = ("service_instants", "service_failed", "cleaned_files", "cleaned_bytes")
+    assert [found[f"phantombase_{name}_total"] for name in names] == [1, 1, 3, 300]
 
 
 def test_clocks_that_disagree_do_not_count_backwards(served: Served) -> None:

@@ -1,0 +1,57 @@
+"""Which services a daemon or a writer runs on a table, and with which options (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.metadata_table.services.options import MetadataOptions
+
+
+class Service(Enum):
+    """A service of a table, in the order in which they run: archiving waits for what the others do."""
+
+    METADATA = "metadata"
+    CLEAN = "clean"
+    ARCHIVE = "archive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """The services to run; None: not this one.
+
+    `counted_commits`: delta commits that the trigger of compactions counts; the archiver keeps as many.
+    """
+
+    metadata: MetadataOptions | None = None
+    clean: CleanOptions | None = None
+    archive: ArchiveOptions | None = None
+    counted_commits: int = 0
+
+    @property
+    def services(self) -> tuple[Service, ...]:
+        """The services to run, in their order."""
+        return tuple(s for s in Service if getattr(self, s.value) is not None)
+
+    @property
+    def archiving(self) -> ArchiveOptions:
+        """The options of archiving: what the cleaner retains and the trigger counts stays on the active timeline."""
+        own = self.archive or ArchiveOptions()
+        cleaned = self.clean.retained if self.clean is not None and self.clean.policy is Policy.COMMITS else 0
+        return replace(
+            own,
+            commits_retained=max(own.commits_retained, cleaned),
+            compaction_commits=max(own.compaction_commits, self.counted_commits),
+        )
+
+
+def parse_services(text: str) -> frozenset[Service]:
+    """The services of a list such as `clean,archive`. UsageError: not a service."""
+    known = {service.value: service for service in Service}
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in known]:
+        raise UsageError("not a service", expected=", ".join(known), found=", ".join(unknown) or repr(text))
+    return frozenset(known[name] for name in names)

@@ -1,0 +1,74 @@
+"""Runs the services of a table, one after another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+
+from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.services.options import METADATA
+from phantombase.timeline.metadata_table.services.serve import serve_metadata
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.terminal.plain import human_bytes, plural
+
+from ..archiving.archive import archive_table
+from ..cleaning.clean import clean_table
+from .done import ServiceDone
+from .options import Service, ServiceOptions
+
+_log = structlog.get_logger()
+
+
+def serve_table(table: Table, options: ServiceOptions, lock: TableLock) -> tuple[ServiceDone, ...]:
+    """Runs the services that `options` name. What is due is their own decision; what a dead process left is finished.
+
+    An error of one is in its result, and the next one runs: each leaves a table that it can go on with.
+    """
+    return tuple(_run(service, table.reload(), options, lock) for service in options.services)
+
+
+def _run(service: Service, table: Table, options: ServiceOptions, lock: TableLock) -> ServiceDone:
+    started = time.monotonic()
+    try:
+        done = _SERVICES[service](table, options, lock)
+    except PhantombaseError as error:
+        _log.warning("service_failed", table=table.storage.base_path, service=service.value, error=str(error))
+        done = ServiceDone(service=service, what=str(error), failed=True)
+    done = replace(done, seconds=round(time.monotonic() - started, 3))
+    if done.instants:
+        _log.info("service_done", table=table.storage.base_path, service=service.value, what=done.what)
+    return done
+
+
+def _metadata(table: Table, options: ServiceOptions, lock: TableLock) -> ServiceDone:
+    served = serve_metadata(table, options.metadata or METADATA, lock)
+    count = len(served.compactions)
+    what = f"{plural(count, 'compaction')} of the metadata table" if count else served.why
+    return ServiceDone(service=Service.METADATA, what=what, instants=count)
+
+
+def _clean(table: Table, options: ServiceOptions, lock: TableLock) -> ServiceDone:
+    assert options.clean is not None
+    done = clean_table(table, options.clean, lock)
+    earlier = sum(one.files for one in done.finished)
+    files, cleans = done.files + earlier, len(done.finished) + (done.instant is not None)
+    what = f"{plural(files, 'file')} removed, {human_bytes(done.bytes)}" if cleans else f"nothing to clean: {done.why}"
+    return ServiceDone(service=Service.CLEAN, what=what, instants=cleans, files=files, bytes=done.bytes)
+
+
+def _archive(table: Table, options: ServiceOptions, lock: TableLock) -> ServiceDone:
+    done = archive_table(table, options.archiving, lock)
+    count = len(done.archived) + len(done.finished)
+    what = f"{plural(count, 'instant')} archived" if count else f"nothing to archive: {done.why}"
+    return ServiceDone(service=Service.ARCHIVE, what=what, instants=count)
+
+
+_SERVICES: dict[Service, Callable[[Table, ServiceOptions, TableLock], ServiceDone]] = {
+    Service.METADATA: _metadata,
+    Service.CLEAN: _clean,
+    Service.ARCHIVE: _archive,
+}

@@ -1,0 +1,154 @@
+"""The services of a table as the daemon and writers run them: what is due is done, and no row changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from phantombase import writer
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.services.last_run import LastRun, is_due, last_run
+from phantombase.compactor_daemon.services.options import Service, ServiceOptions, parse_services
+from phantombase.compactor_daemon.services.serve import serve_table
+from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.errors import StorageError, UsageError
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.services.options import MetadataOptions
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.options import WriteOptions
+from tests.cleaning.test_clean import VERSIONS, old_table
+from tests.cleaning.test_golden import LOCK, data_files
+from tests.support.archived_tables import one_row
+from tests.support.compaction_steps import open_table
+from tests.support.written_tables import read_rows
+
+ALL_OF = ServiceOptions(
+    metadata=MetadataOptions(),
+    clean=CleanOptions(retain=1, floor_s=0),
+    archive=ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compaction_commits=1),
+)
+
+
+def run(path: Path, *options: str) -> Any:
+    """`compactor-daemon run --once`, its exit code and JSON."""
+    done = CliRunner().invoke(app, ["run", str(path), "--once", "--executor", "local", "--json", *options])
+    return done.exit_code, json.loads(done.stdout) if done.exit_code in (0, 1) and done.stdout else done.output
+
+
+@VERSIONS
+def test_the_daemon_cleans_and_archives(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = old_table(path, version)
+    before = data_files(path)
+    small = ["--clean-retain", "1", "--clean-floor", "0", "--archive-min-instants", "3", "--archive-max-instants", "4"]
+    code, data = run(path, "--services", "metadata,clean,archive", "--sole-writer", *small)
+    assert code == 0
+    did = {one["service"]: one for one in data["services"]}
+    assert did["clean"]["files"] == len(before - data_files(path)) > 0
+    assert did["archive"]["instants"] > 0
+    assert "metadata" not in did  # it has none
+    assert read_rows(path) == rows
+    known = last_run(open_table(path).storage)
+    assert known is not None
+    assert [line.partition(":")[0] for line in known.did] == ["metadata", "clean", "archive"]
+    code, data = run(path, "--services", "clean", "--sole-writer", "--clean-retain", "1", "--clean-floor", "0")
+    assert (code, data["services"]) == (0, [])
+
+
+def test_services_need_to_know_the_writers_and_their_options_a_service(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    old_table(path, 9, 1)
+    before = sorted(p.name for p in path.rglob("*"))
+    for options, text in (
+        (["--services", "clean"], "--services needs to know"),
+        (["--services", "clean,tidy", "--sole-writer"], "not a service"),
+        (["--services", "archive", "--sole-writer", "--clean-retain", "3"], "--services clean,archive"),
+        (["--clean-retain", "3"], "--services clean"),
+        (["--services", "", "--sole-writer"], "not a service"),
+    ):
+        done = CliRunner().invoke(app, ["run", str(path), "--once", *options])
+        assert isinstance(done.exception, UsageError), done.output
+        assert text in str(done.exception)
+    assert sorted(p.name for p in path.rglob("*")) == before
+
+
+def test_archiving_keeps_what_the_cleaner_and_the_trigger_count() -> None:
+    options = ServiceOptions(archive=ArchiveOptions(), clean=CleanOptions(retain=40), counted_commits=7)
+    assert (options.archiving.commits_retained, options.archiving.compaction_commits) == (40, 7)
+    hours = ServiceOptions(archive=ArchiveOptions(), clean=CleanOptions(policy=Policy.HOURS, retain=40))
+    assert (hours.archiving.commits_retained, hours.archiving.compaction_commits) == (10, 5)
+    assert hours.services == (Service.CLEAN, Service.ARCHIVE)
+    assert parse_services("archive, clean") == {Service.CLEAN, Service.ARCHIVE}
+
+
+def test_a_fleet_runs_the_services_once_an_interval() -> None:
+    """A record of the future is of a clock that was off; an unreadable one is none."""
+    ran = LastRun(at_ms=100_000, who="a", did=())
+    assert [is_due(ran, 50, now) for now in (99_999, 100_000, 144_999, 145_000)] == [True, False, False, True]
+    assert is_due(None, 50, 0)
+    assert is_due(ran, 0, 100_000)
+
+
+def test_an_unreadable_record_of_the_last_run_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    old_table(path, 9, 1)
+    storage = open_table(path).storage
+    assert last_run(storage) is None
+    storage.overwrite(".hoodie/.phantombase/services", b"{")
+    assert last_run(storage) is None
+
+
+def test_an_error_of_one_service_keeps_none_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "trips"
+    old_table(path, 9)
+
+    def failing(table: Table, options: CleanOptions, lock: TableLock) -> None:
+        raise StorageError("no answer")
+
+    monkeypatch.setattr("phantombase.compactor_daemon.services.serve.clean_table", failing)
+    done = {one.service: one for one in serve_table(open_table(path), ALL_OF, LOCK)}
+    assert (done[Service.CLEAN].failed, done[Service.CLEAN].what) == (True, "no answer")
+    assert done[Service.ARCHIVE].instants > 0
+
+
+@VERSIONS
+def test_a_writer_cleans_after_its_commits(version: int, tmp_path: Path) -> None:
+    """The number of files stays bounded, also under Hudi's names."""
+    path = tmp_path / "trips"
+    old_table(path, version, 1)
+    ours = writer(one_row("k0", 200)).key("id").compact_inline(max_delta_commits=1, gate_s=0)
+    named = ours.conf({"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS", "hoodie.cleaner.fileversions.retained": "1"})
+    assert named.options.clean == CleanOptions(policy=Policy.VERSIONS, retain=1)
+    own = ours.clean(policy="versions", retain=1, floor_s=0)
+    counts, cleaned = [], 0
+    for one in (own, named.option(clean=own.options.clean)) * 4:
+        cleaned += one.upsert(str(path)).after.cleaned
+        counts.append(len(data_files(path)))
+    assert cleaned > 0
+    assert max(counts[2:]) == counts[2]
+    assert read_rows(path)["k0"] == (200, 200.0)
+
+
+def test_hudis_names_of_cleaning() -> None:
+    rows = writer(one_row("k0", 1))
+    assert rows.options.clean is None
+    named = {
+        "hoodie.clean.automatic": "true",
+        "hoodie.cleaner.policy": "KEEP_LATEST_BY_HOURS",
+        "hoodie.clean.hours.retained": "72",
+        "hoodie.cleaner.commits.retained": "5",
+    }
+    assert rows.conf(named).options.clean == CleanOptions(policy=Policy.HOURS, retain=72)
+    assert rows.conf({"hoodie.cleaner.commits.retained": "5"}).options.clean == CleanOptions(retain=5)
+    assert rows.clean(retain=9).conf({"hoodie.clean.automatic": "true"}).options.clean == CleanOptions(retain=9)
+    assert rows.clean().conf({"hoodie.clean.automatic": "false"}).options == WriteOptions()
+    assert rows.conf({"hoodie.clean.failed.writes.policy": "LAZY"}).options.lazy_rollback is True
+    with pytest.raises(UsageError, match=r"not a value of hoodie\.clean\.policy"):
+        rows.conf({"hoodie.clean.policy": "KEEP_ALL"})
+    with pytest.raises(UsageError, match="commits, hours or versions"):
+        rows.clean(policy="days")
