@@ -26,6 +26,7 @@ from phantombase.timeline.instants.state_files import StateFiles, load_state_fil
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.table import Table
 
 from ..attempt.retire import forget_archived
@@ -114,7 +115,9 @@ def _look(table: Table) -> _Seen:
     refuse_half_upgraded(table)
     # The files are listed first: an instant that completes in between is still pending in the list.
     files = load_state_files(table.storage, table.config)
-    return _Seen(table=table, timeline=table.load_timeline(), files=files)
+    timeline = table.load_timeline()
+    refuse_pending_restore(table, timeline)
+    return _Seen(table=table, timeline=timeline, files=files)
 
 
 def _finish(seen: _Seen, check: Callable[[], None]) -> Sequence[str]:

@@ -31,6 +31,7 @@ from phantombase.timeline.pins.retain import held_files
 from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.view import TableView
 
@@ -102,6 +103,7 @@ def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run
 def _choice(table: Table, options: CleanOptions, *, dry_run: bool) -> tuple[TableView, Choice]:
     refuse_half_upgraded(table)
     view = consistent(table.load_view)
+    refuse_pending_restore(table, view.timeline)
     return view, choose(view, gather_facts(table, view, options, dry_run=dry_run), options)
 
 
@@ -140,8 +142,9 @@ def _refuse_new_pins(table: Table, clean: Instant, pinned: Collection[str], sect
 
 
 def _finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
-    found = []
-    for instant in table.load_timeline().pending("clean"):
+    found, timeline = [], table.load_timeline()
+    refuse_pending_restore(table, timeline)
+    for instant in timeline.pending("clean"):
         path = table.instant_path(instant.at(State.REQUESTED))
         plan = decode_clean_plan(table.storage.read(path), path)
         _execute(table, instant.requested_time, plan, lock)

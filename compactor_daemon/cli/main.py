@@ -37,6 +37,7 @@ from .run import run_daemon
 from .savepoint import app as savepoint
 from .schedule import schedule
 from .status import claims, release, status
+from .undo import restore_command, rollback_command
 from .unschedule import unschedule_command
 
 app = typer.Typer(
@@ -128,6 +129,8 @@ app.command()(release)
 app.command("unschedule")(unschedule_command)
 app.command("clean")(clean_command)
 app.command("archive")(archive_command)
+app.command("restore")(restore_command)
+app.command("rollback")(rollback_command)
 app.command("metadata")(metadata_command)
 app.add_typer(savepoint)
 

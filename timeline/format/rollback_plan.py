@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import Any
 
 from ..avro.container import (
     STRING,
@@ -129,7 +130,14 @@ def encode_rollback_plan(plan: RollbackPlan, base_path: str) -> bytes:
 def encode_rollback_metadata(
     plan: RollbackPlan, rollback: str, milliseconds: int, command_logs: Mapping[tuple[str, str], int], base_path: str
 ) -> bytes:
-    """The bytes of a completed file. `command_logs`: (partition, name) of command blocks' log files, with sizes."""
+    """The bytes of a completed file; arguments as of `rollback_record`."""
+    return write_record(rollback_record(plan, rollback, milliseconds, command_logs, base_path), _METADATA_SCHEMA)
+
+
+def rollback_record(
+    plan: RollbackPlan, rollback: str, milliseconds: int, command_logs: Mapping[tuple[str, str], int], base_path: str
+) -> dict[str, Any]:
+    """What a completed rollback did. `command_logs`: (partition, name) of command blocks' log files, with sizes."""
     deleted = _by_partition((p, (_absolute(base_path, p, name), 0)) for p, name in plan.doomed)
     commands = _by_partition((p, (_absolute(base_path, p, name), size)) for (p, name), size in command_logs.items())
     revoked = _by_partition(
@@ -138,7 +146,7 @@ def encode_rollback_metadata(
         for name, size in s.logs.items()
     )
     partitions = sorted({*deleted, *commands, *revoked})
-    record = {
+    return {
         "startRollbackTime": rollback,
         "timeTakenInMillis": milliseconds,
         "totalFilesDeleted": len(plan.doomed),
@@ -156,20 +164,12 @@ def encode_rollback_metadata(
         "version": _PLAN_VERSION,
         "instantsRollback": [{"commitTime": plan.target, "action": plan.action}],
     }
-    return write_record(record, _METADATA_SCHEMA)
 
 
 def rolled_back_instants(data: bytes, where: str) -> tuple[str, ...]:
     """The instants that a completed rollback undid."""
     _, record = read_record(data, where, _METADATA_SCHEMA)
     return tuple(record["commitsRollback"])
-
-
-def restored_instants(data: bytes, where: str) -> tuple[str, ...]:
-    """The instants that a completed restore undid; a restore consists of rollbacks."""
-    _, record = read_record(data, where, _RESTORE_SCHEMA)
-    rollbacks = (r for listed in record["hoodieRestoreMetadata"].values() for r in listed if r is not None)
-    return tuple(instant for rollback in rollbacks for instant in rollback["commitsRollback"])
 
 
 def _absolute(base_path: str, partition: str, name: str) -> str:
@@ -181,10 +181,10 @@ def _by_partition(items: Iterable[tuple[str, tuple[str, int]]]) -> dict[str, dic
     return {partition: dict(pair for _, pair in group) for partition, group in grouped}
 
 
-_INSTANT_SCHEMA = record_of("HoodieInstantInfo", plain("commitTime", STRING), plain("action", STRING))
+INSTANT_SCHEMA = record_of("HoodieInstantInfo", plain("commitTime", STRING), plain("action", STRING))
 _PLAN_SCHEMA = root_record(
     "HoodieRollbackPlan",
-    optional("instantToRollback", _INSTANT_SCHEMA, doc="Hoodie instant that needs to be rolled back"),
+    optional("instantToRollback", INSTANT_SCHEMA, doc="Hoodie instant that needs to be rolled back"),
     optional(
         "RollbackRequests",
         array_of(
@@ -200,8 +200,7 @@ _PLAN_SCHEMA = root_record(
     ),
     defaulted("version", "int", 1),
 )
-_METADATA_SCHEMA = root_record(
-    "HoodieRollbackMetadata",
+_METADATA_FIELDS = (
     plain("startRollbackTime", STRING),
     plain("timeTakenInMillis", "long"),
     plain("totalFilesDeleted", "int"),
@@ -220,13 +219,8 @@ _METADATA_SCHEMA = root_record(
         ),
     ),
     defaulted("version", "int", 1),
-    {"name": "instantsRollback", "type": {**array_of(_INSTANT_SCHEMA), "default": []}, "default": []},
+    {"name": "instantsRollback", "type": {**array_of(INSTANT_SCHEMA), "default": []}, "default": []},
 )
-_RESTORE_SCHEMA = root_record(
-    "HoodieRestoreMetadata",
-    plain(
-        "hoodieRestoreMetadata",
-        map_of(array_of(["null", record_of("HoodieRollbackMetadata", plain("commitsRollback", array_of(STRING)))])),
-    ),
-)
-"""Only the fields that are read."""
+_METADATA_SCHEMA = root_record("HoodieRollbackMetadata", *_METADATA_FIELDS)
+ROLLBACK_SCHEMA = record_of("HoodieRollbackMetadata", *_METADATA_FIELDS)
+"""Of a rollback inside the record of a restore."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..format.table_config import save_table_config
+from ..locks.section import Section
 from ..locks.table_lock import TableLock
 from ..table.table import Table
 from .location import METADATA_FOLDER
@@ -15,12 +16,16 @@ def drop_metadata_table(table: Table, lock: TableLock) -> Table:
     The property is changed first, since readers obey it. After a crash in between, readers ignore the folder.
     """
     with lock.hold("drop the metadata table") as section:
-        table = table.reload()
-        if table.config.metadata_partitions:
-            section.check()
-            mark_global_keys(table)
-            section.check()
-            save_table_config(table.storage, table.config.without_metadata_table())
-            section.check()
-            table.storage.delete_folder(METADATA_FOLDER)
-        return table.reload()
+        return drop_within(table.reload(), section)
+
+
+def drop_within(table: Table, section: Section) -> Table:
+    """`drop_metadata_table` in a section that is held already."""
+    if table.config.metadata_partitions:
+        section.check()
+        mark_global_keys(table)
+        section.check()
+        save_table_config(table.storage, table.config.without_metadata_table())
+        section.check()
+        table.storage.delete_folder(METADATA_FOLDER)
+    return table.reload()

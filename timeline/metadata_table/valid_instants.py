@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..format.instant import Instant, State
-from ..format.rollback_plan import decode_rollback_plan, restored_instants, rolled_back_instants
+from ..format.restore import restored_instants
+from ..format.rollback_plan import decode_rollback_plan, rolled_back_instants
 from ..instants.timeline import Timeline
 from ..table.table import Table
 

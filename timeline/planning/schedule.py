@@ -20,6 +20,7 @@ from ..instants.timeline import Timeline
 from ..locks.table_lock import TableLock
 from ..locks.writer_gate import put_wanted, remove_wanted
 from ..metadata_table.update import check_keepable
+from ..table.pending_restores import refuse_pending_restore
 from ..table.table import Table
 from ..view.view import GroupKey
 from .build_plan import drafts
@@ -81,6 +82,7 @@ def schedule_compaction(
         table = table.reload()
         check_keepable(table, moves_rows=False)
         timeline = table.load_timeline()
+        refuse_pending_restore(table, timeline)
         asked = is_due(table, timeline, options)
         if not asked:
             return Scheduled(requested=(), why=f"not due: {asked.why}")

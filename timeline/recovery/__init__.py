@@ -1,6 +1,7 @@
-"""Repairs what dead writers and copied tables leave: rollbacks of pending writes, modification times of version 6.
+"""Undoes writes (those of dead writers, and for restores completed ones) and repairs modification times of version 6.
 
-The ways in are `dead_writers` and `modification_times`.
+The ways in are `dead_writers`, `undo` and `modification_times`.
 
-May import: clock, format, ground, locks, metadata_table, metadata_table/records, storage, table, traces, view.
+May import: clock, format, ground, instants, locks, log, metadata_table, metadata_table/records, storage, table, traces,
+view.
 """

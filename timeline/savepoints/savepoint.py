@@ -18,6 +18,7 @@ from ..format.instant import Instant, State
 from ..format.savepoint import Savepoint, decode_savepoint, encode_savepoint
 from ..instants.timeline import Timeline
 from ..locks.table_lock import TableLock
+from ..table.pending_restores import refuse_pending_restore
 from ..table.table import Table
 from ..view.view import TableView, input_names, is_replaced, latest_slice
 from ..windows.retained import check_as_of
@@ -42,6 +43,7 @@ def create_savepoint(table: Table, lock: TableLock, instant: str | None, *, user
     with lock.hold("make a savepoint") as section:
         table = table.still()
         timeline = table.load_timeline()
+        refuse_pending_restore(table, timeline)
         instant = instant or _newest(timeline)
         if (there := _completed(timeline, instant)) is not None:
             return _read(table, there)

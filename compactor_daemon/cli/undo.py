@@ -1,0 +1,115 @@
+"""The `restore` and `rollback` commands: completed writes are taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.locks.table_lock import table_lock
+from phantombase.timeline.storage.access.storage_options import parse_pairs
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.terminal.console import configure_logging, emit
+from phantombase.timeline.terminal.plain import plural
+from phantombase.timeline.terminal.text_table import Column, RowsTable
+
+from ..restoring.restore import restore_table
+from ..restoring.rollback import roll_back_newest
+from .option_flags import offers
+from .parameters import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, check_writers_known, lock_of
+
+_WHAT = "needs to know which other processes write to the table"
+_TODO = "What another process writes meanwhile without the same lock may be lost. Stop all writers and compactors."
+_SHOWN = 40
+
+
+@offers
+def restore_command(
+    table: TablePath,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="INSTANT", help="the write, or savepoint, whose state comes back"),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="change nothing; show what would be undone")] = False,
+    lock: Lock = None,
+    sole_writer: SoleWriter = False,
+    clock: ClockOptions = CLOCK,
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
+    """Restore the state at a write: everything written after it is undone, the newest write first.
+
+    What a read as of that instant shows is then what every read shows. Stop all writers and compactors first: a process
+    that is at work is an error, and so is a later savepoint, or a pin of a reader. A metadata table is dropped; the
+    next Hudi writer builds it anew. What is undone cannot be brought back.
+
+    If a run is killed, the table stays readable, and nothing may be written until the next run, without `--to`, or
+    Hudi's restore to the same instant, has finished.
+
+    Examples: `compactor-daemon restore /data/orders --to 20260101120000000 --dry-run`,
+    `compactor-daemon restore /data/orders --to 20260101120000000 --sole-writer`
+    """
+    configure_logging(json, verbose=False)
+    if not dry_run:
+        check_writers_known(
+            lock, sole_writer, "a restore needs to know which other processes write to the table", _TODO
+        )
+    opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
+    done = restore_table(opened, lock_of(opened.storage, lock, sole_writer, dry_run), to, dry_run=dry_run)
+    undone = [{"instant": time, "action": action} for time, action in done.undone]
+    emit({"table": table, "dry_run": dry_run, **asdict(done), "undone": undone}, json, _render_restored)
+
+
+@offers
+def rollback_command(
+    table: TablePath,
+    instant: Annotated[str, typer.Argument(metavar="INSTANT", help="the newest completed write")],
+    lock: Lock = None,
+    sole_writer: SoleWriter = False,
+    clock: ClockOptions = CLOCK,
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
+    """Take the newest completed write back. For more than one write, and for compactions: `restore`.
+
+    Refused if anything came after it: a write, a plan, a savepoint, a reader that holds its state. If a run is killed
+    after it began, the next writer finishes it. A rollback of this write that Hudi began is finished.
+
+    Example: `compactor-daemon rollback /data/orders 20260101120000000 --sole-writer`
+    """
+    configure_logging(json, verbose=False)
+    check_writers_known(lock, sole_writer, f"a rollback {_WHAT}", _TODO)
+    opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
+    done = roll_back_newest(opened, table_lock(opened.storage, lock, sole_writer=sole_writer), instant)
+    emit({"table": table, **asdict(done)}, json, _render_rolled_back)
+
+
+def _render_restored(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    rows = data["undone"]
+    if not rows:
+        yield Text(f"nothing to undo: {data['target']} is the newest write")
+        return
+    shown = f", {_SHOWN} of {len(rows)} shown (--json has all)" if len(rows) > _SHOWN else ""
+    columns = (
+        Column(title="instant", cell=lambda r: r["instant"]),
+        Column(title="action", cell=lambda r: r["action"]),
+    )
+    title = "would be undone" if data["dry_run"] else "undone"
+    yield RowsTable(title=f"{title}{shown}", columns=columns, rows=rows[:_SHOWN])
+    if data["finished"]:
+        yield Text("this restore was half-way" if data["dry_run"] else "finished a restore that was half-way")
+    verb = "would be" if data["dry_run"] else "is"
+    yield Text(f"the state at {data['target']} {verb} back: {plural(data['files'], 'file')} removed")
+    if data["metadata_dropped"]:
+        yield Text("the metadata table is gone: the next Hudi writer builds it anew")
+
+
+def _render_rolled_back(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    yield Text(f"{data['instant']} is taken back by rollback {data['rollback']}")
+    if data["metadata_dropped"]:
+        yield Text("the metadata table is gone: the next Hudi writer builds it anew")

@@ -1,0 +1,70 @@
+"""What must not be while completed writes are taken back."""
+
+from __future__ import annotations
+
+from phantombase.timeline.errors import ConflictError, UsageError
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat
+from phantombase.timeline.pins.pin import live_pins
+from phantombase.timeline.savepoints.savepoint import savepoints
+from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.table import Table
+
+
+def refuse_work(table: Table, timeline: Timeline) -> None:
+    """ConflictError: a process is at work on a pending instant, or a clean or rollback is pending."""
+    for action in ("clean", "rollback"):
+        for instant in timeline.pending(action):
+            raise ConflictError(
+                f"a {action} is pending",
+                path=table.storage.base_path,
+                instant=instant.requested_time,
+                todo="`compactor-daemon clean`, or Hudi, finishes it."
+                if action == "clean"
+                else "The next write finishes it; that of a completed write: `compactor-daemon rollback`, or Hudi.",
+            )
+    pending = [i for i in timeline.instants if i.is_write and not i.completed]
+    beats = {i.requested_time: read_heartbeat(table.storage, i.requested_time) for i in pending}
+    now_ms = storage_ms(table.storage) if any(beats.values()) else 0
+    for instant in pending:
+        beat = beats[instant.requested_time]
+        if beat is not None and is_live(beat, now_ms):
+            raise ConflictError(
+                "a process is at work on the table",
+                path=table.storage.base_path,
+                instant=instant.requested_time,
+                found=f"a heartbeat of a pending {instant.action}",
+                todo="Stop all writers and compactors, then run again.",
+            )
+
+
+def refuse_writers(table: Table, timeline: Timeline) -> None:
+    """ConflictError: a write is pending that does not count as dead."""
+    for instant in timeline.inflight_writers:
+        raise ConflictError(
+            f"a {instant.action} is pending",
+            path=table.storage.base_path,
+            instant=instant.requested_time,
+            todo="Stop its writer, or let it end, then run again.",
+        )
+
+
+def refuse_held(table: Table, timeline: Timeline, after: str) -> None:
+    """UsageError, ConflictError: a savepoint or pin holds a state later than that of the instant `after`."""
+    for kept in savepoints(table, timeline):
+        if kept.instant > after:
+            raise UsageError(
+                "a later savepoint would be lost",
+                path=table.storage.base_path,
+                instant=kept.instant,
+                todo="Delete it first, if it is not needed: `compactor-daemon savepoint delete`.",
+            )
+    moment = max((timeline.moment_of(w) for t, w in timeline.completed_writes.items() if t <= after), default="")
+    for pin in live_pins(table.storage):
+        if pin.holds > moment:
+            raise ConflictError(
+                "a reader holds a state that would be taken back",
+                path=table.storage.base_path,
+                found=f"pin {pin.name} at {pin.holds}",
+                todo=f"Wait for its reader, or `timeline pins TABLE --release {pin.name}`.",
+            )

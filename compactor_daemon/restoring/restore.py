@@ -1,0 +1,210 @@
+"""Restores a table to the state at an instant: everything that was written after it is undone, the newest first.
+
+    lock   what must not be is refused; writes of dead writers are rolled back
+           <T>.restore.requested: the instants to undo. From here on the next run goes on
+           the metadata table, if there is one, is dropped: the next Hudi writer builds it anew
+           <T>.restore.inflight, then each instant, see `recovery.undo`
+           <T>.restore
+
+The lock is held all the time. Writers, planners and other services of phantombase refuse to begin anything while a
+restore is pending. Hudi can finish a restore of phantombase, and phantombase one of Hudi.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import structlog
+
+from phantombase.timeline.errors import ConflictError, UsageError
+from phantombase.timeline.format.instant import State
+from phantombase.timeline.format.restore import RestorePlan, encode_restore_metadata, encode_restore_plan
+from phantombase.timeline.format.rollback_plan import rollback_record
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import EXPIRY_S
+from phantombase.timeline.locks.section import Section
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.drop import drop_within
+from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
+from phantombase.timeline.recovery.undo import Undone, traces_of_all, undo
+from phantombase.timeline.savepoints.savepoint import savepoints
+from phantombase.timeline.storage.folders import join
+from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.pending_restores import PendingRestore, pending_restore
+from phantombase.timeline.table.pending_rollbacks import PendingRollback, pending_rollbacks
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.windows.retained import check_as_of
+
+from .refusals import refuse_held, refuse_work, refuse_writers
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """`instant`: of the restore; None: nothing was to be undone, or a dry run. `target`: whose state is back.
+
+    `undone`: (time, action), the newest first. `files`: how many were removed, or would be. `finished`: it was pending.
+    `metadata_dropped`: the metadata table is gone.
+    """
+
+    instant: str | None
+    target: str | None
+    undone: tuple[tuple[str, str], ...]
+    files: int
+    finished: bool = False
+    metadata_dropped: bool = False
+
+
+def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run: bool = False) -> Restored:
+    """Restores the state at a completed write, or at a savepoint. A pending restore is finished instead.
+
+    `target` None: only a pending restore is finished. UsageError: no such write, no whole state of it, a later
+    savepoint, or none pending. ConflictError: a process is at work, or a reader holds a later state; another restore is
+    pending. LockError, StorageError: the next run goes on.
+    """
+    if dry_run:
+        seen = table.reload()
+        found = pending_restore(seen, seen.load_timeline())
+        plan = found.plan if found is not None else _plan(seen, target)
+        traces = traces_of_all(seen, seen.load_timeline(), plan.undone)
+        files = sum(len(one.doomed) for one in traces.values())
+        return Restored(instant=None, target=plan.target, undone=plan.undone, files=files, finished=found is not None)
+    if target is not None and pending_restore(table, table.load_timeline()) is None:
+        roll_back_dead_writers(table, lock, lazy=False, now_ms=lambda: storage_ms(table.storage), expiry_s=EXPIRY_S)
+    with lock.hold("restore the table") as section:
+        seen = table.reload()
+        timeline = seen.load_timeline()
+        found = pending_restore(seen, timeline)
+        if found is not None:
+            _refuse_other(seen, found, target)
+            return _execute(seen, found, section, finished=True)
+        plan = _plan(seen, target)
+        if not plan.undone:
+            return Restored(instant=None, target=target, undone=(), files=0)
+        refuse_writers(seen, timeline)
+        traces_of_all(seen, timeline, plan.undone)  # refuses what cannot be undone before anything is changed
+        restore = PendingRestore(instant=seen.next_time(timeline), plan=plan)
+        path = seen.instant_path(restore.at(State.REQUESTED))
+        section.check()
+        if not seen.storage.put_if_absent(path, encode_restore_plan(plan)):
+            raise ConflictError("another process began an action at the same instant", path=path, todo="Run again.")
+        return _execute(seen, restore, section, finished=False)
+
+
+# --- the plan --------------------------------------------------------------------------------------------------------
+
+
+def to_undo(timeline: Timeline, target: str) -> tuple[tuple[str, str], ...]:
+    """The writes, plans and services after an instant, the newest first (pure).
+
+    By requested time, as reads as of an instant count. A compaction that was requested before the target and completed
+    after it stays: it merged nothing that was written after its plan.
+    """
+    later = [i for i in timeline.instants if i.is_write and i.requested_time > target]
+    # Of two writes of one time the service goes first: the other one was there before it.
+    ordered = sorted(later, key=lambda i: (i.requested_time, i.family != "deltacommit"), reverse=True)
+    return tuple((i.requested_time, i.action) for i in ordered)
+
+
+def _plan(table: Table, target: str | None) -> RestorePlan:
+    """The plan of a new restore."""
+    refuse_half_upgraded(table)
+    timeline = table.load_timeline()
+    if target is None:
+        raise UsageError(
+            "no restore is pending",
+            path=table.storage.base_path,
+            todo="Give the instant whose state you want back: --to INSTANT. `timeline show TABLE` lists them.",
+        )
+    if target not in timeline.completed_writes:
+        raise UsageError(
+            "only the state at a completed write of the active timeline can be restored",
+            path=table.storage.base_path,
+            instant=target,
+            todo="`timeline show TABLE` lists the instants, `compactor-daemon savepoint list TABLE` the savepoints.",
+        )
+    refuse_work(table, timeline)
+    refuse_held(table, timeline, target)
+    _refuse_cleaned(table, timeline, target)
+    table.load_view()  # raises where a file of a completed compaction is lost
+    return RestorePlan(target=target, undone=to_undo(timeline, target))
+
+
+def _refuse_cleaned(table: Table, timeline: Timeline, target: str) -> None:
+    """UsageError: files of the state may be gone. A savepoint keeps its files; each of them must be there."""
+    kept = next((k for k in savepoints(table, timeline) if k.instant == target), None)
+    if kept is None:
+        check_as_of(table, timeline, target)
+        return
+    for partition, names in kept.savepoint.files.items():
+        there = {entry.name for entry in table.storage.list(partition)}
+        if gone := sorted(set(names) - there):
+            raise UsageError(
+                "a file of the savepoint is gone",
+                path=join(partition, gone[0]),
+                instant=target,
+                found=f"{len(gone)} of {len(names)} files of this partition are gone",
+            )
+
+
+def _refuse_other(table: Table, found: PendingRestore, target: str | None) -> None:
+    if target not in (None, found.plan.target):
+        raise ConflictError(
+            "a restore to another instant is half-way",
+            path=table.storage.base_path,
+            instant=found.instant,
+            expected=f"to {target}",
+            found=f"to {found.plan.target}",
+            todo="Finish it first: `compactor-daemon restore TABLE`.",
+        )
+
+
+# --- execution -------------------------------------------------------------------------------------------------------
+
+
+def _execute(table: Table, restore: PendingRestore, section: Section, *, finished: bool) -> Restored:
+    """Undoes what the plan names and completes the restore; every step may have been done before."""
+    started, storage = time.monotonic(), table.storage
+    timeline, plan = table.load_timeline(), restore.plan
+    traces = traces_of_all(table, timeline, plan.undone)
+    dropped = bool(table.config.metadata_partitions)
+    if dropped:
+        _log.warning("metadata_table_dropped", table=storage.base_path, why="the table is restored")
+        table = drop_within(table, section)
+    section.check()
+    storage.put_if_absent(table.instant_path(restore.at(State.INFLIGHT)), b"")
+    undone: list[Undone] = []
+    for one in plan.undone:
+        undone.append(undo(table, traces[one], section.check))
+        _log.info("undone", table=storage.base_path, instant=one[0], action=one[1])
+    _forget_rollbacks(table, restore, section)
+    milliseconds = int((time.monotonic() - started) * 1000)
+    records = {
+        u.plan.target: rollback_record(u.plan, restore.instant, milliseconds, u.commands, storage.base_path)
+        for u in undone
+    }
+    content = encode_restore_metadata(plan, restore.instant, milliseconds, records)
+    done = replace(restore.at(State.COMPLETED), completion_time=table.completion_time(table.load_timeline()))
+    section.check()
+    storage.put_if_absent(table.instant_path(done), content)
+    return Restored(
+        instant=restore.instant,
+        target=plan.target,
+        undone=plan.undone,
+        files=sum(len(u.plan.doomed) for u in undone),
+        finished=finished,
+        metadata_dropped=dropped,
+    )
+
+
+def _forget_rollbacks(table: Table, restore: PendingRestore, section: Section) -> None:
+    """Removes the rollbacks that Hudi's restore began: they are parts of it, and Hudi removes them at its end, too."""
+    for rollback in pending_rollbacks(table):
+        if not isinstance(rollback, PendingRollback) or rollback.target not in restore.plan.times:
+            continue
+        for state in (State.INFLIGHT, State.REQUESTED):
+            section.check()
+            table.storage.delete(table.instant_path(rollback.at(state)))

@@ -1,0 +1,123 @@
+"""Takes the newest completed write back, as Hudi's rollback of an instant does.
+
+    lock   what must not be is refused; the completed file of t is deleted: from here on it is a write of a dead writer
+    then   it is rolled back like one, see `recovery.rollback`
+
+If the process dies in between, the next writer, of phantombase or Hudi, rolls it back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.format.compaction_plan import pending_clustering_file_groups
+from phantombase.timeline.format.instant import SERVICES, Instant, State
+from phantombase.timeline.instants.state_files import load_state_files
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.section import Section
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.drop import drop_within
+from phantombase.timeline.metadata_table.location import open_metadata_table
+from phantombase.timeline.recovery.rollback import completed_rollback_of, roll_back
+from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.pending_restores import refuse_pending_restore
+from phantombase.timeline.table.pending_rollbacks import PendingRollback, pending_rollbacks
+from phantombase.timeline.table.table import Table
+
+from .refusals import refuse_held, refuse_work
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBack:
+    """`rollback`: its instant. `metadata_dropped`: the metadata table, which had been compacted since, is gone."""
+
+    instant: str
+    rollback: str
+    metadata_dropped: bool = False
+
+
+def roll_back_newest(table: Table, lock: TableLock, instant: str) -> RolledBack:
+    """Takes a completed write back that nothing was built upon; a pending rollback of it, Hudi's too, is finished.
+
+    UsageError: another write, plan or savepoint came later, or it is no write of a writer. ConflictError: a process is
+    at work. LockError, StorageError: run again, or let the next writer finish it.
+    """
+    with lock.hold(f"take {instant} back") as section:
+        table = table.reload()
+        refuse_half_upgraded(table)
+        timeline = table.load_timeline()
+        if (done := completed_rollback_of(table, instant)) is not None:
+            return RolledBack(instant=instant, rollback=done)
+        refuse_pending_restore(table, timeline)
+        write = _write(table, timeline, instant)
+        if not any(isinstance(r, PendingRollback) and r.target == instant for r in pending_rollbacks(table)):
+            refuse_work(table, timeline)
+        _refuse_built_upon(table, timeline, write)
+        dropped = _drop_if_compacted(table, write, section)
+        for one in load_state_files(table.storage, table.config).files(write):
+            if one.instant.completed:
+                section.check()
+                table.storage.delete(one.path)
+    table = table.reload()
+    pending = table.load_timeline().find(instant, write.family)
+    if pending is None:  # another process has rolled it back since
+        return RolledBack(instant=instant, rollback=completed_rollback_of(table, instant) or "")
+    return RolledBack(instant=instant, rollback=roll_back(table, pending, lock), metadata_dropped=dropped)
+
+
+def _write(table: Table, timeline: Timeline, instant: str) -> Instant:
+    found = [i for i in timeline.instants if i.is_write and i.requested_time == instant]
+    if len(found) != 1 or found[0].family == "commit" or _is_service(table, found[0]):
+        raise UsageError(
+            "only a completed write of a writer can be rolled back",
+            path=table.storage.base_path,
+            instant=instant,
+            found=", ".join(i.action for i in found) or "no such write",
+            todo="A compaction changes no row; `compactor-daemon restore TABLE --to INSTANT` takes it back, too.",
+        )
+    return found[0]
+
+
+def _is_service(table: Table, write: Instant) -> bool:
+    """Whether it is a log compaction or a clustering, by the files of its earlier states."""
+    files = load_state_files(table.storage, table.config).files(write)
+    if any(one.instant.action in SERVICES for one in files):
+        return True
+    plans = [one.path for one in files if write.family == "replacecommit" and one.instant.state is State.REQUESTED]
+    return any(pending_clustering_file_groups(table.storage.read(path), path) for path in plans)
+
+
+def _refuse_built_upon(table: Table, timeline: Timeline, write: Instant) -> None:
+    """UsageError: something came after the write, or keeps it."""
+    moment = timeline.moment_of(write) if write.completed else write.requested_time
+    for other in timeline.instants:
+        if not other.is_write or other == write:
+            continue
+        if other.requested_time > write.requested_time or (other.completed and timeline.moment_of(other) > moment):
+            raise UsageError(
+                "only the newest write can be rolled back",
+                path=table.storage.base_path,
+                instant=write.requested_time,
+                found=f"{other.action} {other.requested_time} came later",
+                todo="`compactor-daemon restore TABLE --to INSTANT` takes all after an instant back; a plan that is "
+                "only requested: `compactor-daemon unschedule`.",
+            )
+    before = max((t for t in timeline.completed_writes if t < write.requested_time), default="")
+    refuse_held(table, timeline, before)
+
+
+def _drop_if_compacted(table: Table, write: Instant, section: Section) -> bool:
+    """Drops a metadata table whose compaction has merged the write: its records cannot be removed from it any more."""
+    if not table.config.metadata_partitions:
+        return False
+    later = (i for i in open_metadata_table(table).load_timeline().completed if i.action == "commit")
+    if all(i.requested_time <= write.requested_time for i in later):
+        return False
+    _log.warning("metadata_table_dropped", table=table.storage.base_path, why="it was compacted after this write")
+    drop_within(table, section)
+    return True

@@ -1,0 +1,37 @@
+# ruff: noqa: E501
+"""Restores and rollbacks of completed writes."""
+
+from __future__ import annotations
+
+from tests.mutations.mutants.mutant import Mutant
+
+_RESTORE = "compactor_daemon/restoring/restore"
+_ROLLBACK = "compactor_daemon/restoring/rollback"
+_REFUSALS = "compactor_daemon/restoring/refusals"
+_UNDO = "timeline/recovery/undo"
+_TESTS = "restoring/restore"
+
+MUTANTS: tuple[Mutant, ...] = (
+    (_UNDO, "        if one.instant.completed:\n            check()\n            storage.delete(one.path)\n", "        pass\n", _TESTS),
+    (_UNDO, "    storage.delete_all([join(partition, name) for partition, name in traces.doomed])\n", "", _TESTS),
+    (_UNDO, "        if (made := revoke(table, slice_, time)) is not None:", "        if (made := None) is not None:", _TESTS),
+    (_UNDO, "                if goes and time not in times and timeline.is_committed(time):", "                if False:", _TESTS),
+    (_UNDO, "                if not goes and time in times:", "                if False:", _TESTS),
+    (_UNDO, "key=lambda f: -f.instant.state", "key=lambda f: f.instant.state", _TESTS),
+    (_RESTORE, "i.is_write and i.requested_time > target]", "i.is_write and i.completed and i.requested_time > target]", _TESTS),
+    (_RESTORE, "i.family != \"deltacommit\"), reverse=True)", "i.family != \"deltacommit\"))", _TESTS),
+    (_RESTORE, "    refuse_held(table, timeline, target)\n", "", _TESTS),
+    (_RESTORE, "    refuse_work(table, timeline)\n", "", _TESTS),
+    (_RESTORE, "    _refuse_cleaned(table, timeline, target)\n", "", _TESTS),
+    (_RESTORE, "            _refuse_other(seen, found, target)\n", "", _TESTS),
+    (_RESTORE, "        table = drop_within(table, section)\n", "", _TESTS),
+    (_REFUSALS, "        if kept.instant > after:", "        if False:", _TESTS),
+    (_REFUSALS, "        if pin.holds > moment:", "        if False:", _TESTS),
+    (_REFUSALS, "if beat is not None and is_live(beat, now_ms):", "if False:", _TESTS),
+    (_ROLLBACK, "        _refuse_built_upon(table, timeline, write)\n", "", _TESTS),
+    (_ROLLBACK, "found[0].family == \"commit\" or ", "", _TESTS),
+    ("writer_hooks/commit/transaction", "            refuse_pending_restore(table, timeline)\n", "", _TESTS),
+    ("timeline/planning/schedule", "        refuse_pending_restore(table, timeline)\n", "", _TESTS),
+    ("compactor_daemon/archiving/archive", "    refuse_pending_restore(table, timeline)\n", "", _TESTS),
+    ("timeline/savepoints/savepoint", "        refuse_pending_restore(table, timeline)\n", "", _TESTS),
+)  # fmt: skip

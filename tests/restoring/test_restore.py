@@ -1,0 +1,399 @@
+"""Restores and rollbacks of completed writes: the rows of before are back, whatever dies, and others keep away."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.restoring.restore import Restored, restore_table
+from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
+from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.errors import ConflictError, PhantombaseError, UsageError
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.locks.heartbeat import heartbeat
+from phantombase.timeline.pins.hold import HeldPin
+from phantombase.timeline.pins.pin import PinOptions
+from phantombase.timeline.planning.options import PLAN_NOW
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.read.table_read import ReadOptions, read_table
+from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_savepoint
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.writer_hooks.options import WriteOptions
+from tests.cleaning.test_golden import LOCK, data_files
+from tests.support.archived_tables import archive, compact, one_row, upsert
+from tests.support.compaction_steps import open_table, run_all
+from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at_nth, died_copies, fail_at
+from tests.support.golden_tables import unzip_golden
+from tests.support.selection import ALL, deep
+from tests.support.written_tables import Rows, as_rows, read_rows, written_table
+
+VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])
+WRITES = WriteOptions(slots=1, small_file_bytes=0)
+CLEAN = CleanOptions(retain=1, floor_s=0)
+
+
+def history(path: Path, version: int) -> dict[str, Rows]:
+    """Upserts, inserts and compactions, one pending in the end; by instant the rows that were read then."""
+    written_table(path, version, one_row("k0", 0), WRITES)
+    found: dict[str, Rows] = {}
+
+    def note() -> None:
+        found[max(open_table(path).load_timeline().completed_writes)] = read_rows(path)
+
+    note()
+    for number in range(1, 4):
+        upsert(path, one_row(f"k{number % 2}", number))
+        note()
+        if number < 3:
+            compact(path)
+            note()
+    schedule_compaction(open_table(path), LOCK, PLAN_NOW)
+    upsert(path, one_row("k0", 50))
+    note()
+    return found
+
+
+def restore(path: Path, target: str | None, storage: Storage | None = None, *, dry_run: bool = False) -> Restored:
+    return restore_table(open_table(path, storage), LOCK, target, dry_run=dry_run)
+
+
+def check_usable(path: Path, rows: Rows) -> None:
+    """The rows are those, also behind a write, a compaction, a clean and the archiver."""
+    assert read_rows(path) == rows
+    upsert(path, one_row("new", 99))
+    expected = rows | {"new": (99, 99.0)}
+    assert read_rows(path) == expected
+    compact(path)
+    run_all(open_table(path))
+    assert read_rows(path) == expected
+    clean_table(open_table(path), CLEAN, LOCK)
+    for number in (100, 101, 102):
+        upsert(path, one_row("new", number))
+    archive(path)
+    assert read_rows(path) == rows | {"new": (102, 102.0)}
+
+
+@VERSIONS
+def test_every_state_comes_back(version: int, tmp_path: Path) -> None:
+    """As a read as of that instant shows it, and the table goes on."""
+    source = tmp_path / "source"
+    states = history(source, version)
+    newest = max(states)
+    for number, (instant, rows) in enumerate(states.items()):
+        path = tmp_path / f"t{number}"
+        shutil.copytree(source, path)  # keeps the times of files
+        assert as_rows(read_table(open_table(path), ReadOptions(as_of=instant))) == rows
+        before = data_files(path)
+        dry = restore(path, instant, dry_run=True)
+        assert data_files(path) == before
+        done = restore(path, instant)
+        assert (done.undone, done.files) == (dry.undone, dry.files)
+        assert len(before - data_files(path)) == done.files
+        if instant == newest:
+            assert done.instant is None
+        else:
+            assert done.instant is not None
+            assert done.undone == tuple(sorted(done.undone, reverse=True))
+            timeline = open_table(path).load_timeline()
+            assert not [i for i in timeline.instants if i.is_write and i.requested_time > instant]
+        check_usable(path, rows)
+
+
+@VERSIONS
+def test_the_newest_write_is_taken_back(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    written_table(path, version, one_row("k0", 0), WRITES)
+    compact(path)
+    upsert(path, one_row("k1", 1))
+    rows = read_rows(path)
+    upsert(path, one_row("k0", 7))
+    newest = max(open_table(path).load_timeline().completed_writes)
+    done = roll_back_newest(open_table(path), LOCK, newest)
+    assert done.rollback > newest
+    assert roll_back_newest(open_table(path), LOCK, newest) == done
+    check_usable(path, rows)
+
+
+@VERSIONS
+def test_only_the_newest_write_is_taken_back(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    states = history(path, version)
+    rows, files = read_rows(path), data_files(path)
+    for instant in states:
+        with pytest.raises(UsageError, match=r"only the newest|writer can be"):
+            roll_back_newest(open_table(path), LOCK, sorted(states)[0] if instant == max(states) else instant)
+    with pytest.raises(UsageError, match="no such write"):
+        roll_back_newest(open_table(path), LOCK, "20200101000000000")
+    assert (read_rows(path), data_files(path)) == (rows, files)
+
+
+@VERSIONS
+def test_a_plan_made_after_a_write_keeps_it(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    written_table(path, version, one_row("k0", 0), WRITES)
+    upsert(path, one_row("k0", 1))
+    newest = max(open_table(path).load_timeline().completed_writes)
+    schedule_compaction(open_table(path), LOCK, PLAN_NOW)
+    with pytest.raises(UsageError, match="came later"):
+        roll_back_newest(open_table(path), LOCK, newest)
+
+
+# --- what must not be ------------------------------------------------------------------------------------------------
+
+
+def refusals(path: Path, states: dict[str, Rows], error: type[PhantombaseError], text: str) -> None:
+    """Neither changes anything."""
+    oldest, newest = min(states), max(states)
+    before = sorted(p.name for p in path.rglob("*"))
+    with pytest.raises(error, match=text):
+        restore(path, oldest)
+    with pytest.raises(error, match=text):
+        roll_back_newest(open_table(path), LOCK, newest)
+    assert sorted(p.name for p in path.rglob("*")) == before
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[Path, dict[str, Rows]]:
+    """A table of two writes, and its states."""
+    path = tmp_path / "trips"
+    written_table(path, 9, one_row("k0", 0), WRITES)
+    states = {max(open_table(path).load_timeline().completed_writes): read_rows(path)}
+    upsert(path, one_row("k0", 1))
+    return path, states | {max(open_table(path).load_timeline().completed_writes): read_rows(path)}
+
+
+Small = tuple[Path, dict[str, Rows]]
+
+
+def test_a_later_savepoint_is_kept(small: Small) -> None:
+    path, states = small
+    create_savepoint(open_table(path), LOCK, max(states), user="", comment="")
+    refusals(path, states, UsageError, "a later savepoint would be lost")
+    delete_savepoint(open_table(path), LOCK, max(states))
+    assert restore(path, min(states)).instant is not None
+
+
+def test_a_pinned_state_is_kept(small: Small) -> None:
+    path, states = small
+    storage, write = open_table(path).storage, open_table(path).load_timeline().completed_writes[max(states)]
+    pin = HeldPin(storage, PinOptions(name="report", for_s=3600), write.completion_time or "")
+    refusals(path, states, ConflictError, "timeline pins TABLE --release report")
+    pin.remove()
+    assert restore(path, min(states)).instant is not None
+
+
+def test_a_process_at_work_is_an_error(small: Small) -> None:
+    path, states = small
+    schedule_compaction(open_table(path), LOCK, PLAN_NOW)
+    (pending,) = open_table(path).load_timeline().pending_compactions
+    with heartbeat(open_table(path).storage, pending.requested_time, 30.0):
+        refusals(path, states, ConflictError, "a process is at work")
+
+
+def test_a_pending_clean_is_finished_first(small: Small) -> None:
+    path, states = small
+    table = open_table(path)
+    clean = Instant(requested_time=table.next_time(table.load_timeline()), action="clean", state=State.REQUESTED)
+    table.storage.put_if_absent(table.instant_path(clean), b"")
+    refusals(path, states, ConflictError, "a clean is pending")
+
+
+def test_a_cleaned_state_cannot_come_back(tmp_path: Path) -> None:
+    """Except that of a savepoint."""
+    path = tmp_path / "trips"
+    written_table(path, 9, one_row("k0", 0), WRITES)
+    first = max(open_table(path).load_timeline().completed_writes)
+    rows = read_rows(path)
+    for number in range(1, 4):
+        upsert(path, one_row("k0", number))
+        compact(path)
+    other = tmp_path / "other"
+    shutil.copytree(path, other)
+    assert clean_table(open_table(path), CLEAN, LOCK).files > 0
+    with pytest.raises(UsageError, match="may have been cleaned"):
+        restore(path, first)
+    create_savepoint(open_table(other), LOCK, first, user="", comment="")
+    assert clean_table(open_table(other), CLEAN, LOCK).files > 0
+    restore(other, first)
+    check_usable(other, rows)
+
+
+def test_a_savepoint_that_lost_a_file_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    written_table(path, 9, one_row("k0", 0), WRITES)
+    kept = create_savepoint(open_table(path), LOCK, None, user="", comment="")
+    upsert(path, one_row("k0", 1))
+    (partition, names) = next(iter(kept.savepoint.files.items()))
+    (path / partition / names[0]).unlink()
+    with pytest.raises(UsageError, match="a file of the savepoint is gone"):
+        restore(path, kept.instant)
+
+
+def test_while_a_restore_is_pending_nothing_else_begins(small: Small, tmp_path: Path) -> None:
+    path, states = small
+
+    with pytest.raises(ProcessDied):
+        restore(
+            path,
+            min(states),
+            HookedStorage(open_table(path).storage, die_at_nth(1, "put_if_absent", ".restore.inflight")),
+        )
+    for begin in (
+        lambda: upsert(path, one_row("k0", 9)),
+        lambda: schedule_compaction(open_table(path), LOCK, PLAN_NOW),
+        lambda: clean_table(open_table(path), CLEAN, LOCK),
+        lambda: archive(path),
+        lambda: create_savepoint(open_table(path), LOCK, None, user="", comment=""),
+        lambda: roll_back_newest(open_table(path), LOCK, max(states)),
+    ):
+        with pytest.raises(ConflictError, match="a restore of the table is half-way"):
+            begin()
+    with pytest.raises(ConflictError, match="another instant is half-way"):
+        restore(path, max(states))
+    assert restore(path, None, dry_run=True).finished
+    assert restore(path, None).finished
+    assert read_rows(path) == states[min(states)]
+
+
+def test_on_version_6_a_log_of_a_write_that_stays_keeps_its_file(tmp_path: Path) -> None:
+    """Of writers that overlapped: the earlier one has its rows in a file group that the later one began."""
+    path = tmp_path / "trips"
+    written_table(path, 6, one_row("k0", 0), WRITES)
+    upsert(path, one_row("k0", 1))
+    upsert(path, one_row("k1", 2))
+    first, second, third = sorted(open_table(path).load_timeline().completed_writes)
+    (log,) = path.glob(f"a/.*_{first}.log.*")
+    log.rename(log.with_name(log.name.replace(first, third)))
+    with pytest.raises(ConflictError, match="rows of a write that stays"):
+        restore(path, second)
+    assert not list(path.glob(".hoodie/*.restore*"))
+
+
+# --- deaths ----------------------------------------------------------------------------------------------------------
+
+
+def small_history(path: Path, version: int) -> tuple[str, Rows]:
+    """An instant and its rows; after it an update, a compaction, an insert, and a plan."""
+    written_table(path, version, pa.concat_tables([one_row("k0", 0), one_row("k1", 0)]), WRITES)
+    upsert(path, one_row("k0", 1))
+    target, rows = max(open_table(path).load_timeline().completed_writes), read_rows(path)
+    upsert(path, one_row("k1", 2))
+    compact(path)
+    upsert(path, one_row("k2", 3))
+    upsert(path, one_row("k0", 4))
+    schedule_compaction(open_table(path), LOCK, PLAN_NOW)
+    return target, rows
+
+
+@pytest.mark.parametrize("version", [6, deep(8), 9])
+def test_a_restore_that_died_anywhere_is_finished(version: int, tmp_path: Path) -> None:
+    """Meanwhile the table has the rows of one of its states."""
+    path = tmp_path / "trips"
+    target, rows = small_history(path, version)
+    newest = read_rows(path)
+    states = [rows, rows | {"k1": (2, 2.0)}, rows | {"k1": (2, 2.0), "k2": (3, 3.0)}, newest]
+    number = 0
+    for number, copy in died_copies(path, lambda storage: restore(path, target, storage), 1 if ALL else 3):
+        assert read_rows(copy) in states
+        restore(copy, target)
+        assert read_rows(copy) == rows
+        if number % 9 == 0 or ALL:
+            check_usable(copy, rows)
+        shutil.rmtree(copy)
+    assert number > 30
+
+
+@pytest.mark.parametrize("version", [6, deep(8), 9])
+def test_a_rollback_that_died_anywhere_is_finished_by_the_next_write(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    written_table(path, version, one_row("k0", 0), WRITES)
+    upsert(path, one_row("k1", 1))
+    rows = read_rows(path)
+    upsert(path, one_row("k0", 7))
+    later, newest = read_rows(path), max(open_table(path).load_timeline().completed_writes)
+    number = 0
+    for number, copy in died_copies(  # noqa: B007
+        path, lambda storage: roll_back_newest(open_table(path, storage), LOCK, newest), 1 if ALL else 3
+    ):
+        seen = read_rows(copy)
+        assert seen in (rows, later)
+        upsert(copy, one_row("new", 1))
+        assert read_rows(copy) == seen | {"new": (1, 1.0)}
+        shutil.rmtree(copy)
+    assert number > 20
+
+
+@pytest.mark.parametrize("version", [6, deep(8), 9])
+@pytest.mark.parametrize("failure", list(Failure), ids=lambda f: f.name.lower())
+def test_an_error_at_every_call_the_next_run_finishes(version: int, failure: Failure, tmp_path: Path) -> None:
+    origin = tmp_path / "origin"
+    target, rows = small_history(origin, version)
+    counting = HookedStorage(LocalStorage(str(shutil.copytree(origin, tmp_path / "count"))), lambda call: call.do())
+    restore(origin, target, counting)
+    calls = [n for n, name in enumerate(counting.calls) if failure.can_hit(name)]
+    for number in calls[:: 1 if ALL else 5]:
+        path = shutil.copytree(origin, tmp_path / f"{number}")
+        inner = LocalStorage(str(path))
+        with suppress(PhantombaseError, OSError):
+            restore(path, target, HookedStorage(inner, fail_at(number, failure, inner)))
+        restore(path, target)
+        assert read_rows(path) == rows
+        assert data_files(path) == data_files(tmp_path / "count")
+        shutil.rmtree(path)
+
+
+# --- with a metadata table, and the commands --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["v6_with_metadata_table", "v9_with_metadata_table"])
+def test_a_metadata_table_is_dropped(name: str, tmp_path: Path) -> None:
+    path = unzip_golden(name, tmp_path)
+    table = open_table(path)
+    first = min(table.load_timeline().completed_writes)
+    rows = by_key(read_table(table, ReadOptions(as_of=first)))
+    done = restore(path, first)
+    assert done.metadata_dropped
+    assert not (path / ".hoodie" / "metadata").exists()
+    assert by_key(read_table(open_table(path), ReadOptions())) == rows
+
+
+def by_key(table: pa.Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.drop_columns(["_hoodie_file_name"]).sort_by("_hoodie_record_key").to_pylist()
+    return rows
+
+
+def run(*arguments: str) -> Any:
+    done = CliRunner().invoke(app, [*arguments, "--json"])
+    assert done.exit_code == 0, (done.output, done.exception)
+    return json.loads(done.stdout)
+
+
+def test_the_commands(small: Small) -> None:
+    path, states = small
+    oldest, newest = str(min(states)), str(max(states))
+    with_nothing = CliRunner().invoke(app, ["restore", str(path), "--to", oldest])
+    assert isinstance(with_nothing.exception, UsageError)
+    assert "--lock and --sole-writer" in str(with_nothing.exception)
+    done = run("restore", str(path), "--to", oldest, "--dry-run")
+    assert (done["undone"], done["instant"]) == ([{"instant": newest, "action": "deltacommit"}], None)
+    assert run("rollback", str(path), newest, "--sole-writer")["instant"] == newest
+    assert run("restore", str(path), "--to", oldest, "--sole-writer")["undone"] == []
+    shown = CliRunner().invoke(app, ["restore", str(path), "--to", oldest, "--sole-writer"])
+    assert "nothing to undo" in shown.stdout
+    upsert(path, one_row("k1", 5))
+    shown = CliRunner().invoke(app, ["restore", str(path), "--to", oldest, "--sole-writer"])
+    assert f"the state at {oldest} is back" in " ".join(shown.stdout.split())
+    none = CliRunner().invoke(app, ["restore", str(path), "--sole-writer"])
+    assert "no restore is pending" in str(none.exception)
+    unknown = CliRunner().invoke(app, ["restore", str(path), "--to", "20200101000000000", "--sole-writer"])
+    assert "only the state at a completed write" in str(unknown.exception)
