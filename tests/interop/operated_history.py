@@ -19,7 +19,7 @@ import pytest
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.restoring.restore import restore_table
-from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
+from phantombase.compactor_daemon.restoring.rollback import is_service, roll_back_newest
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.clock.options import ClockOptions
@@ -158,9 +158,10 @@ class OperatedHistory(History):
         return True
 
     def roll_back_newest(self) -> bool:
-        """Whatever wrote it, where the model knows the rows of before."""
-        newest = max(self.table.open().load_timeline().completed_writes)
-        if newest not in self.model.before or newest in self.model.savepoints:
+        """Whatever wrote it, where the model knows the rows of before. A clustering would be pending then."""
+        table = self.table.open()
+        newest = max(writes := table.load_timeline().completed_writes)
+        if newest not in self.model.before or newest in self.model.savepoints or is_service(table, writes[newest]):
             return False
         if self.indexed and compacted_after(self.table.open(), newest):  # then Hudi refuses
             return False
