@@ -3,7 +3,8 @@
     finish     a clean that is pending: of a process that died, or of Hudi
     choose     see `cleaning.choice`
     request    <T>.clean.requested: from here on the files of the plan are not needed, and will be removed
-    remove     <T>.clean.inflight, then the files
+    begin      pins once more: a plan with files that one holds is taken back. Then <T>.clean.inflight
+    remove     the files
     complete   the metadata table, then <T>.clean
 
 Whatever dies, the next run, of phantombase or Hudi, removes the rest: a file that is gone counts as removed.
@@ -26,8 +27,8 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import Change, apply_update, check_keepable, prepare
-from phantombase.timeline.pins.pin import all_pins, forget_expired
-from phantombase.timeline.pins.retain import held_files
+from phantombase.timeline.pins.pin import all_pins, forget_expired, live_pins
+from phantombase.timeline.pins.retain import earliest_to_retain, held_files
 from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
@@ -36,7 +37,7 @@ from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.view import TableView
 
 from ..attempt.unfinished import tidy
-from .facts import gather_facts
+from .facts import gather_facts, load_whole
 
 _log = structlog.get_logger()
 
@@ -87,14 +88,20 @@ def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run
             raise ConflictError(
                 "another process began a clean meanwhile", path=seen.storage.base_path, todo="Run again."
             )
-        pinned = {pin.path for pin in all_pins(table.storage)}
+        known = {pin.path for pin in all_pins(table.storage)}
         view, choice = _choice(seen, options, dry_run=False)
         if not choice.gone:
             return _result(None, choice, finished)
         plan = _plan(view, choice, options)
         clean = Instant(requested_time=seen.next_time(view.timeline), action="clean", state=State.REQUESTED)
         _put(table, clean, encode_clean_plan(plan, table.storage.base_path), section)
-        _refuse_new_pins(table, clean, pinned, section)
+        if not _begin(table, clean, plan, section, known):
+            raise ConflictError(
+                "a reader pinned the table while a clean was planned",
+                path=table.storage.base_path,
+                instant=clean.requested_time,
+                todo="Nothing was removed. Run again.",
+            )
     _execute(table, clean.requested_time, plan, lock)
     forget_expired(table.storage)
     return _result(clean.requested_time, choice, finished)
@@ -102,7 +109,7 @@ def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run
 
 def _choice(table: Table, options: CleanOptions, *, dry_run: bool) -> tuple[TableView, Choice]:
     refuse_half_upgraded(table)
-    view = consistent(table.load_view)
+    view = load_whole(table)
     refuse_pending_restore(table, view.timeline)
     return view, choose(view, gather_facts(table, view, options, dry_run=dry_run), options)
 
@@ -112,29 +119,12 @@ def _plan(view: TableView, choice: Choice, options: CleanOptions) -> CleanPlan:
     for one in choice.gone:
         files[one.partition] += one.files
     writes = view.timeline.completed_writes
-    retained = choice.retained and writes.get(choice.retained)
+    found = writes.get(choice.retained or "")
     return CleanPlan(
         policy=options.policy.hudi_name,
         files={partition: tuple(names) for partition, names in sorted(files.items())},
-        retained=(retained.requested_time, retained.family) if retained else None,
+        retained=(choice.retained, "deltacommit" if found is None else found.family) if choice.retained else None,
         last_completed=max(writes, default=""),
-    )
-
-
-def _refuse_new_pins(table: Table, clean: Instant, pinned: Collection[str], section: Section) -> None:
-    """Takes the plan back if a pin was put while it was made: its reader may have looked before the plan was visible.
-
-    The reader of a pin that is put from now on sees the plan, and is refused what it removes. ConflictError.
-    """
-    if all(pin.path in pinned for pin in all_pins(table.storage)):
-        return
-    section.check()
-    table.storage.delete(table.instant_path(clean))
-    raise ConflictError(
-        "a reader pinned the table while a clean was planned",
-        path=table.storage.base_path,
-        instant=clean.requested_time,
-        todo="Nothing was removed. Run again.",
     )
 
 
@@ -147,19 +137,47 @@ def _finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
     for instant in timeline.pending("clean"):
         path = table.instant_path(instant.at(State.REQUESTED))
         plan = decode_clean_plan(table.storage.read(path), path)
+        with lock.hold("go on with a clean") as section:
+            now = table.reload().load_timeline().find(instant.requested_time, "clean")
+            if now is None or not (now.state > State.REQUESTED or _begin(table, now, plan, section)):
+                continue
         _execute(table, instant.requested_time, plan, lock)
         found.append(Finished(instant=instant.requested_time, files=plan.count))
         _log.info("clean_finished", table=table.storage.base_path, instant=instant.requested_time, files=plan.count)
     return tuple(found)
 
 
+def _begin(table: Table, clean: Instant, plan: CleanPlan, section: Section, known: Collection[str] = ()) -> bool:
+    """Makes a visible plan inflight: from here on its files may be gone. Called under the table lock.
+
+    False: a pin holds some of them, and the plan was taken back. The pin was put before the plan was visible: its
+    reader was not refused. `known`: paths of pins that the plan was made with.
+    """
+    if _held(table, plan, known):
+        section.check()
+        table.storage.delete(table.instant_path(clean))
+        _log.warning("clean_taken_back", table=table.storage.base_path, instant=clean.requested_time, why="a pin")
+        return False
+    content = b"" if table.layout.has_completion_times else encode_clean_plan(plan, table.storage.base_path)
+    section.check()
+    table.storage.put_if_absent(table.instant_path(clean.at(State.INFLIGHT)), content)
+    return True
+
+
+def _held(table: Table, plan: CleanPlan, known: Collection[str]) -> bool:
+    """Whether a live pin, besides those that are known, holds a file of the plan."""
+    pins = [pin for pin in live_pins(table.storage) if pin.path not in known]
+    if not pins:
+        return False
+    view = load_whole(table)
+    held = held_files(view, earliest_to_retain(view.timeline, [pin.holds for pin in pins]))
+    return any(join(partition, name) in held for partition, names in plan.files.items() for name in names)
+
+
 def _execute(table: Table, instant: str, plan: CleanPlan, lock: TableLock) -> None:
-    """Removes the files of a visible plan and completes it; every step may have been done before."""
+    """Removes the files of an inflight plan and completes it; every step may have been done before."""
     started, storage = time.monotonic(), table.storage
     _refuse_needed(table, instant, plan)
-    inflight = Instant(requested_time=instant, action="clean", state=State.INFLIGHT)
-    content = b"" if table.layout.has_completion_times else encode_clean_plan(plan, storage.base_path)
-    storage.put_if_absent(table.instant_path(inflight), content)
     for partition, names in plan.files.items():
         storage.delete_all([join(partition, name) for name in names])
     gone = frozenset(p for p in plan.partitions if _remove_partition(table, p))
