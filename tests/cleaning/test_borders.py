@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +14,9 @@ from phantombase.compactor_daemon.cleaning import facts
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.errors import ConflictError, LockError, MalformedError
+from phantombase.timeline.format.clean import CleanPlan, encode_clean_plan
+from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions
 from phantombase.timeline.storage.local import LocalStorage
@@ -23,7 +29,7 @@ from tests.cleaning.test_golden import LOCK, clean, data_files, unzip
 from tests.support.archived_tables import archive, one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
-from tests.support.written_tables import written_table
+from tests.support.written_tables import read_rows, written_table
 
 REWRITES = WriteOptions(slots=1)
 """Small base files are written anew: no log files."""
@@ -111,3 +117,74 @@ def test_hours_are_hours_when_the_clocks_change(tmp_path: Path, monkeypatch: pyt
     table = open_table(path).with_clock(ClockOptions(timezone="Europe/Berlin"))
     found = facts.gather_facts(table, table.load_view(), CleanOptions(policy=Policy.HOURS, retain=2), dry_run=True)
     assert (found.floor, found.hours_ago) == ("20260329011000000", "20260329001000000")
+
+
+def emptied_partition(path: Path, version: int) -> Table:
+    """A pending clean of Hudi that found nothing left in partition `b`."""
+    written_table(path, version, one_row("k0", 0), REWRITES)
+    shutil.copytree(path / "a", path / "b", ignore=shutil.ignore_patterns("*.parquet", ".*.log.*"))
+    table = open_table(path)
+    plan = CleanPlan(policy=Policy.COMMITS.hudi_name, files={}, partitions=("b",))
+    clean_instant = Instant(
+        requested_time=table.next_time(table.load_timeline()), action="clean", state=State.REQUESTED
+    )
+    table.storage.put_if_absent(table.instant_path(clean_instant), encode_clean_plan(plan, str(path)))
+    return table
+
+
+@VERSIONS
+def test_an_empty_partition_goes_under_the_lock(version: int, tmp_path: Path) -> None:
+    """Otherwise a write that begins meanwhile would place its files in a folder that is being removed."""
+    path = tmp_path / "trips"
+    emptied_partition(path, version)
+    removed: list[str] = []
+
+    def hook(call: Call) -> object:
+        if call.name == "delete_folder":
+            removed.append(call.path)
+            with pytest.raises(LockError), replace(LOCK, timeout_s=0.01).hold("write"):
+                pass
+        return call.do()
+
+    assert clean_table(Table.on(HookedStorage(LocalStorage(str(path)), hook)), ONE, LOCK).finished
+    assert removed == ["b"]
+    assert not (path / "b").exists()
+
+
+@VERSIONS
+def test_a_partition_stays_while_a_write_is_pending(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    table = emptied_partition(path, version)
+    begun = Instant(requested_time=table.next_time(table.load_timeline()), action="deltacommit", state=State.INFLIGHT)
+    table.storage.put_if_absent(table.instant_path(begun), b"")
+    assert clean(path).finished
+    assert (path / "b/.hoodie_partition_metadata").exists()
+
+
+def unreadable_plan(path: Path, content: bytes, age_s: float) -> Path:
+    """The plan of a process of Hudi that was killed while it wrote it."""
+    table = open_table(path)
+    time = table.next_time(table.load_timeline())
+    file = path / table.config.timeline_folder / f"{time}.clean.requested"
+    file.write_bytes(content)
+    os.utime(file, (file.stat().st_mtime - age_s,) * 2)
+    return file
+
+
+@pytest.mark.parametrize("content", [b"", b"Obj\x01torn"], ids=["empty", "torn"])
+def test_a_plan_that_cannot_be_read_goes(content: bytes, tmp_path: Path) -> None:
+    """No process began on it. It stays while it may still be written, and where files may be gone by it."""
+    path = tmp_path / "trips"
+    rows = old_table(path, 9, 1)
+    file = unreadable_plan(path, content, 0)
+    with pytest.raises(ConflictError, match="still be writing"):
+        clean(path)
+    os.utime(file, (file.stat().st_mtime - 600,) * 2)
+    begun = file.with_name(file.name.replace("requested", "inflight"))
+    begun.touch()
+    with pytest.raises(MalformedError, match="from a copy"):
+        clean(path)
+    begun.unlink()
+    assert clean(path).finished == ()
+    assert not open_table(path).load_timeline().pending("clean")
+    assert read_rows(path) == rows
