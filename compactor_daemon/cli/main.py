@@ -69,7 +69,7 @@ def compact(
     ] = False,
     execute: ExecuteOptions = EXECUTE,
     output: OutputOptions = OUTPUT,
-    attempt: Annotated[AttemptOptions, Only("foreign_grace_s", "barrier_s", "claim_wait_s")] = ATTEMPT,
+    attempt: Annotated[AttemptOptions, Only("foreign_grace_s", "barrier_s", "claim_wait_s", "properties")] = ATTEMPT,
     clock: ClockOptions = CLOCK,
     storage_option: StorageOption = None,
     json: Json = False,

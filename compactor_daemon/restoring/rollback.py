@@ -72,7 +72,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str) -> RolledBack:
 
 def _write(table: Table, timeline: Timeline, instant: str) -> Instant:
     found = [i for i in timeline.instants if i.is_write and i.requested_time == instant]
-    if len(found) != 1 or found[0].family == "commit" or _is_service(table, found[0]):
+    if len(found) != 1 or is_service(table, found[0]):
         raise UsageError(
             "only a completed write of a writer can be rolled back",
             path=table.storage.base_path,
@@ -83,8 +83,8 @@ def _write(table: Table, timeline: Timeline, instant: str) -> Instant:
     return found[0]
 
 
-def _is_service(table: Table, write: Instant) -> bool:
-    """Whether it is a log compaction or a clustering, by the files of its earlier states."""
+def is_service(table: Table, write: Instant) -> bool:
+    """Whether it is a compaction, log compaction or clustering, by the files of its earlier states."""
     files = load_state_files(table.storage, table.config).files(write)
     if any(one.instant.action in SERVICES for one in files):
         return True

@@ -32,7 +32,7 @@ from phantombase.writer_hooks.options import WriteOptions
 from tests.cleaning.test_golden import LOCK, data_files
 from tests.support.archived_tables import archive, compact, one_row, upsert
 from tests.support.compaction_steps import open_table, run_all
-from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at_nth, died_copies, fail_at
+from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at_nth, died_copies, fail_at
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import ALL, deep
 from tests.support.written_tables import Rows, as_rows, read_rows, written_table
@@ -135,6 +135,18 @@ def test_only_the_newest_write_is_taken_back(version: int, tmp_path: Path) -> No
     with pytest.raises(UsageError, match="no such write"):
         roll_back_newest(open_table(path), LOCK, "20200101000000000")
     assert (read_rows(path), data_files(path)) == (rows, files)
+
+
+@VERSIONS
+def test_a_compaction_is_not_rolled_back(version: int, tmp_path: Path) -> None:
+    """Without its completed file it would be pending, and its base files would lie there."""
+    path = tmp_path / "trips"
+    written_table(path, version, one_row("k0", 0), WRITES)
+    upsert(path, one_row("k0", 1))
+    compact(path)
+    newest = max(open_table(path).load_timeline().completed_writes)
+    with pytest.raises(UsageError, match="only a completed write of a writer"):
+        roll_back_newest(open_table(path), LOCK, newest)
 
 
 @VERSIONS
@@ -265,6 +277,20 @@ def test_while_a_restore_is_pending_nothing_else_begins(small: Small, tmp_path: 
     assert read_rows(path) == states[min(states)]
 
 
+@pytest.mark.parametrize("version", [6, 9])
+def test_an_undone_log_block_never_counts_again(version: int, tmp_path: Path) -> None:
+    """Of an instant that is not on the timeline, and older than all that are there, it would."""
+    path = tmp_path / "trips"
+    written_table(path, version, one_row("k0", 0), WRITES)
+    first = max(open_table(path).load_timeline().completed_writes)
+    upsert(path, one_row("k0", 9))
+    restore(path, first)
+    for number in range(6):
+        upsert(path, one_row("new", number))
+    assert archive(path).archived
+    assert read_rows(path) == {"k0": (0, 0.0), "new": (5, 5.0)}
+
+
 def test_on_version_6_a_log_of_a_write_that_stays_keeps_its_file(tmp_path: Path) -> None:
     """Of writers that overlapped: the earlier one has its rows in a file group that the later one began."""
     path = tmp_path / "trips"
@@ -292,6 +318,9 @@ def small_history(path: Path, version: int) -> tuple[str, Rows]:
     upsert(path, one_row("k2", 3))
     upsert(path, one_row("k0", 4))
     schedule_compaction(open_table(path), LOCK, PLAN_NOW)
+    table = open_table(path)
+    (plan,) = table.load_timeline().pending_compactions
+    table.storage.put_if_absent(table.instant_path(plan.at(State.INFLIGHT)), b"")  # of an executor of Hudi that died
     return target, rows
 
 
@@ -311,6 +340,22 @@ def test_a_restore_that_died_anywhere_is_finished(version: int, tmp_path: Path) 
             check_usable(copy, rows)
         shutil.rmtree(copy)
     assert number > 30
+
+
+def test_a_plan_goes_last(tmp_path: Path) -> None:
+    """An inflight compaction without its plan could not be read."""
+    path = tmp_path / "trips"
+    target, _ = small_history(path, 6)
+    deleted: list[str] = []
+
+    def note(call: Call) -> Any:
+        if call.name == "delete":
+            deleted.append(call.path)
+        return call.do()
+
+    restore(path, target, HookedStorage(LocalStorage(str(path)), note))
+    states = [name.rpartition(".")[2] for name in deleted if ".compaction." in name]
+    assert states == ["inflight", "requested", "requested"]
 
 
 @pytest.mark.parametrize("version", [6, deep(8), 9])
