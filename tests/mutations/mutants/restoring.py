@@ -12,6 +12,7 @@ _UNDO = "timeline/recovery/undo"
 _TESTS = "restoring/restore"
 
 MUTANTS: tuple[Mutant, ...] = (
+    (_ROLLBACK, "            _refuse_cleaned(table, timeline, write)\n", "", _TESTS),
     (_UNDO, "        if one.instant.completed:\n            check()\n            storage.delete(one.path)\n", "        pass\n", _TESTS),
     (_UNDO, "    storage.delete_all([join(partition, name) for partition, name in traces.doomed])\n", "", _TESTS),
     (_UNDO, "        if (made := revoke(table, slice_, time)) is not None:", "        if (made := None) is not None:", _TESTS),
