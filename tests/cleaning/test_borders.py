@@ -17,8 +17,10 @@ from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import ConflictError, LockError, MalformedError
 from phantombase.timeline.format.clean import CleanPlan, encode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions
+from phantombase.timeline.savepoints.savepoint import Kept, create_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import earliest_whole, retained_by
@@ -94,6 +96,30 @@ def test_a_pin_that_a_dead_cleaner_did_not_see(tmp_path: Path) -> None:
     assert (done.instant, done.finished, done.why) == (None, (), "a pin holds it")
     assert data_files(path) == before
     assert not open_table(path).load_timeline().pending("clean")
+
+
+@VERSIONS
+def test_a_savepoint_that_a_late_plan_did_not_see(version: int, tmp_path: Path) -> None:
+    """The cleaner slept before it put its plan, and lost its lock: the savepoint keeps its files."""
+    path = tmp_path / "trips"
+    old_table(path, version)
+    inner = LocalStorage(str(path))
+    kept: list[Kept] = []
+
+    def hook(call: Call) -> object:
+        if call.name == "put_if_absent" and call.path.endswith(".clean.requested"):
+            first = min(open_table(path).load_timeline().completed_writes)
+            kept.append(create_savepoint(open_table(path), ProcessLock("other"), first, user="", comment=""))
+            call.do()
+            raise ProcessDied
+        return call.do()
+
+    with pytest.raises(ProcessDied):
+        clean_table(Table.on(HookedStorage(inner, hook)), ONE, LOCK)
+    assert "a savepoint keeps it" in clean(path).kept
+    for partition, names in kept[0].savepoint.files.items():
+        assert names
+        assert {f"{partition}/{name}" for name in names} <= data_files(path)
 
 
 def test_file_versions_name_the_border_of_replaced_groups(tmp_path: Path) -> None:
