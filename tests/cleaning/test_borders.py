@@ -15,7 +15,7 @@ from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import ConflictError, LockError, MalformedError
-from phantombase.timeline.format.clean import CleanPlan, encode_clean_plan
+from phantombase.timeline.format.clean import CleanPlan, encode_clean_metadata, encode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.pins.hold import HeldPin
@@ -122,9 +122,30 @@ def test_a_savepoint_that_a_late_plan_did_not_see(version: int, tmp_path: Path) 
         assert {f"{partition}/{name}" for name in names} <= data_files(path)
 
 
-def test_file_versions_name_the_border_of_replaced_groups(tmp_path: Path) -> None:
-    """Hudi's archiver takes all replace commits before a clean with no border for passed: their rows would be back."""
+@VERSIONS
+def test_a_clean_remembers_what_an_earlier_one_removed(version: int, tmp_path: Path) -> None:
+    """Archiving takes the earlier one first: a state that it did not keep is refused for ever, not read in part."""
+    path = tmp_path / "trips"
+    archived_table(path, version)
+    first = clean(path, Policy.VERSIONS, max_files=1)
+    second = clean(path, Policy.COMMITS, 3)
+    table = open_table(path)
+    timeline = table.load_timeline()
+    by_time = {i.requested_time: i for i in timeline.instants}
+    assert retained_by(table, by_time[second.instant or ""]) == first.instant
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_file_versions_name_the_border_of_replaced_groups(cleaned: bool, tmp_path: Path) -> None:
+    """Hudi's archiver takes all replace commits before a clean with no border for passed: their rows would be back.
+
+    `cleaned`: behind a clean of Hudi without a border.
+    """
     path = unzip("v6_0.15.0_replaced.before", tmp_path)
+    if cleaned:
+        plan = CleanPlan(policy=Policy.VERSIONS.hudi_name, files={"north": ("f-0_1-2-3_20260101000000000.parquet",)})
+        content = encode_clean_metadata(plan, "20261122115825000", 1, frozenset())
+        (path / ".hoodie/20261122115825000.clean").write_bytes(content)
     commits = open_table(path).load_timeline().completed
     first, second = (i.requested_time for i in commits if i.action == "replacecommit")
     pinned(path, max(i.requested_time for i in commits if i.requested_time < second))
