@@ -104,6 +104,14 @@ class Operation(Enum):
     INSERT = "INSERT"
     BULK_INSERT = "BULK_INSERT"
     DELETE = "DELETE"
+    INSERT_OVERWRITE = "INSERT_OVERWRITE"
+    INSERT_OVERWRITE_TABLE = "INSERT_OVERWRITE_TABLE"
+    DELETE_PARTITION = "DELETE_PARTITION"
+
+    @property
+    def replaces(self) -> bool:
+        """Whether the write replaces whole partitions, as one replacecommit."""
+        return self in (Operation.INSERT_OVERWRITE, Operation.INSERT_OVERWRITE_TABLE, Operation.DELETE_PARTITION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,15 +195,19 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """A write: its operation and options."""
+    """A write: its operation and options.
+
+    `partitions`: of a delete_partition, partition paths, in which `*` stands for any text; None: those of the rows.
+    """
 
     operation: Operation
     options: WriteOptions = field(default_factory=WriteOptions)
+    partitions: tuple[str, ...] | None = None
 
     @property
     def deletes(self) -> bool:
-        """Whether the rows are keys to delete."""
-        return self.operation is Operation.DELETE
+        """Whether the rows are keys, or name partitions, to delete."""
+        return self.operation in (Operation.DELETE, Operation.DELETE_PARTITION)
 
     @property
     def looks_keys_up(self) -> bool:

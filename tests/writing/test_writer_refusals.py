@@ -127,8 +127,3 @@ def test_a_bucketed_table_is_recognised(tmp_path: Path) -> None:
         trips(ROW, 9).upsert(path)
     with pytest.raises(UsageError, match="not a table with this bucket index"):
         trips(ROW, 9, 1).upsert(path)
-
-
-def test_insert_overwrite_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="insert_overwrite is not supported"):
-        writer(ROW).insert_overwrite(str(tmp_path))

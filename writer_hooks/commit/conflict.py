@@ -10,6 +10,7 @@ Two writes conflict if they change one file group, as in Hudi's optimistic concu
                                        does not name it. All versions: a rewritten base file would be older than the
                                        compaction's; and a key found in a base file may be deleted by the plan's logs
     a clustering requested meanwhile   it replaces the file group without the rows of this write (also Hudi's rule)
+    a partition that one overwrites    the other's rows would stay beside the new ones, or vanish without a trace
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from phantombase.timeline.avro.schema import arrow_schema, without_meta_columns
-from phantombase.timeline.format.commit_metadata import CommitMetadata
+from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata
 from phantombase.timeline.view.view import GroupKey
 
 
@@ -30,7 +31,8 @@ class Footprint:
     (partition, first 8 characters) of new file ids, if these are buckets. `inserts`: partitions that get new keys,
     which no other write may have inserted. `looked_up`: the file groups were found by looking up keys. `everywhere`:
     no other write may have added the new keys to any partition. Under a bucket index every row of another write may be
-    a new key.
+    a new key. `partitions`: those that get files. `overwritten`: those whose file groups are replaced; with
+    `overwrites_all` every partition, also one that is not there yet. `replaced`: these file groups.
     """
 
     appended: frozenset[GroupKey]
@@ -39,6 +41,10 @@ class Footprint:
     inserts: frozenset[str]
     looked_up: bool
     everywhere: bool = False
+    partitions: frozenset[str] = frozenset()
+    overwritten: frozenset[str] = frozenset()
+    overwrites_all: bool = False
+    replaced: frozenset[GroupKey] = frozenset()
 
 
 def conflict_with_commit(mine: Footprint, theirs: CommitMetadata) -> str | None:
@@ -49,6 +55,8 @@ def conflict_with_commit(mine: Footprint, theirs: CommitMetadata) -> str | None:
         return f"file group {'/'.join(key)}"
     for part, bucket in sorted(mine.buckets & {(part, file_id[:8]) for part, file_id in groups}):
         return f"bucket {bucket} of partition {part!r}"
+    for part in sorted(_overwritten_by_either(mine, theirs)):
+        return f"partition {part!r}, which is overwritten"
     new = {
         p for p, stats in theirs.partition_to_write_stats.items() for s in stats if s.num_inserts and _is_base(s.path)
     }
@@ -82,9 +90,17 @@ def conflict_with_plans(mine: Footprint, plans: Iterable[GroupKey], *, logs_too:
 
 def conflict_with_clusterings(mine: Footprint, clustered: Iterable[GroupKey]) -> str | None:
     """The conflict with pending clusterings, which will replace a file group of this write."""
-    for key in sorted((mine.rewritten | mine.appended) & set(clustered)):
+    for key in sorted((mine.rewritten | mine.appended | mine.replaced) & set(clustered)):
         return f"clustering of file group {'/'.join(key)}"
     return None
+
+
+def _overwritten_by_either(mine: Footprint, theirs: CommitMetadata) -> frozenset[str]:
+    """Partitions that both change, and one of them overwrites. A clustering changes no rows, but moves them."""
+    replaced = (theirs.partition_to_replace_file_ids or {}).keys()
+    changed = frozenset({*(part for part, stats in theirs.partition_to_write_stats.items() if stats), *replaced})
+    found = changed if mine.overwrites_all else changed & mine.overwritten
+    return found if theirs.operation_type == CLUSTER else found | (mine.partitions & replaced)
 
 
 def _is_base(path: str | None) -> bool:

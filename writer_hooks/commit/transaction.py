@@ -1,4 +1,4 @@
-"""A delta commit from its instant to its completed file.
+"""A write, a delta commit or replacecommit, from its instant to its completed file.
 
     begin      under the lock: choose the instant t, start its heartbeat, make t visible as requested and inflight
     (load)     then load the timeline and pending plans. A plan that came before t is seen. On version 6 no plan can
@@ -47,15 +47,15 @@ from .conflict import (
     conflict_with_plans,
     conflict_with_schema,
 )
+from .opening import Opening
 
 _log = structlog.get_logger()
-
-ACTION = "deltacommit"
+_DELTA_COMMIT = Opening()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transaction:
-    """A write in progress. `timeline` and `facts` were loaded after `instant` was visible.
+    """A write in progress. `timeline` and `facts` were loaded after `instant` was visible under `action`.
 
     `clustering`: file groups of pending clusterings. `pulse`: of this write's heartbeat. `earlier_rollbacks`: rollbacks
     that were pending before `instant` was visible, so that none of them can undo it.
@@ -64,6 +64,7 @@ class Transaction:
     table: Table
     lock: TableLock
     instant: str
+    action: str
     timeline: Timeline
     facts: ViewFacts
     clustering: frozenset[GroupKey]
@@ -91,7 +92,7 @@ class Transaction:
         for instant in now.completed:
             requested, is_ours = instant.requested_time, instant.requested_time == self.instant
             # One with a later instant may have completed before the load: a base file rewritten here would be older.
-            if is_ours and instant.family == "deltacommit":
+            if is_ours and instant.family == self.action:
                 continue
             if requested < self.instant and (requested, instant.family) in before:
                 continue
@@ -125,13 +126,13 @@ class Transaction:
         """
         storage, change = self.table.storage, Change.of(self.instant, metadata, measured or {})
         update = prepare(self.table.reload(), change)  # reloaded: the metadata table may have been dropped meanwhile
-        with self.lock.hold("complete a delta commit") as section:
+        with self.lock.hold(f"complete a {self.action}") as section:
             table = self._unchanged()
             self.check_conflicts(mine, metadata.extra_metadata["schema"])
             check(table)
             completion = table.completion_time(table.load_timeline())
             done = Instant(
-                requested_time=self.instant, action=ACTION, state=State.COMPLETED, completion_time=completion
+                requested_time=self.instant, action=self.action, state=State.COMPLETED, completion_time=completion
             )
             section.check()
             apply_update(table, change, update)
@@ -178,7 +179,7 @@ class Transaction:
         return now
 
     def _check_still_ours(self) -> None:
-        path = self.table.instant_path(_instant(self.instant, State.INFLIGHT))
+        path = self.table.instant_path(_instant(self.instant, self.action, State.INFLIGHT))
         # The inflight file is looked for after the rollbacks: a rollback removes it before it ends.
         rollbacks = pending_rollbacks(self.table)
         if any(r.target == self.instant for r in rollbacks) or self.table.storage.find(path) is None:
@@ -216,20 +217,22 @@ def _unclear(table: Table, time: str, rollback: UnreadableRollback) -> ConflictE
     )
 
 
-def _instant(time: str, state: State) -> Instant:
-    return Instant(requested_time=time, action=ACTION, state=state)
+def _instant(time: str, action: str, state: State) -> Instant:
+    return Instant(requested_time=time, action=action, state=state)
 
 
 @contextmanager
-def transaction(table: Table, lock: TableLock, heartbeat_s: float) -> Iterator[Transaction]:
-    """Begins a delta commit; rolls it back if the block fails, so that the table reads as before.
+def transaction(
+    table: Table, lock: TableLock, heartbeat_s: float, opening: Opening = _DELTA_COMMIT
+) -> Iterator[Transaction]:
+    """Begins a write; rolls it back if the block fails, so that the table reads as before.
 
     UnknownCommitError: it may complete yet, so it stays; its heartbeat goes stale.
 
     UnsupportedError: see `check_keepable`. Errors before the first file leave nothing behind.
     """
     with ExitStack() as stack:
-        with lock.hold("begin a delta commit") as section:
+        with lock.hold(f"begin a {opening.action}") as section:
             table = table.reload()
             check_keepable(table)
             storage, timeline = table.storage, table.load_timeline()
@@ -238,10 +241,10 @@ def transaction(table: Table, lock: TableLock, heartbeat_s: float) -> Iterator[T
             earlier_rollbacks = frozenset(i.requested_time for i in timeline.pending("rollback"))
             pulse = stack.enter_context(heartbeat(storage, time, heartbeat_s, keep_on_error=True))
             section.check()
-            stack.enter_context(_rolled_back_on_failure(table, lock, time))
-            for state in (State.REQUESTED, State.INFLIGHT):
-                path = table.instant_path(_instant(time, state))
-                if not storage.put_if_absent(path, b""):
+            stack.enter_context(_rolled_back_on_failure(table, lock, time, opening.action))
+            for state, content in ((State.REQUESTED, opening.requested), (State.INFLIGHT, opening.inflight)):
+                path = table.instant_path(_instant(time, opening.action, state))
+                if not storage.put_if_absent(path, content):
                     raise ConflictError(
                         "another process began a write at the same instant",
                         path=path,
@@ -254,6 +257,7 @@ def transaction(table: Table, lock: TableLock, heartbeat_s: float) -> Iterator[T
             table=table,
             lock=lock,
             instant=time,
+            action=opening.action,
             timeline=timeline,
             facts=facts,
             clustering=frozenset(clustered_file_groups(table, timeline)),
@@ -263,7 +267,7 @@ def transaction(table: Table, lock: TableLock, heartbeat_s: float) -> Iterator[T
 
 
 @contextmanager
-def _rolled_back_on_failure(table: Table, lock: TableLock, time: str) -> Iterator[None]:
+def _rolled_back_on_failure(table: Table, lock: TableLock, time: str, action: str) -> Iterator[None]:
     try:
         yield
     except UnknownCommitError:
@@ -278,14 +282,14 @@ def _rolled_back_on_failure(table: Table, lock: TableLock, time: str) -> Iterato
             taken_over = any(r.target == time for r in pending_rollbacks(table))
             taken_over = taken_over or completed_rollback_of(table, time) is not None
             timeline = table.load_timeline()
-            pending = timeline.find(time, ACTION)
+            pending = timeline.find(time, action)
             if pending is None and not taken_over:
                 # A restore removes a pending instant too, and leaves no rollback of it.
                 taken_over = not table.with_archive(timeline).is_committed(time)
             if pending is not None and not pending.completed:
                 roll_back(table, pending, lock)
             elif taken_over:
-                undo_late(table, time, ACTION)
+                undo_late(table, time, action)
         except PhantombaseError as error:
             _log.warning("rollback_failed", instant=time, error=str(error))
         if taken_over and isinstance(first, PhantombaseError) and not isinstance(first, ConflictError):

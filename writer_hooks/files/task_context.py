@@ -28,6 +28,7 @@ class WriteWork:
     `clustering`: file groups of pending clusterings, to which no write is allowed. `combine`: of several rows of a key
     keep one, by the merge rule. `deletes`: the rows are keys to delete. `file_bytes`: the size after which a new base
     file ends and the next one begins. `measure`: see `Measure`, None if the metadata table has no statistics.
+    `replaced`: file groups that the write replaces, so that it puts no row into them.
     """
 
     table: Table
@@ -43,6 +44,7 @@ class WriteWork:
     deletes: bool
     file_bytes: int
     measure: Measure | None = None
+    replaced: frozenset[GroupKey] = frozenset()
 
     @property
     def merge(self) -> MergeRule:

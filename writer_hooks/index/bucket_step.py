@@ -41,10 +41,13 @@ class BucketStep:
         for (path, target), group in by_target(pieces):
             if path != partition:
                 partition, groups, asked = path, self._groups(path), False
-            if int(target) not in groups and not asked:
+            there = groups.get(int(target))
+            if there is not None and there.key in self.work.replaced:
+                there = None
+            if there is None and not asked:
                 self._check_keys(groups)
                 asked = True
-            done = self._bucket(stager, path, int(target), groups.get(int(target)), group)
+            done = self._bucket(stager, path, int(target), there, group)
             if done is not None:
                 yield done_piece(done)
 

@@ -52,13 +52,13 @@ class KeyIndex:
         return self._write(rows, self._groups(new), new, appends=True)
 
     def _groups(self, rows: Iterable[tuple[str, str]]) -> dict[str, list[FileGroup]]:
-        """File groups of the partitions that have rows; only those are listed."""
+        """File groups of the partitions that have rows, without replaced ones; only those partitions are listed."""
         partitions = sorted({partition for partition, _ in rows})
         with ThreadPoolExecutor(_LISTING_THREADS) as pool:
             found = dict(zip(partitions, pool.map(self.work.groups, partitions), strict=True))
         for partition, groups in found.items():
             _refuse_buckets(partition, groups)
-        return found
+        return {p: [g for g in groups if g.key not in self.work.replaced] for p, groups in found.items()}
 
     def _lookup(self, rows: Pieces, groups: Mapping[str, list[FileGroup]]) -> Pieces | None:
         """The hits: which file holds which key. None if there is no file to look into."""

@@ -15,7 +15,7 @@ from phantombase.timeline.log.encode import LogFormat
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 
 from ..new_table.conf import parse_table_conf
-from ..options import BackPressure, CompactionOptions, FullAction, Mode, WriteOptions
+from ..options import BackPressure, CompactionOptions, FullAction, Mode, Operation, WriteOptions
 
 _FLAGS = {"true": True, "false": False}
 _LAZY = {"LAZY": True, "EAGER": False}
@@ -78,6 +78,8 @@ _LOCK = "hoodie.write.lock."
 _ZOOKEEPER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
 _STORAGE = "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
 _INDEX = "hoodie.index.type"
+_OPERATION = "hoodie.datasource.write.operation"
+_PARTITIONS = "hoodie.datasource.write.partitions.to.delete"
 
 
 def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[dict[str, Any], WriteOptions]:
@@ -126,6 +128,25 @@ def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[di
     if modes or schedule:
         found["compaction"] = _compaction(options.compaction, modes, schedule)
     return parse_table_conf(table), replace(options, **found)
+
+
+def parse_operation_conf(conf: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The fields `operation` and `partitions` of a writer, as far as `conf` sets them, and all other configurations.
+
+    UsageError: an unknown operation.
+    """
+    rest = dict(conf)
+    named, partitions = rest.pop(_OPERATION, None), rest.pop(_PARTITIONS, None)
+    found: dict[str, Any] = {}
+    if named is not None:
+        try:
+            found["operation"] = Operation(named.strip().upper())
+        except ValueError as error:
+            known = ", ".join(one.value.lower() for one in Operation)
+            raise UsageError(f"not a value of {_OPERATION}", expected=known, found=named) from error
+    if partitions is not None:
+        found["partitions"] = tuple(part.strip() for part in partitions.split(","))
+    return found, rest
 
 
 def _value(known: _Known, name: str, value: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from phantombase.timeline.avro.schema import META_COLUMNS, project
@@ -10,6 +11,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
 from phantombase.timeline.read.table_read import slice_rules
 from phantombase.timeline.table.table import Table, TableSchema
+from phantombase.timeline.view.view import GroupKey
 
 from ..commit.conflict import Footprint
 from ..commit.transaction import Transaction
@@ -57,9 +59,20 @@ def _to_bucket(table: Table, buckets: int, options: WriteOptions) -> ToBucket:
 
 
 def stage_rows(
-    begun: Transaction, schema: TableSchema, rows: Pieces, counts: RowCounts, slots: int, write: Write
+    begun: Transaction,
+    schema: TableSchema,
+    rows: Pieces,
+    counts: RowCounts,
+    slots: int,
+    write: Write,
+    replacing: Mapping[str, Sequence[str]],
 ) -> list[StagedFile]:
-    """Stages the files of a write. `rows`: from `prepare_rows`, computed already; `counts`: their summary."""
+    """Stages the files of a write. `rows`: from `prepare_rows`, computed already; `counts`: their summary.
+
+    `replacing`: file ids that the write replaces, by partition.
+    """
+    if write.operation is Operation.DELETE_PARTITION:
+        return []
     rules, options = slice_rules(begun.table, begun.timeline, schema), write.options
     work = WriteWork(
         table=begun.table,
@@ -75,20 +88,24 @@ def stage_rows(
         deletes=write.deletes,
         file_bytes=options.file_bytes,
         measure=Measure.of(begun.table, schema),
+        replaced=_keys(replacing),
     )
     if options.buckets is not None:
         done = rows.regroup(BucketStep(work, _to_bucket(begun.table, options.buckets, options))).collect()
     elif write.operation is Operation.BULK_INSERT:
         done = rows.regroup(NewFilesStep(work)).collect()
-    elif write.operation is Operation.INSERT:
+    elif write.operation is Operation.INSERT or write.operation.replaces:
         done = KeyIndex(work, options, slots).insert(rows, counts)
     else:
         done = KeyIndex(work, options, slots).upsert(rows, counts)
     return [StagedFile.from_json(data) for data in done]
 
 
-def footprint(files: list[StagedFile], write: Write, *, global_keys: bool = False) -> Footprint:
-    """The changes that these files make. `global_keys`: a key may be in one partition only."""
+def footprint(
+    files: list[StagedFile], write: Write, replacing: Mapping[str, Sequence[str]], *, global_keys: bool = False
+) -> Footprint:
+    """The changes that these files make. `replacing`: file ids that the write replaces, by partition. `global_keys`: a
+    key may be in one partition only."""
     bases = [f for f in files if f.kind is FileKind.BASE]
     upserts, bucketed = write.operation is Operation.UPSERT, write.options.buckets is not None
     unique = upserts and not bucketed
@@ -100,4 +117,12 @@ def footprint(files: list[StagedFile], write: Write, *, global_keys: bool = Fals
         inserts=frozenset(f.partition for f in bases if f.inserts) if unique else frozenset(),
         looked_up=unique,
         everywhere=global_keys and inserting,
+        partitions=frozenset(f.partition for f in files),
+        overwritten=frozenset(replacing),
+        overwrites_all=write.operation is Operation.INSERT_OVERWRITE_TABLE,
+        replaced=_keys(replacing),
     )
+
+
+def _keys(file_ids: Mapping[str, Sequence[str]]) -> frozenset[GroupKey]:
+    return frozenset((partition, file_id) for partition, of in file_ids.items() for file_id in of)

@@ -1,4 +1,4 @@
-"""One write from its input to its completed delta commit."""
+"""One write from its input to its completed delta commit or replacecommit."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ from phantombase.timeline.table.table import Table, TableSchema
 from ..commit.after_commit import AfterCommit, after_commit, due_at_once
 from ..commit.back_pressure import Room
 from ..commit.clean_up import remove_traces
+from ..commit.conflict import Footprint
+from ..commit.opening import action_of, opening_of
 from ..commit.place_files import Placed, place_all, write_stat
+from ..commit.replacing import refuse_planned, replaced_groups
 from ..commit.services_after import services_after
 from ..commit.stream_batches import StreamBatch, begin_batch, check_intended, read_intent, written_as
-from ..commit.transaction import ACTION, Transaction, transaction
+from ..commit.transaction import Transaction, transaction
 from ..engine.engine import Engine, RowCounts
 from ..files.stager import StagedFile
 from ..index.global_keys import GlobalKeys
@@ -45,6 +48,7 @@ _log = structlog.get_logger()
 class Written:
     """A completed write: counts in rows (updates: rows of keys that exist, or may exist under a bucket index).
 
+    `replaced`: file groups that it replaced.
     `seconds`: duration of the try that succeeded. `waited_s`: its wait for room in file groups (see `back_pressure`).
     """
 
@@ -56,6 +60,7 @@ class Written:
     inserts: int
     updates: int
     deletes: int
+    replaced: int
     seconds: float
     waited_s: float = 0.0
     after: AfterCommit = field(default_factory=AfterCommit)
@@ -81,7 +86,7 @@ class _Job:
 
 
 def write(table: Table, engine: Engine, what: Write) -> Written:
-    """Writes the engine's input as one delta commit.
+    """Writes the engine's input as one delta commit or replacecommit.
 
     UsageError, UnsupportedError: refused before any change. ConflictError: another process changed the same file groups
     meanwhile, and `retries` are used up. PressureError: a file group is full (see `back_pressure`). After each of these
@@ -96,7 +101,7 @@ def write_batch(table: Table, engine: Engine, what: Write, batch: StreamBatch) -
     table, lock = _checked(table, what.options)
     job = _Job(lock=lock, engine=engine, write=what, batch=batch)
     job.schema_of(table, table.load_timeline())  # refuses a wrong schema before an earlier try is rolled back
-    if _is_written(table, lock, batch):
+    if _is_written(table, lock, batch, action_of(what.operation)):
         _finish(table, job)  # the try that wrote the batch may have died before this step
         return None
     return _retried(table, job)
@@ -161,26 +166,37 @@ def _attempt(table: Table, job: _Job, room: Room) -> Written:
         keys = GlobalKeys(rows=rows, slots=engine.slots, schema=schema, write=what)
         seen = keys.check(table)
         _make_way(table, job)
-        if what.options.buckets is not None:
+        if what.options.buckets is not None and not what.operation.replaces:
             _check_buckets(room, counts)
-        with transaction(table, job.lock, what.options.heartbeat_s) as begun:
+        opening = opening_of(what.operation, table.layout, counts)
+        with transaction(table, job.lock, what.options.heartbeat_s, opening) as begun:
             if batch is not None:
                 begin_batch(begun.table, job.lock, batch, begun.instant)
             _check_same(table, schema, begun, job)
             seen = keys.check(begun.table, seen)
-            files = stage_rows(begun, schema, rows, counts, engine.slots, what)
-            mine = footprint(files, what, global_keys=seen is not None)
+            replacing = replaced_groups(begun, what, counts)
+            files = stage_rows(begun, schema, rows, counts, engine.slots, what, replacing)
+            mine = footprint(files, what, replacing, global_keys=seen is not None)
             room.check((partition for partition, _ in mine.appended), lambda group: group.key in mine.appended)
             begun.check_conflicts(mine, schema.commit_text)
             placed = place_all(begun.table, begun.instant, files)
             extra = batch.metadata if batch is not None else {}
             measured = {p.path: p.staged.ranges for p in placed if p.staged.ranges is not None}
-            still = partial(check_intended, batch=batch, instant=begun.instant) if batch is not None else lambda _: None
-            begun.complete(mine, _metadata(begun, schema, placed, what.operation, extra), measured, still)
+            metadata = _metadata(begun, schema, placed, what.operation, extra)
+            if what.operation.replaces:
+                metadata = replace(metadata, partition_to_replace_file_ids=replacing)
+            begun.complete(mine, metadata, measured, partial(_check_still, begun.instant, mine, job))
     remove_traces(table)
-    done = _written(begun, what.operation, files, time.monotonic() - started)
+    done = _written(begun, what.operation, files, len(mine.replaced), time.monotonic() - started)
     _log.info("written", instant=done.instant, operation=done.operation.value, files=done.files, rows=done.writes)
     return done
+
+
+def _check_still(instant: str, mine: Footprint, job: _Job, table: Table) -> None:
+    """ConflictError: see `check_intended` and `refuse_planned`. Called in the lock in which the write completes."""
+    if job.batch is not None:
+        check_intended(table, job.batch, instant)
+    refuse_planned(table, instant, job.write, mine.replaced)
 
 
 def _make_way(table: Table, job: _Job) -> None:
@@ -217,8 +233,8 @@ def _check_same(table: Table, schema: TableSchema, begun: Transaction, job: _Job
         )
 
 
-def _is_written(table: Table, lock: TableLock, batch: StreamBatch) -> bool:
-    """Whether a batch was written already. A pending instant of an earlier try is rolled back at once.
+def _is_written(table: Table, lock: TableLock, batch: StreamBatch, action: str) -> bool:
+    """Whether a batch was written already. A pending instant of an earlier try, under `action`, is rolled back at once.
 
     A stream has one query, so the process that began that try is gone, even if its heartbeat looks fresh. If it wakes
     up after all, its commit fails.
@@ -228,7 +244,7 @@ def _is_written(table: Table, lock: TableLock, batch: StreamBatch) -> bool:
         _log.info("batch_skipped", stream=batch.name, batch=batch.number, instant=done)
         return True
     intent = read_intent(table.storage, batch)
-    pending = table.load_timeline().find(intent.instant, ACTION) if intent is not None else None
+    pending = table.load_timeline().find(intent.instant, action) if intent is not None else None
     if pending is not None and not pending.completed:
         roll_back(table, pending, lock)
     return False
@@ -248,7 +264,9 @@ def _metadata(
     )
 
 
-def _written(begun: Transaction, operation: Operation, files: list[StagedFile], seconds: float) -> Written:
+def _written(
+    begun: Transaction, operation: Operation, files: list[StagedFile], replaced: int, seconds: float
+) -> Written:
     return Written(
         instant=begun.instant,
         operation=operation,
@@ -258,5 +276,6 @@ def _written(begun: Transaction, operation: Operation, files: list[StagedFile], 
         inserts=sum(f.inserts for f in files),
         updates=sum(f.updates for f in files),
         deletes=sum(f.deletes for f in files),
+        replaced=replaced,
         seconds=seconds,
     )

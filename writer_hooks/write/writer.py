@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
 from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.timeline.avro.schema import arrow_schema, without_meta_columns
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.errors import NotATableError, UnsupportedError, UsageError
+from phantombase.timeline.errors import NotATableError, UsageError
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.access.storage_options import StorageOptions
@@ -33,7 +34,7 @@ from ..new_table.create import create_table
 from ..new_table.spec import NewTable, check_same_table
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, Operation, Write, WriteOptions
 from ..schema.write_schema import checked_schema
-from .conf import parse_write_conf
+from .conf import parse_operation_conf, parse_write_conf
 from .write import Written, write, write_batch
 
 NEW_TABLE_VERSION = 9
@@ -52,6 +53,8 @@ class Writer:
     given: Mapping[str, Any] = field(default_factory=dict)
     options: WriteOptions = field(default_factory=WriteOptions)
     storage_options: StorageOptions = field(default_factory=StorageOptions)
+    operation: Operation = Operation.UPSERT
+    partitions: tuple[str, ...] | None = None
 
     # --- the table -------------------------------------------------------------------------------------------------
 
@@ -159,14 +162,23 @@ class Writer:
         return self.option(archive=ArchiveOptions(**options))
 
     def conf(self, conf: Mapping[str, str]) -> Writer:
-        """Sets all of the above under Hudi's names. UsageError: an unknown name."""
-        given, options = parse_write_conf(conf, self.options)
-        return replace(self, given={**self.given, **given}, options=options)
+        """Sets all of the above under Hudi's names, and what `write` does (`hoodie.datasource.write.operation`,
+        `...partitions.to.delete`). UsageError: an unknown name."""
+        chosen, rest = parse_operation_conf(conf)
+        given, options = parse_write_conf(rest, self.options)
+        return replace(self, given={**self.given, **given}, options=options, **chosen)
 
     def _with(self, **fields: Any) -> Writer:
         return replace(self, given={**self.given, **{k: v for k, v in fields.items() if v is not None}})
 
     # --- what to do ------------------------------------------------------------------------------------------------
+
+    def write(self, path: str) -> Written:
+        """What `conf` says: upsert, insert, bulk_insert, delete, insert_overwrite, insert_overwrite_table or
+        delete_partition (`hoodie.datasource.write.operation`). Without it: upsert."""
+        if self.operation is Operation.DELETE_PARTITION:
+            return self.delete_partition(path, self.partitions)
+        return self._write(path, self.operation)
 
     def upsert(self, path: str) -> Written:
         """Updates rows of existing keys by the table's merge rule, and adds the others."""
@@ -185,26 +197,44 @@ class Writer:
         return self._write(path, Operation.DELETE)
 
     def insert_overwrite(self, path: str) -> Written:
-        """Not supported: UnsupportedError."""
-        raise UnsupportedError(
-            "insert_overwrite is not supported",
-            path=path,
-            todo="Use Hudi (phantombase reads the replacecommit that it makes), or delete and insert.",
-        )
+        """Replaces all rows of the partitions that these rows name. Rows of one key are all kept, unless the option
+        `combine` is set."""
+        return self._write(path, Operation.INSERT_OVERWRITE)
+
+    def insert_overwrite_table(self, path: str) -> Written:
+        """Replaces all rows of the table; without rows it is empty afterwards. Otherwise as `insert_overwrite`."""
+        return self._write(path, Operation.INSERT_OVERWRITE_TABLE)
+
+    def delete_partition(self, path: str, partitions: Iterable[str] | None = None) -> Written:
+        """Deletes all rows of these partitions (`hoodie.datasource.write.partitions.to.delete`).
+
+        `partitions`: paths as the table's folders, in which `*` stands for any text; those that the table does not have
+        are left out. None: the partitions of the rows, of which key and partition columns are enough.
+        ConflictError: a compaction of one of them is pending.
+        """
+        if partitions is None:
+            return self._write(path, Operation.DELETE_PARTITION)
+        named = tuple(partitions)
+        if isinstance(partitions, str) or not all(named) or not named:
+            raise UsageError("not a list of partitions", expected="paths such as 2024/01, or 2024/*", found=repr(named))
+        rows = _no_rows(path, self.storage_options)
+        return replace(self, source=rows, partitions=named)._write(path, Operation.DELETE_PARTITION)
 
     def foreach_batch(
-        self, path: str, *, stream: str = "default_single_writer", operation: Operation = Operation.UPSERT
+        self, path: str, *, stream: str = "default_single_writer", operation: Operation | None = None
     ) -> Callable[[Any, int], None]:
         """For `df.writeStream.foreachBatch(writer().key("id")...foreach_batch(path))`: writes each batch exactly once.
 
         `stream`: the query's name in the table (`hoodie.datasource.write.streaming.checkpoint.identifier`). The
         number of the batch is stored with its commit, so that a batch that is replayed after a crash is recognised.
-        Batches wait for compaction, unless `back_pressure` says otherwise.
+        Batches wait for compaction, unless `back_pressure` says otherwise. `operation`: None does what `conf` says,
+        by default an upsert.
         """
+        chosen = operation or self.operation
 
         def sink(frame: Any, number: int) -> None:
             described = replace(self, source=frame)
-            engine, what = described._engine(), described._described(operation)
+            engine, what = described._engine(), described._described(chosen)
             table = described._opened(path, engine, what)
             write_batch(table, engine, what, StreamBatch(name=stream, number=number))
 
@@ -217,7 +247,7 @@ class Writer:
     def _described(self, operation: Operation) -> Write:
         """The write, with the settings of TIMESTAMP keys that a table does not store."""
         options = replace(self.options, times=self.given.get("times", self.options.times))
-        return Write(operation=operation, options=options)
+        return Write(operation=operation, options=options, partitions=self.partitions)
 
     def _engine(self) -> Engine:
         if isinstance(self.source, pa.Table):
@@ -263,6 +293,13 @@ class Writer:
                 todo='Add .table("name").key("column"), or check the path.',
             )
         return NewTable(**{"version": NEW_TABLE_VERSION, **self.given})
+
+
+def _no_rows(path: str, storage_options: StorageOptions) -> pa.Table:
+    """No rows, with the columns of the table at the path."""
+    table = Table.open(path, storage_options)
+    text = table.schema_text(table.load_timeline())
+    return arrow_schema(without_meta_columns(text)).empty_table()
 
 
 def writer(rows: Any = None, *, storage_options: Mapping[str, str] | None = None) -> Writer:

@@ -1,0 +1,70 @@
+"""The file groups that a write replaces: all that its partitions have when it begins.
+
+What other processes change in these partitions until the write completes is a conflict (see `conflict`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.prefetch import prefetched
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import GroupKey, is_replaced
+
+from ..engine.engine import RowCounts
+from ..options import Operation, Write
+from .transaction import Transaction
+
+
+def replaced_groups(begun: Transaction, write: Write, counts: RowCounts) -> dict[str, tuple[str, ...]]:
+    """File ids by partition; a partition that has none yet is named as well, as in Hudi. `counts`: of the rows.
+
+    ConflictError: a clustering of one of them is pending; and see `refuse_planned`.
+    """
+    if not write.operation.replaces:
+        return {}
+    partitions = sorted(_partitions(begun.table, write, {partition for partition, _ in counts}))
+    views, facts = begun.table.views, begun.facts
+    found = prefetched(partitions, lambda partition: views.partition_groups(partition, begun.timeline, facts))
+    living = [[g for g in groups if g.slices and not is_replaced(g, facts)] for groups in found]
+    keys = [group.key for groups in living for group in groups]
+    for key in sorted(begun.clustering.intersection(keys)):
+        raise _held(begun.instant, key, "clustering")
+    refuse_planned(begun.table, begun.instant, write, keys)
+    return {p: tuple(g.file_id for g in groups) for p, groups in zip(partitions, living, strict=True)}
+
+
+def refuse_planned(table: Table, instant: str, write: Write, replaced: Iterable[GroupKey]) -> None:
+    """ConflictError: a delete_partition replaces a file group of a pending compaction, which Hudi refuses too.
+
+    Once the cleaner has removed the group, Hudi could never execute the plan. An overwrite goes on, as in Hudi: readers
+    and compactors of phantombase leave out the replaced file group.
+    """
+    if write.operation is Operation.DELETE_PARTITION:
+        for key in sorted(table.facts.pending_plans(table.load_timeline()).keys() & set(replaced)):
+            raise _held(instant, key, "compaction")
+
+
+def _partitions(table: Table, write: Write, of_rows: set[str]) -> set[str]:
+    if write.operation is Operation.INSERT_OVERWRITE_TABLE:
+        return of_rows.union(table.partitions())
+    if write.operation is Operation.INSERT_OVERWRITE or write.partitions is None:
+        return of_rows
+    return matching(write.partitions, table.partitions())
+
+
+def matching(patterns: Iterable[str], partitions: Iterable[str]) -> set[str]:
+    """The partitions that one of the patterns names; `*` stands for any text, `/` too, as in Hudi."""
+    wanted = re.compile("|".join(".*".join(map(re.escape, pattern.split("*"))) for pattern in patterns))
+    return {partition for partition in partitions if wanted.fullmatch(partition)}
+
+
+def _held(instant: str, key: GroupKey, service: str) -> ConflictError:
+    return ConflictError(
+        f"a pending {service} holds a file group that this write would replace",
+        path="/".join(key),
+        instant=instant,
+        todo=f"Nothing of this write is visible. Wait until the {service} is executed, or cancel it; then write again.",
+    )
