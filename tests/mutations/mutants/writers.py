@@ -45,8 +45,9 @@ MUTANTS: tuple[Mutant, ...] = (
     # Overwrites.
     ("writer_hooks/commit/conflict", "changed if mine.overwrites_all else changed & mine.overwritten", "changed & mine.overwritten", "writing/overwrite"),
     ("writer_hooks/commit/conflict", "else changed & mine.overwritten", "else frozenset()", "writing/overwrite"),
+    ("writer_hooks/commit/conflict", "return found if theirs.operation_type == CLUSTER else ", "return ", "commit/conflict"),
     ("writer_hooks/commit/conflict", "else found | (mine.partitions & replaced)", "else found", "writing/overwrite"),
-    ("writer_hooks/commit/conflict", "(mine.rewritten | mine.appended | mine.replaced) & set(c", "(mine.rewritten | mine.appended) & set(c", "commit/conflict"),
+    ("writer_hooks/commit/conflict", "(mine.rewritten | mine.appended | mine.replaced) & set(c", "(mine.rewritten | mine.appended) & set(c", "writing/overwrite"),
     ("writer_hooks/commit/replacing", "if g.slices and not is_replaced(g, facts)]", "if g.slices]", "writing/overwrite"),
     ("writer_hooks/commit/replacing", "sorted(begun.clustering.intersection(keys))", "()", "writing/overwrite"),
     ("writer_hooks/commit/replacing", "    if write.operation is Operation.DELETE_PARTITION:\n", "    if False:\n", "writing/overwrite"),
