@@ -108,7 +108,10 @@ _SPARK_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOptions:
-    """How long one attempt waits, and for what (stages: claim, open, decide). Seconds, except `redo_max`."""
+    """How long one attempt waits, and for what (stages: claim, open, decide). Seconds, except `redo_max`.
+
+    `properties`: recorded in the extra metadata of the commit.
+    """
 
     foreign_grace_s: float = option(
         3600.0, "a Hudi compactor counts as dead after this time without a sign of life", least=0
@@ -124,8 +127,18 @@ class AttemptOptions:
         0.0, "how long to wait for another phantombase compactor on the table", flag="wait", least=0
     )
     redo_max: int = option(5, "the most rounds of staging while inputs keep changing", least=1)
+    properties: tuple[tuple[str, str], ...] = option(
+        (), "a property that the commit records; may be repeated", flag="property", metavar="NAME=VALUE"
+    )
 
     def __post_init__(self) -> None:
+        for name, _ in self.properties:
+            if not name or name == "schema" or name.startswith(("hoodie.", "phantombase.")):
+                raise UsageError(
+                    "not a name for a property of a commit",
+                    expected="another than `schema`, `hoodie.*` and `phantombase.*`",
+                    found=repr(name),
+                )
         check_finite(self, least_of(AttemptOptions))
         check_above_zero(self, "heartbeat_s", "heartbeat_expiry_s")
         check_below(self, "heartbeat_s", "heartbeat_expiry_s")

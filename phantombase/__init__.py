@@ -9,7 +9,7 @@ this folder. They do not conflict with a user's own module `timeline`, because t
 
 from __future__ import annotations
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -99,7 +99,9 @@ __all__ = sorted([*_HOMES, "__version__"])
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return metadata.version("phantombase")
+        from importlib.metadata import version  # it takes a tenth of the start of a command
+
+        return version("phantombase")
     if name not in _HOMES:
         raise AttributeError(f"module 'phantombase' has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -196,7 +196,7 @@ def compact_instant(
             with _death_explains_errors(storage, work):
                 probe_partitions(storage, {partition for partition, _ in work.plan.groups})
                 done, schema = stage(table, work, output, options, run, check, waiting)
-                go = decide_go(table, work, done, schema, lock)
+                go = decide_go(table, work, done, schema, lock, dict(options.properties))
         publish(table, go, lock)
         seen = retire(table, go)
     result = _summary(seen.storage, go, time.monotonic() - started, resumed=isinstance(work, Go))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
@@ -22,7 +24,14 @@ from .attempt import Attempt
 from .publish import check_unchanged
 
 
-def decide_go(table: Table, attempt: Attempt, done: list[SliceDone], schema: TableSchema, lock: TableLock) -> Go:
+def decide_go(
+    table: Table,
+    attempt: Attempt,
+    done: list[SliceDone],
+    schema: TableSchema,
+    lock: TableLock,
+    properties: Mapping[str, str] = MappingProxyType({}),
+) -> Go:
     """Decides under the table lock. ConflictError, AttemptDeadError: nothing is published."""
     with lock.hold("decide a compaction") as section:
         table = table.still()
@@ -31,7 +40,14 @@ def decide_go(table: Table, attempt: Attempt, done: list[SliceDone], schema: Tab
         timeline = table.load_timeline()
         completion = table.completion_time(timeline)
         go = build_go(
-            table.layout, attempt, done, schema, completion, table.config.timeline_folder, oldest=timeline.start
+            table.layout,
+            attempt,
+            done,
+            schema,
+            completion,
+            table.config.timeline_folder,
+            oldest=timeline.start,
+            properties=properties,
         )
         # A write that was merged may have been rolled back since the view was loaded.
         refuse(table, go.instant, standing_of(table, go))
@@ -68,6 +84,7 @@ def build_go(
     timeline_folder: str,
     *,
     oldest: str,
+    properties: Mapping[str, str],
 ) -> Go:
     """The `go` record. It depends on the arguments alone, except for its random nonce."""
     completed = Instant(
@@ -86,7 +103,7 @@ def build_go(
         table_version=attempt.table_version,
         completion_time=completion,
         completed_path=f"{timeline_folder}/{layout.file_name(completed)}",
-        content=encode_commit(commit(done, schema.commit_text), layout.encoding),
+        content=encode_commit(commit(done, schema.commit_text, properties), layout.encoding),
         placements=placements,
         merged=tuple(sorted({instant for d in done for instant in d.merged or ()})),
         oldest=oldest,

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from dataclasses import replace
 
 from phantombase.timeline.cleaning.choice import Facts
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.format.instant import format_time
+from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.instants.state_files import load_state_files
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.pins.pin import all_pins, live_pins
 from phantombase.timeline.planning.schedule import clustered_file_groups
 from phantombase.timeline.savepoints.savepoint import savepoints, state_files
 from phantombase.timeline.storage.folders import join
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.view import TableView
 
 from ..attempt.unfinished import unfinished_compactions
+
+
+def load_whole(table: Table) -> TableView:
+    """A view whose timeline knows all writes that completed after the moment of a pin, archived ones too.
+
+    On version 6 no archived instant has a completion time, and archiving does not pass a pin.
+    """
+    view = consistent(table.load_view)
+    if not table.layout.has_completion_times or view.timeline.archived:
+        return view
+    return replace(view, timeline=table.with_archive(view.timeline))
 
 
 def gather_facts(table: Table, view: TableView, options: CleanOptions, *, dry_run: bool) -> Facts:
@@ -26,11 +37,12 @@ def gather_facts(table: Table, view: TableView, options: CleanOptions, *, dry_ru
     `dry_run`: puts nothing on storage; expired pins count then. MalformedError: an unreadable pin, savepoint or plan,
     which may forbid anything.
     """
-    timeline, now = view.timeline, table.now()
-    hours = timedelta(hours=options.retained if options.policy is Policy.HOURS else 0)
+    timeline, now_ms = view.timeline, clock_ms()
+    hours = options.retained if options.policy is Policy.HOURS else 0
     return Facts(
-        hours_ago=format_time(now - hours),
-        floor=format_time(now - timedelta(seconds=options.floor_s)),
+        # Subtracted as moments: times of day jump by an hour when the clocks change.
+        hours_ago=table.times.moment(now_ms - hours * 3_600_000),
+        floor=table.times.moment(now_ms - int(options.floor_s * 1000)),
         written=_written(table, timeline),
         holds=tuple(pin.holds for pin in (all_pins if dry_run else live_pins)(table.storage)),
         savepoints=frozenset(_savepointed(table, view)),

@@ -24,7 +24,8 @@ from phantombase.timeline.option import help_of
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.access.storage_options import parse_pairs
-from phantombase.timeline.terminal.console import EXIT_FAILED, configure_logging, emit
+from phantombase.timeline.terminal.command_line import EXIT_FAILED
+from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.plain import plural
 
 from ..daemon.assemble import open_daemon

@@ -22,6 +22,7 @@ from .parameters import Json, Lock, SoleWriter, StorageOption, TablePath, check_
 
 app = typer.Typer(
     name="savepoint",
+    add_completion=False,
     help="Keep the state of a table at a write: cleaners leave its files, and archivers stop before it, until it is "
     "deleted. Hudi and phantombase respect each other's savepoints.",
     no_args_is_help=True,

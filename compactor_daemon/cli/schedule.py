@@ -1,4 +1,5 @@
-"""`compactor-daemon schedule`: requests a compaction, or shows what it would request, and why."""
+"""`compactor-daemon schedule`: requests a compaction, or shows what it would request, and why; `unschedule`: takes one
+back."""
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ from phantombase.timeline.terminal.plain import human_bytes, plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
 from ..claims.doorbell import ring
+from ..removal.unschedule import unschedule
 from .option_flags import offers
 from .parameters import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, check_writers_known
 from .zookeeper import ZOOKEEPER, Fleet
@@ -179,3 +181,37 @@ _GROUP = (_column("partition"), _column("file_id", "file group", shorten=True))
 def _title(what: str, rows: list[Any]) -> str:
     more = f", {_SHOWN} of them shown (--json has all)" if len(rows) > _SHOWN else ""
     return f"{what}: {plural(len(rows), 'file group')}{more}"
+
+
+def unschedule_command(
+    table: TablePath,
+    instant: Annotated[str, typer.Argument(metavar="INSTANT", help="the pending compaction")],
+    lock: Lock = None,
+    sole_writer: SoleWriter = False,
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
+    """Take back a requested compaction; its file groups are then free for the next plan.
+
+    Refused while the compaction is being published, while Hudi may be at work on it, and if rows written since would be
+    lost or doubled without the plan: then it must be executed. An unreadable plan is taken back if nothing depends on
+    it.
+
+    Example: `compactor-daemon unschedule /data/orders 20260101120000000 --sole-writer`
+    """
+    configure_logging(json, verbose=False)
+    check_writers_known(
+        lock,
+        sole_writer,
+        "unschedule needs to know which other processes write to the table",
+        "An unknown write may be about to write logs on the plan's slices: without the plan they would be lost.",
+    )
+    opened = Table.open(table, parse_pairs(storage_option))
+    done = unschedule(opened, instant, table_lock(opened.storage, lock, sole_writer=sole_writer))
+    emit({"table": table, **asdict(done)}, json, _render_unscheduled)
+
+
+def _render_unscheduled(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    ended = f"; {plural(len(data['attempts']), 'attempt')} ended" if data["attempts"] else ""
+    groups = plural(data["file_groups"], "file group")
+    yield Text(f"unscheduled compaction {data['instant']}: {groups} free for the next plan{ended}")

@@ -14,7 +14,8 @@ from phantombase.timeline.errors import PhantombaseError, UsageError
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table, consistent
-from phantombase.timeline.terminal.console import EXIT_FAILED, configure_logging, emit
+from phantombase.timeline.terminal.command_line import EXIT_FAILED
+from phantombase.timeline.terminal.console import configure_logging, emit
 
 from ..attempt.compact_instant import pending_instants
 from ..claims.claims import Claim, find_table_id

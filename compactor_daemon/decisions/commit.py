@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from phantombase.timeline.audit.group_ledger import LEDGER, GroupLedger, encode_ledgers
 from phantombase.timeline.format.commit_metadata import LOG_COMPACT, CommitMetadata, RuntimeStats, WriteStat
@@ -13,18 +14,27 @@ from phantombase.timeline.format.file_name import LogFileName
 from ..records.slice_done import SliceDone
 
 
-def compaction_commit(done: Iterable[SliceDone], schema_text: str) -> CommitMetadata:
-    """The completed commit of a compaction. `schema_text`: the table's schema without meta columns."""
-    return _commit(done, schema_text, "COMPACT", _write_stat)
+def compaction_commit(
+    done: Iterable[SliceDone], schema_text: str, properties: Mapping[str, str] = MappingProxyType({})
+) -> CommitMetadata:
+    """The completed commit of a compaction. `schema_text`: the table's schema without meta columns; `properties`: of
+    the user, recorded beside it."""
+    return _commit(done, schema_text, properties, "COMPACT", _write_stat)
 
 
-def log_compaction_commit(done: Iterable[SliceDone], schema_text: str) -> CommitMetadata:
+def log_compaction_commit(
+    done: Iterable[SliceDone], schema_text: str, properties: Mapping[str, str] = MappingProxyType({})
+) -> CommitMetadata:
     """The completed delta commit of a log compaction."""
-    return _commit(done, schema_text, LOG_COMPACT, _log_write_stat)
+    return _commit(done, schema_text, properties, LOG_COMPACT, _log_write_stat)
 
 
 def _commit(
-    done: Iterable[SliceDone], schema_text: str, operation: str, stat: Callable[[SliceDone, str], WriteStat]
+    done: Iterable[SliceDone],
+    schema_text: str,
+    properties: Mapping[str, str],
+    operation: str,
+    stat: Callable[[SliceDone, str], WriteStat],
 ) -> CommitMetadata:
     slices = sorted(done, key=lambda d: d.position)
     stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
@@ -35,7 +45,7 @@ def _commit(
     return CommitMetadata(
         partition_to_write_stats={partition: tuple(s) for partition, s in stats.items()},
         compacted=True,
-        extra_metadata={"schema": schema_text, LEDGER: ledger},
+        extra_metadata={**properties, "schema": schema_text, LEDGER: ledger},
         operation_type=operation,
     )
 

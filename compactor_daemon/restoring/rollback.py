@@ -26,6 +26,7 @@ from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.pending_rollbacks import PendingRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.windows.retained import retained_since
 
 from .refusals import refuse_held, refuse_work
 
@@ -57,6 +58,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str) -> RolledBack:
         write = _write(table, timeline, instant)
         if not any(isinstance(r, PendingRollback) and r.target == instant for r in pending_rollbacks(table)):
             refuse_work(table, timeline)
+            _refuse_cleaned(table, timeline, write)
         _refuse_built_upon(table, timeline, write)
         dropped = _drop_if_compacted(table, write, section)
         for one in load_state_files(table.storage, table.config).files(write):
@@ -72,7 +74,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str) -> RolledBack:
 
 def _write(table: Table, timeline: Timeline, instant: str) -> Instant:
     found = [i for i in timeline.instants if i.is_write and i.requested_time == instant]
-    if len(found) != 1 or found[0].family == "commit" or _is_service(table, found[0]):
+    if len(found) != 1 or is_service(table, found[0]):
         raise UsageError(
             "only a completed write of a writer can be rolled back",
             path=table.storage.base_path,
@@ -83,8 +85,8 @@ def _write(table: Table, timeline: Timeline, instant: str) -> Instant:
     return found[0]
 
 
-def _is_service(table: Table, write: Instant) -> bool:
-    """Whether it is a log compaction or a clustering, by the files of its earlier states."""
+def is_service(table: Table, write: Instant) -> bool:
+    """Whether it is a compaction, log compaction or clustering, by the files of its earlier states."""
     files = load_state_files(table.storage, table.config).files(write)
     if any(one.instant.action in SERVICES for one in files):
         return True
@@ -109,6 +111,19 @@ def _refuse_built_upon(table: Table, timeline: Timeline, write: Instant) -> None
             )
     before = max((t for t in timeline.completed_writes if t < write.requested_time), default="")
     refuse_held(table, timeline, before)
+
+
+def _refuse_cleaned(table: Table, timeline: Timeline, write: Instant) -> None:
+    """UsageError: a clean did not retain the state before the write, as one that keeps the newest file version."""
+    retained = retained_since(table, timeline)
+    if write.completed and retained > write.requested_time:
+        raise UsageError(
+            "files of the state before this write may have been cleaned",
+            path=table.storage.base_path,
+            instant=write.requested_time,
+            expected=f"a write from {retained} on",
+            todo="Write the old rows again.",
+        )
 
 
 def _drop_if_compacted(table: Table, write: Instant, section: Section) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
@@ -138,6 +138,7 @@ class PlannedCompaction:
         *,
         lock: str | None = None,
         merge_missing: bool = False,
+        properties: Mapping[str, str] | None = None,
         attempt: AttemptOptions | None = None,
         threads: int = 1,
         storage_options: Given = None,
@@ -145,7 +146,8 @@ class PlannedCompaction:
         """Makes the compaction visible, by one decision. `lock`: see `compact`.
 
         A slice whose inputs changed since its task ran is merged again here, `threads` at a time; with `merge_missing`
-        also one whose task did not run. UsageError: tasks did not run. ConflictError: another process completed it.
+        also one whose task did not run. `properties`: recorded in the extra metadata of the commit.
+        UsageError: tasks did not run. ConflictError: another process completed it.
         """
         missing = self.missing(storage_options)
         if missing and not merge_missing:
@@ -172,7 +174,7 @@ class PlannedCompaction:
             lock=lock,
             output=output,
             execute=ExecuteOptions(executor=Executor.LOCAL, threads=threads),
-            attempt=attempt or AttemptOptions(),
+            attempt=replace(attempt or AttemptOptions(), **_recorded(properties)),
         ).done
         return done
 
@@ -241,6 +243,10 @@ def plan_compaction(
         for position, operation in enumerate(opened.plan.operations)
     )
     return PlannedCompaction(table=path, instant=chosen, tasks=tasks)
+
+
+def _recorded(properties: Mapping[str, str] | None) -> dict[str, Any]:
+    return {} if properties is None else {"properties": tuple(properties.items())}
 
 
 def _bytes(group: FileGroup | None, instant: str) -> int:

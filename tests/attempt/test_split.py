@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from phantombase import CompactionTask, PlannedCompaction, SliceResult, plan_compaction
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.execution import slice_task
 from phantombase.compactor_daemon.records.slice_done import SliceDone
 from phantombase.timeline.errors import AttemptDeadError, ConflictError, MalformedError, UsageError
@@ -188,3 +190,28 @@ def test_results_are_plain(tmp_path: Path) -> None:
     result = task.execute()
     assert SliceResult(**json.loads(json.dumps(result.to_json()))) == result
     assert LocalStorage(str(path)).find(f"{attempt_folder(task.instant, task.attempt)}/{task.position}.ok") is not None
+
+
+@TWO_TASKS
+def test_properties_are_in_the_commit(name: str, tmp_path: Path) -> None:
+    """They are decided with it: a run that only publishes changes none. Names that have a meaning are refused."""
+    path = unzip_golden(name, tmp_path)
+    work = planned(path)
+    for taken in ("schema", "phantombase.ledger", "hoodie.x", ""):
+        with pytest.raises(UsageError, match="not a name for a property"):
+            work.commit(properties={taken: "1"}, merge_missing=True)
+    work.commit(properties={"job": "nightly", "dag": "orders"}, merge_missing=True)
+    (done,) = open_table(path).files.completed_commits(work.instant)
+    found = open_table(path).commit_metadata(done).extra_metadata
+    assert (found["job"], found["dag"]) == ("nightly", "orders")
+    assert {"schema", "phantombase.ledger"} <= found.keys()
+
+
+def test_the_command_takes_properties(tmp_path: Path) -> None:
+    path = unzip_golden("v9_pending", tmp_path)
+    (instant,) = pending_instants(open_table(path))
+    run = ["compact", str(path), "--executor", "local", "--property", "job=nightly", "--property", "note=a=b"]
+    assert CliRunner().invoke(app, run).exit_code == 0
+    (done,) = open_table(path).files.completed_commits(instant)
+    found = open_table(path).commit_metadata(done).extra_metadata
+    assert (found["job"], found["note"]) == ("nightly", "a=b")

@@ -56,7 +56,9 @@ class IndexedTable(SharedTable):
         return rows
 
     def check_listing(self) -> None:
-        """The metadata table lists the data files that are there, with their sizes."""
+        """The metadata table lists the data files that are there, with their sizes; a restore of ours drops it."""
+        if not self.open().config.metadata_partitions:
+            return
         listed, stored = self.judge.listed_files(self.path), stored_files(self.path)
         listed |= {file: stored[file] for file, size in listed.items() if size == _REVOKED and file in stored}
         if self.halves:

@@ -1,4 +1,5 @@
-"""A history in which operators take part: real Hudi restores, rolls back, cleans, archives, replaces and clusters.
+"""A history in which operators take part: real Hudi restores, rolls back, cleans, archives, replaces and clusters, and
+phantombase cleans, archives, restores, rolls back, makes savepoints and compacts the metadata table.
 
 They do so also between two steps of a compaction of ours, whose process sleeps meanwhile or dies there. A model in
 plain Python says what all must read then: services change no row, a restore and a rollback bring the rows of before
@@ -15,11 +16,21 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.restoring.restore import restore_table
+from phantombase.compactor_daemon.restoring.rollback import is_service, roll_back_newest
+from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import ClockError, PhantombaseError
 from phantombase.timeline.format.instant import parse_time
+from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.read import compacted_after
+from phantombase.timeline.metadata_table.services.options import MetadataOptions
+from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.validate import Difference, validate
+from phantombase.timeline.savepoints.savepoint import create_savepoint
 from tests.interop.asleep import Moment, compact_and_die, compact_asleep
 from tests.interop.ending import end_pending
 from tests.interop.indexed_table import IndexedTable, placed_by_us
@@ -29,6 +40,7 @@ from tests.judge.client import METADATA_TABLE, Judge
 
 __all__ = ["STOCK", "OperatedHistory"]
 
+LOCK = ProcessLock("operators")
 STOCK: dict[str, object] = {
     **METADATA_TABLE,
     "hoodie.clean.automatic": "true",
@@ -41,13 +53,13 @@ STOCK: dict[str, object] = {
 MERGING = frozenset(
     (
         *("hudi_compacts", "we_compact", "cluster", "we_compact_asleep", "we_compact_and_die", "end_all"),
-        *("restore", "roll_back_newest"),
+        *("restore", "roll_back_newest", "we_restore", "we_roll_back_newest"),
     )
 )
 SERVICES = MERGING | frozenset(
     (
         *("clean", "clean_by_versions", "archive", "savepoint", "delete_savepoint", "hudi_schedules"),
-        *("we_schedule", "we_forget_the_zone"),
+        *("we_schedule", "we_forget_the_zone", "we_savepoint", "we_clean", "we_archive", "we_serve_metadata"),
     )
 )
 """Steps that change no row, but for those that take the model back first; `MERGING`: that may merge."""
@@ -102,6 +114,12 @@ class OperatedHistory(History):
             self.clean_by_versions: 1,
             self.clean: 2,
             self.archive: 2,
+            self.we_savepoint: 2,
+            self.we_restore: 3,
+            self.we_roll_back_newest: 3,
+            self.we_clean: 4,
+            self.we_archive: 4,
+            self.we_serve_metadata: 2 if self.indexed else 0,
             self.insert_overwrite: 2,
             self.cluster: 2,
             self.we_compact_asleep: 0 if self.asleep else 6,
@@ -140,9 +158,10 @@ class OperatedHistory(History):
         return True
 
     def roll_back_newest(self) -> bool:
-        """Whatever wrote it, where the model knows the rows of before."""
-        newest = max(self.table.open().load_timeline().completed_writes)
-        if newest not in self.model.before or newest in self.model.savepoints:
+        """Whatever wrote it, where the model knows the rows of before. A clustering would be pending then."""
+        table = self.table.open()
+        newest = max(writes := table.load_timeline().completed_writes)
+        if newest not in self.model.before or newest in self.model.savepoints or is_service(table, writes[newest]):
             return False
         if self.indexed and compacted_after(self.table.open(), newest):  # then Hudi refuses
             return False
@@ -153,6 +172,62 @@ class OperatedHistory(History):
     def clean_by_versions(self) -> bool:
         """Replaced file groups go at once."""
         self.table.judge.clean_by_versions(self.table.path)
+        return True
+
+    # The same by phantombase. What it refuses changes nothing.
+
+    def we_savepoint(self) -> bool:
+        """See `savepoint`."""
+        newest = max(self.table.open().load_timeline().completed_writes)
+        if newest in self.model.savepoints or not self.we_do(
+            lambda: create_savepoint(self.table.open(), LOCK, newest, user="", comment="")
+        ):
+            return False
+        self.model.savepoints[newest] = self.known()
+        return True
+
+    def we_restore(self) -> bool:
+        """To the newest savepoint."""
+        if not self.model.savepoints:
+            return False
+        instant = max(self.model.savepoints)
+        if not self.we_do(lambda: restore_table(self.table.open(), LOCK, instant)):
+            return False
+        self.expect(self.model.savepoints[instant])
+        return True
+
+    def we_roll_back_newest(self) -> bool:
+        """See `roll_back_newest`."""
+        newest = max(self.table.open().load_timeline().completed_writes)
+        if newest not in self.model.before or newest in self.model.savepoints:
+            return False
+        if not self.we_do(lambda: roll_back_newest(self.table.open(), LOCK, newest)):
+            return False
+        self.expect(self.model.before.pop(newest))
+        return True
+
+    def we_clean(self) -> bool:
+        """By any policy, without a floor in time."""
+        policy = self.random.choice([Policy.COMMITS, Policy.VERSIONS])
+        options = CleanOptions(policy=policy, retain=self.random.randint(1, 2), floor_s=0)
+        return self.we_do(lambda: clean_table(self.table.open(), options, LOCK))
+
+    def we_archive(self) -> bool:
+        """As early as Hudi does here."""
+        options = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compaction_commits=1)
+        return self.we_do(lambda: archive_table(self.table.open(), options, LOCK))
+
+    def we_serve_metadata(self) -> bool:
+        """Its compaction, early."""
+        return self.we_do(lambda: serve_metadata(self.table.open(), MetadataOptions(max_delta_commits=2), LOCK))
+
+    def we_do(self, do: Callable[[], object]) -> bool:
+        """Whether it was done; why not is in the history."""
+        try:
+            do()
+        except PhantombaseError as error:
+            self.said.append(f"{type(error).__name__}: {str(error)[:120]}")
+            return False
         return True
 
     # What our compactors do.
@@ -269,7 +344,7 @@ class OperatedHistory(History):
         if (newest := max(done)) not in self.written:
             self.model.before[newest] = before
         self.written |= done.keys()
-        if self.indexed:
+        if self.indexed and self.table.open().config.metadata_partitions:  # a restore of phantombase drops it
             found = [d for d in validate(self.table.open()).differences if not self.is_half(d)]
             assert not found, found
 

@@ -8,12 +8,19 @@ import subprocess
 import sys
 import venv
 import zipfile
+from importlib import metadata
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 import phantombase
+from phantombase.compactor_daemon.cli import main as compactor
 from phantombase.timeline import errors
+from phantombase.timeline.cli import main as timeline
 from tests.project.rooms import modules
 from tests.support.places import ROOT
 
@@ -79,9 +86,40 @@ ROWS = "[{'id': 'a', 'ts': 2}, {'id': 'b', 'ts': 2}]"
 
 def test_commands_start_without_pandas() -> None:
     """A quarter of a second each, which pyarrow takes when a module of a command makes a scalar as it is imported."""
-    mains = "phantombase.compactor_daemon.cli.main, phantombase.timeline.cli.main"
-    script = f"import sys, {mains}; sys.exit('pandas' in sys.modules)"
+    modules = {one.module for commands in (timeline.COMMANDS, compactor.COMMANDS) for one in commands.values()}
+    script = f"import sys, {', '.join(sorted(modules))}; sys.exit('pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("main", ["compactor_daemon", "timeline"])
+def test_help_imports_no_command(main: str) -> None:
+    """It takes a tenth of a second of processor time; pyarrow alone would take two."""
+    script = (
+        f"import sys; from phantombase.{main}.cli.main import main\n"
+        "sys.argv[1:] = ['--help']\n"
+        "try: main()\n"
+        "finally: assert not {'pyarrow', 'numpy', 'structlog', 'kazoo'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Commands" not in done.stdout  # each is below a title
+    names = (timeline if main == "timeline" else compactor).COMMANDS
+    assert all(f" {name} " in done.stdout for name in names)
+
+
+@pytest.mark.parametrize("main", [compactor, timeline], ids=["compactor-daemon", "timeline"])
+def test_help_names_commands_by_their_own_words(main: ModuleType) -> None:
+    """The first paragraph of each command's help."""
+    group: Any = typer.main.get_command(main.app)
+    assert {name: one.text for name, one in main.COMMANDS.items()} == {
+        name: command.help.split("\n\n")[0] for name, command in group.commands.items()
+    }
+
+
+def test_the_version_is_shown() -> None:
+    for main in (compactor, timeline):
+        done = CliRunner().invoke(main.app, ["--version"])
+        assert (done.exit_code, done.stdout) == (0, f"phantombase {metadata.version('phantombase')}\n")
 
 
 def test_modules_of_a_user_may_be_called_like_ours(tmp_path: Path) -> None:

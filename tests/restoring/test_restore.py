@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.restoring.restore import Restored, restore_table
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
-from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import ConflictError, PhantombaseError, UsageError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.locks.heartbeat import heartbeat
@@ -39,6 +40,8 @@ from tests.support.written_tables import Rows, as_rows, read_rows, written_table
 
 VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])
 WRITES = WriteOptions(slots=1, small_file_bytes=0)
+REWRITES = WriteOptions(slots=1)
+"""Small base files are written anew."""
 CLEAN = CleanOptions(retain=1, floor_s=0)
 
 
@@ -218,6 +221,26 @@ def test_a_pending_clean_is_finished_first(small: Small) -> None:
     clean = Instant(requested_time=table.next_time(table.load_timeline()), action="clean", state=State.REQUESTED)
     table.storage.put_if_absent(table.instant_path(clean), b"")
     refusals(path, states, ConflictError, "a clean is pending")
+
+
+@pytest.mark.parametrize("policy", [Policy.VERSIONS, Policy.COMMITS], ids=lambda p: p.value)
+@VERSIONS
+def test_a_write_whose_clean_left_nothing_before_it_stays(version: int, policy: Policy, tmp_path: Path) -> None:
+    """A clean that keeps the newest file version; one by commits keeps the state before the newest."""
+    path = tmp_path / "trips"
+    written_table(path, version, one_row("k0", 0), REWRITES)
+    upsert(path, one_row("k1", 1), REWRITES)
+    before = read_rows(path)
+    upsert(path, one_row("k2", 2), REWRITES)
+    after, newest = read_rows(path), max(open_table(path).load_timeline().completed_writes)
+    assert clean_table(open_table(path), replace(CLEAN, policy=policy), LOCK).files > 0
+    if policy is Policy.COMMITS:
+        roll_back_newest(open_table(path), LOCK, newest)
+        assert read_rows(path) == before
+    else:
+        with pytest.raises(UsageError, match="cleaned"):
+            roll_back_newest(open_table(path), LOCK, newest)
+        assert read_rows(path) == after
 
 
 def test_a_cleaned_state_cannot_come_back(tmp_path: Path) -> None:

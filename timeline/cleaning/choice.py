@@ -63,8 +63,8 @@ class Gone:
 class Choice:
     """`gone`: what goes now; `left`: what the bounds of the options leave to the next clean.
 
-    `retained`: the border, "" if no state may go, None where file versions are retained; `why`: what set it. `kept`:
-    how many old slices stay, by the reason.
+    `retained`: the border, "" if no state may go, None where file versions are retained and nothing else sets one;
+    `why`: what set it. `kept`: how many old slices stay, by the reason.
     """
 
     gone: tuple[Gone, ...]
@@ -109,7 +109,7 @@ def choose(view: TableView, facts: Facts, options: CleanOptions) -> Choice:
     return Choice(
         gone=now,
         left=left,
-        retained=None if by_versions else retained,
+        retained=retained,
         why="file versions are retained" if first is None else first.why,
         kept=kept,
     )
@@ -126,16 +126,22 @@ def _borders(timeline: Timeline, facts: Facts, options: CleanOptions) -> Iterabl
         yield Border(time=time, why=f"the newest {n} commits are retained")
     if options.policy is Policy.HOURS:
         since = (i.requested_time for i in commits if i.requested_time >= facts.hours_ago)
-        time = next(since, commits[-1].requested_time)
+        time = _or_archived(timeline, facts.hours_ago, next(since, commits[-1].requested_time))
         yield Border(time=time, why=f"the commits of {options.retained} hours are retained")
     yield _pending(timeline)
     late = [i.requested_time for i in commits if _completed(timeline, facts, i) > facts.floor]
-    yield None if not late else Border(time=min(late), why=f"a query of {options.floor_s:,.0f} s ago may need it")
+    floor = _or_archived(timeline, facts.floor, min(late, default=""))
+    yield None if not late else Border(time=floor, why=f"a query of {options.floor_s:,.0f} s ago may need it")
     if facts.holds:
         held = earliest_to_retain(timeline, facts.holds)
         yield None if held is None else Border(time=held, why="a pin holds it")
     if facts.unfinished:
         yield Border(time=min(facts.unfinished), why="phantombase has not cleaned up behind this compaction")
+
+
+def _or_archived(timeline: Timeline, since: str, first: str) -> str:
+    """`first`, the first active write since some time; that time if writes since then may be archived."""
+    return min(since, first) if since < timeline.start else first
 
 
 def _pending(timeline: Timeline) -> Border | None:

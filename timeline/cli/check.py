@@ -16,7 +16,8 @@ from ..recovery.modification_times import Retimed, all_files, find_mistimed
 from ..recovery.modification_times import repair_times as set_times
 from ..storage.access.storage_options import parse_pairs
 from ..table.table import Table, consistent
-from ..terminal.console import EXIT_FAILED, configure_logging, emit, progress
+from ..terminal.command_line import EXIT_FAILED
+from ..terminal.console import configure_logging, emit, progress
 from . import render
 from .parameters import CLOCK, Json, StorageOption, TablePath, Timezone
 from .report import audit_report, repair_report, validation_report

@@ -34,8 +34,9 @@ _VERSION = 2
 class CleanPlan:
     """What a clean removes: names of files by partition, and `partitions` that have nothing left.
 
-    `retained`: requested time and action of the earliest commit whose state stays whole; None where file versions are
-    retained. `last_completed`: the newest completed commit at that time.
+    `retained`: requested time and action of the earliest commit whose state stays whole; None where only file versions
+    are retained: Hudi's archiver then takes every replace commit before the clean for passed. `last_completed`: the
+    newest completed commit at that time.
     """
 
     policy: str

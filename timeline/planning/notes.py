@@ -25,6 +25,7 @@ class Rule(Enum):
 
     NO_LOGS = "no log files"
     BUSY = "in a pending table service"
+    EXCLUDED = "excluded"
     NOT_DUE = "not due"
     NOT_PICKED = "not picked"
     UNMERGEABLE = "cannot be merged"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from fnmatch import fnmatchcase
 
 from ..errors import UsageError
 from ..instants.timeline import Timeline
@@ -22,9 +23,13 @@ class ScheduleOptions(TriggerOptions, UrgencyOptions, StrategyOptions, PickOptio
 
     `incremental`: skip partitions that were not written since the last plan and in which it left nothing out; without
     it all partitions are examined.
+    `exclude`: shell patterns of whole partition paths, or of `partition/file group id`.
     """
 
     incremental: bool = option(True, "look only at partitions written since the last plan, and at what it left out")
+    exclude: tuple[str, ...] = option(
+        (), "leave out partitions, or single file groups as PARTITION/ID; may be repeated", metavar="PATTERN"
+    )
 
     def __post_init__(self) -> None:
         for options in (TriggerOptions, UrgencyOptions, StrategyOptions, PickOptions, BoundOptions):
@@ -42,6 +47,11 @@ class ScheduleOptions(TriggerOptions, UrgencyOptions, StrategyOptions, PickOptio
                 expected="target-io, or hoodie.compaction.target.io",
                 found=f"{self.target_io_bytes} bytes and {self.strategy_io_mb} MB",
             )
+
+    def excluded_by(self, partition: str, file_id: str) -> str | None:
+        """The pattern that leaves a file group out; None: none does."""
+        names = (partition, f"{partition}/{file_id}".lstrip("/"))
+        return next((p for p in self.exclude if any(fnmatchcase(name, p) for name in names)), None)
 
 
 _WAITS = ("max_delta_commits", "max_delta_seconds", "urgency", "max_interval_s", "partition_urgency")

@@ -265,6 +265,8 @@ class _Planner:
             self.leave(group, Rule.BUSY, busy)
         elif not last.logs:
             self.leave(group, Rule.NO_LOGS, "it has no log files")
+        elif (pattern := self._options.excluded_by(group.partition, group.file_id)) is not None:
+            self.leave(group, Rule.EXCLUDED, f"by the pattern {pattern}")
         else:
             return last
         return None

@@ -1,81 +1,29 @@
-"""Terminal code that all commands share: the error boundary, output, progress, logging.
+"""Terminal code that all commands share: output, progress, logging.
 
-stdout carries the result (one JSON document with `--json`), stderr everything else. Exit codes: 0 done,
-1 refused or failed with one line `error: ...`, 2 wrong usage, 70 a bug. This module knows nothing of tables.
+stdout carries the result (one JSON document with `--json`), stderr everything else. This module knows nothing of
+tables.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
 import os
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from io import TextIOWrapper
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import structlog
-import typer
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
-from rich.text import Text
-
-from ..errors import PhantombaseError
-
-EXIT_FAILED = 1
-EXIT_BUG = 70
-TRACEBACK = "PHANTOMBASE_TRACEBACK"
-"""Environment variable: `1` prints the traceback above the error line."""
 
 _PIPE_COLUMNS = 1000
 _LOG_INTERVAL_S = 10.0
 
 Data = TypeVar("Data", bound=Mapping[str, Any])
-
-
-# --- the error boundary ------------------------------------------------------------------------------------------
-
-
-def run(app: typer.Typer, args: Sequence[str] | None = None) -> NoReturn:
-    """Runs a command line (`sys.argv` by default) and exits; an error becomes one line on stderr."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # file names need not be valid text
-            stream.reconfigure(errors="backslashreplace")
-    try:
-        command = typer.main.get_command(app)
-        for each in (command, *getattr(command, "commands", {}).values()):
-            each.help = flowing(each.help or "")
-        command(args)
-    except PhantombaseError as error:
-        _fail(error, str(error), EXIT_FAILED)
-    except Exception as error:
-        hint = f"Set {TRACEBACK}=1 to see the traceback, and report it."
-        _fail(error, f"internal error: {type(error).__name__}: {error}. {hint}", EXIT_BUG)
-    sys.exit(0)
-
-
-def _fail(error: BaseException, message: str, code: int) -> NoReturn:
-    if os.environ.get(TRACEBACK, "0") not in ("", "0"):
-        traceback.print_exception(error)
-    line = Text.assemble(("error:", "bold red"), " ", one_line(message))
-    Console(stderr=True, highlight=False).print(line, soft_wrap=True)
-    sys.exit(code)
-
-
-def flowing(text: str) -> str:
-    """Help from a docstring, with paragraphs that may wrap anywhere; indented lines are kept."""
-    paragraphs = inspect.cleandoc(text).split("\n\n")
-    return "\n\n".join(p if "\n " in p else p.replace("\n", " ") for p in paragraphs)
-
-
-def one_line(text: str) -> str:
-    """The text without line ends and terminal control characters."""
-    return "".join(c if c.isprintable() else " " for c in " ".join(text.split("\n")))
 
 
 # --- results -----------------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ from tests.mutations.mutants.mutant import Mutant
 
 _CHOICE = "timeline/cleaning/choice"
 _CLEAN = "compactor_daemon/cleaning/clean"
+_EXECUTE = "compactor_daemon/cleaning/execute"
+_FACTS = "compactor_daemon/cleaning/facts"
 
 MUTANTS: tuple[Mutant, ...] = (
     (_CHOICE, "    yield _pending(timeline)\n", "", "cleaning/clean"),
@@ -19,10 +21,19 @@ MUTANTS: tuple[Mutant, ...] = (
     (_CHOICE, "commits[-n].requested_time if len(commits) > n", "commits[-1].requested_time if len(commits) > n", "cleaning/choice"),
     (_CHOICE, "    if facts.unfinished:\n", "    if False:\n", "cleaning/choice"),
     (_CHOICE, "now, left, partitions = list(replaced), ", "now, left, partitions = list[Gone](), ", "cleaning/choice"),
-    (_CLEAN, "    _refuse_needed(table, instant, plan)\n", "", "cleaning/clean"),
-    (_CLEAN, "    finished = _finish_pending(table, lock)\n", "    finished = ()\n", "cleaning/clean"),
-    (_CLEAN, "        _refuse_new_pins(table, clean, pinned, section)\n", "", "cleaning/clean"),
-    (_CLEAN, "        apply_update(table, change, update)\n", "", "cleaning/clean"),
+    (_EXECUTE, "    _refuse_needed(table, instant, plan)\n", "", "cleaning/clean"),
+    (_CLEAN, "    finished = finish_pending(table, lock)\n", "    finished = ()\n", "cleaning/clean"),
+    (_EXECUTE, "    if _held(table, plan, known):\n", "    if False:\n", "cleaning/clean cleaning/borders"),
+    (_EXECUTE, "or begin(table, now, plan, section)):", "or True):", "cleaning/borders"),
+    (_EXECUTE, "if pin.path not in known]", "if False]", "cleaning/clean"),
+    (_CLEAN, " if choice.retained else None,", " if found else None,", "cleaning/borders"),
+    (_EXECUTE, " and not timeline.pending_writes and", " and", "cleaning/borders"),
+    (_EXECUTE, "            if now.state > State.REQUESTED:\n", "            if False:\n", "cleaning/borders"),
+    (_EXECUTE, "entry.modified_ms < EXPIRY_S * 1000", "entry.modified_ms < 0", "cleaning/borders"),
+    (_FACTS, "    if not table.layout.has_completion_times or view.timeline.archived:\n", "    if True:\n", "cleaning/borders"),
+    (_CHOICE, "if since < timeline.start else first", "if False else first", "cleaning/borders"),
+    (_CHOICE, "        retained=retained,\n", "        retained=None if by_versions else retained,\n", "cleaning/borders"),
+    (_EXECUTE, "        apply_update(table, change, update)\n", "", "cleaning/clean"),
     (_CLEAN, "    forget_expired(table.storage)\n", "", "cleaning/clean"),
     ("timeline/format/clean", "        if \"/\" in name or parse_data_file(name) is None:\n", "        if False:\n", "cleaning/clean"),
     ("timeline/format/clean", "        if not inside_table(partition):\n", "        if False:\n", "cleaning/clean"),

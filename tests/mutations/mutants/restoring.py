@@ -12,6 +12,7 @@ _UNDO = "timeline/recovery/undo"
 _TESTS = "restoring/restore"
 
 MUTANTS: tuple[Mutant, ...] = (
+    (_ROLLBACK, "            _refuse_cleaned(table, timeline, write)\n", "", _TESTS),
     (_UNDO, "        if one.instant.completed:\n            check()\n            storage.delete(one.path)\n", "        pass\n", _TESTS),
     (_UNDO, "    storage.delete_all([join(partition, name) for partition, name in traces.doomed])\n", "", _TESTS),
     (_UNDO, "        if (made := revoke(table, slice_, time)) is not None:", "        if (made := None) is not None:", _TESTS),
@@ -29,7 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_REFUSALS, "        if pin.holds > moment:", "        if False:", _TESTS),
     (_REFUSALS, "if beat is not None and is_live(beat, now_ms):", "if False:", _TESTS),
     (_ROLLBACK, "        _refuse_built_upon(table, timeline, write)\n", "", _TESTS),
-    (_ROLLBACK, "found[0].family == \"commit\" or ", "", _TESTS),
+    (_ROLLBACK, "or is_service(table, found[0]):", "or False:", _TESTS),
     ("writer_hooks/commit/transaction", "            refuse_pending_restore(table, timeline)\n", "", _TESTS),
     ("timeline/planning/schedule", "        refuse_pending_restore(table, timeline)\n", "", _TESTS),
     ("compactor_daemon/archiving/archive", "    refuse_pending_restore(table, timeline)\n", "", _TESTS),

@@ -19,4 +19,6 @@ MUTANTS: tuple[Mutant, ...] = (
     (f"{_SERVICES}/options", "max(own.commits_retained, cleaned)", "own.commits_retained", "cleaning/services"),
     (f"{_SERVICES}/options", "and self.clean.policy is Policy.COMMITS else 0", "else 0", "cleaning/services"),
     ("writer_hooks/write/conf", "options.retain if policy is options.policy else None", "options.retain", "cleaning/services"),
+    ("timeline/planning/options", "names = (partition, f\"{partition}/{file_id}\".lstrip(\"/\"))", "names = (partition,)", "planning/planner"),
+    ("compactor_daemon/attempt/compact_instant", "lock, dict(options.properties))", "lock)", "attempt/split"),
 )  # fmt: skip

@@ -34,7 +34,8 @@ from phantombase.timeline.read.export import export_stream
 from phantombase.timeline.read.table_read import ReadOptions, Scan, plan_read, read_table
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal import console
-from phantombase.timeline.terminal.console import configure_logging, flowing, progress, reporting, run
+from phantombase.timeline.terminal.command_line import flowing, run
+from phantombase.timeline.terminal.console import configure_logging, progress, reporting
 from phantombase.timeline.terminal.plain import human_bytes, human_duration
 from phantombase.timeline.view.view import FileSlice
 from tests.support.compare_rows import assert_same_rows

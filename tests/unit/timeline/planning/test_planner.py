@@ -130,6 +130,18 @@ def test_what_is_planned(story: str, said: dict[str, Any], expected: list[str]) 
     assert told(planned(A, B, C, **said)) == expected, story
 
 
+def test_what_is_excluded_is_left_out_with_the_pattern() -> None:
+    """Whole partitions, and single file groups; it comes back once the pattern is gone."""
+    found = planned(A, B, C, exclude=("q*", "p/b"))
+    assert told(found) == ["p/a"]
+    assert left(found) == {"q/c": Rule.EXCLUDED, "p/b": Rule.EXCLUDED}
+    assert {o.path: o.why for o in found.notes.left}["q/c"] == "by the pattern q*"
+    assert set(found.again) == {"p", "q"}
+    assert told(planned(A, exclude=("p/", "a", "P"))) == ["p/a"]
+    assert told(planned("/a: 10 b5 l20.1", exclude=("a",))) == []
+    assert planned(A, exclude=("p",)).why == "nothing to plan: p/a: by the pattern p"
+
+
 def test_who_was_compacted_last_comes_last() -> None:
     """However large its logs."""
     found = planned("p/a: 30 b5 l40.99", "p/b: 10 b5 l20.1", "p/c: 20 b5 l40.50", max_file_slices=2)

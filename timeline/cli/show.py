@@ -1,0 +1,277 @@
+"""The commands that show a table and read it. They change nothing except times of files
+(`repair-times`) and pins, which a read takes if it is asked to (`--pin`) and `pins --release` removes.
+
+Each command computes plain data (`timeline.cli.report`), then renders it (`timeline.cli.render`). If a writer moves a
+file between two calls, the command reads everything again, table settings included.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import MissingFileError, PhantombaseError, UsageError
+from ..format.compaction_plan import CompactionPlan, decode_plan, planned_paths
+from ..format.instant import MERGES, Instant, State
+from ..instants.timeline import Timeline
+from ..metadata_table.read import commits_to_compact
+from ..option import help_of
+from ..parquet.output_options import parse_bytes
+from ..pins.pin import PIN_FOR, PinOptions
+from ..read.table_read import Fallback, Query, ReadOptions
+from ..storage.access.storage_options import parse_pairs
+from ..storage.folders import HOODIE
+from ..table.table import Table, consistent
+from ..terminal.console import configure_logging, emit
+from ..terminal.local_path import local_path
+from ..terminal.plain import Row
+from . import render
+from .parameters import CLOCK, Json, ListedBy, Listing, Partition, StorageOption, TablePath, Timezone
+from .read_to import SHOWN_ROWS, read_to
+from .report import instant_rows, pending_rows, plan_report, slices_report, table_facts
+
+
+def show(
+    path: TablePath,
+    archived: Annotated[bool, typer.Option("--archived", help="Also instants in the archive.")] = False,
+    pending: Annotated[bool, typer.Option("--pending", help="Only instants that are not completed.")] = False,
+    timezone: Timezone = CLOCK.timezone,
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
+    """What happened to a table, and what has been pending since when.
+
+    A pending compaction shows the size of its plan. A pending write shows its writer's [b]heartbeat[/b]: fresh
+    (the writer lives), stale (silent for over two minutes), or none (many writers make none).
+    Version 6 tables do not record when an instant completed.
+
+    [b]Examples[/b]
+      timeline show /data/trips
+      timeline show /data/trips --pending
+      timeline show /data/trips --archived --json
+    """
+    options = parse_pairs(storage_option)
+    data = consistent(lambda: _overview(ListedBy.STORAGE.open(path, timezone, options), archived, pending))
+    emit(data, json, render.show)
+
+
+def _overview(table: Table, archived: bool, pending_only: bool) -> Row:
+    timeline = table.load_timeline(archived=archived)
+    open_instants = [i for i in timeline.instants if not i.completed]
+    now_ms = time.time_ns() // 1_000_000
+    beats = {i.requested_time: table.storage.find(f"{HOODIE}/.heartbeat/{i.requested_time}") for i in open_instants}
+    ages = {t: max(0, now_ms - beat.modified_ms) / 1000 for t, beat in beats.items() if beat is not None}
+    return {
+        "table": table_facts(table.config, table.storage.base_path, _metadata_commits(table)),
+        "pending_only": pending_only,
+        "instants": instant_rows(timeline, pending_only=pending_only),
+        "pending": pending_rows(timeline, table.now(), dict(_plans(table, open_instants)), ages),
+    }
+
+
+def _metadata_commits(table: Table) -> int | PhantombaseError | None:
+    """Delta commits of the metadata table since its last compaction, or the error: `show` prints the rest anyway."""
+    try:
+        return commits_to_compact(table) if table.config.metadata_partitions else None
+    except PhantombaseError as error:
+        return error
+
+
+def _plans(table: Table, instants: list[Instant]) -> Iterator[tuple[str, CompactionPlan | PhantombaseError]]:
+    """The plan of each pending compaction, or the error when it is unreadable: `show` prints the rest anyway."""
+    for instant in instants:
+        if instant.action not in MERGES:
+            continue
+        path = table.instant_path(replace(instant, state=State.REQUESTED, file_name=""))
+        try:
+            yield instant.requested_time, decode_plan(table.storage.read(path), path)
+        except PhantombaseError as error:
+            yield instant.requested_time, error
+
+
+def slices(
+    path: TablePath,
+    partition: Partition = None,
+    listing: Listing = ListedBy.STORAGE,
+    timezone: Timezone = CLOCK.timezone,
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
+    """The table's file slices: base file, log files, and the pending plan that contains them.
+
+    base: the base file's size; [b]phantom[/b]: a pending compaction will make it; a dash: log files only.
+    fate: [b]in plan I[/b]: the pending compaction I will merge this slice; [b]replaced I[/b]: readers ignore the slice
+    since instant I (an insert overwrite or a clustering), and a cleaner removes it later.
+
+    [b]Examples[/b]
+      timeline slices /data/trips
+      timeline slices /data/trips --partition year=2026/month=11
+      timeline slices /data/trips --json | jq '.slices | map(select(.log_bytes > 1e9))'
+    """
+    options = parse_pairs(storage_option)
+    data = consistent(lambda: _slices(listing.open(path, timezone, options), partition))
+    emit(data, json, render.slices)
+
+
+def _slices(table: Table, partition: str | None) -> Row:
+    return slices_report(table.load_view(partition), table.storage.base_path)
+
+
+def plan(
+    path: TablePath,
+    instant: Annotated[
+        str, typer.Argument(metavar="INSTANT", help="Requested time of the compaction, as `timeline show` prints it.")
+    ],
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
+    """What a compaction will merge, and how many executors are useful.
+
+    An [b]operation[/b] is one file slice: its base file and the log files that the plan names. Sizes are the current
+    sizes of the files; a planned file that is missing is an error. One slice is one task, so the compaction takes at
+    least as long as its largest slice: executors beyond total / largest only wait.
+
+    [b]Examples[/b]
+      timeline show /data/trips --pending
+      timeline plan /data/trips 20261121091052663
+      timeline plan /data/trips 20261121091052663 --json | jq .recommended_executors
+    """
+    options = parse_pairs(storage_option)
+    emit(consistent(lambda: _plan(Table.open(path, options), instant)), json, render.plan)
+
+
+def _plan(table: Table, time: str) -> Row:
+    timeline = table.load_timeline()
+    instant = timeline.find(time, "commit") or timeline.find(time, "deltacommit")
+    if instant is None:
+        raise _no_compaction(timeline, time, "no such instant in the active timeline")
+    try:
+        compaction = table.compaction_plan(time)
+    except MissingFileError:
+        if instant.action in MERGES and not instant.completed:
+            raise
+        raise _no_compaction(timeline, time, f"a {instant.action} without a plan") from None
+    found = {path: table.storage.find(path) for path in planned_paths(compaction)}
+    sizes = {path: None if entry is None else entry.size for path, entry in found.items()}
+    return plan_report(compaction, instant, sizes, table.storage.base_path)
+
+
+def _no_compaction(timeline: Timeline, time: str, found: str) -> UsageError:
+    pending = ", ".join(i.requested_time for i in timeline.pending_merges)
+    return UsageError(
+        "not a compaction", instant=time, expected=f"one of the pending: {pending}" if pending else None, found=found
+    )
+
+
+def read(
+    path: TablePath,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            parser=local_path,
+            help="Write FILE: Arrow IPC if it ends in .arrow, else Parquet; - is stdout.",
+        ),
+    ] = None,
+    query: Annotated[Query, typer.Option(help="What to read, see above.")] = Query.SNAPSHOT,
+    as_of: Annotated[
+        str | None,
+        typer.Option(metavar="I", help="Read as of an instant, 'yyyy-MM-dd HH:mm:ss.SSS' or 'yyyy-MM-dd'."),
+    ] = None,
+    begin: Annotated[
+        str | None, typer.Option(metavar="I", help="Incremental, changes: writes after this time, or `earliest`.")
+    ] = None,
+    end: Annotated[
+        str | None,
+        typer.Option(metavar="I", help="Incremental, changes: writes up to this time; default: the newest."),
+    ] = None,
+    fallback: Annotated[
+        Fallback, typer.Option(help="Incremental, if files of the window were cleaned: refuse, or read what is left.")
+    ] = Fallback.NONE,
+    net: Annotated[bool, typer.Option("--net", help="Changes: one for each key, from begin to end.")] = False,
+    columns: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Only these columns, in the table's order.")
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option("--filter", metavar="CONDITION", help="Only rows for which it is true.")
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help=f"At most N rows; default: {SHOWN_ROWS} without --output, else all."),
+    ] = None,
+    partition: Partition = None,
+    data_skipping: Annotated[
+        bool, typer.Option(help="Filters use the metadata table's column statistics, if it has them.")
+    ] = True,
+    memory_limit: Annotated[
+        str | None, typer.Option(metavar="SIZE", show_default="1g", help=help_of(ReadOptions, "memory_limit"))
+    ] = None,
+    spill_dir: Annotated[str | None, typer.Option(metavar="FOLDER", help=help_of(ReadOptions, "spill_dir"))] = None,
+    pin: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Hold what is read by a pin of this name."),
+    ] = None,
+    pin_for: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", show_default=PIN_FOR, help="How long the pin holds if it is not renewed."),
+    ] = None,
+    listing: Listing = ListedBy.STORAGE,
+    timezone: Timezone = CLOCK.timezone,
+    storage_option: StorageOption = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
+    json: Json = False,
+) -> None:
+    """Read a table: rows to the terminal, or all of them into one file.
+
+    [b]snapshot[/b]: everything committed so far; base files merged with their logs, also while compactions are
+    pending. [b]read-optimized[/b]: base files only; faster, without rows that are only in logs.
+    [b]incremental[/b]: rows that the writes after `--begin`, up to and with `--end`, have written, as they were at the
+    end. Both are completion times, on version 6 requested times. Deletes are not reported. The next `--begin` is the
+    `end` that this read prints with `--json`.
+    [b]changes[/b]: what each write of such a window did: `op` (i, u or d), `instant`, and the row `before` and `after`.
+    `--filter` is a condition as in SQL's WHERE. `--as-of` is a time in the zone of the table's instants.
+    FILE appears when everything is read: a failed read leaves no file. If a writer removes a file that is still to
+    be read, reading starts over. On stdout (an Arrow IPC stream) a failed read ends inside a message.
+
+    [b]Examples[/b]
+      timeline read /data/trips --filter "fare > 10 and zone = 'a'" --columns id,fare --limit 5
+      timeline read /data/trips --output trips.parquet
+      timeline read /data/trips --query read-optimized --columns id,fare --output fares.arrow
+      timeline read /data/trips --as-of '2026-11-21 09:00:00' --partition north --output north.parquet
+      timeline read /data/trips --query incremental --begin 20261121090000000 --output changed.parquet
+    """
+    configure_logging(json=json, verbose=False)
+    held = PinOptions.asked(pin, pin_for)
+    names = None if columns is None else tuple(name.strip() for name in columns.split(","))
+    options = ReadOptions(
+        query=query,
+        as_of=as_of,
+        begin=begin,
+        end=end,
+        fallback=fallback,
+        net=net,
+        columns=names,
+        filter=where,
+        limit=limit,
+        partition=partition,
+        data_skipping=data_skipping,
+        memory_limit=ReadOptions().memory_limit if memory_limit is None else parse_bytes(memory_limit),
+        spill_dir=spill_dir,
+    )
+    storage_options = parse_pairs(storage_option)
+    opened = partial(listing.open, path, timezone, storage_options)
+    read_to(
+        opened,
+        options,
+        output,
+        pin=held,
+        overwrite=overwrite,
+        json=json,
+    )
