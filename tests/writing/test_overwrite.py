@@ -139,6 +139,7 @@ def test_patterns_are_hudis() -> None:
     paths = ["2024/01", "2024/02", "2024x01", "day=1", "2024"]
     assert matching(["2024/*"], paths) == {"2024/01", "2024/02"}
     assert matching(["2024.01", "*=1"], paths) == {"day=1"}
+    assert matching(["2024"], paths) == {"2024"}
 
 
 def test_another_index_is_refused(tmp_path: Path) -> None:

@@ -14,11 +14,12 @@ import pytest
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.writer_hooks.commit.stream_batches import StreamBatch
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
-from phantombase.writer_hooks.write.write import Written, write
+from phantombase.writer_hooks.write.write import Written, write, write_batch
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at, fail_at
+from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at, die_at_nth, fail_at
 from tests.support.interleaving import serial_pools
 from tests.support.seed import SEED
 from tests.support.selection import deep
@@ -122,3 +123,22 @@ def test_the_overwrite_again_behind_a_dead_one(ground: Ground) -> None:
             ground.write(LocalStorage(str(path)))
             assert read_rows(path) == DURING[ground.operation]
             check_nothing_left(path)
+
+
+def test_a_batch_of_a_stream_that_died_is_overwritten_once(ground: Ground) -> None:
+    """The replayed batch rolls its dead try back at once, although that one's heartbeat is fresh."""
+    batch = StreamBatch(name="query", number=7)
+    what = Write(operation=ground.operation, options=WriteOptions(buckets=ground.buckets, slots=1))
+
+    def sink(storage: Storage) -> Written | None:
+        return write_batch(open_table(Path(storage.base_path), storage), LocalEngine(BATCH, slots=1), what, batch)
+
+    with ground.copy() as path:
+        ended = ".replacecommit"
+        with pytest.raises(ProcessDied):
+            sink(HookedStorage(LocalStorage(str(path)), die_at_nth(1, "put_if_absent", ended)))
+        assert read_rows(path) == BEFORE
+        assert sink(LocalStorage(str(path))) is not None
+        assert sink(LocalStorage(str(path))) is None
+        assert read_rows(path) == DURING[ground.operation]
+        check_nothing_left(path)
