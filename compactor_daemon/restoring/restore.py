@@ -126,11 +126,24 @@ def _plan(table: Table, target: str | None) -> RestorePlan:
             instant=target,
             todo="`timeline show TABLE` lists the instants, `compactor-daemon savepoint list TABLE` the savepoints.",
         )
+    _refuse_archived(table, timeline, target)
     refuse_work(table, timeline)
     refuse_held(table, timeline, target)
     _refuse_cleaned(table, timeline, target)
     table.load_view()  # raises where a file of a completed compaction is lost
     return RestorePlan(target=target, undone=to_undo(timeline, target))
+
+
+def _refuse_archived(table: Table, timeline: Timeline, target: str) -> None:
+    """UsageError: a later write has left the active timeline, as where Hudi archives beyond savepoints."""
+    archived = (i.requested_time for i in table.with_archive(timeline).archived if i.is_write)
+    if later := min((time for time in archived if time > target), default=None):
+        raise UsageError(
+            "a later write is archived, and cannot be undone",
+            path=table.storage.base_path,
+            instant=later,
+            expected=f"all writes after {target} on the active timeline",
+        )
 
 
 def _refuse_cleaned(table: Table, timeline: Timeline, target: str) -> None:

@@ -17,9 +17,12 @@ from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.restoring.restore import Restored, restore_table
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
+from phantombase.timeline.archiving.choice import Choice, Facts, choose
+from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.errors import ConflictError, PhantombaseError, UsageError
+from phantombase.timeline.errors import ConflictError, MalformedError, PhantombaseError, UsageError
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import heartbeat
 from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions
@@ -45,23 +48,29 @@ REWRITES = WriteOptions(slots=1)
 CLEAN = CleanOptions(retain=1, floor_s=0)
 
 
-def history(path: Path, version: int) -> dict[str, Rows]:
+def history(path: Path, version: int, writes: WriteOptions = WRITES) -> dict[str, Rows]:
     """Upserts, inserts and compactions, one pending in the end; by instant the rows that were read then."""
-    written_table(path, version, one_row("k0", 0), WRITES)
+    written_table(path, version, one_row("k0", 0), writes)
     found: dict[str, Rows] = {}
 
     def note() -> None:
         found[max(open_table(path).load_timeline().completed_writes)] = read_rows(path)
 
     note()
-    for number in range(1, 4):
-        upsert(path, one_row(f"k{number % 2}", number))
+    for number in range(1, 5):
+        upsert(path, one_row(f"k{number % 3}", number), writes)
         note()
-        if number < 3:
+        if number == 1:
             compact(path)
             note()
+        if number > 1:
+            schedule_compaction(open_table(path), LOCK, PLAN_NOW)
+            upsert(path, one_row(f"k{number % 2}", 10 * number), writes)  # behind the plan
+            note()
+            run_all(open_table(path))
+            assert read_rows(path) == found[max(found)]
     schedule_compaction(open_table(path), LOCK, PLAN_NOW)
-    upsert(path, one_row("k0", 50))
+    upsert(path, one_row("k0", 50), writes)
     note()
     return found
 
@@ -87,10 +96,11 @@ def check_usable(path: Path, rows: Rows) -> None:
 
 
 @VERSIONS
-def test_every_state_comes_back(version: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("small", [0, 100 << 20], ids=["new files", "rewritten files"])
+def test_every_state_comes_back(version: int, small: int, tmp_path: Path) -> None:
     """As a read as of that instant shows it, and the table goes on."""
     source = tmp_path / "source"
-    states = history(source, version)
+    states = history(source, version, WriteOptions(slots=1, small_file_bytes=small))
     newest = max(states)
     for number, (instant, rows) in enumerate(states.items()):
         path = tmp_path / f"t{number}"
@@ -272,6 +282,35 @@ def test_a_savepoint_that_lost_a_file_is_an_error(tmp_path: Path) -> None:
     (path / partition / names[0]).unlink()
     with pytest.raises(UsageError, match="a file of the savepoint is gone"):
         restore(path, kept.instant)
+
+
+def test_a_later_write_that_is_archived_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hudi archives beyond savepoints where it is asked to."""
+    path = tmp_path / "trips"
+    written_table(path, 9, one_row("k0", 0), WRITES)
+    kept = create_savepoint(open_table(path), LOCK, None, user="", comment="")
+    for number in range(6):
+        upsert(path, one_row("k0", number))
+    with monkeypatch.context() as patch:
+        patch.setattr("phantombase.compactor_daemon.archiving.archive.choose", _beyond_savepoints)
+        assert len(archive(path).archived) > 1
+    with pytest.raises(UsageError, match="a later write is archived"):
+        restore(path, kept.instant)
+
+
+def _beyond_savepoints(timeline: Timeline, facts: Facts, options: ArchiveOptions) -> Choice:
+    first = min(timeline.completed_writes)
+    others = tuple(i for i in timeline.instants if i.requested_time != first)
+    return choose(replace(timeline, instants=others), facts, options)
+
+
+def test_an_unreadable_plan_says_what_to_do(small: Small) -> None:
+    path, states = small
+    table = open_table(path)
+    instant = Instant(requested_time=table.next_time(table.load_timeline()), action="restore", state=State.REQUESTED)
+    table.storage.put_if_absent(table.instant_path(instant), b"")
+    with pytest.raises(MalformedError, match="remove the file by hand"):
+        restore(path, min(states))
 
 
 def test_while_a_restore_is_pending_nothing_else_begins(small: Small, tmp_path: Path) -> None:

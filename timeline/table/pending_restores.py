@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import ConflictError
+from ..errors import ConflictError, MalformedError, MissingFileError
 from ..format.instant import Instant, State
 from ..format.restore import RestorePlan, decode_restore_plan
 from ..instants.timeline import Timeline
@@ -27,7 +27,20 @@ def pending_restore(table: Table, timeline: Timeline) -> PendingRestore | None:
     """The earliest pending restore, of Hudi or phantombase. MalformedError: its plan cannot be read."""
     for instant in timeline.pending("restore"):
         path = table.instant_path(instant.at(State.REQUESTED))
-        return PendingRestore(instant=instant.requested_time, plan=decode_restore_plan(table.storage.read(path), path))
+        try:
+            plan = decode_restore_plan(table.storage.read(path), path)
+        except (MalformedError, MissingFileError) as error:
+            raise MalformedError(
+                "the plan of a restore cannot be read",
+                path=path,
+                instant=instant.requested_time,
+                found=str(error),
+                todo="Hudi's process may still be writing it. If that is dead, remove the file by hand: it has undone "
+                "nothing."
+                if instant.state is State.REQUESTED
+                else "It has begun: restore the table with Hudi to the same instant.",
+            ) from error
+        return PendingRestore(instant=instant.requested_time, plan=plan)
     return None
 
 

@@ -22,6 +22,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_RESTORE, "i.is_write and i.requested_time > target]", "i.is_write and i.completed and i.requested_time > target]", _TESTS),
     (_RESTORE, "i.family != \"deltacommit\"), reverse=True)", "i.family != \"deltacommit\"))", _TESTS),
     (_RESTORE, "    refuse_held(table, timeline, target)\n", "", _TESTS),
+    (_RESTORE, "    _refuse_archived(table, timeline, target)\n", "", _TESTS),
     (_RESTORE, "    refuse_work(table, timeline)\n", "", _TESTS),
     (_RESTORE, "    _refuse_cleaned(table, timeline, target)\n", "", _TESTS),
     (_RESTORE, "            _refuse_other(seen, found, target)\n", "", _TESTS),
