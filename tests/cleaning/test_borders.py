@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,7 @@ from tests.cleaning.test_golden import LOCK, clean, data_files, unzip
 from tests.support.archived_tables import archive, one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.lost_lock import LockLostAt
 from tests.support.written_tables import read_rows, written_table
 
 REWRITES = WriteOptions(slots=1)
@@ -96,6 +99,27 @@ def test_a_pin_that_a_dead_cleaner_did_not_see(tmp_path: Path) -> None:
     assert (done.instant, done.finished, done.why) == (None, (), "a pin holds it")
     assert data_files(path) == before
     assert not open_table(path).load_timeline().pending("clean")
+
+
+@VERSIONS
+def test_a_lost_lock_stops_it(version: int, tmp_path: Path) -> None:
+    """Whatever was put by then, the next run finishes it."""
+    path = tmp_path / "trips"
+    rows = old_table(path, version)
+    number = 0
+    for number in count():
+        lost = LockLostAt(number)
+        with suppress(LockError):
+            clean_table(open_table(path), ONE, lost)
+        assert read_rows(path) == rows
+        if lost.asked <= number:
+            break
+        left = shutil.copytree(path, tmp_path / f"{number}")
+        clean(left)
+        assert not open_table(left).load_timeline().pending("clean")
+        assert read_rows(left) == rows
+    assert number > 2
+    assert len(list(path.rglob("*.clean.requested"))) == 1
 
 
 @VERSIONS
