@@ -27,6 +27,7 @@ from phantombase.timeline.errors import LockError, MalformedError, PhantombaseEr
 from phantombase.timeline.instants.attempt_names import recorded_instants
 from phantombase.timeline.log.block import HeaderKey
 from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.savepoints.savepoint import delete_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.support.archived_tables import (
@@ -279,6 +280,19 @@ def test_names_without_completion_times_are_found_in_the_history(tmp_path: Path)
     assert completed(path) == before
     assert read_rows(path) == rows
     check_each_once(path)
+
+
+def test_a_half_made_savepoint_says_what_ends_it(tmp_path: Path) -> None:
+    """Its process died; a list of savepoints does not have it."""
+    path = tmp_path / "trips"
+    long_table(path, 9)
+    second = active(path)[1]
+    (path / open_table(path).config.timeline_folder / f"{second}.savepoint.inflight").touch()
+    stopped = archive(path)
+    assert second not in {one.instant for one in stopped.archived}
+    assert "`delete` removes it" in " ".join([stopped.why, *(one.why for one in stopped.kept)])
+    delete_savepoint(open_table(path), LOCK, second)
+    assert second in {one.instant for one in archive(path).archived}
 
 
 def test_a_manifest_of_a_dead_writer_is_continued(tmp_path: Path) -> None:
