@@ -11,9 +11,11 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cleaning import facts
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import ConflictError, LockError, MalformedError
@@ -32,7 +34,7 @@ from tests.cleaning.test_clean import ONE, VERSIONS, old_table
 from tests.cleaning.test_golden import LOCK, clean, data_files, unzip
 from tests.support.archived_tables import archive, one_row, upsert
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
 from tests.support.lost_lock import LockLostAt
 from tests.support.written_tables import read_rows, written_table
 
@@ -120,6 +122,20 @@ def test_a_lost_lock_stops_it(version: int, tmp_path: Path) -> None:
         assert read_rows(left) == rows
     assert number > 2
     assert len(list(path.rglob("*.clean.requested"))) == 1
+
+
+def test_a_dry_run_shows_the_clean_that_a_run_would_finish(tmp_path: Path) -> None:
+    """Its files go whatever the options of this run retain."""
+    path = tmp_path / "trips"
+    old_table(path, 9)
+    with pytest.raises(ProcessDied):
+        clean_table(Table.on(HookedStorage(LocalStorage(str(path)), die_at_nth(1, "delete", ".parquet"))), ONE, LOCK)
+    options = CleanOptions(retain=100, floor_s=0)
+    shown = clean_table(open_table(path), options, LOCK, dry_run=True)
+    assert (shown.files, len(shown.finished)) == (0, 1)
+    output = CliRunner().invoke(app, ["clean", str(path), "--dry-run"]).output
+    assert f"would finish clean {shown.finished[0].instant}" in " ".join(output.split())
+    assert clean_table(open_table(path), options, LOCK).finished == shown.finished
 
 
 @VERSIONS

@@ -135,7 +135,8 @@ def _pending(timeline: Timeline) -> Iterable[Border]:
     if first is None:
         return ()
     before = [i.requested_time for i in timeline.completed if i.requested_time < first.requested_time]
-    time, why = before[-1] if before else first.requested_time, f"{first.action} {first.requested_time} is pending"
+    time = before[-1] if before else first.requested_time
+    why = f"{first.action} {first.requested_time} is pending"
     if first.action == "savepoint":  # no list shows it, and nothing but these ends it
         why += ": `compactor-daemon savepoint create` completes it, `delete` removes it"
     return (Border(time=time, why=why),)
