@@ -127,10 +127,10 @@ class Fleet:
         assert not odd, f"daemons ended with {odd}"
 
     def finish(self, log: Path, switches: Switches) -> None:
-        """One more daemon, alone and without ZooKeeper, until nothing is left to do."""
+        """One more daemon, alone and without ZooKeeper, until nothing is left to do; then its services."""
         paths = [str(s.path) for s in self.subjects]
         options = ["--lock", self._lock_of(self.slots[0]), "--executor", "local", "--json"]
-        process = self._process(log, switches, ["run", *paths, "--once", *options])
+        process = self._process(log, switches, ["run", *paths, "--once", *_SERVICES, *options])
         process.join(300)
         code = process.exitcode
         process.kill()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 
 from phantombase import Writer, writer
-from phantombase.timeline.avro.container import any_record
+from phantombase.timeline.avro.container import any_record, write_record
 from phantombase.timeline.errors import ConflictError, UsageError
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.planning.options import ScheduleOptions
@@ -23,7 +25,8 @@ from phantombase.writer_hooks.commit.place_files import place_all
 from phantombase.writer_hooks.commit.replacing import matching
 from phantombase.writer_hooks.write import write as write_module
 from tests.support.compaction_steps import open_table, run_one
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import golden_metadata, unzip_golden
+from tests.support.selection import deep
 
 VERSIONS = pytest.mark.parametrize("version", [6, 9])
 FIRST = [("k1", "mon", 1.0), ("k2", "mon", 1.0), ("k3", "tue", 1.0), ("k4", "a/b", 1.0)]
@@ -136,6 +139,7 @@ def test_patterns_are_hudis() -> None:
     paths = ["2024/01", "2024/02", "2024x01", "day=1", "2024"]
     assert matching(["2024/*"], paths) == {"2024/01", "2024/02"}
     assert matching(["2024.01", "*=1"], paths) == {"day=1"}
+    assert matching(["2024"], paths) == {"2024"}
 
 
 def test_another_index_is_refused(tmp_path: Path) -> None:
@@ -222,6 +226,46 @@ def test_a_planned_partition_is_not_deleted(tmp_path: Path, version: int) -> Non
     run_one(open_table(tmp_path / "t"), instant)
     writer().delete_partition(path, ["mon"])
     assert read(tmp_path / "t") == [FIRST[3]]
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+@pytest.mark.parametrize("version", [deep(6), 9])
+def test_a_clustered_file_group_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, when: str
+) -> None:
+    """Requested before the overwrite or meanwhile: it would bring the old rows back in a new file group."""
+    path = made(tmp_path / "t", version)
+    if when == "before":
+        _request_clustering(tmp_path / "t", version)
+    else:
+        _beside(monkeypatch, lambda: _request_clustering(tmp_path / "t", version))
+    with pytest.raises(ConflictError, match="clustering"):
+        trips(version, ("k5", "mon", 5.0)).insert_overwrite(path)
+    trips(version, ("k5", "tue", 5.0)).insert_overwrite(path)
+    assert read(tmp_path / "t") == sorted([("k1", "mon", 2.0), FIRST[1], FIRST[3], ("k5", "tue", 5.0)])
+
+
+def _request_clustering(path: Path, version: int) -> None:
+    """A pending clustering of the file group of `mon`, as Hudi requests it."""
+    table, action = open_table(path), "clustering" if version > 6 else "replacecommit"
+    (file_id,) = [g.file_id for g in table.load_view().groups if g.partition == "mon"]
+    found = golden_metadata(f"v{version}_clustered").items()
+    data = next(d for p, d in found if p.endswith(f".{action}.requested"))
+    reader: Any = fastavro.reader(io.BytesIO(data))
+    record = next(reader)
+    record["clusteringPlan"]["inputGroups"][0]["slices"][0] |= {"partitionPath": "mon", "fileId": file_id}
+    requested = table.next_time(table.load_timeline())
+    content = write_record(record, reader.writer_schema)
+    table.storage.put_if_absent(f"{table.config.timeline_folder}/{requested}.{action}.requested", content)
+
+
+def test_a_plan_meanwhile_keeps_a_partition_from_being_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On version 6 there is no plan while a write pends; on the others it is found in the lock."""
+    path = made(tmp_path / "t", 9)
+    _beside(monkeypatch, lambda: planned(path))
+    with pytest.raises(ConflictError, match="pending compaction"):
+        writer().option(lock=f"file:{tmp_path}/lock").delete_partition(path, ["mon"])
+    assert len(read(tmp_path / "t")) == len(FIRST)
 
 
 # --- beside other writers --------------------------------------------------------------------------------------------

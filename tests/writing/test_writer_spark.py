@@ -51,6 +51,17 @@ def test_spark_writes_what_is_written_in_process(spark: Any, buckets: int | None
             getattr(trips(source, 9, buckets), operation)(str(tmp_path / name))
         assert read(tmp_path / "here") == read(tmp_path / "spark"), operation
     assert len(read(tmp_path / "spark")) == 5000 + 333 + 200 - 2
+    replacing = [
+        ("insert_overwrite", rows(*((n, 4, 5.0) for n in range(0, 90, 3)))),
+        ("delete_partition", rows((1, 0, 0.0)).select(["id", "day"])),
+        ("insert_overwrite_table", rows(*((n, 5, 6.0) for n in range(30)))),
+    ]
+    for operation, batch in replacing:
+        conf = {"hoodie.datasource.write.operation": operation}
+        for source, folder in ((batch, "here"), (spark.createDataFrame(batch), "spark")):
+            trips(source, 9, buckets).conf(conf).write(str(tmp_path / folder))
+        assert read(tmp_path / "here") == read(tmp_path / "spark"), operation
+    assert len(read(tmp_path / "spark")) == 30
     assert list((tmp_path / "spark" / ROWS).iterdir()) == []
 
 

@@ -21,7 +21,7 @@ from .transaction import Transaction
 def replaced_groups(begun: Transaction, write: Write, counts: RowCounts) -> dict[str, tuple[str, ...]]:
     """File ids by partition; a partition that has none yet is named as well, as in Hudi. `counts`: of the rows.
 
-    ConflictError: a clustering of one of them is pending; and see `refuse_planned`.
+    ConflictError: see `refuse_planned`.
     """
     if not write.operation.replaces:
         return {}
@@ -30,8 +30,6 @@ def replaced_groups(begun: Transaction, write: Write, counts: RowCounts) -> dict
     found = prefetched(partitions, lambda partition: views.partition_groups(partition, begun.timeline, facts))
     living = [[g for g in groups if g.slices and not is_replaced(g, facts)] for groups in found]
     keys = [group.key for groups in living for group in groups]
-    for key in sorted(begun.clustering.intersection(keys)):
-        raise _held(begun.instant, key, "clustering")
     refuse_planned(begun.table, begun.instant, write, keys)
     return {p: tuple(g.file_id for g in groups) for p, groups in zip(partitions, living, strict=True)}
 
@@ -44,7 +42,12 @@ def refuse_planned(table: Table, instant: str, write: Write, replaced: Iterable[
     """
     if write.operation is Operation.DELETE_PARTITION:
         for key in sorted(table.facts.pending_plans(table.load_timeline()).keys() & set(replaced)):
-            raise _held(instant, key, "compaction")
+            raise ConflictError(
+                "a pending compaction holds a file group of a partition that is to be deleted",
+                path="/".join(key),
+                instant=instant,
+                todo="Nothing of this write is visible. Execute the compaction, or unschedule it; then write again.",
+            )
 
 
 def _partitions(table: Table, write: Write, of_rows: set[str]) -> set[str]:
@@ -57,14 +60,5 @@ def _partitions(table: Table, write: Write, of_rows: set[str]) -> set[str]:
 
 def matching(patterns: Iterable[str], partitions: Iterable[str]) -> set[str]:
     """The partitions that one of the patterns names; `*` stands for any text, `/` too, as in Hudi."""
-    wanted = re.compile("|".join(".*".join(map(re.escape, pattern.split("*"))) for pattern in patterns))
+    wanted = re.compile("|".join(".*".join(map(re.escape, pattern.split("*"))) for pattern in patterns), re.DOTALL)
     return {partition for partition in partitions if wanted.fullmatch(partition)}
-
-
-def _held(instant: str, key: GroupKey, service: str) -> ConflictError:
-    return ConflictError(
-        f"a pending {service} holds a file group that this write would replace",
-        path="/".join(key),
-        instant=instant,
-        todo=f"Nothing of this write is visible. Wait until the {service} is executed, or cancel it; then write again.",
-    )

@@ -177,7 +177,7 @@ class Writer:
         """What `conf` says: upsert, insert, bulk_insert, delete, insert_overwrite, insert_overwrite_table or
         delete_partition (`hoodie.datasource.write.operation`). Without it: upsert."""
         if self.operation is Operation.DELETE_PARTITION:
-            return self.delete_partition(path, self.partitions)
+            return self.delete_partition(path)
         return self._write(path, self.operation)
 
     def upsert(self, path: str) -> Written:
@@ -209,12 +209,12 @@ class Writer:
         """Deletes all rows of these partitions (`hoodie.datasource.write.partitions.to.delete`).
 
         `partitions`: paths as the table's folders, in which `*` stands for any text; those that the table does not have
-        are left out. None: the partitions of the rows, of which key and partition columns are enough.
-        ConflictError: a compaction of one of them is pending.
+        are left out. None: those that `conf` names, else the partitions of the rows, of which key and partition columns
+        are enough. ConflictError: a compaction of one of them is pending.
         """
-        if partitions is None:
+        named = self.partitions if partitions is None else tuple(partitions)
+        if named is None:
             return self._write(path, Operation.DELETE_PARTITION)
-        named = tuple(partitions)
         if isinstance(partitions, str) or not all(named) or not named:
             raise UsageError("not a list of partitions", expected="paths such as 2024/01, or 2024/*", found=repr(named))
         rows = _no_rows(path, self.storage_options)

@@ -45,10 +45,10 @@ MUTANTS: tuple[Mutant, ...] = (
     # Overwrites.
     ("writer_hooks/commit/conflict", "changed if mine.overwrites_all else changed & mine.overwritten", "changed & mine.overwritten", "writing/overwrite"),
     ("writer_hooks/commit/conflict", "else changed & mine.overwritten", "else frozenset()", "writing/overwrite"),
+    ("writer_hooks/commit/conflict", "return found if theirs.operation_type == CLUSTER else ", "return ", "commit/conflict"),
     ("writer_hooks/commit/conflict", "else found | (mine.partitions & replaced)", "else found", "writing/overwrite"),
-    ("writer_hooks/commit/conflict", "(mine.rewritten | mine.appended | mine.replaced) & set(c", "(mine.rewritten | mine.appended) & set(c", "commit/conflict"),
+    ("writer_hooks/commit/conflict", "(mine.rewritten | mine.appended | mine.replaced) & set(c", "(mine.rewritten | mine.appended) & set(c", "writing/overwrite"),
     ("writer_hooks/commit/replacing", "if g.slices and not is_replaced(g, facts)]", "if g.slices]", "writing/overwrite"),
-    ("writer_hooks/commit/replacing", "sorted(begun.clustering.intersection(keys))", "()", "writing/overwrite"),
     ("writer_hooks/commit/replacing", "    if write.operation is Operation.DELETE_PARTITION:\n", "    if False:\n", "writing/overwrite"),
     ("writer_hooks/commit/replacing", "of_rows.union(table.partitions())", "of_rows", "writing/overwrite"),
     ("writer_hooks/commit/replacing", "map(re.escape, pattern.split(\"*\"))", "pattern.split(\"*\")", "writing/overwrite"),
@@ -58,5 +58,6 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/write/writer", "or not all(named) or not named:", "or not named:", "writing/overwrite"),
     ("writer_hooks/index/key_index", " if g.key not in self.work.replaced]", "]", "writing/overwrite"),
     ("writer_hooks/index/bucket_step", "there.key in self.work.replaced:", "False:", "writing/overwrite"),
+    ("writer_hooks/write/write", "_is_written(table, lock, batch, action_of(what.operation))", "_is_written(table, lock, batch, \"deltacommit\")", "writing/overwrite_faults"),
     ("timeline/format/replace_request", "names_deletes and operation", "operation", "writing/overwrite"),
 )  # fmt: skip

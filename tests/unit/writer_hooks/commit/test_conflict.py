@@ -39,6 +39,9 @@ def commit(file_id: str, name: str, inserts: int = 0, replaced: tuple[str, ...] 
     )
 
 
+CLUSTERED = replace(commit("new", "x.parquet", replaced=("old",)), operation_type="CLUSTER")
+
+
 @pytest.mark.parametrize(
     ("mine", "theirs", "found"),
     [
@@ -56,6 +59,13 @@ def commit(file_id: str, name: str, inserts: int = 0, replaced: tuple[str, ...] 
         (replace(NOTHING, everywhere=True, looked_up=True), commit("new", ".x.log.1", inserts=1), "all partitions"),
         (replace(NOTHING, everywhere=True, looked_up=True), commit("new", ".x.log.1"), None),
         (replace(NOTHING, everywhere=True), commit("new", ".x.log.1"), "all partitions"),
+        (replace(NOTHING, overwritten=frozenset({"p"})), commit("new", ".x.log.1"), "overwritten"),
+        (replace(NOTHING, overwritten=frozenset({"q"})), commit("new", ".x.log.1"), None),
+        (replace(NOTHING, overwrites_all=True), commit("new", "x.parquet"), "overwritten"),
+        (replace(NOTHING, partitions=frozenset({"p"})), commit("new", "x.parquet", replaced=("old",)), "overwritten"),
+        (replace(NOTHING, partitions=frozenset({"p"})), commit("new", "x.parquet"), None),
+        (replace(NOTHING, partitions=frozenset({"p"})), CLUSTERED, None),
+        (replace(NOTHING, overwritten=frozenset({"p"})), CLUSTERED, "overwritten"),
     ],
 )
 def test_conflicts_with_a_commit(mine: Footprint, theirs: CommitMetadata, found: str | None) -> None:
