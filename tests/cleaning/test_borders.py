@@ -36,6 +36,7 @@ from tests.support.archived_tables import archive, one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
 from tests.support.lost_lock import LockLostAt
+from tests.support.selection import deep
 from tests.support.written_tables import read_rows, written_table
 
 REWRITES = WriteOptions(slots=1)
@@ -103,7 +104,7 @@ def test_a_pin_that_a_dead_cleaner_did_not_see(tmp_path: Path) -> None:
     assert not open_table(path).load_timeline().pending("clean")
 
 
-@VERSIONS
+@pytest.mark.parametrize("version", [deep(6), 9])
 def test_a_lost_lock_stops_it(version: int, tmp_path: Path) -> None:
     """Whatever was put by then, the next run finishes it."""
     path = tmp_path / "trips"
@@ -138,7 +139,7 @@ def test_a_dry_run_shows_the_clean_that_a_run_would_finish(tmp_path: Path) -> No
     assert clean_table(open_table(path), options, LOCK).finished == shown.finished
 
 
-@VERSIONS
+@pytest.mark.parametrize("version", [deep(6), 9])
 def test_a_savepoint_that_a_late_plan_did_not_see(version: int, tmp_path: Path) -> None:
     """The cleaner slept before it put its plan, and lost its lock: the savepoint keeps its files."""
     path = tmp_path / "trips"
@@ -162,7 +163,7 @@ def test_a_savepoint_that_a_late_plan_did_not_see(version: int, tmp_path: Path) 
         assert {f"{partition}/{name}" for name in names} <= data_files(path)
 
 
-@VERSIONS
+@pytest.mark.parametrize("version", [deep(6), 9])
 def test_a_clean_remembers_what_an_earlier_one_removed(version: int, tmp_path: Path) -> None:
     """Archiving takes the earlier one first: a state that it did not keep is refused for ever, not read in part."""
     path = tmp_path / "trips"
