@@ -31,7 +31,7 @@ from phantombase.timeline.view.view import TableView
 from phantombase.timeline.windows.retained import retained_since
 
 from ..attempt.unfinished import tidy
-from .execute import Finished, begin, execute, finish_pending
+from .execute import Finished, begin, execute, finish_pending, to_finish
 from .facts import gather_facts, load_whole
 
 
@@ -39,7 +39,8 @@ from .facts import gather_facts, load_whole
 class CleanResult:
     """`instant`: of the clean; None: nothing was to be removed, or a dry run. `files`, `bytes`: removed, or would be.
 
-    `left`: files that the bounds left to the next clean. `retained`, `why`, `kept`: see `Choice`.
+    `finished`: pending cleans that were finished, or would be. `left`: files that the bounds left to the next clean.
+    `retained`, `why`, `kept`: see `Choice`.
     """
 
     instant: str | None
@@ -61,7 +62,7 @@ def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run
     """
     if dry_run:
         _, choice = _choice(table.reload(), options, dry_run=True)
-        return _result(None, choice, ())
+        return _result(None, choice, to_finish(table.reload()))
     check_keepable(table.reload(), moves_rows=False)
     tidy(table, lock)
     finished = finish_pending(table, lock)

@@ -43,6 +43,16 @@ class Finished:
     files: int
 
 
+def to_finish(table: Table) -> tuple[Finished, ...]:
+    """The pending cleans that a run would finish, by their plans. MalformedError: one cannot be read."""
+    found = []
+    for instant in table.load_timeline().pending("clean"):
+        path = table.instant_path(instant.at(State.REQUESTED))
+        plan = decode_clean_plan(table.storage.read(path), path)
+        found.append(Finished(instant=instant.requested_time, files=plan.count))
+    return tuple(found)
+
+
 def finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
     found, timeline = [], table.load_timeline()
     refuse_pending_restore(table, timeline)

@@ -69,7 +69,8 @@ def clean_command(
 
 def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     for one in data["finished"]:
-        yield Text(f"finished clean {one['instant']} of an earlier run: {plural(one['files'], 'file')}")
+        did = "would finish" if data["dry_run"] else "finished"
+        yield Text(f"{did} clean {one['instant']} of an earlier run: {plural(one['files'], 'file')}")
     if not data["gone"]:
         yield Text(f"nothing to clean: {data['why']}")
     else:

@@ -8,8 +8,7 @@ import os
 import re
 import shutil
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -26,9 +25,9 @@ from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.avro.container import STRING, optional, root_record, write_record
 from phantombase.timeline.errors import LockError, MalformedError, PhantombaseError
 from phantombase.timeline.instants.attempt_names import recorded_instants
-from phantombase.timeline.locks.section import Section
 from phantombase.timeline.log.block import HeaderKey
 from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.savepoints.savepoint import delete_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.support.archived_tables import (
@@ -46,6 +45,7 @@ from tests.support.archived_tables import (
 from tests.support.builders import blocks_of
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at_nth, died_copies, fail_at
+from tests.support.lost_lock import LockLostAt
 from tests.support.selection import ALL
 from tests.support.written_tables import read_rows
 
@@ -210,7 +210,7 @@ def test_a_lost_lock_stops_it(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows, before = long_table(path, version, 4, compact_at=None), completed(path)
     for number in count():
-        lost = _LostAt(number)
+        lost = LockLostAt(number)
         with suppress(LockError):
             archive_table(open_table(path), SMALL, lost)
         assert completed(path) == before
@@ -222,22 +222,6 @@ def test_a_lost_lock_stops_it(version: int, tmp_path: Path) -> None:
         check_each_once(left)
         assert completed(left) == before
     assert number > 2
-
-
-class _LostAt:
-    """A lock that is lost at the n-th question."""
-
-    def __init__(self, number: int) -> None:
-        self.asked = 0
-        self._number = number
-
-    @contextmanager
-    def hold(self, purpose: str) -> Iterator[Section]:
-        yield Section(purpose=purpose, lock="lost", is_held=self._is_held)
-
-    def _is_held(self) -> bool:
-        self.asked += 1
-        return self.asked <= self._number
 
 
 @VERSIONS
@@ -296,6 +280,19 @@ def test_names_without_completion_times_are_found_in_the_history(tmp_path: Path)
     assert completed(path) == before
     assert read_rows(path) == rows
     check_each_once(path)
+
+
+def test_a_half_made_savepoint_says_what_ends_it(tmp_path: Path) -> None:
+    """Its process died; a list of savepoints does not have it."""
+    path = tmp_path / "trips"
+    long_table(path, 9)
+    second = active(path)[1]
+    (path / open_table(path).config.timeline_folder / f"{second}.savepoint.inflight").touch()
+    stopped = archive(path)
+    assert second not in {one.instant for one in stopped.archived}
+    assert "`delete` removes it" in " ".join([stopped.why, *(one.why for one in stopped.kept)])
+    delete_savepoint(open_table(path), LOCK, second)
+    assert second in {one.instant for one in archive(path).archived}
 
 
 def test_a_manifest_of_a_dead_writer_is_continued(tmp_path: Path) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cleaning import facts
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import ConflictError, LockError, MalformedError
@@ -30,7 +34,9 @@ from tests.cleaning.test_clean import ONE, VERSIONS, old_table
 from tests.cleaning.test_golden import LOCK, clean, data_files, unzip
 from tests.support.archived_tables import archive, one_row, upsert
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
+from tests.support.lost_lock import LockLostAt
+from tests.support.selection import deep
 from tests.support.written_tables import read_rows, written_table
 
 REWRITES = WriteOptions(slots=1)
@@ -98,7 +104,42 @@ def test_a_pin_that_a_dead_cleaner_did_not_see(tmp_path: Path) -> None:
     assert not open_table(path).load_timeline().pending("clean")
 
 
-@VERSIONS
+@pytest.mark.parametrize("version", [deep(6), 9])
+def test_a_lost_lock_stops_it(version: int, tmp_path: Path) -> None:
+    """Whatever was put by then, the next run finishes it."""
+    path = tmp_path / "trips"
+    rows = old_table(path, version)
+    number = 0
+    for number in count():
+        lost = LockLostAt(number)
+        with suppress(LockError):
+            clean_table(open_table(path), ONE, lost)
+        assert read_rows(path) == rows
+        if lost.asked <= number:
+            break
+        left = shutil.copytree(path, tmp_path / f"{number}")
+        clean(left)
+        assert not open_table(left).load_timeline().pending("clean")
+        assert read_rows(left) == rows
+    assert number > 2
+    assert len(list(path.rglob("*.clean.requested"))) == 1
+
+
+def test_a_dry_run_shows_the_clean_that_a_run_would_finish(tmp_path: Path) -> None:
+    """Its files go whatever the options of this run retain."""
+    path = tmp_path / "trips"
+    old_table(path, 9)
+    with pytest.raises(ProcessDied):
+        clean_table(Table.on(HookedStorage(LocalStorage(str(path)), die_at_nth(1, "delete", ".parquet"))), ONE, LOCK)
+    options = CleanOptions(retain=100, floor_s=0)
+    shown = clean_table(open_table(path), options, LOCK, dry_run=True)
+    assert (shown.files, len(shown.finished)) == (0, 1)
+    output = CliRunner().invoke(app, ["clean", str(path), "--dry-run"]).output
+    assert f"would finish clean {shown.finished[0].instant}" in " ".join(output.split())
+    assert clean_table(open_table(path), options, LOCK).finished == shown.finished
+
+
+@pytest.mark.parametrize("version", [deep(6), 9])
 def test_a_savepoint_that_a_late_plan_did_not_see(version: int, tmp_path: Path) -> None:
     """The cleaner slept before it put its plan, and lost its lock: the savepoint keeps its files."""
     path = tmp_path / "trips"
@@ -122,7 +163,7 @@ def test_a_savepoint_that_a_late_plan_did_not_see(version: int, tmp_path: Path) 
         assert {f"{partition}/{name}" for name in names} <= data_files(path)
 
 
-@VERSIONS
+@pytest.mark.parametrize("version", [deep(6), 9])
 def test_a_clean_remembers_what_an_earlier_one_removed(version: int, tmp_path: Path) -> None:
     """Archiving takes the earlier one first: a state that it did not keep is refused for ever, not read in part."""
     path = tmp_path / "trips"

@@ -234,7 +234,7 @@ def test_a_pending_clean_is_finished_first(small: Small) -> None:
 
 
 @pytest.mark.parametrize("policy", [Policy.VERSIONS, Policy.COMMITS], ids=lambda p: p.value)
-@VERSIONS
+@pytest.mark.parametrize("version", [6, deep(8), deep(9)])
 def test_a_write_whose_clean_left_nothing_before_it_stays(version: int, policy: Policy, tmp_path: Path) -> None:
     """A clean that keeps the newest file version; one by commits keeps the state before the newest."""
     path = tmp_path / "trips"

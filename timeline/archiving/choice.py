@@ -136,7 +136,10 @@ def _pending(timeline: Timeline) -> Iterable[Border]:
         return ()
     before = [i.requested_time for i in timeline.completed if i.requested_time < first.requested_time]
     time = before[-1] if before else first.requested_time
-    return (Border(time=time, why=f"{first.action} {first.requested_time} is pending"),)
+    why = f"{first.action} {first.requested_time} is pending"
+    if first.action == "savepoint":  # no list shows it, and nothing but these ends it
+        why += ": `compactor-daemon savepoint create` completes it, `delete` removes it"
+    return (Border(time=time, why=why),)
 
 
 def _trigger(timeline: Timeline, commits: int) -> Iterable[Border]:
