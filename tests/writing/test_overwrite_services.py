@@ -30,7 +30,7 @@ from tests.writing.test_writer import DAYS, Model, read, rows, trips
 def test_random_histories(version: int, buckets: int | None, seed: int, tmp_path: Path) -> None:
     """Nothing that was replaced comes back, whichever service follows."""
     pick, path, model = random.Random(seed), tmp_path / "trips", Model()
-    for step in range(30):
+    for step in range(20):
         numbers = sorted(pick.sample(range(40), pick.randint(0, 12)))
         batch = rows(*((n, step, pick.random()) for n in numbers))
         write = trips(batch, version, buckets).option(small_file_bytes=pick.choice((0, 100 << 20)))
