@@ -25,8 +25,7 @@ from tests.writing.test_writer import DAYS, Model, read, rows, trips
 
 
 @pytest.mark.parametrize("seed", [0, deep(1), deep(2), deep(3), deep(4), deep(5)])
-@pytest.mark.parametrize("buckets", [None, 2], ids=["key index", "buckets"])
-@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize(("version", "buckets"), [(6, None), deep(6, 2), deep(9, None), (9, 2)])
 def test_random_histories(version: int, buckets: int | None, seed: int, tmp_path: Path) -> None:
     """Nothing that was replaced comes back, whichever service follows."""
     pick, path, model = random.Random(seed), tmp_path / "trips", Model()
