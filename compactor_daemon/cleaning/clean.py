@@ -28,6 +28,7 @@ from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import TableView
+from phantombase.timeline.windows.retained import retained_since
 
 from ..attempt.unfinished import tidy
 from .execute import Finished, begin, execute, finish_pending
@@ -74,7 +75,7 @@ def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run
         view, choice = _choice(seen, options, dry_run=False)
         if not choice.gone:
             return _result(None, choice, finished)
-        plan = _plan(view, choice, options)
+        plan = _plan(view, choice, options, retained_since(seen, view.timeline))
         clean = Instant(requested_time=seen.next_time(view.timeline), action="clean", state=State.REQUESTED)
         _put(table, clean, encode_clean_plan(plan, table.storage.base_path), section)
         if not begin(table, clean, plan, section, known):
@@ -96,16 +97,23 @@ def _choice(table: Table, options: CleanOptions, *, dry_run: bool) -> tuple[Tabl
     return view, choose(view, gather_facts(table, view, options, dry_run=dry_run), options)
 
 
-def _plan(view: TableView, choice: Choice, options: CleanOptions) -> CleanPlan:
+def _plan(view: TableView, choice: Choice, options: CleanOptions, before: str) -> CleanPlan:
+    """`before`: what earlier cleans retained."""
     files: defaultdict[str, list[str]] = defaultdict(list)
     for one in choice.gone:
         files[one.partition] += one.files
-    writes = view.timeline.completed_writes
-    found = writes.get(choice.retained or "")
+    writes, retained = view.timeline.completed_writes, choice.retained
+    if retained:
+        # Earlier cleans may be archived first, and what they removed stays gone. But no border passes a replace commit
+        # whose file groups are still there: Hudi would archive it.
+        gone = {(one.partition, one.file_id) for one in choice.gone}
+        there = (view.facts.replaced.get(group.key) for group in view.groups if group.key not in gone)
+        retained = max(retained, min([before, *(time for time in there if time is not None)]))
+    found = writes.get(retained or "")
     return CleanPlan(
         policy=options.policy.hudi_name,
         files={partition: tuple(names) for partition, names in sorted(files.items())},
-        retained=(choice.retained, "deltacommit" if found is None else found.family) if choice.retained else None,
+        retained=(retained, "deltacommit" if found is None else found.family) if retained else None,
         last_completed=max(writes, default=""),
     )
 

@@ -28,7 +28,7 @@ from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.table import Table, consistent
 
-from .facts import load_whole
+from .facts import load_whole, savepointed
 
 _log = structlog.get_logger()
 
@@ -98,16 +98,19 @@ def _plan(table: Table, clean: Instant, lock: TableLock) -> CleanPlan | None:
     return None
 
 
-def begin(table: Table, clean: Instant, plan: CleanPlan, section: Section, known: Collection[str] = ()) -> bool:
+def begin(
+    table: Table, clean: Instant, plan: CleanPlan, section: Section, known: Collection[str] | None = None
+) -> bool:
     """Makes a visible plan inflight: from here on its files may be gone. Called under the table lock.
 
-    False: a pin holds some of them, and the plan was taken back. The pin was put before the plan was visible: its
-    reader was not refused. `known`: paths of pins that the plan was made with.
+    False: some of them are needed, and the plan was taken back. By a pin that was put before the plan was visible, so
+    its reader was not refused; where the plan is older than this section, also by a savepoint or the newest state: its
+    process may have slept before it put the plan. `known`: paths of pins with which the plan was made in this section.
     """
-    if _held(table, plan, known):
+    if _is_needed(table, plan, known):
         section.check()
         table.storage.delete(table.instant_path(clean))
-        _log.warning("clean_taken_back", table=table.storage.base_path, instant=clean.requested_time, why="a pin")
+        _log.warning("clean_taken_back", table=table.storage.base_path, instant=clean.requested_time)
         return False
     content = b"" if table.layout.has_completion_times else encode_clean_plan(plan, table.storage.base_path)
     section.check()
@@ -115,14 +118,14 @@ def begin(table: Table, clean: Instant, plan: CleanPlan, section: Section, known
     return True
 
 
-def _held(table: Table, plan: CleanPlan, known: Collection[str]) -> bool:
-    """Whether a live pin, besides those that are known, holds a file of the plan."""
-    pins = [pin for pin in live_pins(table.storage) if pin.path not in known]
-    if not pins:
+def _is_needed(table: Table, plan: CleanPlan, known: Collection[str] | None) -> bool:
+    pins = [pin for pin in live_pins(table.storage) if pin.path not in (known or ())]
+    if known is not None and not pins:
         return False
-    view = load_whole(table)
-    held = held_files(view, earliest_to_retain(view.timeline, [pin.holds for pin in pins]))
-    return any(join(partition, name) in held for partition, names in plan.files.items() for name in names)
+    view = load_whole(table.reload())
+    needed = held_files(view, earliest_to_retain(view.timeline, [pin.holds for pin in pins]))
+    needed |= frozenset(savepointed(table, view))
+    return any(join(partition, name) in needed for partition, names in plan.files.items() for name in names)
 
 
 def execute(table: Table, instant: str, plan: CleanPlan, lock: TableLock) -> None:

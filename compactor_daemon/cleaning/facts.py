@@ -45,7 +45,7 @@ def gather_facts(table: Table, view: TableView, options: CleanOptions, *, dry_ru
         floor=table.times.moment(now_ms - int(options.floor_s * 1000)),
         written=_written(table, timeline),
         holds=tuple(pin.holds for pin in (all_pins if dry_run else live_pins)(table.storage)),
-        savepoints=frozenset(_savepointed(table, view)),
+        savepoints=frozenset(savepointed(table, view)),
         unfinished=frozenset(unfinished_compactions(table, timeline)),
         clustering=frozenset(clustered_file_groups(table, timeline)),
     )
@@ -58,7 +58,7 @@ def _written(table: Table, timeline: Timeline) -> dict[str, str]:
     return load_state_files(table.storage, table.config).written(timeline.completed, table.times.moment)
 
 
-def _savepointed(table: Table, view: TableView) -> Iterator[str]:
+def savepointed(table: Table, view: TableView) -> Iterator[str]:
     """Paths that savepoints name, and those of their states: Hudi's names only some beside a pending compaction."""
     for kept in savepoints(table, view.timeline):
         for files in (kept.savepoint.files, state_files(view, kept.instant)):

@@ -44,6 +44,15 @@ def status(data: Row) -> Iterator[RenderableType]:
         yield ""
         yield RowsTable(title=plural(len(writes), "pending write"), columns=_WRITE_COLUMNS, rows=writes)
         yield from _writers(writes)
+    for row in data["half_way"]:
+        yield _labelled(
+            "half-way:", "yellow", f"{row['action']} {row['instant']}; if its process is dead: {row['todo']}"
+        )
+    if data["services"]:
+        yield ""
+        yield Text(
+            f"services ran {human_duration(data['services']['ago_s'])} ago: {'; '.join(data['services']['did'])}"
+        )
     if recent:
         yield ""
         yield RowsTable(title="completed lately", columns=_RECENT_COLUMNS, rows=recent)

@@ -147,8 +147,16 @@ class PlannedCompaction:
 
         A slice whose inputs changed since its task ran is merged again here, `threads` at a time; with `merge_missing`
         also one whose task did not run. `properties`: recorded in the extra metadata of the commit.
-        UsageError: tasks did not run. ConflictError: another process completed it.
+        UsageError: tasks did not run. ConflictError: it is completed, or was taken back.
         """
+        opened = Table.open(self.table, self._given(storage_options))
+        if self.instant not in pending_instants(opened):
+            raise ConflictError(
+                "this compaction is not pending any more: it was completed, or taken back",
+                path=self.table,
+                instant=self.instant,
+                todo="`timeline show TABLE` shows what became of it.",
+            )
         missing = self.missing(storage_options)
         if missing and not merge_missing:
             raise UsageError(
@@ -160,14 +168,6 @@ class PlannedCompaction:
                 todo="Execute them, or commit with merge_missing=True.",
             )
         output = self.tasks[0].output if self.tasks else OutputOptions()
-        opened = Table.open(self.table, self._given(storage_options))
-        if self.instant not in pending_instants(opened):
-            raise ConflictError(
-                "this compaction is not pending any more: another process completed it, or took it back",
-                path=self.table,
-                instant=self.instant,
-                todo="`timeline show TABLE` shows what became of it.",
-            )
         [done] = run_compactions(
             opened,
             instant=self.instant,

@@ -2,5 +2,5 @@
 
 `snapshot` reads the table, `status` derives the state.
 
-May import: claims, decisions, ground, records, state; all of timeline.
+May import: claims, decisions, ground, records, services, state; all of timeline.
 """

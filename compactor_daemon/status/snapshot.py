@@ -22,8 +22,10 @@ from ..claims.claims import Claim
 from ..decisions.hudi_executors import ForeignTrace, foreign_trace
 from ..decisions.standing import Evidence, Ruling, evidence_of_planned, rule, standing_of
 from ..records.fate import REVOKED, Fate, is_revoked, read_fates, why_revoked
+from ..services.last_run import LastRun, last_run
 from ..state.failures import Failure, read_failures
 
+_HALF_WAY = ("restore", "rollback", "clean")
 Claimed: TypeAlias = Mapping[str, Claim] | PhantombaseError | None
 """The claims on a table by instant; None if ZooKeeper was not asked, an error if it did not answer."""
 
@@ -53,7 +55,8 @@ class TableLook:
     """What a look found in a table.
 
     `pending`: by instant, earliest first. `writes`: pending delta commits with their heartbeats. `recent`: the newest
-    completed compactions, of phantombase or of Hudi, newest first.
+    completed compactions, of phantombase or of Hudi, newest first. `half_way`: cleans, restores and rollbacks that have
+    begun and not completed. `services`: the last run of a daemon's services.
     """
 
     path: str
@@ -61,6 +64,8 @@ class TableLook:
     claims: Claimed
     writes: tuple[tuple[Instant, Heartbeat | None], ...]
     recent: tuple[tuple[Instant, CommitMetadata | PhantombaseError], ...]
+    half_way: tuple[Instant, ...] = ()
+    services: LastRun | None = None
 
 
 def look_at_table(table: Table, claims: Claimed = None, *, recent: int = 0) -> TableLook:
@@ -83,6 +88,8 @@ def look_at_table(table: Table, claims: Claimed = None, *, recent: int = 0) -> T
         claims=claims,
         writes=tuple((i, beat) for i, beat in writes if i.requested_time in writing),
         recent=tuple(_recent(table, after, recent)),
+        half_way=tuple(i for action in _HALF_WAY for i in after.pending(action)),
+        services=last_run(table.storage),
     )
 
 

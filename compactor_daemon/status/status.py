@@ -42,12 +42,19 @@ from ..claims.claims import Claim
 from ..decisions.hudi_executors import ForeignTrace
 from ..decisions.standing import Standing
 from ..options import AttemptOptions
+from ..services.last_run import LastRun
 from ..state.failures import Failure, Parked, Readiness, RetryOptions, Waits, readiness
 from ..state.work_note import WorkNote
 from .coexistence import Finding
 from .snapshot import Claimed, InstantLook, TableLook
 from .standing_words import of_decision, of_parked_decision, of_undecided
 
+_HALF_WAY = {
+    "restore": "compactor-daemon restore TABLE",
+    "rollback": "the next write; that of a completed write: compactor-daemon rollback TABLE INSTANT, or Hudi",
+    "clean": "compactor-daemon clean TABLE, or Hudi's next clean",
+}
+"""What finishes it, if its process is dead."""
 _WAITS_FOR_WRITES = "waits for writes that began before it (see writes); a dead one must be rolled back"
 
 
@@ -89,9 +96,24 @@ def status_report(
         "overdue": sum(bool(row["overdue"]) for row in pending),
         "pending": pending,
         "writes": [_write_row(i, beat, pending, clock) for i, beat in seen.writes],
+        "half_way": [_half_way_row(i, clock) for i in seen.half_way],
+        "services": None if seen.services is None else _services_row(seen.services, clock),
         "recent": [_recent_row(i, metadata) for i, metadata in seen.recent],
         "beside_hudi": [{**asdict(f), "severity": f.severity.name.lower()} for f in findings],
     }
+
+
+def _half_way_row(instant: Instant, clock: Clock) -> Row:
+    return {
+        "instant": instant.requested_time,
+        "action": instant.action,
+        "age_s": clock.age(instant.requested_time),
+        "todo": _HALF_WAY[instant.action],
+    }
+
+
+def _services_row(run: LastRun, clock: Clock) -> Row:
+    return {"ago_s": clock.since(run.at_ms), "by": run.who, "did": list(run.did)}
 
 
 def claim_rows(table: str, claims: Mapping[str, Claim], clock: Clock) -> list[Row]:

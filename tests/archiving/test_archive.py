@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import struct
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ from tests.support.archived_tables import (
 )
 from tests.support.builders import blocks_of
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import Failure, HookedStorage, died_copies, fail_at
+from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at_nth, died_copies, fail_at
 from tests.support.selection import ALL
 from tests.support.written_tables import read_rows
 
@@ -277,6 +278,24 @@ def test_small_files_of_the_history_become_one(tmp_path: Path) -> None:
     assert len(list(folder.glob("manifest_*"))) == 4
     kept = {f["fileName"] for m in folder.glob("manifest_*") for f in json.loads(m.read_text())["files"]}
     assert {p.name for p in folder.glob("*.parquet")} == kept
+
+
+def test_names_without_completion_times_are_found_in_the_history(tmp_path: Path) -> None:
+    """As an upgrade from version 6 may leave them; the archiver died when the history held them."""
+    path = tmp_path / "trips"
+    rows = long_table(path, 9)
+    folder = path / open_table(path).config.timeline_folder
+    for file in folder.iterdir():
+        if "_" in file.name:
+            file.rename(folder / re.sub(r"_\d+", "", file.name))
+    before = completed(path)
+    inner = LocalStorage(str(path))
+    with pytest.raises(ProcessDied):
+        archive(path, storage=HookedStorage(inner, die_at_nth(1, "delete", "requested")))
+    assert archive(path).finished
+    assert completed(path) == before
+    assert read_rows(path) == rows
+    check_each_once(path)
 
 
 def test_a_manifest_of_a_dead_writer_is_continued(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.chaos.crew_child import Subject, look_at_decisions
 from tests.chaos.journal import Model
 from tests.support.written_tables import as_rows, check_nothing_left
 
-_STAY = ("open", "fate", "claim.lock", "table.lock", "table-id")
+_STAY = ("open", "fate", "claim.lock", "table.lock", "table-id", "services")
 
 
 def check_rows(subject: Subject, model: Model) -> None:
@@ -30,9 +30,11 @@ def check_whole(subject: Subject) -> Counter[str]:
     """Nothing pends or is left over, one file a (file group, instant), every ledger holds; what was done."""
     table = Table.open(str(subject.path))
     look_at_decisions(subject.path)
-    check_nothing_left(subject.path)
+    check_nothing_left(subject.path, served=True)
     _check_records(subject.path)
-    counts: Counter[str] = Counter()
+    archived = table.with_archive(table.load_timeline()).archived
+    instants = (*archived, *table.load_timeline().instants)
+    counts = Counter({"archived": len(archived), "cleans": sum(i.action == "clean" for i in instants)})
     for instant in audited_instants(table):
         found = audit(table, instant)
         assert found.good, f"{subject.name}: {found}"

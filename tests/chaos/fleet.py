@@ -25,6 +25,21 @@ _END_S = 120.0
 _LOOKS = 6
 _ENDS = {"exit 0", "exit 1", "exit -9", "exit -15"}
 """Well, with failures to report (or ZooKeeper away at its start), killed, and told to end before it had begun."""
+_SERVICES = [
+    "--services",
+    "clean,archive",
+    "--services-interval",
+    "2",
+    "--clean-retain",
+    "2",
+    "--clean-floor",
+    "1",
+    "--archive-min-instants",
+    "8",
+    "--archive-max-instants",
+    "12",
+]
+"""As much as can be at each time, so that what is needed is always near what goes."""
 _QUIET = ("Traceback", "internal_error")
 """What no log may hold."""
 
@@ -59,7 +74,7 @@ class Slot:
 @dataclass
 class Fleet:
     """`lock`: of a table `{name}`, with `{hosts}` for each process's own way to ZooKeeper. `session_s`: of claims, and
-    of locks in ZooKeeper. Every other daemon also requests compactions."""
+    of locks in ZooKeeper. Every other daemon also requests compactions, every third runs the services."""
 
     context: ForkServerContext
     subjects: list[Subject]
@@ -112,10 +127,10 @@ class Fleet:
         assert not odd, f"daemons ended with {odd}"
 
     def finish(self, log: Path, switches: Switches) -> None:
-        """One more daemon, alone and without ZooKeeper, until nothing is left to do."""
+        """One more daemon, alone and without ZooKeeper, until nothing is left to do; then its services."""
         paths = [str(s.path) for s in self.subjects]
         options = ["--lock", self._lock_of(self.slots[0]), "--executor", "local", "--json"]
-        process = self._process(log, switches, ["run", *paths, "--once", *options])
+        process = self._process(log, switches, ["run", *paths, "--once", *_SERVICES, *options])
         process.join(300)
         code = process.exitcode
         process.kill()
@@ -173,7 +188,15 @@ class Fleet:
         }
         paths = [str(s.path) for s in self.subjects]
         schedule = ["--schedule", "--max-delta-commits", "3"] if slot.number % 2 else []
-        return ["run", *paths, "--json", *schedule, *(str(word) for option in options.items() for word in option)]
+        services = _SERVICES if slot.number % 3 == 0 else []
+        return [
+            "run",
+            *paths,
+            "--json",
+            *schedule,
+            *services,
+            *(str(word) for option in options.items() for word in option),
+        ]
 
 
 @contextmanager

@@ -47,7 +47,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
 @pytest.mark.timeout(SECONDS * 5 + 900)
 def test_a_fleet_in_trouble(played: Played) -> None:
     """Everything was there: work, deaths and troubles. What must hold is checked in each round."""
-    assert min(played.counts[name] for name in ("compactions", "written", "killed", "stopped")) > 0
+    assert (
+        min(played.counts[name] for name in ("compactions", "written", "killed", "stopped", "cleans", "archived")) > 0
+    )
 
 
 @pytest.mark.interop

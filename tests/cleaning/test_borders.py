@@ -15,10 +15,12 @@ from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import ConflictError, LockError, MalformedError
-from phantombase.timeline.format.clean import CleanPlan, encode_clean_plan
+from phantombase.timeline.format.clean import CleanPlan, encode_clean_metadata, encode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions
+from phantombase.timeline.savepoints.savepoint import Kept, create_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import earliest_whole, retained_by
@@ -96,9 +98,54 @@ def test_a_pin_that_a_dead_cleaner_did_not_see(tmp_path: Path) -> None:
     assert not open_table(path).load_timeline().pending("clean")
 
 
-def test_file_versions_name_the_border_of_replaced_groups(tmp_path: Path) -> None:
-    """Hudi's archiver takes all replace commits before a clean with no border for passed: their rows would be back."""
+@VERSIONS
+def test_a_savepoint_that_a_late_plan_did_not_see(version: int, tmp_path: Path) -> None:
+    """The cleaner slept before it put its plan, and lost its lock: the savepoint keeps its files."""
+    path = tmp_path / "trips"
+    old_table(path, version)
+    inner = LocalStorage(str(path))
+    kept: list[Kept] = []
+
+    def hook(call: Call) -> object:
+        if call.name == "put_if_absent" and call.path.endswith(".clean.requested"):
+            first = min(open_table(path).load_timeline().completed_writes)
+            kept.append(create_savepoint(open_table(path), ProcessLock("other"), first, user="", comment=""))
+            call.do()
+            raise ProcessDied
+        return call.do()
+
+    with pytest.raises(ProcessDied):
+        clean_table(Table.on(HookedStorage(inner, hook)), ONE, LOCK)
+    assert "a savepoint keeps it" in clean(path).kept
+    for partition, names in kept[0].savepoint.files.items():
+        assert names
+        assert {f"{partition}/{name}" for name in names} <= data_files(path)
+
+
+@VERSIONS
+def test_a_clean_remembers_what_an_earlier_one_removed(version: int, tmp_path: Path) -> None:
+    """Archiving takes the earlier one first: a state that it did not keep is refused for ever, not read in part."""
+    path = tmp_path / "trips"
+    archived_table(path, version)
+    first = clean(path, Policy.VERSIONS, max_files=1)
+    second = clean(path, Policy.COMMITS, 3)
+    table = open_table(path)
+    timeline = table.load_timeline()
+    by_time = {i.requested_time: i for i in timeline.instants}
+    assert retained_by(table, by_time[second.instant or ""]) == first.instant
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_file_versions_name_the_border_of_replaced_groups(cleaned: bool, tmp_path: Path) -> None:
+    """Hudi's archiver takes all replace commits before a clean with no border for passed: their rows would be back.
+
+    `cleaned`: behind a clean of Hudi without a border.
+    """
     path = unzip("v6_0.15.0_replaced.before", tmp_path)
+    if cleaned:
+        plan = CleanPlan(policy=Policy.VERSIONS.hudi_name, files={"north": ("f-0_1-2-3_20260101000000000.parquet",)})
+        content = encode_clean_metadata(plan, "20261122115825000", 1, frozenset())
+        (path / ".hoodie/20261122115825000.clean").write_bytes(content)
     commits = open_table(path).load_timeline().completed
     first, second = (i.requested_time for i in commits if i.action == "replacecommit")
     pinned(path, max(i.requested_time for i in commits if i.requested_time < second))

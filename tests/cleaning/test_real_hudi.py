@@ -5,12 +5,18 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.timeline.cleaning.options import Policy
+from phantombase.timeline.pins.hold import HeldPin
+from phantombase.timeline.pins.pin import PinOptions
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.cleaning.test_clean import ONE, old_table
-from tests.cleaning.test_golden import LOCK, clean, data_files
+from tests.cleaning.test_golden import LOCK, clean, data_files, unzip
 from tests.interop.shared_table import HUDI
 from tests.judge.java_client import run_java
 from tests.support.archived_tables import one_row, upsert
@@ -56,3 +62,21 @@ def test_hudi_finishes_a_clean_of_a_dead_process(version: int, tmp_path: Path) -
         assert not open_table(path).load_timeline().pending("clean")
         assert data_files(path) == data_files(ended)
         assert read_rows(path) == rows
+
+
+@pytest.mark.deep
+def test_hudi_archives_no_replace_commit_whose_files_a_pin_keeps(tmp_path: Path) -> None:
+    """It goes by the border that a clean of file versions names; without one the replaced rows were back."""
+    path = unzip("v6_0.15.0_replaced.before", tmp_path)
+    rows = read_table(open_table(path))
+    commits = open_table(path).load_timeline().completed
+    second = max(i.requested_time for i in commits if i.action == "replacecommit")
+    moment = max(i.requested_time for i in commits if i.requested_time < second)
+    HeldPin(LocalStorage(str(path)), PinOptions(name="reader", for_s=600), moment)
+    assert clean(path, Policy.VERSIONS).files > 0
+    south = rows.filter(pc.equal(rows["_hoodie_partition_path"], "south"))
+    for _ in range(6):
+        upsert(path, south.select([name for name in rows.column_names if not name.startswith("_hoodie")]))
+    run_java("0.15.0", "archive", path, "hoodie.keep.min.commits=2", "hoodie.keep.max.commits=3", *OPTIONS)
+    assert len(open_table(path).load_timeline().completed) < len(commits) + 6
+    assert read_table(open_table(path)).num_rows == rows.num_rows

@@ -56,6 +56,8 @@ def test_the_daemon_cleans_and_archives(version: int, tmp_path: Path) -> None:
     known = last_run(open_table(path).storage)
     assert known is not None
     assert [line.partition(":")[0] for line in known.did] == ["metadata", "clean", "archive"]
+    shown = " ".join(CliRunner().invoke(app, ["status", str(path)]).stdout.split())
+    assert f"clean: {did['clean']['what']}; archive: {did['archive']['what']}" in shown
     code, data = run(path, "--services", "clean", "--sole-writer", "--clean-retain", "1", "--clean-floor", "0")
     assert (code, data["services"]) == (0, [])
 

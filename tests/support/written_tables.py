@@ -57,8 +57,11 @@ def as_rows(table: pa.Table) -> Rows:
     )
 
 
-def check_nothing_left(path: Path) -> None:
-    """Nothing pends; of writes nothing is staged, marked, beating or stray."""
+def check_nothing_left(path: Path, *, served: bool = False) -> None:
+    """Nothing pends; of writes nothing is staged, marked, beating or stray.
+
+    `served`: files of completed writes may be cleaned, and the writes of others archived.
+    """
     table = open_table(path)
     timeline = table.load_timeline()
     assert not [i for i in timeline.instants if not i.completed]
@@ -69,10 +72,12 @@ def check_nothing_left(path: Path) -> None:
         for s in stats
     }
     names = [p.relative_to(path) for p in path.glob("*/*") if parse_data_file(p.name) is not None]
+    archived = {i.requested_time for i in table.with_archive(timeline).archived} if served else set()
+    names = [n for n in names if (name := parse_data_file(n.name)) is None or name.instant not in archived]
     if table.layout.has_completion_times:
         assert {str(n) for n in names} <= committed
     assert {str(n) for n in names if n.suffix == ".parquet"} <= committed
-    assert committed <= {str(n) for n in names}
+    assert served or committed <= {str(n) for n in names}
     hoodie = path / ".hoodie"
     assert not list((hoodie / ".temp").glob("*"))
     assert not list((hoodie / ".heartbeat").glob("*"))

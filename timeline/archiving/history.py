@@ -36,15 +36,17 @@ def archived_already(storage: Storage, config: TableConfig, active: Sequence[Ins
     Also makes nothing of it current: see `add_to_history`. UnknownStateError is not hidden: what cannot be read raises.
     """
     manifest = newest_manifest(storage, config.history_folder)
-    by_key = {(i.requested_time, i.completion_time, i.action): i for i in active if i.completed}
+    by_key = {(i.requested_time, i.action): i for i in active if i.completed}
     first = min((i.requested_time for i in by_key.values()), default="")
     found: set[Instant] = set()
     for file in manifest.files:
         path = f"{config.history_folder}/{file.name}"
         if by_key and HistoryName.of(file.name, path).last >= first:
-            for key in _keys(storage, path):
-                if key in by_key:
-                    found.add(by_key[key])
+            for time, completion, action in _keys(storage, path):
+                instant = by_key.get((time, action))
+                # A table that was upgraded from version 6 may have completed files without a completion time.
+                if instant is not None and instant.completion_time in (None, completion):
+                    found.add(instant)
     return tuple(i for i in active if i in found)
 
 

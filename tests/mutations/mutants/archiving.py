@@ -13,6 +13,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_CHOICE, "    yield from _pending(timeline)\n", "", "archiving/choice"),
     (_CHOICE, "    yield from _trigger(timeline, options.compaction_commits)\n", "", "archiving/choice"),
     (_CHOICE, "    yield from _replaced(timeline, facts)\n", "", "archiving/choice archiving/archive"),
+    ("timeline/archiving/history", "instant.completion_time in (None, completion):", "instant.completion_time == completion:", "archiving/archive"),
     (_CHOICE, "if t >= facts.cleaned_to)", "if t > facts.cleaned_to)", "archiving/choice"),
     (_CHOICE, "    yield from _metadata(timeline, facts)\n", "", "archiving/choice"),
     (_CHOICE, "timeline.completed_at(i) >= compacted", "timeline.completed_at(i) > compacted", "archiving/choice"),
