@@ -212,6 +212,27 @@ class History:
         self.fresh += 10
         return self.ours(self.rows(range(self.fresh, self.fresh + 7), self.times()), Writer.bulk_insert)
 
+    def we_insert_overwrite(self) -> bool:
+        rows = self.rows(sorted(self.random.sample(range(KEYS), 30)), self.times())
+        if not self.bucket:
+            rows = rows.filter(pc.equal(rows["p"], self.random.choice(PARTITIONS)))
+        return self.replacing(rows, Writer.insert_overwrite)
+
+    def we_overwrite_the_table(self) -> bool:
+        return self.replacing(self.rows(self.some(), self.times()), Writer.insert_overwrite_table)
+
+    def we_delete_partition(self) -> bool:
+        if self.bucket or self.table.pending():
+            return False
+        names = [self.random.choice(self.table.open().partitions() or ["never"])]
+        return self.replacing(self.rows([], 0), lambda write, path: write.delete_partition(path, names))
+
+    def replacing(self, rows: pa.Table, write: Callable[[Writer, str], object]) -> bool:
+        """A write of ours that leaves nothing of its partitions: only Hudi's reader judges it."""
+        done = self.ours(rows, write)
+        self.write = None
+        return done
+
     def upsert_and_roll_back(self) -> bool:
         if self.table.version == 8:  # Hudi 1.2.0 cannot
             return False
@@ -315,6 +336,9 @@ class History:
             self.we_delete_marked: 3,
             self.we_insert: 2,
             self.we_bulk_insert: 2,
+            self.we_insert_overwrite: 2,
+            self.we_overwrite_the_table: 1,
+            self.we_delete_partition: 1,
             self.insert: 1,
             self.bulk_insert: 1,
             self.upsert_and_roll_back: 1,

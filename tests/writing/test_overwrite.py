@@ -28,7 +28,7 @@ from tests.support.compaction_steps import open_table, run_one
 from tests.support.golden_tables import golden_metadata, unzip_golden
 from tests.support.selection import deep
 
-VERSIONS = pytest.mark.parametrize("version", [6, 9])
+VERSIONS = pytest.mark.parametrize("version", [deep(6), 9])
 FIRST = [("k1", "mon", 1.0), ("k2", "mon", 1.0), ("k3", "tue", 1.0), ("k4", "a/b", 1.0)]
 Row = tuple[str, str, float]
 
@@ -58,7 +58,7 @@ def made(path: Path, version: int, buckets: int | None = None) -> str:
     return str(path)
 
 
-@pytest.fixture(params=[(6, None), (8, None), (9, None), (6, 2), (9, 2)], ids=str)
+@pytest.fixture(params=[(6, None), deep((8, None)), (9, None), deep((6, 2)), (9, 2)], ids=str)
 def kind(request: pytest.FixtureRequest) -> tuple[int, int | None]:
     """Version and buckets."""
     found: tuple[int, int | None] = request.param
@@ -151,7 +151,7 @@ def test_another_index_is_refused(tmp_path: Path) -> None:
         trips(9, ("k1", "mon", 5.0), buckets=3).insert_overwrite(path)
 
 
-@pytest.mark.parametrize("golden", ["v6_replaced", "v8_replaced", "v9_replaced"])
+@pytest.mark.parametrize("golden", ["v6_replaced", deep("v8_replaced"), "v9_replaced"])
 def test_the_instant_is_hudis(tmp_path: Path, golden: str) -> None:
     """Same action, same fields and same nulls as in the replacecommits of real Hudi."""
     version, theirs = int(golden[1]), unzip_golden(golden, tmp_path)
@@ -199,7 +199,7 @@ def planned(path: str) -> str:
     return done.instant
 
 
-@VERSIONS
+@pytest.mark.parametrize("version", [6, 9])
 def test_a_plan_of_replaced_file_groups(tmp_path: Path, version: int) -> None:
     """A compaction behind the overwrite revives no row; neither does one before it."""
     path = made(tmp_path / "t", version)
@@ -272,7 +272,7 @@ def test_a_plan_meanwhile_keeps_a_partition_from_being_deleted(tmp_path: Path, m
 
 
 @VERSIONS
-@pytest.mark.parametrize("late", ["upsert", "insert", "insert_overwrite"])
+@pytest.mark.parametrize("late", ["upsert", deep("insert"), "insert_overwrite"])
 def test_a_write_meanwhile_conflicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, late: str) -> None:
     """Of two writes of one partition at once, one of which overwrites it, the second to complete fails."""
     path = made(tmp_path / "t", version)

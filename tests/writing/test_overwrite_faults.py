@@ -93,7 +93,7 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_death_at_every_storage_call(ground: Ground) -> None:
     changing = [n for n, name in enumerate(ground.calls) if Failure.AFTER.can_hit(name)]
-    for number in chosen(changing, CHAOS):
+    for number in chosen(changing, CHAOS // 2):
         with seed_note(SEED, number), ground.copy() as path:
             with pytest.raises(ProcessDied):
                 ground.write(HookedStorage(LocalStorage(str(path)), die_at(number)))
@@ -103,7 +103,7 @@ def test_a_death_at_every_storage_call(ground: Ground) -> None:
 def test_an_error_at_every_storage_call(ground: Ground) -> None:
     """The write goes on rightly, or says that it failed and then nothing is replaced."""
     failures = [(n, f) for n, name in enumerate(ground.calls) for f in Failure if f.can_hit(name)]
-    for number, failure in chosen(failures, 2 * CHAOS):
+    for number, failure in chosen(failures, CHAOS):
         with seed_note(SEED, number, ground.calls[number], failure), ground.copy() as path:
             inner, failed = LocalStorage(str(path)), True
             with suppress(PhantombaseError):
@@ -115,7 +115,7 @@ def test_an_error_at_every_storage_call(ground: Ground) -> None:
 
 def test_the_overwrite_again_behind_a_dead_one(ground: Ground) -> None:
     """Twice dead, then done: the same rows as at once."""
-    for number in chosen(list(range(len(ground.calls))), CHAOS // 2):
+    for number in chosen(list(range(len(ground.calls))), CHAOS // 4):
         with seed_note(SEED, number), ground.copy() as path:
             for at in (number, len(ground.calls) - number):
                 with suppress(ProcessDied):

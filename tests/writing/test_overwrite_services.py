@@ -12,6 +12,7 @@ import pytest
 from phantombase import Writer, writer
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.metadata_table.records.partitions import FILES, RECORD_INDEX
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.table_read import read_table
 from phantombase.writer_hooks.write.write import Written
@@ -19,16 +20,16 @@ from tests.support.change_feeds import check_window, feed, moments_of, state
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import deep
+from tests.writing.test_global_keys import set_partitions
 from tests.writing.test_writer import DAYS, Model, read, rows, trips
 
 
 @pytest.mark.parametrize("seed", [0, deep(1), deep(2), deep(3), deep(4), deep(5)])
-@pytest.mark.parametrize("buckets", [None, 2], ids=["key index", "buckets"])
-@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize(("version", "buckets"), [(6, None), deep(6, 2), deep(9, None), (9, 2)])
 def test_random_histories(version: int, buckets: int | None, seed: int, tmp_path: Path) -> None:
     """Nothing that was replaced comes back, whichever service follows."""
     pick, path, model = random.Random(seed), tmp_path / "trips", Model()
-    for step in range(30):
+    for step in range(20):
         numbers = sorted(pick.sample(range(40), pick.randint(0, 12)))
         batch = rows(*((n, step, pick.random()) for n in numbers))
         write = trips(batch, version, buckets).option(small_file_bytes=pick.choice((0, 100 << 20)))
@@ -107,3 +108,15 @@ def test_the_metadata_table_follows(name: str, tmp_path: Path) -> None:
     writer().clean(retain=1, floor_s=0).delete_partition(str(path), partitions[:1])
     assert set(read_table(open_table(path))["_hoodie_partition_path"].to_pylist()) == set(partitions[1:])
     assert not validate(open_table(path)).differences
+
+
+def test_a_record_index_is_taken_out(tmp_path: Path) -> None:
+    """It would name the keys that were replaced; a Hudi writer builds it again."""
+    path = unzip_golden("v9_with_metadata_table", tmp_path)
+    set_partitions(path, ",".join((*open_table(path).config.built_metadata_partitions, RECORD_INDEX)))
+    rows_there = read_table(open_table(path)).slice(0, 1)
+    own = rows_there.select([n for n in rows_there.schema.names if not n.startswith("_hoodie")])
+    writer(own).insert_overwrite(str(path))
+    kept = open_table(path).config.metadata_partitions
+    assert RECORD_INDEX not in kept
+    assert FILES in kept
