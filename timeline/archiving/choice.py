@@ -88,7 +88,7 @@ def choose(timeline: Timeline, facts: Facts, options: ArchiveOptions) -> Choice:
     count = len(commits)
     if count <= options.begins_above(count):
         why = f"{count} commits are completed, archiving begins above {options.begins_above(count)}"
-        services = _services(timeline, (), options)
+        services = _services(timeline, facts, (), options)
         return Choice(archived=services, kept=_others(timeline, services), why=why)
     kept = options.kept(count)
     newest = Border(time=commits[count - kept].requested_time, why=f"it is one of the newest {kept} commits")
@@ -98,7 +98,9 @@ def choose(timeline: Timeline, facts: Facts, options: ArchiveOptions) -> Choice:
     if late is not None:
         borders.insert(0, late)
         going = tuple(i for i in commits if i.requested_time < late.time)
-    gone = tuple(sorted((*going, *_services(timeline, going, options)), key=lambda i: (i.requested_time, i.family)))
+    gone = tuple(
+        sorted((*going, *_services(timeline, facts, going, options)), key=lambda i: (i.requested_time, i.family))
+    )
     return Choice(archived=gone, kept=_others(timeline, gone), why=borders[0].why, borders=tuple(borders))
 
 
@@ -181,6 +183,12 @@ def _metadata(timeline: Timeline, facts: Facts) -> Iterable[Border]:
     return _at(_first(i.requested_time for i in timeline.completed if timeline.completed_at(i) >= compacted), why)
 
 
+def _told(timeline: Timeline, facts: Facts, instant: Instant) -> bool:
+    """Whether the last compaction of the metadata table, if there is one, holds a clean or rollback."""
+    compacted = facts.metadata_compacted
+    return not facts.metadata or (compacted is not None and timeline.completed_at(instant) < compacted)
+
+
 def _late(timeline: Timeline, facts: Facts, going: Sequence[Instant]) -> Border | None:
     """The first of these commits that completed after every time that would stay."""
 
@@ -198,10 +206,14 @@ def _late(timeline: Timeline, facts: Facts, going: Sequence[Instant]) -> Border 
     return Border(time=time, why=f"commit {time} completed after everything that would stay")
 
 
-def _services(timeline: Timeline, going: Sequence[Instant], options: ArchiveOptions) -> tuple[Instant, ...]:
+def _services(
+    timeline: Timeline, facts: Facts, going: Sequence[Instant], options: ArchiveOptions
+) -> tuple[Instant, ...]:
     """Cleans and rollbacks that go: version 6 counts each action, as Hudi 0.15; later those older than the last commit.
 
-    The newest clean stays: the next one continues from it, and replace commits wait for it.
+    The newest clean stays: the next one continues from it, and replace commits wait for it. What the last compaction of
+    the metadata table does not hold stays too: Hudi's readers pass over its entries of instants that are not on the
+    active timeline.
     """
     earliest = next((i.requested_time for i in timeline.instants if not i.completed), None)
     found: list[Instant] = []
@@ -212,5 +224,5 @@ def _services(timeline: Timeline, going: Sequence[Instant], options: ArchiveOpti
         else:
             last = going[-1].requested_time if going else ""
             some = [i for i in (done[:-1] if action == "clean" else done) if i.requested_time < last]
-        found += [i for i in some if earliest is None or i.requested_time < earliest]
+        found += [i for i in some if (earliest is None or i.requested_time < earliest) and _told(timeline, facts, i)]
     return tuple(sorted(found, key=lambda i: (i.requested_time, i.family)))

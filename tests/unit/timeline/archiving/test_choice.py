@@ -142,6 +142,19 @@ def test_cleans_and_rollbacks_of_version_6_go_by_their_number() -> None:
     assert gone(*WRITES[:2], *cleans, "115.rollback.requested") == ["101", "111"]
 
 
+def test_cleans_and_rollbacks_wait_for_the_metadata_table() -> None:
+    """Its entries of theirs are passed over by Hudi's readers once they are archived: real Hudi lost the logs."""
+    rollbacks = [f"{n}1.rollback" for n in range(10, 16)]
+    assert gone(*WRITES[:2], *rollbacks) == ["101", "111", "121", "131"]
+    assert gone(*WRITES[:2], *rollbacks, metadata=True) == []
+    assert gone(*WRITES[:2], *rollbacks, metadata=True, metadata_compacted="115") == ["101", "111"]
+    names = [*WRITES, "101.rollback", "121.rollback"]
+    assert "121" in gone(*names, layout=LAYOUT_2, metadata=True, metadata_compacted="128")
+    late = gone(*names, layout=LAYOUT_2, metadata=True, metadata_compacted="1205")
+    assert "101" in late
+    assert "121" not in late
+
+
 def test_cleans_and_rollbacks_of_version_9_go_with_the_commits() -> None:
     """The newest clean stays: the next one continues from it."""
     names = [*WRITES, "101.clean", "121.clean", "122.rollback", "141.restore", "161.rollback"]
