@@ -6,7 +6,7 @@ The ninth, "unknown is never no", is the business of `tests/attempt/test_faults.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -91,11 +91,11 @@ def staged_removed(storage: Storage, instant: str, by: str) -> list[int]:
     return _declare_dead(storage, instant, by)
 
 
-def named_before(table: Table, begun: Attempt, done: Any, schema: Any, lock: Any) -> Go:
+def named_before(table: Table, begun: Attempt, done: Any, schema: Any, lock: Any, properties: Mapping[str, str]) -> Go:
     """In the place of `decide_go`: files get their final names first."""
     for one in done:
         table.storage.place(one.staged, one.final)
-    return _decide_go(table, begun, done, schema, lock)
+    return _decide_go(table, begun, done, schema, lock, properties)
 
 
 def records_removed(storage: Storage, instant: str) -> None:
