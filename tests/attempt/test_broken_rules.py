@@ -18,6 +18,7 @@ from phantombase.timeline.planning.schedule import Scheduled, schedule_compactio
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.commit.opening import Opening
 from phantombase.writer_hooks.commit.transaction import Transaction, transaction
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
@@ -129,11 +130,11 @@ def loads_first(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes that load the timeline before they begin; a compaction is requested and executed in between."""
 
     @contextmanager
-    def early(table: Table, lock: TableLock, heartbeat_s: float) -> Iterator[Transaction]:
+    def early(table: Table, lock: TableLock, heartbeat_s: float, opening: Opening) -> Iterator[Transaction]:
         timeline = table.load_timeline()
         facts = table.load_facts(timeline)
         schedule_and_compact(path)
-        with transaction(table, lock, heartbeat_s) as begun:
+        with transaction(table, lock, heartbeat_s, opening) as begun:
             yield replace(begun, timeline=timeline, facts=facts)
 
     monkeypatch.setattr(phantombase.writer_hooks.write.write, "transaction", early)
