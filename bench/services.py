@@ -5,6 +5,8 @@
 `archive_<n>`: 10,000 instants (quick: 2,000) leave the active timeline, versions 6 and 9. `show`, `read` and `upsert`:
 a table of 1,000 commits (quick: 200) on which archiving is on, against one of 50 without; the shortest of fifteen runs
 each. The commits are copies of one real commit with other times, so that the timeline is measured and not the rows.
+`plan_<n>`, `clean_<n>`: of 100,000 file slices (quick: 10,000) in 1,000 partitions every second one is old: what a dry
+run takes, and then the clean. Their files are empty, since a clean reads none.
 """
 
 from __future__ import annotations
@@ -14,15 +16,24 @@ import shutil
 import sys
 import tempfile
 import time
+import uuid
+from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from bench.report import Goal, Report
 from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.cli.report import instant_rows
-from phantombase.timeline.format.instant import later
+from phantombase.timeline.format.commit_metadata import WriteStat
+from phantombase.timeline.format.commit_metadata import encode as encode_commit
+from phantombase.timeline.format.file_name import BaseFileName
+from phantombase.timeline.format.instant import State, later
+from phantombase.timeline.format.partition_metadata import partition_metadata
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
@@ -32,6 +43,7 @@ _RUNS = 15
 _LOCK = ProcessLock("bench")
 _ROWS = 1000
 _STEP_MS = 60_000
+_PARTITIONS = 1000
 
 
 def main() -> int:
@@ -50,7 +62,49 @@ def main() -> int:
             report.facts[f"archived_v{version}"] = len(done.archived)
             shutil.rmtree(path)
             _compare(report, Path(folder), version, long)
+            _clean(report, Path(folder) / f"slices{version}", version, 10_000 if quick else 100_000)
     return report.finish()
+
+
+def _clean(report: Report, path: Path, version: int, slices: int) -> None:
+    _many_slices(path, version, slices)
+    options = CleanOptions(retain=1, floor_s=0)
+    for name, dry_run in (("plan", True), ("clean", False)):
+        started = time.perf_counter()
+        done = clean_table(Table.open(str(path)), options, _LOCK, dry_run=dry_run)
+        report.timed(f"{name}_{slices}_v{version}", [time.perf_counter() - started])
+        assert done.files == slices // 2, done.files
+    shutil.rmtree(path)
+
+
+def _many_slices(path: Path, version: int, slices: int) -> None:
+    """A table with two commits that write the same file groups, before the one of a real row."""
+    path.mkdir()
+    row = pa.table({"id": ["k"], "p": ["real"], "ts": [1]})
+    writer(row).table("trips", version=version).key("id").partition("p").ordering("ts").insert(str(path))
+    table = Table.open(str(path))
+    timeline, layout = path / table.config.timeline_folder, table.layout
+    (real,) = table.load_timeline().instants
+    groups = [(f"p{n % _PARTITIONS:04}", f"{uuid.uuid4()}-0") for n in range(slices // 2)]
+    for partition in {partition for partition, _ in groups}:
+        (path / partition).mkdir()
+        (path / partition / ".hoodie_partition_metadata").write_bytes(partition_metadata(real.requested_time, 1))
+    for number in (2, 1):
+        time_ = later(real.requested_time, -number * _STEP_MS)
+        stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
+        for partition, file_id in groups:
+            name = f"{partition}/{BaseFileName(file_id=file_id, token='0-0-0', instant=time_)}"
+            (path / name).touch()
+            stats[partition].append(WriteStat(file_id=file_id, path=name, partition_path=partition))
+        done = replace(
+            real, requested_time=time_, completion_time=later(time_, 500) if layout.has_completion_times else None
+        )
+        commit = replace(
+            table.commit_metadata(real), partition_to_write_stats={p: tuple(some) for p, some in stats.items()}
+        )
+        for state in (State.REQUESTED, State.INFLIGHT):
+            (timeline / layout.file_name(done.at(state))).touch()
+        (timeline / layout.file_name(done)).write_bytes(encode_commit(commit, layout.encoding))
 
 
 def _compare(report: Report, folder: Path, version: int, commits: int) -> None:
