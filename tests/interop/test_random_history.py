@@ -248,7 +248,8 @@ class History:
             return False
         rows = self.rows(range(KEYS), self.times())
         name = self.random.choice(PARTITIONS)
-        self.table.judge.insert_overwrite(self.table.path, rows.filter(pc.equal(rows["p"], name)))
+        rows = rows.filter(pc.equal(rows["p"], name))
+        self.table.judge.insert_overwrite(self.table.path, rows, self.table.options)
         return True
 
     def delete_partition(self) -> bool:
