@@ -61,8 +61,9 @@ def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run
     UnsupportedError (the metadata table cannot be kept). Whatever happens, the next run continues.
     """
     if dry_run:
-        _, choice = _choice(table.reload(), options, dry_run=True)
-        return _result(None, choice, to_finish(table.reload()))
+        seen = table.reload()
+        _, choice = _choice(seen, options, dry_run=True)
+        return _result(None, choice, to_finish(seen))
     check_keepable(table.reload(), moves_rows=False)
     tidy(table, lock)
     finished = finish_pending(table, lock)

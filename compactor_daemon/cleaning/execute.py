@@ -54,6 +54,7 @@ def to_finish(table: Table) -> tuple[Finished, ...]:
 
 
 def finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
+    """Finishes the pending cleans, except those whose plan is taken back, see `begin`, or was never whole."""
     found, timeline = [], table.load_timeline()
     refuse_pending_restore(table, timeline)
     for instant in timeline.pending("clean"):

@@ -12,15 +12,13 @@ from rich.text import Text
 
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.clock.options import ClockOptions
-from phantombase.timeline.storage.access.storage_options import parse_pairs
-from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.plain import human_bytes, plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
 from ..archiving.archive import archive_table
 from .option_flags import offers
-from .parameters import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, check_writers_known, lock_of
+from .parameters import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, open_to_change
 
 _ARCHIVE = ArchiveOptions()
 _SHOWN = 40
@@ -56,15 +54,16 @@ def archive_command(
     `compactor-daemon archive /data/orders --min-instants 50 --max-instants 60 --sole-writer`
     """
     configure_logging(json, verbose=False)
-    if not dry_run:
-        check_writers_known(
-            lock,
-            sole_writer,
-            "archive needs to know which other processes write to the table",
-            "Two processes that archive at once could lose instants of the archive. --dry-run needs neither.",
-        )
-    opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
-    held = lock_of(opened.storage, lock, sole_writer, dry_run)
+    opened, held = open_to_change(
+        table,
+        storage_option,
+        lock,
+        sole_writer,
+        "archive needs to know which other processes write to the table",
+        "Two processes that archive at once could lose instants of the archive. --dry-run needs neither.",
+        clock=clock,
+        dry_run=dry_run,
+    )
     done = archive_table(opened, options, held, dry_run=dry_run)
     data = {
         "table": table,

@@ -13,15 +13,13 @@ from rich.text import Text
 
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.clock.options import ClockOptions
-from phantombase.timeline.storage.access.storage_options import parse_pairs
-from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.plain import human_bytes, plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
 from ..cleaning.clean import clean_table
 from .option_flags import offers
-from .parameters import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, check_writers_known, lock_of
+from .parameters import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, open_to_change
 
 _CLEAN = CleanOptions()
 _SHOWN = 40
@@ -54,15 +52,16 @@ def clean_command(
     `compactor-daemon clean /data/orders --policy hours --retain 48 --lock LOCK`
     """
     configure_logging(json, verbose=False)
-    if not dry_run:
-        check_writers_known(
-            lock,
-            sole_writer,
-            "clean needs to know which other processes write to the table",
-            "A savepoint that is made meanwhile without the same lock may lose files. --dry-run needs neither.",
-        )
-    opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
-    held = lock_of(opened.storage, lock, sole_writer, dry_run)
+    opened, held = open_to_change(
+        table,
+        storage_option,
+        lock,
+        sole_writer,
+        "clean needs to know which other processes write to the table",
+        "A savepoint that is made meanwhile without the same lock may lose files. --dry-run needs neither.",
+        clock=clock,
+        dry_run=dry_run,
+    )
     done = clean_table(opened, options, held, dry_run=dry_run)
     emit({"table": table, "dry_run": dry_run, **asdict(done)}, json, _render)
 

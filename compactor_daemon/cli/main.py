@@ -6,12 +6,11 @@ This module imports nothing of them: a command is loaded when it is called. A te
 
 from __future__ import annotations
 
-from phantombase.timeline.terminal.command_line import LazyCommand, lazy_app, run
+from functools import partial
 
+from phantombase.timeline.terminal.command_line import lazy_app, lazy_command, run
 
-def _of(module: str, name: str, panel: str, text: str) -> LazyCommand:
-    return LazyCommand(module=f"phantombase.compactor_daemon.cli.{module}", name=name, panel=panel, text=text)
-
+_of = partial(lazy_command, "phantombase.compactor_daemon.cli")
 
 COMMANDS = {
     "compact": _of("compact", "compact", "Compactions", "Execute the pending compactions of a table."),

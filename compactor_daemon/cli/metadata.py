@@ -11,17 +11,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from phantombase.timeline.clock.options import ClockOptions
-from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.metadata_table.services.options import METADATA, MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
-from phantombase.timeline.storage.access.storage_options import parse_pairs
-from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.plain import human_bytes
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
 from .option_flags import offers
-from .parameters import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, check_writers_known
+from .parameters import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, open_to_change
 
 
 @offers
@@ -44,14 +41,15 @@ def metadata_command(
     Example: `compactor-daemon metadata /data/orders --sole-writer`
     """
     configure_logging(json, verbose=False)
-    check_writers_known(
+    opened, held = open_to_change(
+        table,
+        storage_option,
         lock,
         sole_writer,
         "the metadata table is changed under the lock of the table's writers",
         "Without the same lock another process may write to the metadata table meanwhile.",
+        clock=clock,
     )
-    opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
-    held = table_lock(opened.storage, lock, sole_writer=sole_writer)
     served = serve_metadata(opened, options, held, dry_run=dry_run)
     emit({"table": table, "dry_run": dry_run, **asdict(served)}, json, _render)
 

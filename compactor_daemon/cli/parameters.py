@@ -11,7 +11,9 @@ from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.table_lock import ProcessLock, TableLock, table_lock
 from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.table.table import Table
 
 from ..options import AttemptOptions, ExecuteOptions
 
@@ -52,8 +54,29 @@ def check_writers_known(lock: str | None, sole_writer: bool, what: str, todo: st
         )
 
 
+def open_to_change(
+    table: str,
+    storage_option: list[str] | None,
+    lock: str | None,
+    sole_writer: bool,
+    what: str,
+    todo: str,
+    *,
+    clock: ClockOptions = CLOCK,
+    dry_run: bool = False,
+) -> tuple[Table, TableLock]:
+    """The table that a command changes, and its lock. UsageError: see `check_writers_known`.
+
+    A dry run takes no lock, so none need be known, and leaves nothing in the table, not even the lock's file.
+    """
+    if not dry_run:
+        check_writers_known(lock, sole_writer, what, todo)
+    opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
+    return opened, lock_of(opened.storage, lock, sole_writer, dry_run)
+
+
 def lock_of(storage: Storage, lock: str | None, sole_writer: bool, dry_run: bool) -> TableLock:
-    """The table lock of a command; a dry run takes none, so none need be known."""
+    """The table lock of a command; that of a dry run is this process's."""
     return ProcessLock(storage.location) if dry_run else table_lock(storage, lock, sole_writer=sole_writer)
 
 

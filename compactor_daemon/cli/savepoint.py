@@ -10,7 +10,6 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.savepoints.savepoint import Kept, create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
@@ -18,7 +17,7 @@ from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.plain import plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
-from .parameters import Json, Lock, SoleWriter, StorageOption, TablePath, check_writers_known
+from .parameters import Json, Lock, SoleWriter, StorageOption, TablePath, open_to_change
 
 app = typer.Typer(
     name="savepoint",
@@ -54,9 +53,7 @@ def create(
     Example: `compactor-daemon savepoint create /data/orders --comment "before the backfill" --sole-writer`
     """
     configure_logging(json, verbose=False)
-    check_writers_known(lock, sole_writer, _WHAT, _TODO)
-    opened = Table.open(table, parse_pairs(storage_option))
-    held = table_lock(opened.storage, lock, sole_writer=sole_writer)
+    opened, held = open_to_change(table, storage_option, lock, sole_writer, _WHAT, _TODO)
     kept = create_savepoint(opened, held, instant, user=user or _user(), comment=comment)
     emit({"table": table, **_row(kept)}, json, _render_created)
 
@@ -75,9 +72,8 @@ def delete(
     Example: `compactor-daemon savepoint delete /data/orders 20260101120000000 --sole-writer`
     """
     configure_logging(json, verbose=False)
-    check_writers_known(lock, sole_writer, _WHAT, _TODO)
-    opened = Table.open(table, parse_pairs(storage_option))
-    delete_savepoint(opened, table_lock(opened.storage, lock, sole_writer=sole_writer), instant)
+    opened, held = open_to_change(table, storage_option, lock, sole_writer, _WHAT, _TODO)
+    delete_savepoint(opened, held, instant)
     emit({"table": table, "deleted": instant}, json, _render_deleted)
 
 

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.locks.table_lock import ProcessLock, TableLock, table_lock
 from phantombase.timeline.metadata_table.drop import drop_metadata_table
 from phantombase.timeline.planning.candidate import HAS_LOGS
 from phantombase.timeline.planning.notes import reasons_of
@@ -28,7 +27,17 @@ from phantombase.timeline.terminal.text_table import Column, RowsTable
 from ..claims.doorbell import ring
 from ..removal.unschedule import unschedule
 from .option_flags import offers
-from .parameters import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, check_writers_known
+from .parameters import (
+    CLOCK,
+    Json,
+    Lock,
+    SoleWriter,
+    StorageOption,
+    TablePath,
+    check_writers_known,
+    lock_of,
+    open_to_change,
+)
 from .zookeeper import ZOOKEEPER, Fleet
 
 _SHOWN = 40
@@ -74,10 +83,7 @@ def schedule(
         )
     fleet = zookeeper.options()
     opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
-    # A dry run leaves nothing in the table, not even the lock's file.
-    held: TableLock = (
-        ProcessLock(opened.storage.location) if dry_run else table_lock(opened.storage, lock, sole_writer=sole_writer)
-    )
+    held = lock_of(opened.storage, lock, sole_writer, dry_run)
     if drop_metadata_table_:
         opened = drop_metadata_table(opened, held)
     done = schedule_compaction(opened, held, options, dry_run=dry_run)
@@ -200,14 +206,15 @@ def unschedule_command(
     Example: `compactor-daemon unschedule /data/orders 20260101120000000 --sole-writer`
     """
     configure_logging(json, verbose=False)
-    check_writers_known(
+    opened, held = open_to_change(
+        table,
+        storage_option,
         lock,
         sole_writer,
         "unschedule needs to know which other processes write to the table",
         "An unknown write may be about to write logs on the plan's slices: without the plan they would be lost.",
     )
-    opened = Table.open(table, parse_pairs(storage_option))
-    done = unschedule(opened, instant, table_lock(opened.storage, lock, sole_writer=sole_writer))
+    done = unschedule(opened, instant, held)
     emit({"table": table, **asdict(done)}, json, _render_unscheduled)
 
 

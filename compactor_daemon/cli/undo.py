@@ -11,9 +11,6 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from phantombase.timeline.clock.options import ClockOptions
-from phantombase.timeline.locks.table_lock import table_lock
-from phantombase.timeline.storage.access.storage_options import parse_pairs
-from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.plain import plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
@@ -21,11 +18,12 @@ from phantombase.timeline.terminal.text_table import Column, RowsTable
 from ..restoring.restore import restore_table
 from ..restoring.rollback import roll_back_newest
 from .option_flags import offers
-from .parameters import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, check_writers_known, lock_of
+from .parameters import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, open_to_change
 
 _WHAT = "needs to know which other processes write to the table"
 _TODO = "What another process writes meanwhile without the same lock may be lost. Stop all writers and compactors."
 _SHOWN = 40
+"""The most instants shown; JSON has all."""
 
 
 @offers
@@ -55,12 +53,10 @@ def restore_command(
     `compactor-daemon restore /data/orders --to 20260101120000000 --sole-writer`
     """
     configure_logging(json, verbose=False)
-    if not dry_run:
-        check_writers_known(
-            lock, sole_writer, "a restore needs to know which other processes write to the table", _TODO
-        )
-    opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
-    done = restore_table(opened, lock_of(opened.storage, lock, sole_writer, dry_run), to, dry_run=dry_run)
+    opened, held = open_to_change(
+        table, storage_option, lock, sole_writer, f"a restore {_WHAT}", _TODO, clock=clock, dry_run=dry_run
+    )
+    done = restore_table(opened, held, to, dry_run=dry_run)
     undone = [{"instant": time, "action": action} for time, action in done.undone]
     emit({"table": table, "dry_run": dry_run, **asdict(done), "undone": undone}, json, _render_restored)
 
@@ -83,9 +79,8 @@ def rollback_command(
     Example: `compactor-daemon rollback /data/orders 20260101120000000 --sole-writer`
     """
     configure_logging(json, verbose=False)
-    check_writers_known(lock, sole_writer, f"a rollback {_WHAT}", _TODO)
-    opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
-    done = roll_back_newest(opened, table_lock(opened.storage, lock, sole_writer=sole_writer), instant)
+    opened, held = open_to_change(table, storage_option, lock, sole_writer, f"a rollback {_WHAT}", _TODO, clock=clock)
+    done = roll_back_newest(opened, held, instant)
     emit({"table": table, **asdict(done)}, json, _render_rolled_back)
 
 

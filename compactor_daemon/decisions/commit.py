@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from phantombase.timeline.audit.group_ledger import LEDGER, GroupLedger, encode_ledgers
 from phantombase.timeline.format.commit_metadata import LOG_COMPACT, CommitMetadata, RuntimeStats, WriteStat
@@ -14,17 +13,13 @@ from phantombase.timeline.format.file_name import LogFileName
 from ..records.slice_done import SliceDone
 
 
-def compaction_commit(
-    done: Iterable[SliceDone], schema_text: str, properties: Mapping[str, str] = MappingProxyType({})
-) -> CommitMetadata:
+def compaction_commit(done: Iterable[SliceDone], schema_text: str, properties: Mapping[str, str]) -> CommitMetadata:
     """The completed commit of a compaction. `schema_text`: the table's schema without meta columns; `properties`: of
     the user, recorded beside it."""
     return _commit(done, schema_text, properties, "COMPACT", _write_stat)
 
 
-def log_compaction_commit(
-    done: Iterable[SliceDone], schema_text: str, properties: Mapping[str, str] = MappingProxyType({})
-) -> CommitMetadata:
+def log_compaction_commit(done: Iterable[SliceDone], schema_text: str, properties: Mapping[str, str]) -> CommitMetadata:
     """The completed delta commit of a log compaction."""
     return _commit(done, schema_text, properties, LOG_COMPACT, _log_write_stat)
 

@@ -13,6 +13,7 @@ restore is pending. Hudi can finish a restore of phantombase, and phantombase on
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import structlog
@@ -20,7 +21,7 @@ import structlog
 from phantombase.timeline.errors import ConflictError, UsageError
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.restore import RestorePlan, encode_restore_metadata, encode_restore_plan
-from phantombase.timeline.format.rollback_plan import rollback_record
+from phantombase.timeline.format.rollback_plan import RollbackPlan, rollback_record
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import EXPIRY_S
 from phantombase.timeline.locks.section import Section
@@ -67,9 +68,10 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
     """
     if dry_run:
         seen = table.reload()
-        found = pending_restore(seen, seen.load_timeline())
-        plan = found.plan if found is not None else _plan(seen, target)
-        traces = traces_of_all(seen, seen.load_timeline(), plan.undone)
+        timeline = seen.load_timeline()
+        found = pending_restore(seen, timeline)
+        plan = found.plan if found is not None else _plan(seen, timeline, target)
+        traces = traces_of_all(seen, timeline, plan.undone)
         files = sum(len(one.doomed) for one in traces.values())
         return Restored(instant=None, target=plan.target, undone=plan.undone, files=files, finished=found is not None)
     if target is not None and pending_restore(table, table.load_timeline()) is None:
@@ -80,18 +82,19 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
         found = pending_restore(seen, timeline)
         if found is not None:
             _refuse_other(seen, found, target)
-            return _execute(seen, found, section, finished=True)
-        plan = _plan(seen, target)
+            traces = traces_of_all(seen, timeline, found.plan.undone)
+            return _execute(seen, found, traces, section, finished=True)
+        plan = _plan(seen, timeline, target)
         if not plan.undone:
             return Restored(instant=None, target=target, undone=(), files=0)
         refuse_writers(seen, timeline)
-        traces_of_all(seen, timeline, plan.undone)  # refuses what cannot be undone before anything is changed
+        traces = traces_of_all(seen, timeline, plan.undone)  # refuses what cannot be undone: nothing is changed yet
         restore = PendingRestore(instant=seen.next_time(timeline), plan=plan)
         path = seen.instant_path(restore.at(State.REQUESTED))
         section.check()
         if not seen.storage.put_if_absent(path, encode_restore_plan(plan)):
             raise ConflictError("another process began an action at the same instant", path=path, todo="Run again.")
-        return _execute(seen, restore, section, finished=False)
+        return _execute(seen, restore, traces, section, finished=False)
 
 
 # --- the plan --------------------------------------------------------------------------------------------------------
@@ -109,10 +112,9 @@ def to_undo(timeline: Timeline, target: str) -> tuple[tuple[str, str], ...]:
     return tuple((i.requested_time, i.action) for i in ordered)
 
 
-def _plan(table: Table, target: str | None) -> RestorePlan:
+def _plan(table: Table, timeline: Timeline, target: str | None) -> RestorePlan:
     """The plan of a new restore."""
     refuse_half_upgraded(table)
-    timeline = table.load_timeline()
     if target is None:
         raise UsageError(
             "no restore is pending",
@@ -178,11 +180,16 @@ def _refuse_other(table: Table, found: PendingRestore, target: str | None) -> No
 # --- execution -------------------------------------------------------------------------------------------------------
 
 
-def _execute(table: Table, restore: PendingRestore, section: Section, *, finished: bool) -> Restored:
+def _execute(
+    table: Table,
+    restore: PendingRestore,
+    traces: Mapping[tuple[str, str], RollbackPlan],
+    section: Section,
+    *,
+    finished: bool,
+) -> Restored:
     """Undoes what the plan names and completes the restore; every step may have been done before."""
-    started, storage = time.monotonic(), table.storage
-    timeline, plan = table.load_timeline(), restore.plan
-    traces = traces_of_all(table, timeline, plan.undone)
+    started, storage, plan = time.monotonic(), table.storage, restore.plan
     dropped = bool(table.config.metadata_partitions)
     if dropped:
         _log.warning("metadata_table_dropped", table=storage.base_path, why="the table is restored")

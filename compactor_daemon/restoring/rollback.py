@@ -13,15 +13,16 @@ from dataclasses import dataclass
 import structlog
 
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.format.compaction_plan import pending_clustering_file_groups
-from phantombase.timeline.format.instant import SERVICES, Instant, State
+from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.state_files import load_state_files
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.drop import drop_within
 from phantombase.timeline.metadata_table.location import open_metadata_table
+from phantombase.timeline.recovery.dead_writers import is_pending_service
 from phantombase.timeline.recovery.rollback import completed_rollback_of, roll_back
+from phantombase.timeline.recovery.undo import unpublish
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.pending_rollbacks import PendingRollback, pending_rollbacks
@@ -61,10 +62,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str) -> RolledBack:
             _refuse_cleaned(table, timeline, write)
         _refuse_built_upon(table, timeline, write)
         dropped = _drop_if_compacted(table, write, section)
-        for one in load_state_files(table.storage, table.config).files(write):
-            if one.instant.completed:
-                section.check()
-                table.storage.delete(one.path)
+        unpublish(table, write, section.check)
     table = table.reload()
     pending = table.load_timeline().find(instant, write.family)
     if pending is None:  # another process has rolled it back since
@@ -86,12 +84,9 @@ def _write(table: Table, timeline: Timeline, instant: str) -> Instant:
 
 
 def is_service(table: Table, write: Instant) -> bool:
-    """Whether it is a compaction, log compaction or clustering, by the files of its earlier states."""
+    """Whether a write, pending or completed, is a compaction, log compaction or clustering: its first file shows it."""
     files = load_state_files(table.storage, table.config).files(write)
-    if any(one.instant.action in SERVICES for one in files):
-        return True
-    plans = [one.path for one in files if write.family == "replacecommit" and one.instant.state is State.REQUESTED]
-    return any(pending_clustering_file_groups(table.storage.read(path), path) for path in plans)
+    return bool(files) and is_pending_service(table, files[0].instant)
 
 
 def _refuse_built_upon(table: Table, timeline: Timeline, write: Instant) -> None:

@@ -168,13 +168,16 @@ class PlannedCompaction:
                 todo="Execute them, or commit with merge_missing=True.",
             )
         output = self.tasks[0].output if self.tasks else OutputOptions()
+        options = attempt or AttemptOptions()
+        if properties is not None:
+            options = replace(options, properties=tuple(properties.items()))
         [done] = run_compactions(
             opened,
             instant=self.instant,
             lock=lock,
             output=output,
             execute=ExecuteOptions(executor=Executor.LOCAL, threads=threads),
-            attempt=replace(attempt or AttemptOptions(), **_recorded(properties)),
+            attempt=options,
         ).done
         return done
 
@@ -243,10 +246,6 @@ def plan_compaction(
         for position, operation in enumerate(opened.plan.operations)
     )
     return PlannedCompaction(table=path, instant=chosen, tasks=tasks)
-
-
-def _recorded(properties: Mapping[str, str] | None) -> dict[str, Any]:
-    return {} if properties is None else {"properties": tuple(properties.items())}
 
 
 def _bytes(group: FileGroup | None, instant: str) -> int:

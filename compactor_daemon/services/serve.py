@@ -10,7 +10,6 @@ import structlog
 
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.metadata_table.services.options import METADATA
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.plain import human_bytes, plural
@@ -45,7 +44,8 @@ def _run(service: Service, table: Table, options: ServiceOptions, lock: TableLoc
 
 
 def _metadata(table: Table, options: ServiceOptions, lock: TableLock) -> ServiceDone:
-    served = serve_metadata(table, options.metadata or METADATA, lock)
+    assert options.metadata is not None
+    served = serve_metadata(table, options.metadata, lock)
     count = len(served.compactions)
     what = f"{plural(count, 'compaction')} of the metadata table" if count else served.why
     return ServiceDone(service=Service.METADATA, what=what, instants=count)

@@ -25,9 +25,15 @@ from ..records.fate import REVOKED, Fate, is_revoked, read_fates, why_revoked
 from ..services.last_run import LastRun, last_run
 from ..state.failures import Failure, read_failures
 
-_HALF_WAY = ("restore", "rollback", "clean")
 Claimed: TypeAlias = Mapping[str, Claim] | PhantombaseError | None
 """The claims on a table by instant; None if ZooKeeper was not asked, an error if it did not answer."""
+
+HALF_WAY = {
+    "restore": "compactor-daemon restore TABLE",
+    "rollback": "the next write; that of a completed write: compactor-daemon rollback TABLE INSTANT, or Hudi",
+    "clean": "compactor-daemon clean TABLE, or Hudi's next clean",
+}
+"""Actions that others must not pass while they are half-way, and what finishes each if its process is dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +70,8 @@ class TableLook:
     claims: Claimed
     writes: tuple[tuple[Instant, Heartbeat | None], ...]
     recent: tuple[tuple[Instant, CommitMetadata | PhantombaseError], ...]
-    half_way: tuple[Instant, ...] = ()
-    services: LastRun | None = None
+    half_way: tuple[Instant, ...]
+    services: LastRun | None
 
 
 def look_at_table(table: Table, claims: Claimed = None, *, recent: int = 0) -> TableLook:
@@ -88,7 +94,7 @@ def look_at_table(table: Table, claims: Claimed = None, *, recent: int = 0) -> T
         claims=claims,
         writes=tuple((i, beat) for i, beat in writes if i.requested_time in writing),
         recent=tuple(_recent(table, after, recent)),
-        half_way=tuple(i for action in _HALF_WAY for i in after.pending(action)),
+        half_way=tuple(i for action in HALF_WAY for i in after.pending(action)),
         services=last_run(table.storage),
     )
 

@@ -46,15 +46,9 @@ from ..services.last_run import LastRun
 from ..state.failures import Failure, Parked, Readiness, RetryOptions, Waits, readiness
 from ..state.work_note import WorkNote
 from .coexistence import Finding
-from .snapshot import Claimed, InstantLook, TableLook
+from .snapshot import HALF_WAY, Claimed, InstantLook, TableLook
 from .standing_words import of_decision, of_parked_decision, of_undecided
 
-_HALF_WAY = {
-    "restore": "compactor-daemon restore TABLE",
-    "rollback": "the next write; that of a completed write: compactor-daemon rollback TABLE INSTANT, or Hudi",
-    "clean": "compactor-daemon clean TABLE, or Hudi's next clean",
-}
-"""What finishes it, if its process is dead."""
 _WAITS_FOR_WRITES = "waits for writes that began before it (see writes); a dead one must be rolled back"
 
 
@@ -108,7 +102,7 @@ def _half_way_row(instant: Instant, clock: Clock) -> Row:
         "instant": instant.requested_time,
         "action": instant.action,
         "age_s": clock.age(instant.requested_time),
-        "todo": _HALF_WAY[instant.action],
+        "todo": HALF_WAY[instant.action],
     }
 
 

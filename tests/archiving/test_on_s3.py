@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import count
 
-import pyarrow as pa
 import pytest
 
-from phantombase import writer
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
-from tests.support.archived_tables import LOCK, SMALL, one_row
+from tests.support.archived_tables import LOCK, SMALL, one_row, rows_at, upsert_at
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at
 from tests.support.s3_server import S3Server
 from tests.support.selection import deep
-from tests.support.written_tables import Rows, as_rows
 
 
 @pytest.mark.parametrize("version", [deep(6), 9])
@@ -25,9 +21,9 @@ def test_it_is_finished_after_a_death_at_any_request(version: int, s3: S3Server)
     """Every seventh call; the table goes on where the last run died."""
     url = f"s3://{s3.new_bucket()}/trips"
     for number in range(4):
-        _upsert(url, version, one_row(f"k{number % 2}", number))
+        upsert_at(url, version, one_row(f"k{number % 2}", number))
     for number in count(0, 7):
-        before, rows = _completed(url), _rows(url)
+        before, rows = _completed(url), rows_at(url)
         table = Table.open(url)
         try:
             archive_table(Table.on(HookedStorage(table.storage, die_at(number))), SMALL, LOCK)
@@ -35,17 +31,13 @@ def test_it_is_finished_after_a_death_at_any_request(version: int, s3: S3Server)
         except ProcessDied:
             ended = False
         assert _completed(url) == before
-        assert _rows(url) == rows
+        assert rows_at(url) == rows
         if ended:
             break
-        _upsert(url, version, one_row("k0", 10 + number))
+        upsert_at(url, version, one_row("k0", 10 + number))
     timeline = Table.open(url).load_timeline(archived=True)
     assert len(timeline.instants) <= SMALL.max_instants
     assert not set(_keys(timeline.instants)) & set(_keys(timeline.archived))
-
-
-def _upsert(url: str, version: int, batch: pa.Table) -> None:
-    writer(batch).table("trips", version=version).key("id").partition("day").ordering("ts").upsert(url)
 
 
 def _completed(url: str) -> set[tuple[str, str]]:
@@ -55,7 +47,3 @@ def _completed(url: str) -> set[tuple[str, str]]:
 
 def _keys(instants: Iterable[Instant]) -> Iterator[tuple[str, str]]:
     return ((i.requested_time, i.action) for i in instants)
-
-
-def _rows(url: str) -> Rows:
-    return as_rows(read_table(Table.open(url)))

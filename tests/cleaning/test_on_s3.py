@@ -4,46 +4,35 @@ from __future__ import annotations
 
 from itertools import count
 
-import pyarrow as pa
 import pytest
 
-import phantombase
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.state import load_state
 from tests.cleaning.test_clean import ONE
 from tests.cleaning.test_golden import LOCK
-from tests.support.archived_tables import one_row
+from tests.support.archived_tables import one_row, rows_at, upsert_at
 from tests.support.compaction_steps import run_all
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at
 from tests.support.s3_server import Asked, Fault, S3Server
 from tests.support.selection import deep
-from tests.support.written_tables import Rows, as_rows
+from tests.support.written_tables import Rows
 
 
 def old_table(s3: S3Server, version: int) -> tuple[str, Rows]:
     """Two slices of a base file and a log in one file group, and its rows."""
     url = f"s3://{s3.new_bucket()}/a trip=1%20"
-    upsert(url, version, one_row("k0", 0))
+    upsert_at(url, version, one_row("k0", 0))
     for number in (1, 2):
-        upsert(url, version, one_row("k1", number))
+        upsert_at(url, version, one_row("k1", number))
         schedule_compaction(Table.open(url), LOCK, PLAN_NOW)
         run_all(Table.open(url))
-    upsert(url, version, one_row("k1", 3))
-    return url, rows_of(url)
-
-
-def upsert(url: str, version: int, batch: pa.Table) -> None:
-    phantombase.writer(batch).table("trips", version=version).key("id").partition("day").ordering("ts").upsert(url)
-
-
-def rows_of(url: str) -> Rows:
-    return as_rows(read_table(Table.open(url)))
+    upsert_at(url, version, one_row("k1", 3))
+    return url, rows_at(url)
 
 
 def names(url: str) -> set[str]:
@@ -63,7 +52,7 @@ def test_it_is_finished_after_a_death_at_any_request(version: int, s3: S3Server)
             ended = True
         except ProcessDied:
             ended = False
-        assert rows_of(url) == rows
+        assert rows_at(url) == rows
         if ended:
             break
     assert needed <= names(url) < before
@@ -82,7 +71,7 @@ def test_lost_answers(fault: Fault, s3: S3Server) -> None:
     s3.faults = faults
     assert clean_table(Table.open(url), ONE, LOCK).files > 0
     s3.faults = lambda one: Fault.NONE
-    assert rows_of(url) == rows
+    assert rows_at(url) == rows
     assert not Table.open(url).load_timeline().pending("clean")
     assert clean_table(Table.open(url), ONE, LOCK).instant is None
 

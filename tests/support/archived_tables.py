@@ -7,17 +7,20 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from phantombase import writer
 from phantombase.compactor_daemon.archiving.archive import ArchiveResult, archive_table
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table, run_all
-from tests.support.written_tables import Rows, read_rows, written_table
+from tests.support.written_tables import Rows, as_rows, read_rows, written_table
 
 LOCK = ProcessLock("archiving")
 SMALL = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=20, compaction_commits=1)
@@ -34,6 +37,16 @@ def one_row(key: str, number: int) -> pa.Table:
 def upsert(path: Path, batch: pa.Table, options: WriteOptions = _WRITES) -> None:
     """One commit."""
     write(open_table(path), LocalEngine(batch, slots=1), Write(operation=Operation.UPSERT, options=options))
+
+
+def upsert_at(url: str, version: int, batch: pa.Table) -> None:
+    """One commit of a table at a URL, which it makes if it is not there."""
+    writer(batch).table("trips", version=version).key("id").partition("day").ordering("ts").upsert(url)
+
+
+def rows_at(url: str) -> Rows:
+    """The snapshot of a table at a URL."""
+    return as_rows(read_table(Table.open(url)))
 
 
 def long_table(path: Path, version: int, commits: int = 5, *, compact_at: int | None = 2) -> Rows:

@@ -6,12 +6,11 @@ This module imports nothing of them: a command is loaded when it is called. A te
 
 from __future__ import annotations
 
-from ..terminal.command_line import LazyCommand, lazy_app, run
+from functools import partial
 
+from ..terminal.command_line import lazy_app, lazy_command, run
 
-def _of(module: str, name: str, panel: str, text: str) -> LazyCommand:
-    return LazyCommand(module=f"phantombase.timeline.cli.{module}", name=name, panel=panel, text=text)
-
+_of = partial(lazy_command, "phantombase.timeline.cli")
 
 COMMANDS = {
     "show": _of("show", "show", "Look and read", "What happened to a table, and what has been pending since when."),

@@ -1,5 +1,5 @@
-"""The commands that show a table and read it. They change nothing except times of files
-(`repair-times`) and pins, which a read takes if it is asked to (`--pin`) and `pins --release` removes.
+"""The commands that show a table and read it. They change nothing except pins, which a read takes if it is asked to
+(`--pin`).
 
 Each command computes plain data (`timeline.cli.report`), then renders it (`timeline.cli.render`). If a writer moves a
 file between two calls, the command reads everything again, table settings included.

@@ -2,6 +2,6 @@
 
 The ways in are `dead_writers`, `undo` and `modification_times`.
 
-May import: clock, format, ground, instants, locks, log, metadata_table, metadata_table/records, storage, table, traces,
+May import: clock, format, ground, instants, locks, metadata_table, metadata_table/records, storage, table, traces,
 view.
 """

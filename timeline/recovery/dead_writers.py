@@ -41,13 +41,13 @@ def roll_back_dead_writers(
     dead = partial(_is_dead, table, lazy=lazy, now_ms=now_ms, expiry_s=expiry_s)
     pending = pending_rollbacks(table)
     readable = [r for r in pending if isinstance(r, PendingRollback)]
-    left = [r for r in readable if not _is_service(table, r.plan.instant)]
+    left = [r for r in readable if not is_pending_service(table, r.plan.instant)]
     done = [roll_back(table, r.plan.instant, lock) for r in left if dead(r.at(State.INFLIGHT))]
     known = {r.target for r in left}
     # The process of an unreadable rollback may be writing its plan right now. If it is dead, the writes are undone.
     is_unclear = any(not dead(r.at(State.INFLIGHT)) for r in pending if r.target is None)
     for instant in () if is_unclear else reversed(table.load_timeline().inflight_writers):
-        if instant.requested_time not in known and not _is_service(table, instant) and dead(instant):
+        if instant.requested_time not in known and not is_pending_service(table, instant) and dead(instant):
             done += _roll_back_unless_done(table, instant, lock)
     _forget_heartbeats(table, now_ms=now_ms, expiry_s=expiry_s)
     return done
@@ -76,7 +76,7 @@ def _is_dead(table: Table, instant: Instant, *, lazy: bool, now_ms: Callable[[],
     return all(now_ms() - entry.modified_ms > expiry_s * 1000 for entry in entries if entry is not None)
 
 
-def _is_service(table: Table, instant: Instant) -> bool:
+def is_pending_service(table: Table, instant: Instant) -> bool:
     """Whether a pending write is an attempt at a table service: its requested file must stay, so Hudi must handle it.
 
     A clustering of version 6 is a replace commit whose requested file names file groups.

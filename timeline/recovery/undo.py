@@ -12,21 +12,20 @@ Every step may have been done before.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from ..errors import ConflictError
 from ..format.file_name import LogFileName
-from ..format.instant import State
+from ..format.instant import Instant
 from ..format.layout import Slicing
-from ..format.rollback_plan import RevokedSlice, RollbackPlan
-from ..instants.state_files import load_state_files
+from ..format.rollback_plan import RollbackPlan
+from ..instants.state_files import StateFile, load_state_files
 from ..instants.timeline import Timeline
 from ..locks.heartbeat import heartbeat_path
-from ..log.block import BlockKind, scan_blocks
 from ..storage.folders import join, staged_folder
 from ..table.table import Table
-from ..traces.find import data_files
+from ..traces.find import data_files, instants_in, revoked_slices
 from ..traces.markers import delete_markers
 from ..traces.revoke import revoke
 
@@ -58,7 +57,7 @@ def traces_of_all(
             if not by_base or not isinstance(name, LogFileName):
                 continue
             path = join(partition, entry.name)
-            for time in _written_by(table, path):
+            for time in set(instants_in(table, path)):
                 if goes and time not in times and timeline.is_committed(time):
                     raise ConflictError(
                         "a log file that would go holds rows of a write that stays",
@@ -74,10 +73,7 @@ def traces_of_all(
             target=time,
             action=action,
             doomed=tuple(doomed[time]),
-            revoked=tuple(
-                RevokedSlice(partition=partition, file_id=file_id, base_instant=base, logs=names)
-                for (partition, file_id, base), names in sorted(logs[time].items())
-            ),
+            revoked=revoked_slices(logs[time]),
         )
         for time, action in undone
     }
@@ -86,12 +82,7 @@ def traces_of_all(
 def undo(table: Table, traces: RollbackPlan, check: Callable[[], None]) -> Undone:
     """Undoes one instant. `check` is called before each step: it raises if the lock is lost."""
     storage, time = table.storage, traces.target
-    family = replace(traces.instant, state=State.COMPLETED).family
-    files = load_state_files(storage, table.config).of.get((time, family), ())
-    for one in files:
-        if one.instant.completed:
-            check()
-            storage.delete(one.path)
+    files = unpublish(table, traces.instant, check)
     check()
     storage.delete_all([join(partition, name) for partition, name in traces.doomed])
     commands = {}
@@ -110,8 +101,11 @@ def undo(table: Table, traces: RollbackPlan, check: Callable[[], None]) -> Undon
     return Undone(plan=traces, commands=commands)
 
 
-def _written_by(table: Table, path: str) -> frozenset[str]:
-    """Instants of the blocks of a log file."""
-    blocks = scan_blocks(table.storage.open_input(path), path)
-    kinds = (BlockKind.CORRUPT, BlockKind.COMMAND)
-    return frozenset(b.instant for b in blocks if b.kind not in kinds and b.instant is not None)
+def unpublish(table: Table, instant: Instant, check: Callable[[], None]) -> Sequence[StateFile]:
+    """Deletes the completed files of an instant: from here on no reader sees it. Returns all its files until then."""
+    files = load_state_files(table.storage, table.config).files(instant)
+    for one in files:
+        if one.instant.completed:
+            check()
+            table.storage.delete(one.path)
+    return files

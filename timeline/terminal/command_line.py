@@ -42,16 +42,20 @@ class LazyCommand:
     text: str
 
 
+def lazy_command(package: str, module: str, name: str, panel: str, text: str) -> LazyCommand:
+    """A command of a module of a package."""
+    return LazyCommand(module=f"{package}.{module}", name=name, panel=panel, text=text)
+
+
 def lazy_app(commands: Mapping[str, LazyCommand], **settings: Any) -> typer.Typer:
     """A typer app of these commands, in this order. `settings`: as for `typer.Typer`."""
-    markup = settings["rich_markup_mode"]
 
     class Group(_LazyGroup):
         lazy = commands
 
     app = typer.Typer(cls=Group, no_args_is_help=True, pretty_exceptions_enable=False, **settings)
 
-    @app.callback(help=settings["help"])
+    @app.callback()
     def group(
         version: Annotated[
             bool, typer.Option("--version", help="show the version and exit", is_eager=True, callback=_show_version)
@@ -59,7 +63,6 @@ def lazy_app(commands: Mapping[str, LazyCommand], **settings: Any) -> typer.Type
     ) -> None:
         """The options of the whole command line."""
 
-    Group.markup = markup
     return app
 
 
@@ -73,12 +76,11 @@ def _show_version(asked: bool) -> None:
 
 class _LazyGroup(TyperGroup):
     lazy: Mapping[str, LazyCommand] = {}
-    markup: Any = None
     _listing = False
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Loaded(self.lazy, self.markup)
+        self.commands = _Loaded(self.lazy, self.rich_markup_mode)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The page names the commands by `text`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ..errors import ConflictError, MissingFileError
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
@@ -41,11 +41,15 @@ def traces_of(table: Table, target: str, action: str, *, scan: bool) -> Rollback
                 doomed.append((partition, entry.name))
             elif entry.name in marked.get(partition, ()) or (search and _wrote_to(table, partition, name, target)):
                 logs.setdefault((partition, name.file_id, name.instant), {})[entry.name] = entry.size
-    revoked = (
+    return RollbackPlan(target=target, action=action, doomed=tuple(doomed), revoked=revoked_slices(logs))
+
+
+def revoked_slices(logs: Mapping[tuple[str, str, str], Mapping[str, int]]) -> tuple[RevokedSlice, ...]:
+    """The slices of log files that are to be revoked, by (partition, file id, base instant) with their sizes."""
+    return tuple(
         RevokedSlice(partition=partition, file_id=file_id, base_instant=base, logs=names)
         for (partition, file_id, base), names in sorted(logs.items())
     )
-    return RollbackPlan(target=target, action=action, doomed=tuple(doomed), revoked=tuple(revoked))
 
 
 def _planned_groups(table: Table, time: str) -> frozenset[tuple[str, str]]:
@@ -85,6 +89,10 @@ def data_files(table: Table, partition: str) -> Iterator[tuple[Entry, BaseFileNa
 def _wrote_to(table: Table, partition: str, name: BaseFileName | LogFileName, instant: str) -> bool:
     if isinstance(name, BaseFileName):
         return False
-    path = join(partition, str(name))
+    return instant in instants_in(table, join(partition, str(name)))
+
+
+def instants_in(table: Table, path: str) -> Iterator[str]:
+    """The instant of each block with rows or deletes of a log file, front to back."""
     blocks = scan_blocks(table.storage.open_input(path), path)
-    return any(b.kind not in (BlockKind.CORRUPT, BlockKind.COMMAND) and b.instant == instant for b in blocks)
+    return (b.instant for b in blocks if b.kind not in (BlockKind.CORRUPT, BlockKind.COMMAND))

@@ -13,7 +13,7 @@ _TESTS = "restoring/restore"
 
 MUTANTS: tuple[Mutant, ...] = (
     (_ROLLBACK, "            _refuse_cleaned(table, timeline, write)\n", "", _TESTS),
-    (_UNDO, "        if one.instant.completed:\n            check()\n            storage.delete(one.path)\n", "        pass\n", _TESTS),
+    (_UNDO, "        if one.instant.completed:\n            check()\n            table.storage.delete(one.path)\n", "        pass\n", _TESTS),
     (_UNDO, "    storage.delete_all([join(partition, name) for partition, name in traces.doomed])\n", "", _TESTS),
     (_UNDO, "        if (made := revoke(table, slice_, time)) is not None:", "        if (made := None) is not None:", _TESTS),
     (_UNDO, "                if goes and time not in times and timeline.is_committed(time):", "                if False:", _TESTS),
