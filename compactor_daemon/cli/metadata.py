@@ -14,7 +14,7 @@ from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.metadata_table.services.options import METADATA, MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.terminal.console import configure_logging, emit
-from phantombase.timeline.terminal.plain import human_bytes
+from phantombase.timeline.terminal.plain import human_bytes, plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
 from .option_flags import offers
@@ -32,11 +32,12 @@ def metadata_command(
     storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
-    """Compact Hudi's metadata table, if it has one and that is due.
+    """Compact and clean Hudi's metadata table, if it has one and that is due.
 
     The metadata table lists the files of the table for Hudi's readers. Each write adds a log file to each of its
-    partitions; its compaction merges them into base files, so that readers need not. Hudi's writers do the same in
-    passing, writers of phantombase where they are asked to. A compaction that a dead process left is finished first.
+    partitions; its compaction merges them into base files, so that readers need not; its clean removes old files: two
+    slices of each file group stay. Hudi's writers do the same in passing, writers of phantombase where they are asked
+    to. What a dead process left is finished first.
 
     Example: `compactor-daemon metadata /data/orders --sole-writer`
     """
@@ -55,8 +56,15 @@ def metadata_command(
 
 
 def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    for one in data["cleans"]:
+        did = "would remove" if data["dry_run"] else "removed"
+        of = "" if one["finished"] else f", {human_bytes(one['bytes'])}"
+        earlier = " of a clean of an earlier run" if one["finished"] else ""
+        yield Text(f"{did} {plural(one['files'], 'file')}{of}{earlier}: {data['why_clean']}")
+    if not data["cleans"]:
+        yield Text(f"nothing to clean: {data['why_clean']}")
     if not data["compactions"]:
-        yield Text(f"nothing to do: {data['why']}")
+        yield Text(f"nothing to compact: {data['why']}")
         return
     columns = (
         Column(title="instant", cell=lambda r: r["instant"]),

@@ -46,9 +46,19 @@ def _run(service: Service, table: Table, options: ServiceOptions, lock: TableLoc
 def _metadata(table: Table, options: ServiceOptions, lock: TableLock) -> ServiceDone:
     assert options.metadata is not None
     served = serve_metadata(table, options.metadata, lock)
-    count = len(served.compactions)
-    what = f"{plural(count, 'compaction')} of the metadata table" if count else served.why
-    return ServiceDone(service=Service.METADATA, what=what, instants=count)
+    did = []
+    if served.compactions:
+        did.append(f"{plural(len(served.compactions), 'compaction')} of the metadata table")
+    files, size = sum(one.files for one in served.cleans), sum(one.bytes for one in served.cleans)
+    if served.cleans:
+        did.append(f"{plural(files, 'file')} of the metadata table removed, {human_bytes(size)}")
+    return ServiceDone(
+        service=Service.METADATA,
+        what=", ".join(did) or served.why,
+        instants=len(served.compactions) + len(served.cleans),
+        files=files,
+        bytes=size,
+    )
 
 
 def _clean(table: Table, options: ServiceOptions, lock: TableLock) -> ServiceDone:

@@ -1,6 +1,7 @@
-"""The metadata table's own services: when its compaction is due, what it merges, and its execution.
+"""The metadata table's own services, when each is due, and their execution: compactions and cleans.
 
 The way in is `serve.serve_metadata`.
 
-May import: avro, format, ground, instants, locks, log, metadata_table, metadata_table/records, table, view.
+May import: avro, cleaning, format, ground, instants, locks, log, metadata_table, metadata_table/records, pins, storage,
+table, view.
 """

@@ -72,7 +72,7 @@ def _by_last_delta_commit(metadata: Timeline, pending: list[str], last: str, why
     if pending and pending[0] <= last:
         return _not_yet(f"{pending[0]} is pending on the table")
     instant = last + COMPACTION_SUFFIX
-    if len(last) != _DIGITS or any(i.requested_time >= instant for i in metadata.instants):
+    if len(last) != _DIGITS or any(i.requested_time >= instant for i in metadata.instants if i.is_write):
         return _not_yet(f"no instant of a compaction follows the delta commit {last}")
     return Due(instant=instant, why=why)
 

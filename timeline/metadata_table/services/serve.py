@@ -1,4 +1,4 @@
-"""Runs what is due on the metadata table: pending compactions first, then a new one."""
+"""Runs what is due on the metadata table, in Hudi's order: pending compactions, a clean, a compaction."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from ...format.commit_metadata import CommitMetadata
 from ...format.compaction_plan import CompactionPlan
 from ...format.instant import format_time
 from ...instants.since_compaction import commits_since_compaction
+from ...instants.timeline import Timeline
+from ...locks.section import Section
 from ...locks.table_lock import TableLock
 from ...table.table import Table
 from ..location import open_metadata_table
 from ..metadata_view import load_metadata_view
+from .clean import clean_due, clean_instant, clean_waits, execute_clean, pending_clean, request_clean
 from .compact import execute, request
 from .due import Due, due
 from .options import MetadataOptions
@@ -34,11 +37,26 @@ class MetadataCompaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataServed:
-    """What was done, or would be in a dry run. `why`: why a new compaction was due or not."""
+class MetadataClean:
+    """A clean of the metadata table: `files` that its plan names. `bytes`: of these, 0 if it was pending already.
 
-    compactions: tuple[MetadataCompaction, ...]
-    why: str
+    `finished`: it was. `instant`: "" in a dry run.
+    """
+
+    instant: str
+    finished: bool
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataServed:
+    """What was done, or would be in a dry run. `why`: why a new compaction was due or not; `why_clean`: a new clean."""
+
+    compactions: tuple[MetadataCompaction, ...] = ()
+    cleans: tuple[MetadataClean, ...] = ()
+    why: str = ""
+    why_clean: str = ""
 
 
 def serve_metadata(table: Table, options: MetadataOptions, lock: TableLock, *, dry_run: bool = False) -> MetadataServed:
@@ -49,56 +67,95 @@ def serve_metadata(table: Table, options: MetadataOptions, lock: TableLock, *, d
     table cannot be compacted; it is as before.
     """
     if (nothing := _nothing(table.reload(), options)) is not None:  # so that most writes take no lock for it
-        return MetadataServed(compactions=(), why=nothing)
+        return nothing
     with lock.hold("serve the metadata table") as section:
         table = table.reload()
         if (nothing := _nothing(table, options)) is not None:
-            return MetadataServed(compactions=(), why=nothing)
-        done = []
-        for pending in open_metadata_table(table).load_timeline().pending_compactions:
-            instant = pending.requested_time
-            if dry_run:
-                done.append(_planned(instant, open_metadata_table(table).compaction_plan(instant)))
-            else:
-                done.append(_done(instant, execute(table, instant, section), finished=True))
-        decided, plan = _decide(table, options, dry_run=dry_run)
-        if decided.instant is None or plan is None:
-            return MetadataServed(compactions=tuple(done), why=decided.why)
-        if dry_run:
-            done.append(_planned(decided.instant, plan, finished=False))
-        else:
-            request(open_metadata_table(table), decided.instant, plan, section)
-            done.append(_done(decided.instant, execute(table, decided.instant, section), finished=False))
-        return MetadataServed(compactions=tuple(done), why=decided.why)
+            return nothing
+        finished = _finish_compactions(table, section, dry_run=dry_run)
+        cleans, why_clean = _clean(table, section, dry_run=dry_run)
+        compaction, why = _compact(table, options, section, dry_run=dry_run)
+        return MetadataServed(compactions=(*finished, *compaction), cleans=tuple(cleans), why=why, why_clean=why_clean)
 
 
-def _nothing(table: Table, options: MetadataOptions) -> str | None:
-    """Why there is nothing to do; None: there may be something."""
+def _nothing(table: Table, options: MetadataOptions) -> MetadataServed | None:
+    """Why there is nothing to do, by the timeline alone; None: there may be something."""
     if not table.config.metadata_partitions:
-        return "the table has no metadata table"
+        why = "the table has no metadata table"
+        return MetadataServed(why=why, why_clean=why)
     timeline = open_metadata_table(table).load_timeline()
-    count = commits_since_compaction(timeline)
-    if timeline.pending_compactions or count >= options.max_delta_commits:
+    if timeline.pending_compactions or timeline.pending("clean"):
         return None
-    return f"{count} of {options.max_delta_commits} delta commits since the last compaction"
+    count = commits_since_compaction(timeline)
+    waits = clean_waits(timeline)
+    if count >= options.max_delta_commits or waits is None:
+        return None
+    why = f"{count} of {options.max_delta_commits} delta commits since the last compaction"
+    return MetadataServed(why=why, why_clean=waits)
+
+
+def _finish_compactions(table: Table, section: Section, *, dry_run: bool) -> list[MetadataCompaction]:
+    done = []
+    for pending in open_metadata_table(table).load_timeline().pending_compactions:
+        instant = pending.requested_time
+        if dry_run:
+            done.append(_planned(instant, open_metadata_table(table).compaction_plan(instant)))
+        else:
+            done.append(_done(instant, execute(table, instant, section), finished=True))
+    return done
+
+
+def _clean(table: Table, section: Section, *, dry_run: bool) -> tuple[list[MetadataClean], str]:
+    """Finishes pending cleans, then makes a new one if that is due."""
+    done = []
+    metadata = open_metadata_table(table)
+    for pending in metadata.load_timeline().pending("clean"):
+        plan = pending_clean(metadata, pending)
+        if not dry_run:
+            execute_clean(table, pending, plan, section)
+        done.append(MetadataClean(instant=pending.requested_time, finished=True, files=plan.count, bytes=0))
+    timeline = metadata.load_timeline()
+    if (waits := clean_waits(timeline)) is not None:
+        return done, waits
+    if (found := clean_due(table)) is None:
+        return done, "each file group has two slices at most"
+    instant = clean_instant(timeline, lambda: _new_time(table, timeline, dry_run=dry_run))
+    if instant is None:
+        return done, "no instant of a clean follows the last delta commit"
+    if not dry_run:
+        execute_clean(table, request_clean(metadata, instant, found.plan, section), found.plan, section)
+    done.append(MetadataClean(instant=instant, finished=False, files=found.plan.count, bytes=found.bytes))
+    return done, "file groups have more than two slices"
+
+
+def _compact(
+    table: Table, options: MetadataOptions, section: Section, *, dry_run: bool
+) -> tuple[list[MetadataCompaction], str]:
+    decided, plan = _decide(table, options, dry_run=dry_run)
+    if decided.instant is None or plan is None:
+        return [], decided.why
+    if dry_run:
+        return [_planned(decided.instant, plan, finished=False)], decided.why
+    request(open_metadata_table(table), decided.instant, plan, section)
+    return [_done(decided.instant, execute(table, decided.instant, section), finished=False)], decided.why
+
+
+def _new_time(table: Table, metadata: Timeline, *, dry_run: bool) -> str:
+    if dry_run:  # choosing one may put an object on storage, to learn its clock
+        return format_time(table.now())
+    return table.next_time(table.load_timeline(), also_above=metadata.used_times())
 
 
 def _decide(table: Table, options: MetadataOptions, *, dry_run: bool) -> tuple[Due, CompactionPlan | None]:
     data = table.load_timeline()
     metadata = open_metadata_table(table)
     view = load_metadata_view(metadata, table.config.built_metadata_partitions)
-
-    def new_time() -> str:
-        if dry_run:  # choosing one may put an object on storage, to learn its clock
-            return format_time(table.now())
-        return table.next_time(data, also_above=view.timeline.used_times())
-
     decided = due(
         data,
         view.timeline,
         building=table.config.building_metadata_partitions,
         max_delta_commits=options.max_delta_commits,
-        new_time=new_time,
+        new_time=lambda: _new_time(table, view.timeline, dry_run=dry_run),
     )
     return decided, None if decided.instant is None else plan_all(view, decided.instant)
 
