@@ -16,6 +16,7 @@ from phantombase.timeline.terminal.plain import human_bytes, plural
 
 from ..archiving.archive import archive_table
 from ..cleaning.clean import clean_table
+from ..stitching.stitch import stitch_table
 from .done import ServiceDone
 from .options import Service, ServiceOptions
 
@@ -51,6 +52,15 @@ def _metadata(table: Table, options: ServiceOptions, lock: TableLock) -> Service
     return ServiceDone(service=Service.METADATA, what=what, instants=count)
 
 
+def _stitch(table: Table, options: ServiceOptions, lock: TableLock) -> ServiceDone:
+    assert options.stitch is not None
+    done = stitch_table(table, options.stitch, lock, output=options.output, threads=options.threads)
+    all_ = [*done.finished, *([] if done.done is None else [done.done])]
+    files, made = sum(one.files for one in all_), sum(one.made for one in all_)
+    what = f"{plural(files, 'file')} stitched, now {made}" if all_ else f"nothing to stitch: {done.why}"
+    return ServiceDone(service=Service.STITCH, what=what, instants=len(all_))
+
+
 def _clean(table: Table, options: ServiceOptions, lock: TableLock) -> ServiceDone:
     assert options.clean is not None
     done = clean_table(table, options.clean, lock)
@@ -69,6 +79,7 @@ def _archive(table: Table, options: ServiceOptions, lock: TableLock) -> ServiceD
 
 _SERVICES: dict[Service, Callable[[Table, ServiceOptions, TableLock], ServiceDone]] = {
     Service.METADATA: _metadata,
+    Service.STITCH: _stitch,
     Service.CLEAN: _clean,
     Service.ARCHIVE: _archive,
 }

@@ -1,0 +1,353 @@
+"""Stitches a table: joins small base files, as a clustering of Hudi.
+
+    finish     stitchings that are pending, of processes that died
+    choose     see `stitching.choice`
+    request    under the lock, <T>.clustering.requested (version 6: <T>.replacecommit.requested): from here on no writer
+               changes the planned file groups, and no compaction takes them
+    make       outside of it, each new file, with a heartbeat
+    complete   see `complete`. If a write that began before the plan is pending, it is waited for. If the inputs have
+               changed, or the wait ends, the plan is taken back
+
+A plan never stays for longer than the work on it: while it is pending, updates of its file groups are refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import structlog
+
+from phantombase.timeline.errors import (
+    BarrierError,
+    ConflictError,
+    UnknownCommitError,
+    UnsupportedError,
+)
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.replace_request import encode_stitch_plan
+from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat, heartbeat_path, is_live, read_heartbeat
+from phantombase.timeline.locks.section import Section
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.column_stats.measure import Measure
+from phantombase.timeline.metadata_table.records.partitions import upkeep
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.schedule import busy_file_groups, pending_replacing_writes
+from phantombase.timeline.stitching.choice import StitchChoice, choose_windows
+from phantombase.timeline.stitching.options import StitchOptions
+from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.pending_restores import refuse_pending_restore
+from phantombase.timeline.table.table import Table, consistent
+
+from ..attempt.attempt import merge_rules
+from .complete import complete, inputs_now, take_back
+from .made import Made, Recipe, make
+from .pending import Pending, decided_completion, pending_stitchings
+from .planned import output_name, planned
+
+_POLL_S = 1.0
+
+_log = structlog.get_logger()
+
+StitchProgress = Callable[[str, int, int], None]
+"""Called with (instant, files made, files in all)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stitched:
+    """A stitching that was completed: `files` of `bytes` became `made` files of `bytes_made`, with `rows` rows."""
+
+    instant: str
+    files: int
+    bytes: int
+    made: int
+    bytes_made: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StitchResult:
+    """`done`: completed now, or what would be done, with instant "". `finished`: those that an earlier run left.
+
+    `taken_back`: instants of plans of earlier runs whose files had changed. `left`: new files that the bounds left to
+    the next run. `why`: why nothing was to do. `small`, `kept`: see `StitchChoice`.
+    """
+
+    done: Stitched | None
+    finished: tuple[Stitched, ...] = ()
+    taken_back: tuple[str, ...] = ()
+    left: int = 0
+    why: str = ""
+    small: int = 0
+    kept: Mapping[str, int] = field(default_factory=dict)
+
+
+def stitch_table(
+    table: Table,
+    options: StitchOptions,
+    lock: TableLock,
+    *,
+    output: OutputOptions,
+    threads: int,
+    dry_run: bool = False,
+    progress: StitchProgress = lambda *_: None,
+) -> StitchResult:
+    """Finishes pending stitchings, then plans one and executes it. `threads`: files that are made at a time.
+
+    `dry_run`: changes nothing, and takes no lock. `lock`: all writers must share it.
+
+    UnsupportedError: a bucket-indexed table, or one with an index of rows; nothing is changed. BarrierError: a write
+    that began before the plan did not end in time. ConflictError: the planned files changed. In both cases the plan is
+    taken back. Other errors leave a pending plan, which the next run finishes.
+    """
+    seen = table.reload()
+    choice = _choose(seen, options)
+    if dry_run:
+        return _result(choice, _would(choice), (), ())
+    if not choice.windows and not pending_stitchings(seen, seen.load_timeline()):
+        return _result(choice, None, (), ())
+    table.storage.prove()
+    finished, taken_back = _finish_pending(table, options, lock, output, threads, progress)
+    with lock.hold("plan a stitching") as section:
+        seen = table.reload()
+        choice = _choose(seen, options)
+        if not choice.windows:
+            return _result(choice, None, finished, taken_back)
+        pending = _request(seen, choice, section)
+    done = _execute(table, pending, options, lock, output, threads, progress)
+    return _result(choice, done, finished, taken_back)
+
+
+def take_back_pending(table: Table, lock: TableLock) -> tuple[str, ...]:
+    """Takes pending stitchings back; their instants. ConflictError: a process works on one, or Hudi executes it."""
+    gone = []
+    for pending in pending_stitchings(table.reload(), table.load_timeline()):
+        if _is_at_work(table, pending):
+            raise ConflictError(
+                "a process is at work on this stitching",
+                path=table.storage.base_path,
+                instant=pending.time,
+                todo="Stop it, or wait until it has ended.",
+            )
+        if take_back(table, pending, lock, "by command"):
+            gone.append(pending.time)
+    return tuple(gone)
+
+
+def _choose(table: Table, options: StitchOptions) -> StitchChoice:
+    refuse_half_upgraded(table)
+    _refuse_indexes(table)
+    view = consistent(lambda: table.load_view())
+    timeline = view.timeline
+    refuse_pending_restore(table, timeline)
+    if replacing := pending_replacing_writes(table, timeline):
+        raise BarrierError(
+            "a write that replaces file groups is pending; it does not say which",
+            path=table.instant_path(replacing[0]),
+            instant=replacing[0].requested_time,
+            todo="Let the writer finish. If it is dead, the next writer rolls it back. Then run again.",
+        )
+    return choose_windows(view, busy_file_groups(table, timeline).groups, options, table.storage.base_path)
+
+
+def _refuse_indexes(table: Table) -> None:
+    """UnsupportedError: an index of the metadata table would have to be dropped: rows move to other file groups."""
+    config, where = table.reload().config, table.storage.base_path
+    kept = upkeep(config.built_metadata_partitions, config.building_metadata_partitions, moves_rows=True, where=where)
+    if kept.dropped:
+        raise UnsupportedError(
+            "the files of a table with an index of its rows cannot be stitched",
+            path=where,
+            found=", ".join(kept.dropped),
+            todo="Let Hudi cluster it, or drop the index with Hudi.",
+        )
+
+
+def _request(table: Table, choice: StitchChoice, section: Section) -> Pending:
+    """Makes the plan visible. Called under the table lock."""
+    groups = tuple(planned(window) for window in choice.windows)
+    action = "clustering" if table.layout.has_completion_times else "replacecommit"
+    time_ = table.next_time(table.load_timeline())
+    pending = Pending(requested=Instant(requested_time=time_, action=action, state=State.REQUESTED), groups=groups)
+    path = table.instant_path(pending.requested)
+    section.check()
+    if not table.storage.put_if_absent(path, encode_stitch_plan(groups, table.storage.base_path)):
+        raise ConflictError(
+            "another process began an action at the same instant",
+            path=path,
+            instant=time_,
+            todo="All processes that write to a table must share one lock. Run again.",
+        )
+    return pending
+
+
+def _finish_pending(
+    table: Table,
+    options: StitchOptions,
+    lock: TableLock,
+    output: OutputOptions,
+    threads: int,
+    progress: StitchProgress,
+) -> tuple[tuple[Stitched, ...], tuple[str, ...]]:
+    """Finishes what dead processes left. A stitching on which another process works, or Hudi, is left alone."""
+    finished, gone = list[Stitched](), list[str]()
+    now = table.reload()
+    for pending in pending_stitchings(now, now.load_timeline()):
+        if _is_at_work(now, pending) or _is_hudis(now, pending):
+            continue
+        try:
+            done = _execute(table, pending, options, lock, output, threads, progress)
+        except ConflictError as error:  # it was taken back: its files are free for a new plan
+            _log.warning("stitching_not_finished", table=table.storage.base_path, error=str(error))
+            gone.append(pending.time)
+            continue
+        if done is not None:
+            finished.append(done)
+    return tuple(finished), tuple(gone)
+
+
+def _is_at_work(table: Table, pending: Pending) -> bool:
+    beat = read_heartbeat(table.storage, pending.time)
+    return is_live(beat, storage_ms(table.storage))
+
+
+def _is_hudis(table: Table, pending: Pending) -> bool:
+    try:
+        decided_completion(table, pending)
+    except ConflictError as error:
+        _log.info("stitching_left_to_hudi", table=table.storage.base_path, error=str(error))
+        return True
+    return False
+
+
+def _execute(
+    table: Table,
+    pending: Pending,
+    options: StitchOptions,
+    lock: TableLock,
+    output: OutputOptions,
+    threads: int,
+    progress: StitchProgress,
+) -> Stitched | None:
+    """Makes the files and completes the stitching. None: another process has done so meanwhile."""
+    storage = table.storage
+    made: list[Made] = []
+    with heartbeat(storage, pending.time, BEAT_S, keep_on_error=True):
+        try:
+            made, recipe, commit_text = _make_all(table, pending, output, threads, progress)
+            if not _complete_in_time(table, pending, made, commit_text, recipe, options, lock):
+                return None
+        except ConflictError as error:
+            take_back(table, pending, lock, str(error))
+            storage.delete(heartbeat_path(pending.time))
+            raise
+        except UnknownCommitError:
+            raise  # the heartbeat stays: no process decides again before the answer must be there
+        except BaseException:
+            storage.delete(heartbeat_path(pending.time))
+            raise
+        finally:
+            storage.delete_all([one.staged for one in made])
+    done = Stitched(
+        instant=pending.time,
+        files=sum(len(one.inputs) for one in made),
+        bytes=sum(slice_.base_bytes for one in made for slice_ in one.inputs),
+        made=len(made),
+        bytes_made=sum(one.size for one in made),
+        rows=sum(one.ledger.rows_out for one in made),
+    )
+    _log.info("stitched", table=storage.base_path, instant=done.instant, files=done.files, rows=done.rows)
+    return done
+
+
+def _make_all(
+    table: Table, pending: Pending, output: OutputOptions, threads: int, progress: StitchProgress
+) -> tuple[list[Made], Recipe, str]:
+    now = table.reload()
+    timeline = now.load_timeline()
+    inputs = inputs_now(now, pending, timeline)
+    if not all(inputs):
+        raise ConflictError(
+            "the files of a stitching are not as they were planned",
+            path=table.storage.base_path,
+            instant=pending.time,
+            todo="Run again.",
+        )
+    schema = now.schema(now.schema_text(timeline))
+    view = now.load_view(exactly=())
+    recipe = Recipe(
+        instant=pending.time,
+        rules=merge_rules(now, view, schema, output),
+        schema_text=schema.file_text,
+        output=output,
+        measure=Measure.of(now, schema),
+    )
+    names = [str(output_name(position, group, pending.time)) for position, group in enumerate(pending.groups)]
+    with ThreadPoolExecutor(threads) as pool:
+        futures = [
+            pool.submit(make, table.storage, recipe, group.file_id, name, slices)
+            for group, name, slices in zip(pending.groups, names, inputs, strict=True)
+        ]
+        try:
+            made = []
+            for number, future in enumerate(futures, 1):
+                made.append(future.result())
+                progress(pending.time, number, len(futures))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            table.storage.delete_all([f.result().staged for f in futures if _is_made(f)])
+            raise
+    return made, recipe, schema.commit_text
+
+
+def _is_made(future: Future[Made]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
+def _complete_in_time(
+    table: Table,
+    pending: Pending,
+    made: list[Made],
+    commit_text: str,
+    recipe: Recipe,
+    options: StitchOptions,
+    lock: TableLock,
+) -> bool:
+    deadline = time.monotonic() + options.wait_s
+    while True:
+        try:
+            return complete(table, pending, made, commit_text, recipe.rules, lock)
+        except BarrierError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_POLL_S)
+
+
+def _would(choice: StitchChoice) -> Stitched | None:
+    if not choice.windows:
+        return None
+    return Stitched(
+        instant="",
+        files=sum(len(window.slices) for window in choice.windows),
+        bytes=sum(window.bytes for window in choice.windows),
+        made=len(choice.windows),
+        bytes_made=0,
+        rows=0,
+    )
+
+
+def _result(
+    choice: StitchChoice, done: Stitched | None, finished: tuple[Stitched, ...], taken_back: tuple[str, ...]
+) -> StitchResult:
+    return StitchResult(
+        done=done,
+        finished=finished,
+        taken_back=taken_back,
+        left=choice.left,
+        why="" if choice.windows else choice.why,
+        small=choice.small,
+        kept=dict(choice.kept),
+    )
