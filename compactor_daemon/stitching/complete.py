@@ -41,7 +41,7 @@ from phantombase.timeline.view.view import FileSlice
 
 from ..execution.slice_task import read_back
 from .made import Made
-from .pending import Pending, decided_completion, inflight_content
+from .pending import Pending, decided_completion, inflight_content, is_at_work, is_of_hudi, pending_stitchings
 from .planned import slices_of
 
 LEDGER = "phantombase.stitched"
@@ -50,12 +50,10 @@ LEDGER = "phantombase.stitched"
 _log = structlog.get_logger()
 
 
-def complete(
-    table: Table, pending: Pending, made: Sequence[Made], schema_text: str, rules: SliceRules, lock: TableLock
-) -> bool:
+def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceRules, lock: TableLock) -> bool:
     """Makes the staged files visible. False: another process has done so already.
 
-    `schema_text`: of the table, for the commit. BarrierError: a pending write may still change the inputs; try again
+    `rules`: how the files were read. BarrierError: a pending write may still change the inputs; try again
     later. ConflictError: the inputs changed, the plan is gone, or Hudi executes it. UnknownCommitError: see there.
     """
     with lock.hold("complete a stitching") as section:
@@ -80,7 +78,8 @@ def complete(
             path = table.instant_path(pending.requested.at(State.INFLIGHT))
             table.storage.put_if_absent(path, inflight_content(table, completion))
         placed = [_place(table, pending.time, one, rules, section) for one in made]
-        metadata = _commit(placed, schema_text)
+        # A write may have added a column since the files were made: their rows do not have it, the table does.
+        metadata = _commit(placed, table.schema(table.schema_text(timeline)).commit_text)
         change = Change.of(pending.time, metadata, {one.final: one.ranges for one in placed if one.ranges is not None})
         section.check()
         apply_update(table, change, None)
@@ -117,6 +116,16 @@ def take_back(table: Table, pending: Pending, lock: TableLock, why: str) -> bool
             storage.delete(table.instant_path(pending.requested.at(state)))
     _log.info("stitching_taken_back", table=storage.base_path, instant=pending.time, why=why)
     return True
+
+
+def take_back_dead(table: Table, lock: TableLock) -> None:
+    """Takes back the stitchings of dead processes, before a write: it would fail on the file groups in their plans.
+
+    Errors: see `take_back`, `pending_stitchings`.
+    """
+    for pending in pending_stitchings(table, table.load_timeline()):
+        if not is_at_work(table, pending) and not is_of_hudi(table, pending):
+            take_back(table, pending, lock, "its process is dead")
 
 
 def inputs_now(table: Table, pending: Pending, timeline: Timeline) -> tuple[tuple[FileSlice, ...], ...]:

@@ -20,7 +20,8 @@ from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import StitchGroup, decode_stitch_plan
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.heartbeat import process_name
+from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
+from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
 
 _PROCESS = "phantombase.stitch"
@@ -81,3 +82,18 @@ def decided_completion(table: Table, pending: Pending) -> tuple[bool, str | None
             todo="Let Hudi complete it. If its process is dead, its next clustering rolls it back and executes it.",
         )
     return True, extra.get(_COMPLETION)
+
+
+def is_at_work(table: Table, pending: Pending) -> bool:
+    """Whether a process of phantombase works on a stitching, by its heartbeat."""
+    beat = read_heartbeat(table.storage, pending.time)
+    return beat is not None and is_live(beat, storage_ms(table.storage))
+
+
+def is_of_hudi(table: Table, pending: Pending) -> bool:
+    """Whether Hudi has begun to execute its plan."""
+    try:
+        decided_completion(table, pending)
+    except ConflictError:
+        return True
+    return False

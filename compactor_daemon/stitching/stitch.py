@@ -14,8 +14,9 @@ A plan never stays for longer than the work on it: while it is pending, updates 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 import structlog
@@ -28,7 +29,7 @@ from phantombase.timeline.errors import (
 )
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import encode_stitch_plan
-from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat, heartbeat_path, is_live, read_heartbeat
+from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat, heartbeat_path
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
@@ -37,7 +38,6 @@ from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.schedule import busy_file_groups, pending_replacing_writes
 from phantombase.timeline.stitching.choice import StitchChoice, choose_windows
 from phantombase.timeline.stitching.options import StitchOptions
-from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.table import Table, consistent
@@ -45,7 +45,7 @@ from phantombase.timeline.table.table import Table, consistent
 from ..attempt.attempt import merge_rules
 from .complete import complete, inputs_now, take_back
 from .made import Made, Recipe, make
-from .pending import Pending, decided_completion, pending_stitchings
+from .pending import Pending, is_at_work, is_of_hudi, pending_stitchings
 from .planned import output_name, planned
 
 _POLL_S = 1.0
@@ -111,21 +111,24 @@ def stitch_table(
         return _result(choice, None, (), ())
     table.storage.prove()
     finished, taken_back = _finish_pending(table, options, lock, output, threads, progress)
-    with lock.hold("plan a stitching") as section:
-        seen = table.reload()
-        choice = _choose(seen, options)
-        if not choice.windows:
-            return _result(choice, None, finished, taken_back)
-        pending = _request(seen, choice, section)
-    done = _execute(table, pending, options, lock, output, threads, progress)
+    with ExitStack() as stack:
+        with lock.hold("plan a stitching") as section:
+            seen = table.reload()
+            choice = _choose(seen, options)
+            if not choice.windows:
+                return _result(choice, None, finished, taken_back)
+            pending = _plan(seen, choice)
+            stack.enter_context(_beating(table, pending))  # before the plan is visible: without it the plan is dead
+            _request(seen, pending, section)
+        done = _execute(table, pending, options, lock, output, threads, progress)
     return _result(choice, done, finished, taken_back)
 
 
 def take_back_pending(table: Table, lock: TableLock) -> tuple[str, ...]:
     """Takes pending stitchings back; their instants. ConflictError: a process works on one, or Hudi executes it."""
-    gone = []
-    for pending in pending_stitchings(table.reload(), table.load_timeline()):
-        if _is_at_work(table, pending):
+    gone, now = [], table.reload()
+    for pending in pending_stitchings(now, now.load_timeline()):
+        if is_at_work(now, pending):
             raise ConflictError(
                 "a process is at work on this stitching",
                 path=table.storage.base_path,
@@ -166,22 +169,37 @@ def _refuse_indexes(table: Table) -> None:
         )
 
 
-def _request(table: Table, choice: StitchChoice, section: Section) -> Pending:
-    """Makes the plan visible. Called under the table lock."""
+def _plan(table: Table, choice: StitchChoice) -> Pending:
     groups = tuple(planned(window) for window in choice.windows)
     action = "clustering" if table.layout.has_completion_times else "replacecommit"
     time_ = table.next_time(table.load_timeline())
-    pending = Pending(requested=Instant(requested_time=time_, action=action, state=State.REQUESTED), groups=groups)
+    return Pending(requested=Instant(requested_time=time_, action=action, state=State.REQUESTED), groups=groups)
+
+
+def _request(table: Table, pending: Pending, section: Section) -> None:
+    """Makes the plan visible. Called under the table lock."""
     path = table.instant_path(pending.requested)
     section.check()
-    if not table.storage.put_if_absent(path, encode_stitch_plan(groups, table.storage.base_path)):
+    if not table.storage.put_if_absent(path, encode_stitch_plan(pending.groups, table.storage.base_path)):
         raise ConflictError(
             "another process began an action at the same instant",
             path=path,
-            instant=time_,
+            instant=pending.time,
             todo="All processes that write to a table must share one lock. Run again.",
         )
-    return pending
+
+
+@contextmanager
+def _beating(table: Table, pending: Pending) -> Iterator[None]:
+    """A heartbeat. After UnknownCommitError it stays: no process decides again before the answer must be there."""
+    with heartbeat(table.storage, pending.time, BEAT_S, keep_on_error=True):
+        try:
+            yield
+        except UnknownCommitError:
+            raise
+        except BaseException:
+            table.storage.delete(heartbeat_path(pending.time))
+            raise
 
 
 def _finish_pending(
@@ -196,10 +214,11 @@ def _finish_pending(
     finished, gone = list[Stitched](), list[str]()
     now = table.reload()
     for pending in pending_stitchings(now, now.load_timeline()):
-        if _is_at_work(now, pending) or _is_hudis(now, pending):
+        if is_at_work(now, pending) or is_of_hudi(now, pending):
             continue
         try:
-            done = _execute(table, pending, options, lock, output, threads, progress)
+            with _beating(table, pending):
+                done = _execute(table, pending, options, lock, output, threads, progress)
         except ConflictError as error:  # it was taken back: its files are free for a new plan
             _log.warning("stitching_not_finished", table=table.storage.base_path, error=str(error))
             gone.append(pending.time)
@@ -207,20 +226,6 @@ def _finish_pending(
         if done is not None:
             finished.append(done)
     return tuple(finished), tuple(gone)
-
-
-def _is_at_work(table: Table, pending: Pending) -> bool:
-    beat = read_heartbeat(table.storage, pending.time)
-    return is_live(beat, storage_ms(table.storage))
-
-
-def _is_hudis(table: Table, pending: Pending) -> bool:
-    try:
-        decided_completion(table, pending)
-    except ConflictError as error:
-        _log.info("stitching_left_to_hudi", table=table.storage.base_path, error=str(error))
-        return True
-    return False
 
 
 def _execute(
@@ -235,22 +240,15 @@ def _execute(
     """Makes the files and completes the stitching. None: another process has done so meanwhile."""
     storage = table.storage
     made: list[Made] = []
-    with heartbeat(storage, pending.time, BEAT_S, keep_on_error=True):
-        try:
-            made, recipe, commit_text = _make_all(table, pending, output, threads, progress)
-            if not _complete_in_time(table, pending, made, commit_text, recipe, options, lock):
-                return None
-        except ConflictError as error:
-            take_back(table, pending, lock, str(error))
-            storage.delete(heartbeat_path(pending.time))
-            raise
-        except UnknownCommitError:
-            raise  # the heartbeat stays: no process decides again before the answer must be there
-        except BaseException:
-            storage.delete(heartbeat_path(pending.time))
-            raise
-        finally:
-            storage.delete_all([one.staged for one in made])
+    try:
+        made, recipe = _make_all(table, pending, output, threads, progress)
+        if not _complete_in_time(table, pending, made, recipe, options, lock):
+            return None
+    except ConflictError as error:
+        take_back(table, pending, lock, str(error))
+        raise
+    finally:
+        storage.delete_all([one.staged for one in made])
     done = Stitched(
         instant=pending.time,
         files=sum(len(one.inputs) for one in made),
@@ -265,7 +263,7 @@ def _execute(
 
 def _make_all(
     table: Table, pending: Pending, output: OutputOptions, threads: int, progress: StitchProgress
-) -> tuple[list[Made], Recipe, str]:
+) -> tuple[list[Made], Recipe]:
     now = table.reload()
     timeline = now.load_timeline()
     inputs = inputs_now(now, pending, timeline)
@@ -300,7 +298,7 @@ def _make_all(
             pool.shutdown(cancel_futures=True)
             table.storage.delete_all([f.result().staged for f in futures if _is_made(f)])
             raise
-    return made, recipe, schema.commit_text
+    return made, recipe
 
 
 def _is_made(future: Future[Made]) -> bool:
@@ -311,7 +309,6 @@ def _complete_in_time(
     table: Table,
     pending: Pending,
     made: list[Made],
-    commit_text: str,
     recipe: Recipe,
     options: StitchOptions,
     lock: TableLock,
@@ -319,7 +316,7 @@ def _complete_in_time(
     deadline = time.monotonic() + options.wait_s
     while True:
         try:
-            return complete(table, pending, made, commit_text, recipe.rules, lock)
+            return complete(table, pending, made, recipe.rules, lock)
         except BarrierError:
             if time.monotonic() >= deadline:
                 raise

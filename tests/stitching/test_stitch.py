@@ -6,6 +6,7 @@ import contextlib
 import random
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.stitching.options import StitchOptions
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import is_replaced
 from phantombase.writer_hooks.engine.engine import LocalEngine
@@ -67,16 +69,21 @@ def living(path: Path) -> list[str]:
     return [g.file_id for g in view.groups if g.slices and not is_replaced(g, view.facts)]
 
 
-def request(path: Path) -> str:
-    """Leaves a requested stitching, of a process that died right behind the request; its instant."""
+def request(path: Path, *, alive: bool = True) -> str:
+    """Leaves a requested stitching, of a process that died behind the request, or seems to live; its instant."""
+
+    dead: list[str] = []
 
     def hook(call: Call) -> object:
-        if call.name == "overwrite" and ".heartbeat/" in call.path:
+        if dead or (call.name == "open_output" and "/writes/" in call.path):
+            dead.append(call.path)
             raise ProcessDied(call.path)
         return call.do()
 
     with pytest.raises(ProcessDied):
         stitch(path, HookedStorage(open_table(path).storage, hook))
+    if not alive:
+        _forget_heartbeats(path)
     (pending,) = pending_stitchings(open_table(path), open_table(path).load_timeline())
     return pending.time
 
@@ -262,6 +269,8 @@ def test_writers_respect_a_plan(version: int, tmp_path: Path) -> None:
     assert schedule_compaction(open_table(path), LOCK, PLAN_NOW).instant is None
     rows["new"] = (100, 100.0)
     assert read_rows(path) == rows
+    assert stitch(path).finished == ()  # its process lives
+    _forget_heartbeats(path)
     result = stitch(path)
     assert [one.files for one in result.finished] == [4]
     assert read_rows(path) == rows
@@ -270,11 +279,62 @@ def test_writers_respect_a_plan(version: int, tmp_path: Path) -> None:
 
 
 @VERSIONS
+def test_a_write_takes_a_dead_stitching_back(version: int, tmp_path: Path) -> None:
+    """Otherwise updates of its files would fail until the next run."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    request(path, alive=False)
+    upsert(path, one_row("k1", 100))
+    assert read_rows(path) == {**rows, "k1": (100, 100.0)}
+    check_nothing_left(path)
+
+
+@VERSIONS
+def test_a_column_that_came_meanwhile_stays(version: int, tmp_path: Path) -> None:
+    """A write that began before the plan adds it, and completes while the files are made: no schema is set back."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    wide = one_row("wide", 5).append_column("tip", pa.array([1.5]))
+    threads: list[threading.Thread] = []
+
+    def meanwhile(call: Call) -> object:
+        if call.name == "place" and "/writes/" in call.path and not threads:
+            patient = StitchOptions(min_files=2, wait_s=60)
+            threads.append(threading.Thread(target=stitch, args=(path, None, patient)))
+            threads[0].start()
+            deadline = time.monotonic() + 30
+            while not _is_waiting(path):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        return call.do()
+
+    batch = LocalEngine(wide, slots=1)
+    storage = HookedStorage(open_table(path).storage, meanwhile)
+    write(open_table(path, storage), batch, Write(operation=Operation.UPSERT, options=WRITES))
+    threads[0].join()
+    assert len(living(path)) == 2
+    table = open_table(path)
+    (done,) = (i for i in table.load_timeline().completed if i.action == "replacecommit")
+    assert "tip" in table.commit_metadata(done).extra_metadata["schema"]
+    after = read_table(open_table(path))
+    assert dict(zip(after["id"].to_pylist(), after["tip"].to_pylist(), strict=True)) == {
+        **dict.fromkeys(rows),
+        "wide": 1.5,
+    }
+
+
+def _is_waiting(path: Path) -> bool:
+    """Whether a stitching has made its file, and waits."""
+    pending = pending_stitchings(open_table(path), open_table(path).load_timeline())
+    return any(list((path / RECORDS / "writes" / one.time).glob("*.parquet")) for one in pending)
+
+
+@VERSIONS
 def test_a_changed_input_takes_the_plan_back(version: int, tmp_path: Path) -> None:
     """A writer that does not know of clusterings adds a log file to a planned file group."""
     path = tmp_path / "trips"
     rows = small_files(path, version)
-    instant = request(path)
+    instant = request(path, alive=False)
     aside = {p: p.read_bytes() for p in path.rglob(f"{instant}*") if p.is_file()}
     for p in aside:
         p.unlink()
@@ -348,7 +408,7 @@ def test_an_overwrite_under_a_plan(version: int, tmp_path: Path) -> None:
 def test_hudi_at_work_is_left_alone(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = small_files(path, version)
-    instant = request(path)
+    instant = request(path, alive=False)
     (pending,) = pending_stitchings(open_table(path), open_table(path).load_timeline())
     inflight = path / open_table(path).instant_path(pending.requested.at(State.INFLIGHT))
     inflight.write_bytes(b"")
@@ -365,6 +425,9 @@ def test_taken_back_by_command(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = small_files(path, version)
     instant = request(path)
+    with pytest.raises(ConflictError, match="at work"):
+        take_back_pending(open_table(path), LOCK)
+    _forget_heartbeats(path)
     assert take_back_pending(open_table(path), LOCK) == (instant,)
     check_nothing_left(path)
     upsert(path, one_row("k1", 100))
