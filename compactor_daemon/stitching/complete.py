@@ -50,8 +50,8 @@ LEDGER = "phantombase.stitched"
 _log = structlog.get_logger()
 
 
-def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceRules, lock: TableLock) -> bool:
-    """Makes the staged files visible. False: another process has done so already.
+def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceRules, lock: TableLock) -> list[Made]:
+    """Makes the staged files visible; returns them, with the sizes that they have now. [] if another process did.
 
     `rules`: how the files were read. BarrierError: a pending write may still change the inputs; try again
     later. ConflictError: the inputs changed, the plan is gone, or Hudi executes it. UnknownCommitError: see there.
@@ -61,7 +61,8 @@ def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceR
         timeline = table.load_timeline()
         found = _found(table, timeline, pending)
         if found.completed:
-            return False
+            table.storage.delete_folder(staged_folder(pending.time))
+            return []
         begun, completion = decided_completion(table, pending)
         _refuse_waiting(table, timeline, pending)
         if inputs_now(table, pending, timeline) != tuple(one.inputs for one in made):
@@ -88,7 +89,7 @@ def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceR
         _put(table, done, encode_commit(metadata, table.layout.encoding))
         delete_markers(table.storage, pending.time)
         table.storage.delete_folder(staged_folder(pending.time))
-    return True
+    return placed
 
 
 def take_back(table: Table, pending: Pending, lock: TableLock, why: str) -> bool:

@@ -242,20 +242,21 @@ def _execute(
     made: list[Made] = []
     try:
         made, recipe = _make_all(table, pending, output, threads, progress)
-        if not _complete_in_time(table, pending, made, recipe, options, lock):
-            return None
+        placed = _complete_in_time(table, pending, made, recipe, options, lock)
     except ConflictError as error:
         take_back(table, pending, lock, str(error))
         raise
     finally:
         storage.delete_all([one.staged for one in made])
+    if not placed:
+        return None
     done = Stitched(
         instant=pending.time,
-        files=sum(len(one.inputs) for one in made),
-        bytes=sum(slice_.base_bytes for one in made for slice_ in one.inputs),
-        made=len(made),
-        bytes_made=sum(one.size for one in made),
-        rows=sum(one.ledger.rows_out for one in made),
+        files=sum(len(one.inputs) for one in placed),
+        bytes=sum(slice_.base_bytes for one in placed for slice_ in one.inputs),
+        made=len(placed),
+        bytes_made=sum(one.size for one in placed),
+        rows=sum(one.ledger.rows_out for one in placed),
     )
     _log.info("stitched", table=storage.base_path, instant=done.instant, files=done.files, rows=done.rows)
     return done
@@ -312,7 +313,7 @@ def _complete_in_time(
     recipe: Recipe,
     options: StitchOptions,
     lock: TableLock,
-) -> bool:
+) -> list[Made]:
     deadline = time.monotonic() + options.wait_s
     while True:
         try:

@@ -24,7 +24,7 @@ from phantombase.timeline.errors import BarrierError, ConflictError, Phantombase
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.metadata_table.validate import validate
-from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
@@ -279,6 +279,40 @@ def test_writers_respect_a_plan(version: int, tmp_path: Path) -> None:
 
 
 @VERSIONS
+def test_a_stitching_is_no_conflict_for_inserts(version: int, tmp_path: Path) -> None:
+    """A write of new keys goes on in the same partition while a stitching completes."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    request(path)
+
+    def meanwhile(call: Call) -> object:
+        if call.name == "place" and "/writes/" in call.path:
+            _forget_heartbeats(path)
+            stitch(path)
+        return call.do()
+
+    batch = LocalEngine(one_row("new", 7), slots=1)
+    storage = HookedStorage(open_table(path).storage, meanwhile)
+    write(open_table(path, storage), batch, Write(operation=Operation.UPSERT, options=WRITES))
+    assert read_rows(path) == {**rows, "new": (7, 7.0)}
+    assert len(living(path)) == 2
+
+
+@VERSIONS
+def test_what_a_compaction_plans_is_left_to_it(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    upsert(path, one_row("k0", 9))
+    schedule_compaction(open_table(path), LOCK, PLAN_NOW)
+    result = stitch(path)
+    assert result.kept == {"in a pending compaction": 1}
+    assert result.done is not None
+    assert result.done.files == 3
+    compact(path)
+    assert read_rows(path) == {**rows, "k0": (9, 9.0)}
+
+
+@VERSIONS
 def test_a_write_takes_a_dead_stitching_back(version: int, tmp_path: Path) -> None:
     """Otherwise updates of its files would fail until the next run."""
     path = tmp_path / "trips"
@@ -347,6 +381,114 @@ def test_a_changed_input_takes_the_plan_back(version: int, tmp_path: Path) -> No
     assert result.done is not None
     assert result.done.files == 2
     assert read_rows(path) == rows
+    check_nothing_left(path)
+
+
+def hidden(path: Path, do: Callable[[], object]) -> None:
+    """Does something that does not see the pending stitching, as a writer that loaded its plans before."""
+    (pending,) = pending_stitchings(open_table(path), open_table(path).load_timeline())
+    aside = {p: p.read_bytes() for p in (path / ".hoodie").rglob(f"{pending.time}.*") if p.is_file()}
+    for p in aside:
+        p.unlink()
+    do()
+    for p, data in aside.items():
+        p.write_bytes(data)
+
+
+def while_making(path: Path, do: Callable[[], object]) -> Storage:
+    """A storage of a stitching during which something happens once, while it makes its first file."""
+    done: list[str] = []
+
+    def hook(call: Call) -> object:
+        if call.name == "open_output" and "/writes/" in call.path and not done:
+            done.append(call.path)
+            do()
+        return call.do()
+
+    return HookedStorage(open_table(path).storage, hook)
+
+
+@VERSIONS
+@pytest.mark.parametrize("operation", [Operation.UPSERT, Operation.INSERT_OVERWRITE])
+def test_an_input_that_changes_while_the_file_is_made(version: int, operation: Operation, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    batch = LocalEngine(one_row("k1", 100), slots=1)
+
+    def writes() -> None:
+        write(open_table(path), batch, Write(operation=operation, options=WRITES))
+
+    storage = while_making(path, lambda: hidden(path, writes))
+    with pytest.raises(ConflictError, match="not as they were"):
+        stitch(path, storage)
+    expected = {**rows, "k1": (100, 100.0)} if operation is Operation.UPSERT else {"k1": (100, 100.0)}
+    assert read_rows(path) == expected
+    check_nothing_left(path)
+
+
+@VERSIONS
+def test_an_overwrite_that_begins_while_the_file_is_made(version: int, tmp_path: Path) -> None:
+    """As of a writer that does not ask for clusterings: it replaces the old file groups, and not the new one."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+
+    def begins() -> None:
+        table = open_table(path)
+        began = table.next_time(table.load_timeline())
+        for state in ("requested", "inflight"):
+            (path / table.config.timeline_folder / f"{began}.replacecommit.{state}").write_bytes(b"")
+
+    with pytest.raises(BarrierError, match="pending write"):
+        stitch(path, while_making(path, begins))
+    assert not pending_stitchings(open_table(path), open_table(path).load_timeline())
+    assert read_rows(path) == rows
+
+
+@VERSIONS
+def test_another_process_is_first(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+
+    def other() -> None:
+        _forget_heartbeats(path)
+        assert len(stitch(path).finished) == 1
+
+    assert stitch(path, while_making(path, other)).done is None
+    assert read_rows(path) == rows
+    assert len(living(path)) == 1
+    check_nothing_left(path)
+
+
+@pytest.mark.parametrize("by", ["the next run", "a write"])
+@VERSIONS
+def test_placed_files_of_a_dead_process(version: int, by: str, tmp_path: Path) -> None:
+    """The next run keeps them, also if it would write them otherwise; a write removes them."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    dead: list[str] = []
+
+    def hook(call: Call) -> object:
+        if dead or (call.name == "put_if_absent" and call.path.endswith(".replacecommit")):
+            dead.append(call.path)
+            raise ProcessDied(call.path)
+        return call.do()
+
+    with pytest.raises(ProcessDied):
+        stitch(path, HookedStorage(open_table(path).storage, hook))
+    _forget_heartbeats(path)
+    assert read_rows(path) == rows
+    if by == "a write":
+        upsert(path, one_row("k1", 100))
+        assert read_rows(path) == {**rows, "k1": (100, 100.0)}
+        assert len(living(path)) == 4
+    else:
+        other = OutputOptions(memory_limit=32 << 20, codec=Codec.NONE)
+        result = stitch_table(open_table(path), TWO, LOCK, output=other, threads=1)
+        assert len(result.finished) == 1
+        assert read_rows(path) == rows
+        (file_id,) = living(path)
+        (size,) = (p.stat().st_size for p in path.glob(f"*/{file_id}*"))
+        assert size == result.finished[0].bytes_made
     check_nothing_left(path)
 
 
