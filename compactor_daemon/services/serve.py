@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import structlog
 
-from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.errors import ConflictError, PhantombaseError, UnsupportedError
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.table.table import Table
@@ -54,7 +54,12 @@ def _metadata(table: Table, options: ServiceOptions, lock: TableLock) -> Service
 
 def _stitch(table: Table, options: ServiceOptions, lock: TableLock) -> ServiceDone:
     assert options.stitch is not None
-    done = stitch_table(table, options.stitch, lock, output=options.output, threads=options.threads)
+    try:
+        done = stitch_table(table, options.stitch, lock, output=options.output, threads=options.threads)
+    except UnsupportedError as error:  # of many tables some are bucket-indexed, say: that is no failure
+        return ServiceDone(service=Service.STITCH, what=f"not stitched: {error.what}")
+    except ConflictError as error:  # others changed the files meanwhile, or may: the next interval tries again
+        return ServiceDone(service=Service.STITCH, what=f"put off: {error.what}")
     all_ = [*done.finished, *([] if done.done is None else [done.done])]
     files, made = sum(one.files for one in all_), sum(one.made for one in all_)
     what = f"{plural(files, 'file')} stitched, now {made}" if all_ else f"nothing to stitch: {done.why}"

@@ -1,19 +1,20 @@
 """Makes one stitched file: reads its inputs one after the other, stages the new base file, proves that no row differs.
 
-Runs in a thread. The file has no final name until the stitching completes. Memory: a row group, and a batch.
+Runs in a thread. The file has no final name until the stitching completes. Memory: a row group and a batch; sorted, all
+rows twice.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from phantombase.timeline.avro.schema import RECORD_KEY
-from phantombase.timeline.errors import LedgerError
+from phantombase.timeline.errors import LedgerError, UsageError
 from phantombase.timeline.merge.ledger import Ledger, total
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange
@@ -21,6 +22,7 @@ from phantombase.timeline.metadata_table.column_stats.measure import Measure
 from phantombase.timeline.parquet.base_file import write_base_file
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.slice_stream import SliceStream
+from phantombase.timeline.stitching.order import SortOrder, sorted_rows
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join, staged_folder
 from phantombase.timeline.storage.staged_file import staged_output
@@ -38,6 +40,8 @@ class Recipe:
     schema_text: str
     output: OutputOptions
     measure: Measure | None
+    sort_by: tuple[str, ...] = ()
+    sort_order: SortOrder = SortOrder.ORDER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,7 @@ def make(storage: Storage, recipe: Recipe, file_id: str, name: str, inputs: tupl
     with staged_output(storage, staged) as file:
         rows = write_base_file(
             file,
-            batches(),
+            _sorted(batches(), recipe) if recipe.sort_by else batches(),
             name=name,
             schema=schema,
             schema_text=recipe.schema_text,
@@ -99,6 +103,25 @@ def make(storage: Storage, recipe: Recipe, file_id: str, name: str, inputs: tupl
         ranges=recipe.measure.file(storage, staged, name) if recipe.measure is not None else None,
         seconds=round(time.monotonic() - started, 3),
     )
+
+
+def _sorted(batches: Iterable[pa.RecordBatch], recipe: Recipe) -> list[pa.RecordBatch]:
+    """The sorted rows. UsageError: they take more than half of the memory limit; sorting takes as much again."""
+    held: list[pa.RecordBatch] = []
+    size, most = 0, recipe.output.memory_limit // 2
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size > most:
+            raise UsageError(
+                "the rows of a file that is to be sorted take too much memory",
+                instant=recipe.instant,
+                expected=f"{most} bytes at most, half of the memory limit",
+                todo="Raise --memory-limit, or lower --target-size.",
+            )
+    rows = pa.Table.from_batches(held, recipe.rules.schema)
+    rows = sorted_rows(rows, recipe.sort_by, recipe.sort_order)
+    return list(rows.to_batches(max_chunksize=recipe.rules.batch_rows))
 
 
 def _ledger(

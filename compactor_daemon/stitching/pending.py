@@ -18,7 +18,7 @@ from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.format.replace_request import StitchGroup, decode_stitch_plan
+from phantombase.timeline.format.replace_request import StitchGroup, StitchPlan, decode_stitch_plan
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
 from phantombase.timeline.storage.server_clock import storage_ms
@@ -33,7 +33,12 @@ class Pending:
     """A stitching that is pending: the instant of its plan, in state requested, and the plan."""
 
     requested: Instant
-    groups: tuple[StitchGroup, ...]
+    plan: StitchPlan
+
+    @property
+    def groups(self) -> tuple[StitchGroup, ...]:
+        """What becomes one file each."""
+        return self.plan.groups
 
     @property
     def time(self) -> str:
@@ -50,11 +55,11 @@ def pending_stitchings(table: Table, timeline: Timeline) -> tuple[Pending, ...]:
         requested = instant.at(State.REQUESTED)
         try:
             path = table.instant_path(requested)
-            groups = decode_stitch_plan(table.storage.read(path), path)
+            plan = decode_stitch_plan(table.storage.read(path), path)
         except MissingFileError:
             continue  # completed or taken back meanwhile, or never requested
-        if groups is not None:
-            found.append(Pending(requested=requested, groups=groups))
+        if plan is not None:
+            found.append(Pending(requested=requested, plan=plan))
     return tuple(found)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 import structlog
@@ -24,11 +24,12 @@ import structlog
 from phantombase.timeline.errors import (
     BarrierError,
     ConflictError,
+    PhantombaseError,
     UnknownCommitError,
     UnsupportedError,
 )
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.format.replace_request import encode_stitch_plan
+from phantombase.timeline.format.replace_request import StitchPlan, encode_stitch_plan
 from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat, heartbeat_path
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
@@ -38,6 +39,7 @@ from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.schedule import busy_file_groups, pending_replacing_writes
 from phantombase.timeline.stitching.choice import StitchChoice, choose_windows
 from phantombase.timeline.stitching.options import StitchOptions
+from phantombase.timeline.stitching.order import SortOrder, check_sortable
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.table import Table, consistent
@@ -100,8 +102,9 @@ def stitch_table(
     `dry_run`: changes nothing, and takes no lock. `lock`: all writers must share it.
 
     UnsupportedError: a bucket-indexed table, or one with an index of rows; nothing is changed. BarrierError: a write
-    that began before the plan did not end in time. ConflictError: the planned files changed. In both cases the plan is
-    taken back. Other errors leave a pending plan, which the next run finishes.
+    that began before the plan did not end in time. ConflictError: the planned files changed. UsageError: the rows of a
+    file do not fit into the memory in which they are sorted. After an error the plan is taken back; where that fails
+    too, the next write or run does so.
     """
     seen = table.reload()
     choice = _choose(seen, options)
@@ -117,7 +120,7 @@ def stitch_table(
             choice = _choose(seen, options)
             if not choice.windows:
                 return _result(choice, None, finished, taken_back)
-            pending = _plan(seen, choice)
+            pending = _plan(seen, choice, options)
             stack.enter_context(_beating(table, pending))  # before the plan is visible: without it the plan is dead
             _request(seen, pending, section)
         done = _execute(table, pending, options, lock, output, threads, progress)
@@ -145,6 +148,8 @@ def _choose(table: Table, options: StitchOptions) -> StitchChoice:
     _refuse_indexes(table)
     view = consistent(lambda: table.load_view())
     timeline = view.timeline
+    if options.sort_by:
+        check_sortable(table.schema(table.schema_text(timeline)).arrow, options.sort_by, table.storage.base_path)
     refuse_pending_restore(table, timeline)
     if replacing := pending_replacing_writes(table, timeline):
         raise BarrierError(
@@ -169,18 +174,22 @@ def _refuse_indexes(table: Table) -> None:
         )
 
 
-def _plan(table: Table, choice: StitchChoice) -> Pending:
-    groups = tuple(planned(window) for window in choice.windows)
+def _plan(table: Table, choice: StitchChoice, options: StitchOptions) -> Pending:
+    plan = StitchPlan(
+        groups=tuple(planned(window) for window in choice.windows),
+        sort_by=options.sort_by,
+        sort_order=options.sort_order.value,
+    )
     action = "clustering" if table.layout.has_completion_times else "replacecommit"
     time_ = table.next_time(table.load_timeline())
-    return Pending(requested=Instant(requested_time=time_, action=action, state=State.REQUESTED), groups=groups)
+    return Pending(requested=Instant(requested_time=time_, action=action, state=State.REQUESTED), plan=plan)
 
 
 def _request(table: Table, pending: Pending, section: Section) -> None:
     """Makes the plan visible. Called under the table lock."""
     path = table.instant_path(pending.requested)
     section.check()
-    if not table.storage.put_if_absent(path, encode_stitch_plan(pending.groups, table.storage.base_path)):
+    if not table.storage.put_if_absent(path, encode_stitch_plan(pending.plan, table.storage.base_path)):
         raise ConflictError(
             "another process began an action at the same instant",
             path=path,
@@ -243,8 +252,11 @@ def _execute(
     try:
         made, recipe = _make_all(table, pending, output, threads, progress)
         placed = _complete_in_time(table, pending, made, recipe, options, lock)
-    except ConflictError as error:
-        take_back(table, pending, lock, str(error))
+    except UnknownCommitError:
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        with suppress(PhantombaseError):  # the first error is the one to raise; the next write, or run, tries again
+            take_back(table, pending, lock, str(error))
         raise
     finally:
         storage.delete_all([one.staged for one in made])
@@ -283,6 +295,8 @@ def _make_all(
         schema_text=schema.file_text,
         output=output,
         measure=Measure.of(now, schema),
+        sort_by=pending.plan.sort_by,
+        sort_order=SortOrder(pending.plan.sort_order or SortOrder.ORDER),
     )
     names = [str(output_name(position, group, pending.time)) for position, group in enumerate(pending.groups)]
     with ThreadPoolExecutor(threads) as pool:

@@ -12,6 +12,7 @@ from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.format.layout import LAYOUT_2
 from phantombase.timeline.format.replace_request import (
     StitchGroup,
+    StitchPlan,
     decode_stitch_plan,
     encode_replace_request,
     encode_stitch_plan,
@@ -139,16 +140,19 @@ def test_the_plan_comes_back() -> None:
         ),
         StitchGroup(partition="", file_id="other", files=(("f3", "f3_0-0-0_1.parquet", 9),)),
     )
-    found = decode_stitch_plan(encode_stitch_plan(groups, "/data/table"), "where")
+    found = decode_stitch_plan(
+        encode_stitch_plan(StitchPlan(groups=groups, sort_by=("x", "y"), sort_order="zorder"), "/data/table"), "where"
+    )
     assert found is not None
-    assert [(g.partition, g.file_id, [f[:2] for f in g.files]) for g in found] == [
+    assert [(g.partition, g.file_id, [f[:2] for f in g.files]) for g in found.groups] == [
         (g.partition, g.file_id, [f[:2] for f in g.files]) for g in groups
     ]
+    assert (found.sort_by, found.sort_order) == (("x", "y"), "zorder")
     assert decode_stitch_plan(b"", "where") is None
     assert decode_stitch_plan(encode_replace_request("INSERT_OVERWRITE", names_deletes=True), "where") is None
     with pytest.raises(MalformedError):
         decode_stitch_plan(b"no plan", "where")
     outside = StitchGroup(partition="../b", file_id="new", files=(("f1", "f1_0-0-0_1.parquet", 7),))
-    data = encode_stitch_plan((outside,), "/data/table")
+    data = encode_stitch_plan(StitchPlan(groups=(outside,)), "/data/table")
     with pytest.raises(MalformedError, match="partition"):
         decode_stitch_plan(data, "where")

@@ -69,7 +69,7 @@ def living(path: Path) -> list[str]:
     return [g.file_id for g in view.groups if g.slices and not is_replaced(g, view.facts)]
 
 
-def request(path: Path, *, alive: bool = True) -> str:
+def request(path: Path, *, alive: bool = True, options: StitchOptions = TWO) -> str:
     """Leaves a requested stitching, of a process that died behind the request, or seems to live; its instant."""
 
     dead: list[str] = []
@@ -81,7 +81,7 @@ def request(path: Path, *, alive: bool = True) -> str:
         return call.do()
 
     with pytest.raises(ProcessDied):
-        stitch(path, HookedStorage(open_table(path).storage, hook))
+        stitch(path, HookedStorage(open_table(path).storage, hook), options)
     if not alive:
         _forget_heartbeats(path)
     (pending,) = pending_stitchings(open_table(path), open_table(path).load_timeline())

@@ -9,7 +9,6 @@ input group it names the file group that phantombase will make of it; that shows
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +31,8 @@ from .compaction_plan import operation_metrics
 
 _DELETE_PARTITION = "DELETE_PARTITION"
 _FILE_ID = "phantombase.file_id"
+_SORT_ORDER = "phantombase.sort_order"
+_SORT_COLUMNS = "hoodie.clustering.plan.strategy.sort.columns"
 _STRATEGY_CLASS = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSizeExecutionStrategy"
 """Hudi's default."""
 
@@ -53,13 +54,23 @@ class StitchGroup:
         return tuple(file_id for file_id, _, _ in self.files)
 
 
-def encode_stitch_plan(groups: Sequence[StitchGroup], base_path: str) -> bytes:
-    """The bytes of the requested file of a stitching."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StitchPlan:
+    """What a stitching makes. `sort_by`: columns by which the rows of each new file are sorted; `sort_order`: how."""
+
+    groups: tuple[StitchGroup, ...]
+    sort_by: tuple[str, ...] = ()
+    sort_order: str = ""
+
+
+def encode_stitch_plan(stitching: StitchPlan, base_path: str) -> bytes:
+    """The bytes of the requested file of a stitching. Hudi sorts by the columns too, if it executes the plan."""
+    groups, params = stitching.groups, {_SORT_COLUMNS: ",".join(stitching.sort_by)} if stitching.sort_by else {}
     base = base_path if "://" in base_path else f"file:{base_path}"
     plan = {
         "inputGroups": [_group_record(group, base) for group in groups],
-        "strategy": {"strategyClassName": _STRATEGY_CLASS, "strategyParams": {}, "version": _VERSION},
-        "extraMetadata": {},
+        "strategy": {"strategyClassName": _STRATEGY_CLASS, "strategyParams": params, "version": _VERSION},
+        "extraMetadata": {_SORT_ORDER: stitching.sort_order} if stitching.sort_by else {},
         "version": _VERSION,
         "preserveHoodieMetadata": True,
     }
@@ -67,16 +78,22 @@ def encode_stitch_plan(groups: Sequence[StitchGroup], base_path: str) -> bytes:
     return write_record(record, _SCHEMA)
 
 
-def decode_stitch_plan(data: bytes, where: str) -> tuple[StitchGroup, ...] | None:
+def decode_stitch_plan(data: bytes, where: str) -> StitchPlan | None:
     """Inverse of `encode_stitch_plan`. None: not a plan of phantombase. MalformedError: unreadable."""
     if not data:
         return None
     _, record = read_record(data, where, _SCHEMA)
-    groups = (record["clusteringPlan"] or {}).get("inputGroups") or ()
+    plan = record["clusteringPlan"] or {}
+    groups = plan.get("inputGroups") or ()
     ids = [(group["extraMetadata"] or {}).get(_FILE_ID) for group in groups]
     if not ids or None in ids:
         return None
-    return tuple(_group(str(file_id), group, where) for file_id, group in zip(ids, groups, strict=True))
+    params = (plan["strategy"] or {}).get("strategyParams") or {}
+    return StitchPlan(
+        groups=tuple(_group(str(file_id), group, where) for file_id, group in zip(ids, groups, strict=True)),
+        sort_by=tuple(filter(None, params.get(_SORT_COLUMNS, "").split(","))),
+        sort_order=(plan["extraMetadata"] or {}).get(_SORT_ORDER, ""),
+    )
 
 
 def _group(file_id: str, group: dict[str, Any], where: str) -> StitchGroup:

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 from ..errors import UsageError
 from ..option import check_finite, check_least, least_of, option
+from .order import SortOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StitchOptions:
     """Which files are joined, and how large the new ones become. Sizes in bytes, `wait_s` in seconds.
 
-    `small_size`: files below it are small; None: half of `target_size`. `full`: see `choice`.
+    `small_size`: files below it are small; None: half of `target_size`. `full`: see `choice`. `sort_by`: columns; the
+    rows of each new file are sorted in memory.
     """
 
     target_size: int = option(
@@ -28,6 +30,10 @@ class StitchOptions:
     full: bool = option(
         False, "stitch across larger files too, in partitions with more small files than others, and three at least"
     )
+    sort_by: tuple[str, ...] = option(
+        (), "sort the rows of each new file by this column; may be repeated", metavar="COLUMN"
+    )
+    sort_order: SortOrder = option(SortOrder.ORDER, "how several --sort-by columns are combined")
     wait_s: float = option(
         60.0, "seconds; how long to wait for writes that began before the plan", flag="wait", least=0
     )
