@@ -24,6 +24,7 @@ from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata,
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.slice_rules import SliceRules
@@ -115,6 +116,7 @@ def take_back(table: Table, pending: Pending, lock: TableLock, why: str) -> bool
         for state in (State.INFLIGHT, State.REQUESTED):
             section.check()
             storage.delete(table.instant_path(pending.requested.at(state)))
+        storage.delete(heartbeat_path(pending.time))
     _log.info("stitching_taken_back", table=storage.base_path, instant=pending.time, why=why)
     return True
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 
@@ -30,16 +31,18 @@ from phantombase.timeline.errors import (
 )
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import StitchPlan, encode_stitch_plan
-from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat, heartbeat_path
+from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S, heartbeat, heartbeat_path
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
 from phantombase.timeline.metadata_table.records.partitions import upkeep
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.schedule import busy_file_groups, pending_replacing_writes
+from phantombase.timeline.recovery.dead_writers import forget_heartbeats
 from phantombase.timeline.stitching.choice import StitchChoice, choose_windows
 from phantombase.timeline.stitching.options import StitchOptions
 from phantombase.timeline.stitching.order import SortOrder, check_sortable
+from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.table import Table, consistent
@@ -110,6 +113,8 @@ def stitch_table(
     choice = _choose(seen, options)
     if dry_run:
         return _result(choice, _would(choice), (), ())
+    # A process that was killed right behind its completion has left one.
+    forget_heartbeats(seen, now_ms=partial(storage_ms, seen.storage), expiry_s=EXPIRY_S)
     if not choice.windows and not pending_stitchings(seen, seen.load_timeline()):
         return _result(choice, None, (), ())
     table.storage.prove()
