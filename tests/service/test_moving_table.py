@@ -150,6 +150,12 @@ def test_base_paths_are_known_in_each_spelling(table: Path) -> None:
         assert found["logFiles"][0]["path"].startswith(f"file:{table}/north/"), form
 
 
+def test_a_table_is_known_by_its_real_path_too(table: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(table)
+    client = ServiceClient.of(tmp_path / "link")
+    assert client.ask(LATEST, partition="north", **known(table)).status == 200
+
+
 def test_what_is_no_table_stops_no_other(table: Path, tmp_path: Path) -> None:
     client = ServiceClient.of(table, tmp_path / "none")
     assert client.ask(LATEST, **{**known(table), "basepath": f"{tmp_path}/none"}).status == 404

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import urlencode
@@ -16,21 +13,7 @@ import pytest
 
 from phantombase.timeline.service.routes import PREFIX
 from tests.support.golden_tables import unzip_golden
-
-
-@contextmanager
-def serving(*arguments: object) -> Iterator[str]:
-    """Its address. It must end by SIGTERM without an error."""
-    command = [sys.executable, "-m", "phantombase.timeline.cli.main", "serve", "--port", "0", *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        try:
-            yield line.rpartition(" ")[2].strip()
-        finally:
-            process.send_signal(signal.SIGTERM)
-            _, errors = process.communicate(timeout=20)
-    assert process.returncode == 0, errors
+from tests.support.service_process import serving
 
 
 def get(url: str) -> tuple[int, bytes]:

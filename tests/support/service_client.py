@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -38,8 +38,9 @@ class ServiceClient:
     loop: asyncio.AbstractEventLoop
 
     @staticmethod
-    def of(*paths: object, cache_bytes: int = 64 << 20) -> ServiceClient:
-        return ServiceClient(ServiceApp(ServedTables(map(str, paths)), cache_bytes), asyncio.new_event_loop())
+    def of(*paths: object, cache_bytes: int = 64 << 20, markers: bool = False) -> ServiceClient:
+        app = ServiceApp(ServedTables(map(str, paths)), cache_bytes, markers=markers)
+        return ServiceClient(app, asyncio.new_event_loop())
 
     def ask(self, path: str, method: str = "GET", **query: str) -> Reply:
         return self.ask_with({}, path, method, **query)
@@ -48,7 +49,7 @@ class ServiceClient:
         """`sent`: headers."""
         return self.loop.run_until_complete(self.send(path, urlencode(query).encode(), method, sent))
 
-    def all_at_once(self, path: str, queries: list[Mapping[str, str]], method: str = "GET") -> list[Reply]:
+    def all_at_once(self, path: str, queries: Sequence[Mapping[str, str]], method: str = "GET") -> list[Reply]:
         async def run() -> list[Reply]:
             return list(await asyncio.gather(*(self.send(path, urlencode(q).encode(), method) for q in queries)))
 

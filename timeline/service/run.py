@@ -15,7 +15,7 @@ from ..errors import PhantombaseError, UsageError
 from ..option import check_least, least_of, option
 from ..storage.access.storage_options import Given
 from .app import ServiceApp
-from .hudi_app import MAX_QUERY_BYTES
+from .asgi import MAX_QUERY_BYTES
 from .served_table import ServedTable
 from .served_tables import ServedTables
 
@@ -36,6 +36,7 @@ class ServeOptions:
 
     port: int = option(DEFAULT_PORT, "The port; 0: any free one.", least=0)
     max_memory: int = option(256 << 20, "Memory for answers that are kept, e.g. 256m.", size=True, least=0)
+    markers: bool = option(False, "Also keep the markers of writers (hoodie.write.markers.type=TIMELINE_SERVER_BASED).")
 
     def __post_init__(self) -> None:
         check_least(self, least_of(ServeOptions))
@@ -56,7 +57,7 @@ def serve(
 
 async def _serve(tables: ServedTables, options: ServeOptions, on_ready: Callable[[str], None]) -> None:
     config = uvicorn.Config(
-        ServiceApp(tables, options.max_memory),
+        ServiceApp(tables, options.max_memory, markers=options.markers),
         host=HOST,
         port=options.port,
         http="h11",  # it bounds the size of a request line; httptools does not

@@ -38,7 +38,7 @@ class ServedTable:
         self.path = path
         self.name = PurePosixPath(path.rstrip("/")).name
         self.error: PhantombaseError | None = None
-        self._options = storage_options
+        self.storage_options = storage_options
         self._table: Table | None = None
         self._held: deque[Held] = deque(maxlen=_STATES_KEPT)
         self._flight: asyncio.Task[Held] | None = None
@@ -101,5 +101,5 @@ class ServedTable:
         return held
 
     def _read(self) -> tuple[Table, TableState]:
-        table = self._table.reload() if self._table else Table.open(self.path, self._options)
+        table = self._table.reload() if self._table else Table.open(self.path, self.storage_options)
         return table, load_state(table)

@@ -14,6 +14,7 @@ from tests.mutations.mutants import (
     query_types,
     restoring,
     services,
+    serving,
     slices,
     unscheduling,
     view,
@@ -39,4 +40,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *writers.MUTANTS,
     *archiving.MUTANTS,
     *cleaning.MUTANTS,
+    *serving.MUTANTS,
 )
