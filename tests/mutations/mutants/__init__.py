@@ -14,6 +14,7 @@ from tests.mutations.mutants import (
     query_types,
     restoring,
     services,
+    serving,
     slices,
     stitching,
     unscheduling,
@@ -41,4 +42,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *writers.MUTANTS,
     *archiving.MUTANTS,
     *cleaning.MUTANTS,
+    *serving.MUTANTS,
 )
