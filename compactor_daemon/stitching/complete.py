@@ -88,6 +88,7 @@ def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceR
         done = replace(pending.requested.at(State.COMPLETED), completion_time=completion)
         section.check()
         _put(table, done, encode_commit(metadata, table.layout.encoding))
+        _look_back(table, pending, done)
         delete_markers(table.storage, pending.time)
         table.storage.delete_folder(staged_folder(pending.time))
     return placed
@@ -229,6 +230,22 @@ def _put(table: Table, done: Instant, data: bytes) -> None:
         return
     if not made and storage.find(path) is None:
         raise StorageError("the completed commit is not there after it was written", path=path)
+
+
+def _look_back(table: Table, pending: Pending, done: Instant) -> None:
+    """ConflictError: the process slept before the put, its lock was lost, and the plan was taken back meanwhile.
+
+    The commit replaces file groups by files that are gone: it is removed. Until then readers fail: the view misses the
+    files.
+    """
+    if table.storage.find(table.instant_path(pending.requested)) is None:
+        table.storage.delete(table.instant_path(done))
+        raise ConflictError(
+            "this stitching was taken back while its process slept",
+            path=table.storage.base_path,
+            instant=pending.time,
+            todo="Nothing of it is visible. Run again.",
+        )
 
 
 def _commit(placed: Sequence[Made], schema_text: str) -> CommitMetadata:

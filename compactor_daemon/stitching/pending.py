@@ -11,7 +11,7 @@ Hudi's executor, which may execute such a plan too, leaves an inflight file with
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata
@@ -90,8 +90,13 @@ def decided_completion(table: Table, pending: Pending) -> tuple[bool, str | None
 
 
 def is_at_work(table: Table, pending: Pending) -> bool:
-    """Whether a process of phantombase works on a stitching, by its heartbeat."""
+    """Whether a process of phantombase works on a stitching, by its heartbeat.
+
+    On an object store also while a request of a process that is gone may yet be answered: its commit may still come.
+    """
     beat = read_heartbeat(table.storage, pending.time)
+    if beat is not None and not table.storage.is_file_system:
+        beat = replace(beat, owner_gone=False)
     return beat is not None and is_live(beat, storage_ms(table.storage))
 
 

@@ -20,7 +20,13 @@ from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.stitching.complete import take_back
 from phantombase.compactor_daemon.stitching.pending import pending_stitchings
 from phantombase.compactor_daemon.stitching.stitch import StitchResult, stitch_table, take_back_pending
-from phantombase.timeline.errors import BarrierError, ConflictError, PhantombaseError, UnsupportedError
+from phantombase.timeline.errors import (
+    BarrierError,
+    ConflictError,
+    MissingFileError,
+    PhantombaseError,
+    UnsupportedError,
+)
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.metadata_table.validate import validate
@@ -598,6 +604,31 @@ def test_a_process_that_wakes_up_late(version: int, tmp_path: Path) -> None:
     files = [parse_data_file(p.name) for p in path.glob("*/*.parquet")]
     assert all(name is not None and name.instant in instants for name in files)
     assert read_rows(path) == rows
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_process_that_commits_late(version: int, tmp_path: Path) -> None:
+    """It sleeps right before it puts the completed file; meanwhile its plan is taken back, and its files are gone."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+
+    def meanwhile(call: Call) -> object:
+        completes = call.name == "put_if_absent" and call.path.endswith(".replacecommit")
+        if completes:
+            (pending,) = pending_stitchings(open_table(path), open_table(path).load_timeline())
+            take_back(open_table(path), pending, type(LOCK)("another: the lock of the sleeper was lost"), "test")
+        done = call.do()
+        if completes:
+            with pytest.raises(MissingFileError, match="clustering"):  # never fewer rows
+                read_rows(path)
+        return done
+
+    with pytest.raises(ConflictError, match="slept"):
+        stitch(path, HookedStorage(open_table(path).storage, meanwhile))
+    assert read_rows(path) == rows
+    upsert(path, one_row("k1", 50))
+    check_nothing_left(path)
+    assert read_rows(path) == {**rows, "k1": (50, 50.0)}
 
 
 def test_a_schema_that_grew(tmp_path: Path) -> None:

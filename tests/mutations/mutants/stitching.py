@@ -33,6 +33,8 @@ MUTANTS: tuple[Mutant, ...] = (
     (_COMPLETE, "        storage.delete_all([join(partition, name) for partition, name in traces.doomed])\n", "", _TESTS),
     (_COMPLETE, "    if storage.find(one.final) is None:\n", "    if True:\n", _TESTS),
     (_COMPLETE, "        if not is_at_work(table, pending) and not is_of_hudi(table, pending):", "        if not is_of_hudi(table, pending):", _TESTS),
+    (_COMPLETE, "        _look_back(table, pending, done)\n", "", _TESTS),
+    ("timeline/view/fact_loader", " or metadata.operation_type == CLUSTER", "", _TESTS),
     (_PENDING, "    if _PROCESS not in extra:", "    if False:", _TESTS),
     (_STITCH, "        if is_at_work(now, pending) or is_of_hudi(now, pending):\n            continue\n", "", _TESTS),
     (_STITCH, "        take_back(table, pending, lock, str(error))\n", "", _TESTS),
