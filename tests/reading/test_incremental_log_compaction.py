@@ -12,6 +12,7 @@ from phantombase import schedule
 from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read, read_table
 from phantombase.timeline.table.table import Table
 from tests.cleaning.test_golden import clean
+from tests.reading.test_changes_and_services import restamped_by_clustering
 from tests.support.change_feeds import moments_of, services_of
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.golden_tables import unzip_golden
@@ -61,6 +62,11 @@ def test_so_they_are_behind_a_compaction(name: str, tmp_path: Path) -> None:
     schedule(table)
     run_all(table)
     check(table)
+
+
+def test_rows_of_a_clustering_that_restamps_are_those_of_their_writes(tmp_path: Path) -> None:
+    """The file groups that it replaced tell the writes."""
+    check(restamped_by_clustering(tmp_path))
 
 
 def compacted(tmp_path: Path) -> tuple[Table, str, set[str]]:
