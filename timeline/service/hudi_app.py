@@ -18,6 +18,7 @@ from .synchronisation import NO_INSTANT, Known
 from .view_json import Printer
 
 _NOT_IN_KEYS = frozenset({"basepath", "lastinstantts", "timelinehash", "refreshoff", "pretty"})
+_NAME_BYTES_MAX, _PATH_BYTES_MAX = 255, 2048
 
 
 class HudiApp:
@@ -82,5 +83,6 @@ def _printer(held: Held, given: Mapping[str, str]) -> Printer:
 def _check_partition(partition: str) -> None:
     """UsageError: the path leads out of the table, or into Hudi's own folder."""
     parts = partition.split("/") if partition else []
-    if "\0" in partition or any(part in ("", ".", "..", HOODIE) for part in parts):
+    odd = any(part in ("", ".", "..", HOODIE) or len(part.encode()) > _NAME_BYTES_MAX for part in parts)
+    if odd or "\0" in partition or len(partition.encode()) > _PATH_BYTES_MAX:
         raise UsageError("not a partition path", expected="a path below the table", found=repr(partition))
