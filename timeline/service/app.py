@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .answers import AnswerCache
-from .asgi import Receive, Scope, Send, send_text
+from .asgi import App, Receive, Scope, Send, send_text
 from .hudi_app import HudiApp
 from .marker_app import MARKER_PREFIX, MarkerApp
 from .routes import PREFIX
@@ -14,10 +14,13 @@ _METHODS = ("GET", "HEAD")
 
 
 class ServiceApp:
-    """An ASGI application. `markers`: whether it takes the markers of writers."""
+    """An ASGI application. `markers`: whether it takes those of writers. `pages`: answers what is not for Hudi."""
 
-    def __init__(self, tables: ServedTables, cache_bytes: int, *, markers: bool = False) -> None:
+    def __init__(
+        self, tables: ServedTables, cache_bytes: int, *, markers: bool = False, pages: App | None = None
+    ) -> None:
         self._hudi = HudiApp(tables, AnswerCache(cache_bytes))
+        self._pages = pages
         self._markers = MarkerApp(tables) if markers else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -31,6 +34,8 @@ class ServiceApp:
             await self._markers(scope, receive, send)
         elif scope["path"] == "/healthz" and scope["method"] in _METHODS:
             await send_text(send, 200, "ok")
+        elif self._pages is not None:
+            await self._pages(scope, receive, send)
         else:
             await send_text(send, 404, "Not found")
 

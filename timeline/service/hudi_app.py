@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ..errors import UsageError
 from ..storage.folders import HOODIE
@@ -60,7 +61,7 @@ class HudiApp:
     async def _fresh(self, table: ServedTable, held: Held, route: Route, given: Mapping[str, str]) -> Answer:
         def answer() -> Answer:
             found = load_partition(table.table, held.state, given.get("partition", ""), given.get("currentinstant"))
-            now = Held(held.serial, found.state)
+            now = replace(held, state=found.state)
             return encoded(route.answer(Question(found.state, given, _printer(now, given), found.inflight)))
 
         return await asyncio.to_thread(answer)

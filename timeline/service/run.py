@@ -15,7 +15,7 @@ from ..errors import PhantombaseError, UsageError
 from ..option import check_least, least_of, option
 from ..storage.access.storage_options import Given
 from .app import ServiceApp
-from .asgi import MAX_QUERY_BYTES
+from .asgi import MAX_QUERY_BYTES, App
 from .served_table import ServedTable
 from .served_tables import ServedTables
 
@@ -46,18 +46,23 @@ def serve(
     paths: list[str],
     options: ServeOptions,
     storage_options: Given = None,
+    pages: Callable[[ServedTables], App] | None = None,
     on_ready: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Serves tables until it is stopped by SIGINT or SIGTERM. `on_ready` gets its address.
+    """Serves tables until it is stopped by SIGINT or SIGTERM.
+
+    `on_ready` gets its address, `pages` makes what answers people.
 
     UsageError: a table is given twice, or the port is taken.
     """
-    asyncio.run(_serve(ServedTables(paths, storage_options), options, on_ready))
+    tables = ServedTables(paths, storage_options)
+    app = ServiceApp(tables, options.max_memory, markers=options.markers, pages=pages(tables) if pages else None)
+    asyncio.run(_serve(app, tables, options, on_ready))
 
 
-async def _serve(tables: ServedTables, options: ServeOptions, on_ready: Callable[[str], None]) -> None:
+async def _serve(app: ServiceApp, tables: ServedTables, options: ServeOptions, on_ready: Callable[[str], None]) -> None:
     config = uvicorn.Config(
-        ServiceApp(tables, options.max_memory, markers=options.markers),
+        app,
         host=HOST,
         port=options.port,
         http="h11",  # it bounds the size of a request line; httptools does not

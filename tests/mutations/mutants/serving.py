@@ -24,6 +24,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/service/marker_app", "        if \"://\" not in table.path:", "        if False:", "service/markers"),
     ("timeline/service/app", "    if b\"origin\" in given:", "    if False:", "service/odd_requests"),
     ("timeline/service/app", "    if host.rpartition(\":\")[0] not in _LOCAL", "    if False", "service/odd_requests"),
+    ("timeline/dashboard/health", "age > slo_s", "age >= 0", "service/table_states"),
+    ("timeline/dashboard/health", "    ages = [(row[\"age_s\"], row) for row in pending if row[\"action\"] == \"compaction\" and", "    ages = [(row[\"age_s\"], row) for row in pending if", "service/table_states"),
     (_MARKERS, "\"\".join(f\"{name}\\n\" for name in names)", "\",\".join(names)", "service/markers"),
     (_MARKERS, "return done.result() and first", "return done.result()", "service/markers"),
     (_MARKERS, "        storage.delete(kind)\n", "        pass\n", "service/markers"),
