@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from http.client import HTTPConnection
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import urlencode
@@ -11,7 +13,9 @@ from urllib.request import urlopen
 
 import pytest
 
+from phantombase.timeline.errors import UsageError
 from phantombase.timeline.service.routes import PREFIX
+from phantombase.timeline.service.run import listening
 from tests.support.golden_tables import unzip_golden
 from tests.support.service_process import serving
 
@@ -40,3 +44,21 @@ def test_wrong_arguments(arguments: list[str], reason: str) -> None:
     command = [sys.executable, "-m", "phantombase.timeline.cli.main", "serve", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, reason in done.stderr) == (1, True), done.stderr
+
+
+def test_a_port_that_is_taken_is_refused() -> None:
+    with listening(0) as other, pytest.raises(UsageError, match="the port cannot be used"):
+        listening(other.getsockname()[1])
+
+
+def test_answers_on_one_connection_do_not_wait_for_acknowledgements(tmp_path: Path) -> None:
+    """With Nagle's algorithm each would take 40 ms."""
+    with serving(tmp_path / "none") as address:
+        connection = HTTPConnection(address.removeprefix("http://"))
+        took = []
+        for _ in range(10):
+            began = time.perf_counter()
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().read() == b"ok"
+            took.append(time.perf_counter() - began)
+        assert sorted(took)[5] < 0.03, took

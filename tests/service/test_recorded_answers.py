@@ -20,7 +20,13 @@ from tests.support.selection import deep
 from tests.support.service_client import Reply, ServiceClient
 
 CORPORA = sorted(path.name.removesuffix(".jsonl.gz") for path in (GOLDEN_FOLDER / "served").glob("*.jsonl.gz"))
-SAMPLE = {"v6_compacted_cleaned@0.15.0", "v6_two_pending@1.2.0", "v9_clustered@1.2.0", "v9_complex_key@1.2.0"}
+SAMPLE = {
+    "v6_compacted_cleaned@0.15.0",
+    "v6_replaced@0.15.0",
+    "v6_two_pending@1.2.0",
+    "v9_clustered@1.2.0",
+    "v9_complex_key@1.2.0",
+}
 
 _IN_ORDER = ("logFiles", "slices", "instants")
 _LOADED_SO_FAR = "datafiles/all/latest/"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.service.app import ServiceApp
 from phantombase.timeline.service.served_tables import ServedTables
 
@@ -38,8 +39,11 @@ class ServiceClient:
     loop: asyncio.AbstractEventLoop
 
     @staticmethod
-    def of(*paths: object, cache_bytes: int = 64 << 20, markers: bool = False) -> ServiceClient:
-        app = ServiceApp(ServedTables(map(str, paths)), cache_bytes, markers=markers)
+    def of(
+        *paths: object, cache_bytes: int = 64 << 20, markers: bool = False, slo_s: float | None = None
+    ) -> ServiceClient:
+        tables = ServedTables(map(str, paths))
+        app = ServiceApp(tables, 64 << 20, markers=markers, pages=PeopleApp(tables, slo_s))
         return ServiceClient(app, asyncio.new_event_loop())
 
     def ask(self, path: str, method: str = "GET", **query: str) -> Reply:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
 
@@ -16,10 +16,15 @@ from .served_tables import UnknownTableError
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_QUERY_BYTES = 64 << 10
 """Longest query string. Some routes name hundreds of instants or partitions in it."""
 
+PLAIN = b"text/plain;charset=utf-8"
+"""The content type of errors; Hudi's servers give it to their JSON, too."""
+
+_ALWAYS = ((b"x-content-type-options", b"nosniff"),)
 _FIELDS_MAX = 64
 _log = structlog.get_logger(__name__)
 
@@ -53,6 +58,11 @@ def parameters(query: bytes) -> dict[str, str]:
     return found
 
 
+async def send_bytes(send: Send, body: bytes, kind: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    """Answers with a body of a content type."""
+    await _send(send, 200, body, kind, headers)
+
+
 async def send_error(scope: Scope, send: Send, error: Exception) -> None:
     """Answers with the status and the reason of an error; those of the service itself are logged."""
     status, reason = _status(error)
@@ -80,22 +90,26 @@ def _status(error: Exception) -> tuple[int, str]:
 
 async def send_text(send: Send, status: int, text: str) -> None:
     """Answers with plain text."""
-    await _send(send, status, text.encode("utf-8", "replace"), [])
+    await _send(send, status, text.encode("utf-8", "replace"), PLAIN, [])
 
 
-async def send_answer(scope: Scope, send: Send, answer: Answer) -> None:
+async def send_answer(scope: Scope, send: Send, answer: Answer, kind: bytes = PLAIN) -> None:
     body, headers = answer.body, []
     if answer.compressed:
         if any(k == b"accept-encoding" and b"gzip" in v for k, v in scope["headers"]):
             headers.append((b"content-encoding", b"gzip"))
         else:
             body = answer.plain()
-    await _send(send, 200, body, headers)
+    await _send(send, 200, body, kind, headers)
 
 
-async def _send(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+async def _send(send: Send, status: int, body: bytes, kind: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
     length = (b"content-length", str(len(body)).encode())
-    # Hudi's servers say so of JSON, too.
-    kind = (b"content-type", b"text/plain;charset=utf-8")
-    await send({"type": "http.response.start", "status": status, "headers": [kind, length, *headers]})
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [(b"content-type", kind), length, *_ALWAYS, *headers],
+        }
+    )
     await send({"type": "http.response.body", "body": body})

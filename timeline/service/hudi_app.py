@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ..errors import UsageError
 from ..storage.folders import HOODIE
@@ -18,6 +19,7 @@ from .synchronisation import NO_INSTANT, Known
 from .view_json import Printer
 
 _NOT_IN_KEYS = frozenset({"basepath", "lastinstantts", "timelinehash", "refreshoff", "pretty"})
+_NAME_BYTES_MAX, _PATH_BYTES_MAX = 255, 2048
 
 
 class HudiApp:
@@ -59,7 +61,7 @@ class HudiApp:
     async def _fresh(self, table: ServedTable, held: Held, route: Route, given: Mapping[str, str]) -> Answer:
         def answer() -> Answer:
             found = load_partition(table.table, held.state, given.get("partition", ""), given.get("currentinstant"))
-            now = Held(held.serial, found.state)
+            now = replace(held, state=found.state)
             return encoded(route.answer(Question(found.state, given, _printer(now, given), found.inflight)))
 
         return await asyncio.to_thread(answer)
@@ -82,5 +84,6 @@ def _printer(held: Held, given: Mapping[str, str]) -> Printer:
 def _check_partition(partition: str) -> None:
     """UsageError: the path leads out of the table, or into Hudi's own folder."""
     parts = partition.split("/") if partition else []
-    if "\0" in partition or any(part in ("", ".", "..", HOODIE) for part in parts):
+    odd = any(part in ("", ".", "..", HOODIE) or len(part.encode()) > _NAME_BYTES_MAX for part in parts)
+    if odd or "\0" in partition or len(partition.encode()) > _PATH_BYTES_MAX:
         raise UsageError("not a partition path", expected="a path below the table", found=repr(partition))

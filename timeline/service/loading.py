@@ -12,6 +12,7 @@ from ..instants.timeline import Timeline
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..table.table import Table, consistent
 from ..view.listing import Listed, Listing
+from ..view.partition_folders import is_partition
 from ..view.view import FileGroup, GroupKey
 from .synchronisation import digests
 from .table_state import TableState, groups_with, partition_files
@@ -93,7 +94,12 @@ def load_partition(table: Table, state: TableState, partition: str, inflight: st
     timeline = replace(now.load_timeline(), archived=state.timeline.archived)
     if digests(timeline) != state.digests:  # the client is answered from what it knows
         timeline = state.timeline
-    entries = listed_if_there(now.storage, partition) or ()
+    known = partition in state.partitions
+    if not known and (entry := now.storage.find(partition)) is not None and not entry.is_folder:
+        return FreshPartition(state=state, inflight=())
+    entries = listed_if_there(now.storage, partition) or []
+    if not known and not is_partition(entries):
+        return FreshPartition(state=state, inflight=())
     groups = now.views.partition_groups(partition, timeline, state.facts)
     files = partition_files(partition, entries, timeline, state.facts, groups)
     shown = () if inflight is None else groups_with(partition, entries, timeline, state.facts, inflight)

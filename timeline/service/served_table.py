@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from dataclasses import dataclass
 from itertools import count
@@ -25,10 +26,11 @@ class BehindError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A state under a number that no other state of this process has."""
+    """A state under a number that no other state of this process has. `loaded_s`: when its load began, monotonic."""
 
     serial: int
     state: TableState
+    loaded_s: float
 
 
 class ServedTable:
@@ -90,13 +92,14 @@ class ServedTable:
         return await asyncio.shield(self._flight)
 
     async def _load(self) -> Held:
+        began = time.monotonic()
         try:
             table, state = await asyncio.to_thread(self._read)
         except PhantombaseError as error:
             self.error = error
             raise
         self._table, self.error = table, None
-        held = Held(next(_serials), state)
+        held = Held(next(_serials), state, began)
         self._held.append(held)
         return held
 
