@@ -38,6 +38,6 @@ MUTANTS: tuple[Mutant, ...] = (
     (_PENDING, "    if _PROCESS not in extra:", "    if False:", _TESTS),
     (_STITCH, "        if is_at_work(now, pending) or is_of_hudi(now, pending):\n            continue\n", "", _TESTS),
     (_STITCH, "        take_back(table, pending, lock, str(error))\n", "", _TESTS),
-    (_MADE, "    for stream in streams:\n", "    for stream in streams[1:]:\n", _TESTS),
+    (_MADE, "for one in self._inputs if one.base is not None]", "for one in self._inputs[1:] if one.base is not None]", _TESTS),
     ("writer_hooks/commit/conflict", "        return None  # it moves rows, and adds no key\n", "        pass\n", _TESTS),
 )  # fmt: skip
