@@ -28,7 +28,6 @@ from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
-from phantombase.timeline.cli.report import instant_rows
 from phantombase.timeline.format.commit_metadata import WriteStat
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.file_name import BaseFileName
@@ -36,6 +35,7 @@ from phantombase.timeline.format.instant import State, later
 from phantombase.timeline.format.partition_metadata import partition_metadata
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.report.instants import instant_rows
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.write.writer import writer
 

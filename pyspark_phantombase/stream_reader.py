@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.pins.hold import HeldPin
+from phantombase.timeline.pins.retain import moment_to_hold
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.view import GroupKey
 from phantombase.timeline.windows.incremental import load_window
@@ -136,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._pin.renew()
             return
         table = self._table()
-        moment = Offset.of(table, offset).moment
+        moment = moment_to_hold(table.load_timeline(), Offset.of(table, offset).moment)
         if self._pin is None:
             self._pin = HeldPin(table.storage, self._options.pin, moment)
         else:

@@ -23,7 +23,7 @@ from phantombase.timeline.look.look import latest
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.slice_log import check_slice
-from phantombase.timeline.read.table_read import slice_rules
+from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.probe import probe_partitions
 from phantombase.timeline.table.table import Table, consistent

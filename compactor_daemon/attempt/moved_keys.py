@@ -24,7 +24,7 @@ from phantombase.timeline.avro.schema import RECORD_KEY
 from phantombase.timeline.errors import BarrierError, ConflictError
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.read.slice_stream import SliceStream, base_tables
-from phantombase.timeline.read.table_read import slice_rules
+from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import BaseFile, FileSlice, TableView, is_replaced, latest_base, slice_before
 

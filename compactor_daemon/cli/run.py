@@ -23,6 +23,7 @@ from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.option import help_of
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.stitching.options import StitchOptions
 from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.terminal.command_line import EXIT_FAILED
 from phantombase.timeline.terminal.console import configure_logging, emit
@@ -42,7 +43,7 @@ from .parameters import ATTEMPT, CLOCK, EXECUTE, OUTPUT, Json, Lock, StorageOpti
 from .zookeeper import ZOOKEEPER, ZooKeeperFlags
 
 _RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
-_CLEAN, _ARCHIVE, _METADATA = CleanOptions(), ArchiveOptions(), MetadataOptions()
+_CLEAN, _ARCHIVE, _METADATA, _STITCH = CleanOptions(), ArchiveOptions(), MetadataOptions(), StitchOptions()
 _KILLED = 128
 
 
@@ -69,12 +70,13 @@ def run_daemon(
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="also run these services of the tables, as `clean,archive,metadata`; needs --lock or --sole-writer",
+            help="also run these services, as `clean,archive,metadata,stitch`; needs --lock or --sole-writer",
         ),
     ] = None,
     clean: Annotated[CleanOptions, Prefix("clean")] = _CLEAN,
     archive: Annotated[ArchiveOptions, Prefix("archive"), Only("min_instants", "max_instants")] = _ARCHIVE,
     metadata: Annotated[MetadataOptions, Prefix("metadata")] = _METADATA,
+    stitch: Annotated[StitchOptions, Prefix("stitch")] = _STITCH,
     lock: Lock = None,
     execute: ExecuteOptions = EXECUTE,
     output: OutputOptions = OUTPUT,
@@ -94,8 +96,8 @@ def run_daemon(
     was paused or cut off cannot harm a table later: storage decides which attempt wins, not ZooKeeper.
 
     With `--services` it also keeps the tables small, as Hudi's writers do after commits: it removes file slices that no
-    reader needs, moves old instants into the archive, and compacts and cleans the metadata table. Leave this to Hudi's
-    writers where they do it already.
+    reader needs, moves old instants into the archive, compacts and cleans the metadata table, and joins small files
+    that were appended (`stitch`). Leave this to Hudi's writers where they do it already.
 
     SIGTERM or SIGINT stops the daemon gracefully (`--on-term`); a second signal ends it at once.
 
@@ -111,7 +113,7 @@ def run_daemon(
             f"{'--schedule' if schedule else '--services'} needs to know which other processes write to the tables",
             "A plan made while an unknown write is running would lose that write's rows.",
         )
-    given = {Service.METADATA: metadata, Service.CLEAN: clean, Service.ARCHIVE: archive}
+    given = {Service.METADATA: metadata, Service.STITCH: stitch, Service.CLEAN: clean, Service.ARCHIVE: archive}
     settings = Settings(
         who=process_name(),
         output=output,
@@ -119,7 +121,11 @@ def run_daemon(
         retry=retry,
         order=rules.order,
         schedule=requests if schedule else None,
-        services=_services(services, given, requests.max_delta_commits if schedule else 0),
+        services=replace(
+            _services(services, given, requests.max_delta_commits if schedule else 0),
+            output=output,
+            threads=execute.threads,
+        ),
         clock=clock,
         storage_options=parse_pairs(storage_option),
     )
@@ -150,7 +156,12 @@ def run_daemon(
 def _services(names: str | None, given: Mapping[Service, Any], counted: int) -> ServiceOptions:
     """The services that run. UsageError: an option of one that does not run."""
     chosen = parse_services(names) if names is not None else frozenset[Service]()
-    defaults = {Service.METADATA: _METADATA, Service.CLEAN: _CLEAN, Service.ARCHIVE: _ARCHIVE}
+    defaults = {
+        Service.METADATA: _METADATA,
+        Service.STITCH: _STITCH,
+        Service.CLEAN: _CLEAN,
+        Service.ARCHIVE: _ARCHIVE,
+    }
     if idle := [s.value for s in Service if s not in chosen and given[s] != defaults[s]]:
         raise UsageError(
             f"options of a service are given that does not run: {', '.join(idle)}",

@@ -207,7 +207,7 @@ def _stage_base(storage: Storage, path: str, task: SliceTask) -> tuple[Ledger, L
     """Stages the base file; returns its ledger, checked against the file read back, and the size of that file."""
     stream = SliceStream(storage, task.slice, task.rules)
     rows = _write(storage, path, stream, task)
-    rows_read_back, hash_out, size = _read_back(storage, path, task.rules)
+    rows_read_back, hash_out, size = read_back(storage, path, task.rules)
     ledger = stream.ledger(rows, hash_out)
     ledger.check(
         footer_rows_in=stream.base_rows,
@@ -228,7 +228,7 @@ def _stage_log(storage: Storage, path: str, task: SliceTask, *, log: LogOutput) 
     return *made, entry.size
 
 
-def _read_back(storage: Storage, path: str, rules: SliceRules) -> tuple[int, int, int]:
+def read_back(storage: Storage, path: str, rules: SliceRules) -> tuple[int, int, int]:
     """The number of rows of a written file by its footer, the identity sum of the rows in it, and its size."""
     schema = project(rules.schema, identity_columns(rules.schema))
     footer_rows = 0

@@ -1,6 +1,6 @@
-"""The services of a table in their order, as the daemon and writers run them: its metadata table, clean, archive.
+"""The services of a table in their order, as daemon and writers run them: its metadata table, stitch, clean, archive.
 
 The way in is `serve.serve_table`.
 
-May import: archiving, cleaning; all of timeline.
+May import: archiving, cleaning, stitching; all of timeline.
 """

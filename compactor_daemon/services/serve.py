@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import structlog
 
-from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.errors import ConflictError, PhantombaseError, UnsupportedError
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.table.table import Table
@@ -16,6 +16,7 @@ from phantombase.timeline.terminal.plain import human_bytes, plural
 
 from ..archiving.archive import archive_table
 from ..cleaning.clean import clean_table
+from ..stitching.stitch import stitch_table
 from .done import ServiceDone
 from .options import Service, ServiceOptions
 
@@ -61,6 +62,20 @@ def _metadata(table: Table, options: ServiceOptions, lock: TableLock) -> Service
     )
 
 
+def _stitch(table: Table, options: ServiceOptions, lock: TableLock) -> ServiceDone:
+    assert options.stitch is not None
+    try:
+        done = stitch_table(table, options.stitch, lock, output=options.output, threads=options.threads)
+    except UnsupportedError as error:  # of many tables some are bucket-indexed, say: that is no failure
+        return ServiceDone(service=Service.STITCH, what=f"not stitched: {error.what}")
+    except ConflictError as error:  # others changed the files meanwhile, or may: the next interval tries again
+        return ServiceDone(service=Service.STITCH, what=f"put off: {error.what}")
+    all_ = [*done.finished, *([] if done.done is None else [done.done])]
+    files, made = sum(one.files for one in all_), sum(one.made for one in all_)
+    what = f"{plural(files, 'file')} stitched, now {made}" if all_ else f"nothing to stitch: {done.why}"
+    return ServiceDone(service=Service.STITCH, what=what, instants=len(all_))
+
+
 def _clean(table: Table, options: ServiceOptions, lock: TableLock) -> ServiceDone:
     assert options.clean is not None
     done = clean_table(table, options.clean, lock)
@@ -79,6 +94,7 @@ def _archive(table: Table, options: ServiceOptions, lock: TableLock) -> ServiceD
 
 _SERVICES: dict[Service, Callable[[Table, ServiceOptions, TableLock], ServiceDone]] = {
     Service.METADATA: _metadata,
+    Service.STITCH: _stitch,
     Service.CLEAN: _clean,
     Service.ARCHIVE: _archive,
 }

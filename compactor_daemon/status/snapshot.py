@@ -32,6 +32,8 @@ HALF_WAY = {
     "restore": "compactor-daemon restore TABLE",
     "rollback": "the next write; that of a completed write: compactor-daemon rollback TABLE INSTANT, or Hudi",
     "clean": "compactor-daemon clean TABLE, or Hudi's next clean",
+    "clustering": "compactor-daemon stitch TABLE; a plan of Hudi: its clustering",
+    "replacecommit": "a clustering: compactor-daemon stitch TABLE, or Hudi's; an overwrite: the next write",
 }
 """Actions that others must not pass while they are half-way, and what finishes each if its process is dead."""
 
@@ -61,8 +63,8 @@ class TableLook:
     """What a look found in a table.
 
     `pending`: by instant, earliest first. `writes`: pending delta commits with their heartbeats. `recent`: the newest
-    completed compactions, of phantombase or of Hudi, newest first. `half_way`: cleans, restores and rollbacks that have
-    begun and not completed. `services`: the last run of a daemon's services.
+    completed compactions, of phantombase or of Hudi, newest first. `half_way`: cleans, restores, rollbacks, clusterings
+    and overwrites that have begun and not completed. `services`: the last run of a daemon's services.
     """
 
     path: str

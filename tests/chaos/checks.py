@@ -34,7 +34,8 @@ def check_whole(subject: Subject) -> Counter[str]:
     _check_records(subject.path)
     archived = table.with_archive(table.load_timeline()).archived
     instants = (*archived, *table.load_timeline().instants)
-    counts = Counter({"archived": len(archived), "cleans": sum(i.action == "clean" for i in instants)})
+    actions = Counter(i.action for i in instants)
+    counts = Counter(archived=len(archived), cleans=actions["clean"], stitched=actions["replacecommit"])
     for instant in audited_instants(table):
         found = audit(table, instant)
         assert found.good, f"{subject.name}: {found}"

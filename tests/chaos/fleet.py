@@ -27,9 +27,13 @@ _ENDS = {"exit 0", "exit 1", "exit -9", "exit -15"}
 """Well, with failures to report (or ZooKeeper away at its start), killed, and told to end before it had begun."""
 _SERVICES = [
     "--services",
-    "clean,archive",
+    "stitch,clean,archive",
     "--services-interval",
     "2",
+    "--stitch-min-file-num",
+    "2",
+    "--stitch-wait",
+    "1",
     "--clean-retain",
     "2",
     "--clean-floor",

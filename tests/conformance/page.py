@@ -62,9 +62,11 @@ _TAIL = """
 
 ## Rows that come again
 
-A log compaction of Hudi 1.2 gives the rows that it merges its own commit time. Their writes are then unknown, so an
-incremental query of phantombase returns all of them in each window that holds one of the merged writes: a row may come
-again, and none is missing.
+A log compaction of Hudi 1.2 gives the rows that it merges its own commit time. Hudi and hudi-rs deliver all of them in
+each window that holds the log compaction. phantombase reads the log files that went into it, where the rows have the
+times of their writes. The exception: a compaction has taken the rows into a base file, and a clean has taken the slice
+before it, or begun to. Then a window that begins before the first state that is still whole has these rows again if it
+holds one of the merged writes; none is missing.
 """
 
 

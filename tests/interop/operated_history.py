@@ -1,5 +1,5 @@
 """A history in which operators take part: real Hudi restores, rolls back, cleans, archives, replaces and clusters, and
-phantombase cleans, archives, restores, rolls back, makes savepoints and compacts the metadata table.
+phantombase cleans, archives, stitches, restores, rolls back, makes savepoints and compacts the metadata table.
 
 They do so also between two steps of a compaction of ours, whose process sleeps meanwhile or dies there. A model in
 plain Python says what all must read then: services change no row, a restore and a rollback bring the rows of before
@@ -20,23 +20,30 @@ from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.restoring.rollback import is_service, roll_back_newest
+from phantombase.compactor_daemon.stitching.pending import Pending, pending_stitchings
+from phantombase.compactor_daemon.stitching.stitch import stitch_table, take_back_pending
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import ClockError, PhantombaseError
 from phantombase.timeline.format.instant import parse_time
+from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.read import compacted_after
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.validate import Difference, validate
+from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 from phantombase.timeline.savepoints.savepoint import create_savepoint
+from phantombase.timeline.stitching.options import StitchOptions
+from phantombase.timeline.table.table import Table
 from tests.interop.asleep import Moment, compact_and_die, compact_asleep
 from tests.interop.ending import end_pending
 from tests.interop.indexed_table import IndexedTable, placed_by_us
 from tests.interop.rows import same, without_files
 from tests.interop.test_random_history import History
 from tests.judge.client import METADATA_TABLE, Judge
+from tests.support.failing_storage import HookedStorage, ProcessDied, die_at
 
 __all__ = ["STOCK", "OperatedHistory"]
 
@@ -60,6 +67,7 @@ SERVICES = MERGING | frozenset(
     (
         *("clean", "clean_by_versions", "archive", "savepoint", "delete_savepoint", "hudi_schedules"),
         *("we_schedule", "we_forget_the_zone", "we_savepoint", "we_clean", "we_archive", "we_serve_metadata"),
+        *("we_stitch", "we_stitch_and_die"),
     )
 )
 """Steps that change no row, but for those that take the model back first; `MERGING`: that may merge."""
@@ -121,6 +129,8 @@ class OperatedHistory(History):
             self.we_clean: 4,
             self.we_archive: 4,
             self.we_serve_metadata: 2 if self.indexed else 0,
+            self.we_stitch: 3,
+            self.we_stitch_and_die: 2,
             self.insert_overwrite: 2,
             self.cluster: 2,
             self.we_compact_asleep: 0 if self.asleep else 6,
@@ -222,6 +232,49 @@ class OperatedHistory(History):
     def we_serve_metadata(self) -> bool:
         """Its compaction, early."""
         return self.we_do(lambda: serve_metadata(self.table.open(), MetadataOptions(max_delta_commits=2), LOCK))
+
+    def we_stitch(self) -> bool:
+        """Two files are enough."""
+        return self.we_do(lambda: self.stitch())
+
+    def we_stitch_and_die(self) -> bool:
+        """At any call; then Hudi executes the plan, or the next run of ours finishes it, or takes it back."""
+        table = self.table.open()
+        if self.pending_stitchings():
+            return False
+        storage = HookedStorage(table.storage, die_at(number := self.random.randrange(150)))
+        try:
+            if not self.we_do(lambda: self.stitch(replace(table, storage=storage))):
+                return False
+        except ProcessDied:
+            self.said.append(f"died at call {number}")
+        if not self.pending_stitchings():
+            return True
+        end = self.random.choice([self.hudi_executes, self.stitch, self.take_back])
+        self.said.append(end.__name__)
+        for pending in self.pending_stitchings():
+            table.storage.delete(heartbeat_path(pending.time))  # its process is this one
+        end()
+        return True
+
+    def pending_stitchings(self) -> tuple[Pending, ...]:
+        """Those of phantombase."""
+        table = self.table.open()
+        return pending_stitchings(table, table.load_timeline())
+
+    def hudi_executes(self) -> None:
+        """All pending clusterings."""
+        self.table.judge.execute_clustering(self.table.path, self.table.options)
+
+    def take_back(self) -> None:
+        """What is pending."""
+        take_back_pending(self.table.open(), LOCK)
+
+    def stitch(self, table: Table | None = None) -> None:
+        """See `we_stitch`."""
+        options = StitchOptions(min_files=2, wait_s=0, full=self.random.random() < 0.5)
+        codec = Codec.GZIP if self.table.version == 6 else Codec.ZSTD
+        stitch_table(table or self.table.open(), options, LOCK, output=OutputOptions(codec=codec), threads=1)
 
     def we_do(self, do: Callable[[], object]) -> bool:
         """Whether it was done; why not is in the history."""

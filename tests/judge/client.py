@@ -275,6 +275,10 @@ class Judge:
         """Plan a clustering, and leave it pending."""
         self._call("run_clustering", path, options, op="schedule")
 
+    def execute_clustering(self, path: TablePath, options: Options | None = None) -> None:
+        """Execute the pending clusterings."""
+        self._call("run_clustering", path, options, op="execute")
+
     def clean(self, path: TablePath, retain_commits: int = 1, options: Options | None = None) -> None:
         """Delete the files that only commits older than the newest `retain_commits` need."""
         self._call("run_clean", path, options, retain_commits=retain_commits)

@@ -32,7 +32,7 @@ from phantombase.timeline.planning.schedule import Scheduled, schedule_compactio
 from phantombase.timeline.planning.strategies import Strategy
 from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.planning.urgency import Urgency
-from phantombase.timeline.read.table_read import slice_rules
+from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase import schedule, writer
+from phantombase.timeline.table.table import Table
 from tests.support.change_feeds import check_window, feed, moments_of, services_of, state
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.golden_tables import unzip_golden
@@ -33,9 +34,9 @@ def test_a_compaction_of_a_log_compaction_is_no_change(name: str, tmp_path: Path
         check_window(table, begin, moments[-1], states)
 
 
-def test_a_clustering_that_restamps_is_no_change(tmp_path: Path) -> None:
+def restamped_by_clustering(folder: Path) -> Table:
     """As with hoodie.clustering.preserve.commit.metadata=false: all its rows carry the time of the clustering."""
-    path = unzip_golden("v9_clustered", tmp_path)
+    path = unzip_golden("v9_clustered", folder)
     table = open_table(path)
     (clustering,) = services_of(table)
     for made in path.rglob(f"*_{clustering}.parquet"):
@@ -43,6 +44,11 @@ def test_a_clustering_that_restamps_is_no_change(tmp_path: Path) -> None:
         at = rows.schema.get_field_index("_hoodie_commit_time")
         stamped = rows.set_column(at, rows.schema.field(at), pa.array([clustering] * rows.num_rows))
         pq.write_table(stamped, made)
+    return table
+
+
+def test_a_clustering_that_restamps_is_no_change(tmp_path: Path) -> None:
+    table = restamped_by_clustering(tmp_path)
     moments = moments_of(table)
     states = {m: state(table, m) for m in moments}
     last = moments[-1]

@@ -11,12 +11,16 @@ import pytest
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.table.table import Table
+from tests.support.change_feeds import services_of
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.incremental_answers import Answer, incremental_answers
 from tests.support.selection import deep
 
 USUAL = {"v6_compacted_cleaned", "v6_event_time", "v8_log_compacted", "v9_archived", "v9_clustered", "v9_replaced"}
+RESTAMPED = {"v8_log_compacted", "v9_log_compacted"}
+"""Which rows ours are, `test_incremental_log_compaction` checks."""
+STAMPS = ["_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_file_name"]
 NAMES = [name if name in USUAL else deep(name) for name in GOLDEN]
 
 
@@ -32,7 +36,18 @@ def test_windows_as_hudi_gave_them(name: str, tmp_path: Path) -> None:
             assert rows is None, answer
         else:
             assert rows is not None, answer
-            assert_same_rows(rows, answer.rows)
+            if name in RESTAMPED and answer.begin.strip("0"):
+                check_restamped(table, rows, answer.rows)
+            else:
+                assert_same_rows(rows, answer.rows)
+
+
+def check_restamped(table: Table, rows: pa.Table, theirs: pa.Table) -> None:
+    """Hudi gives rows with the time of its log compaction again: those that ours lack."""
+    here = pc.is_in(theirs.column("_hoodie_record_key"), rows.column("_hoodie_record_key"))
+    again = theirs.filter(pc.invert(here)).column("_hoodie_commit_time").to_pylist()
+    assert set(again) <= services_of(table)
+    assert_same_rows(rows.drop_columns(STAMPS), theirs.filter(here).drop_columns(STAMPS))
 
 
 def read_or_refusal(table: Table, answer: Answer) -> pa.Table | None:

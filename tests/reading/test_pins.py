@@ -16,7 +16,8 @@ from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions, live_pins
 from phantombase.timeline.read.held_moment import held_moment
 from phantombase.timeline.read.table_read import Query, ReadOptions
-from tests.support.compaction_steps import open_table
+from tests.cleaning.test_golden import clean
+from tests.support.compaction_steps import open_table, run_all
 from tests.support.golden_tables import unzip_golden
 
 
@@ -47,6 +48,31 @@ def test_what_each_query_holds(tmp_path: Path) -> None:
     assert held_moment(table, ReadOptions(query=Query.CHANGES, begin="earliest")) == ""
     assert held_moment(table, ReadOptions(as_of=third.requested_time)) == timeline.moment_of(second)
     assert held_moment(table, ReadOptions(as_of=first.requested_time)) == ""
+
+
+@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize("query", ["snapshot", "incremental"])
+def test_a_compaction_that_pends_when_a_pin_is_taken(query: str, version: int, tmp_path: Path) -> None:
+    """It completes while the reader reads what went into it, and a clean follows: the pin holds these files."""
+    path = tmp_path / "rides"
+    keys = [f"k{number}" for number in range(30)]
+    moments = []
+    for ts in range(3):
+        rows = pa.table({"id": keys, "ts": [ts] * len(keys), "p": ["a"] * len(keys)})
+        described = phantombase.writer(rows).table("rides", version=version).key("id").ordering("ts").partition("p")
+        described = described.buckets(3)
+        described.upsert(str(path))
+        timeline = open_table(path).load_timeline()
+        moments.append(timeline.moment_of(timeline.completed[-1]))
+        if ts == 1:
+            assert phantombase.schedule(path)
+    begin = None if query == "snapshot" else moments[1]
+    batches = phantombase.read(path, pin="copy", query=query, begin=begin).batches()
+    first = next(batches)
+    run_all(open_table(path))
+    described.upsert(str(path))
+    clean(path)
+    assert first.num_rows + sum(batch.num_rows for batch in batches) == len(keys)
 
 
 def test_a_read_that_lost_a_file_says_what_to_do(tmp_path: Path) -> None:

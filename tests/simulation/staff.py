@@ -7,6 +7,11 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.cleaning.options import Policy as Own
 from phantombase.timeline.errors import PhantombaseError
 from tests.simulation.operator import Operator
 from tests.simulation.replacing import cluster, overwrite
@@ -18,8 +23,10 @@ if TYPE_CHECKING:
 
     from tests.simulation.cast import Cast
 
-SERVICES = frozenset({"clean", "versions", "archive", "restore", "replace"})
-"""What a plot may have of these. `versions`: a cleaner that keeps the newest slices only."""
+SERVICES = frozenset({"clean", "versions", "archive", "restore", "replace", "we clean", "we archive"})
+"""What a plot may have of these. `versions`: a cleaner that keeps the newest slices only. `we`: phantombase's own."""
+
+_OWN_ARCHIVE = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compaction_commits=1)
 
 
 class Staff:
@@ -38,6 +45,8 @@ class Staff:
             "versions": lambda: self.clean(Policy.VERSIONS, 1),
             "archive": lambda: self.archive(self._chance.choice((2, 3))),
             "restore": self._operate,
+            "we clean": self._we_clean,
+            "we archive": lambda: len(archive_table(self._cast.table(), _OWN_ARCHIVE, self._cast.lock).archived),
             "replace": self._replace,
         }
         for _ in range(rounds):
@@ -73,6 +82,11 @@ class Staff:
     def archive(self, keep: int) -> int:
         """All but the last writes."""
         return self._services.archive(self._cast.table(), keep)
+
+    def _we_clean(self) -> int:
+        policy, retain = self._chance.choice([(Own.COMMITS, 1), (Own.COMMITS, 2), (Own.VERSIONS, 1)])
+        options = CleanOptions(policy=policy, retain=retain, floor_s=0)
+        return clean_table(self._cast.table(), options, self._cast.lock).files
 
     def forget(self) -> None:
         """Deletes the savepoint, if there is one."""

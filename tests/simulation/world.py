@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol, TypeAlias
+from typing import IO, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -398,6 +398,14 @@ class SteppedStorage:
     def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
         """See `Storage`."""
         return self._world.call("open_input", path)
+
+    def close_output(self, file: IO[bytes]) -> None:
+        """See `Storage`; the file is there from here on."""
+        self._world.step("close_output", "", (file,), file.close)
+
+    def abort_output(self, file: IO[bytes]) -> None:
+        """See `Storage`."""
+        self._world.step("abort_output", "", (file,), file.close)
 
     def delete_all(self, paths: Collection[str]) -> None:
         """See `Storage`; a process may die in between."""

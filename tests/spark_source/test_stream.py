@@ -76,6 +76,28 @@ def test_a_limit_parts_the_writes_into_batches(spark: Any, tmp_path: Path) -> No
     assert found == [[("a", 1), ("b", 1)], [("b", 2), ("c", 2)], [("c", 3)]]
 
 
+@pytest.mark.parametrize("version", [9, deep(6)])
+def test_partitions_that_are_replaced_or_deleted(spark: Any, version: int, tmp_path: Path) -> None:
+    """A replacement brings its own rows; what it took away, and a deletion, are no rows of a stream."""
+    path = tmp_path / "rides"
+
+    def described(ts: int, *keys: str) -> Any:
+        rows = pa.table({"id": list(keys), "ts": [ts] * len(keys), "p": [key[0] for key in keys]})
+        return writer(rows).table("rides", version=version).key("id").ordering("ts").partition("p").buckets(2)
+
+    described(1, "a1", "a2", "b1", "b2").upsert(str(path))
+    assert delivered(spark, path, tmp_path) == [[("a1", 1), ("a2", 1), ("b1", 1), ("b2", 1)]]
+    described(2, "a3", "a4").insert_overwrite(str(path))
+    assert delivered(spark, path, tmp_path) == [[("a3", 2), ("a4", 2)]]
+    described(3, "b2", "a3").upsert(str(path))
+    described(3).delete_partition(str(path), ["a"])
+    assert sorted(row for batch in delivered(spark, path, tmp_path) for row in batch) == [("b2", 3)]
+    described(4, "a1").upsert(str(path))
+    described(5, "b5").insert_overwrite_table(str(path))
+    found = delivered(spark, path, tmp_path, maxFilesPerTrigger="1")
+    assert [batch for batch in found if batch] == [[("a1", 4)], [("b5", 5)]]
+
+
 def test_a_stream_from_now_on(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "rides"
     upsert(path, 1, "a")

@@ -12,7 +12,7 @@ from phantombase.timeline.planning.log_runs import LogPiece, LogRun, runs_of
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.planning.universal import Picking
-from phantombase.timeline.read.table_read import slice_rules
+from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileSlice
 

@@ -377,3 +377,10 @@ def test_a_batch_beyond_the_memory_limit_reads_the_same(
         model.upsert(batch)
         assert read(path) == model.fares()
     assert len(spilled) > 4
+
+
+def test_small_files_do_not_tell_how_large_a_row_is(tmp_path: Path) -> None:
+    """Most of a file of one row is its key filter: many rows after it went into a file for every 276 of them."""
+    trips(rows((0, 1, 1.0)), 9).insert(str(tmp_path / "t"))
+    many = trips(rows(*((n, 1, 1.0) for n in range(3, 30_000, 3))), 9).option(small_file_bytes=0)
+    assert many.insert(str(tmp_path / "t")).files == 1

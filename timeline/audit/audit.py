@@ -26,7 +26,7 @@ from ..merge.identity import identity_columns, identity_sum
 from ..merge.slice_rules import SliceRules
 from ..parquet.read import open_parquet, readable
 from ..read.slice_stream import SliceStream, base_tables
-from ..read.table_read import slice_rules
+from ..read.table_rules import slice_rules
 from ..table.table import Table, TableSchema, consistent
 from ..view.log_blocks import slice_blocks
 from ..view.view import DataFile, FileGroup, FileSlice, TableView, is_replaced, latest_base, slice_before

@@ -7,117 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
 from ..audit.audit import InstantAudit
-from ..errors import MissingFileError, PhantombaseError
-from ..format.compaction_plan import TOTAL_LOG_FILES_SIZE, CompactionOperation, CompactionPlan, _path, planned_paths
+from ..errors import MissingFileError
+from ..format.compaction_plan import CompactionOperation, CompactionPlan, _path, planned_paths
 from ..format.instant import Instant
-from ..format.table_config import TableConfig
-from ..instants.timeline import Timeline
-from ..locks.heartbeat import EXPIRY_S
 from ..metadata_table.validate import Validation
 from ..recovery.modification_times import Mistimed, Retimed
-from ..terminal.plain import Row, moment
+from ..terminal.plain import Row
 from ..view.view import FileGroup, FileSlice, TableView, slice_before
-
-# --- show --------------------------------------------------------------------------------------------------------
-
-
-def table_facts(config: TableConfig, path: str, metadata_commits: int | PhantombaseError | None = None) -> Row:
-    """The settings of the table.
-
-    `metadata_commits`: delta commits of its metadata table since the last compaction there, or why that is unknown.
-    """
-    return {
-        "name": config.name,
-        "database": config.database or None,
-        "path": path,
-        "version": config.version,
-        "type": config.properties["hoodie.table.type"],
-        "merge_mode": config.merge_mode.value,
-        "ordering_fields": list(config.ordering_fields),
-        "record_key_fields": list(config.record_key_fields),
-        "partition_fields": list(config.partition_fields),
-        "metadata_table": bool(config.metadata_partitions),
-        "metadata_partitions": list(config.metadata_partitions),
-        "metadata_commits_since_compaction": metadata_commits if isinstance(metadata_commits, int) else None,
-        "metadata_problem": str(metadata_commits) if isinstance(metadata_commits, PhantombaseError) else None,
-        "timezone": "UTC" if config.utc_timezone else "LOCAL",
-    }
-
-
-def instant_rows(timeline: Timeline, *, pending_only: bool = False) -> list[Row]:
-    """The loaded instants, archived ones included, by requested time."""
-    active = {(i.requested_time, i.family) for i in timeline.instants}
-    # Hudi archives by copying, then deleting: in between an instant is in both places.
-    archived = [i for i in timeline.archived if (i.requested_time, i.family) not in active]
-    both = [*((i, True) for i in archived), *((i, False) for i in timeline.instants)]
-    both.sort(key=lambda pair: (pair[0].requested_time, pair[0].family))
-    return [_instant_row(i, gone, timeline) for i, gone in both if not (pending_only and i.completed)]
-
-
-def _instant_row(instant: Instant, archived: bool, timeline: Timeline) -> Row:
-    legacy = timeline.legacy_completions.get(instant.requested_time) if instant.completed else None
-    return {
-        "requested_time": instant.requested_time,
-        "action": instant.action,
-        "state": instant.state.name.lower(),
-        "completion_time": instant.completion_time or legacy,
-        "archived": archived,
-    }
-
-
-def pending_rows(
-    timeline: Timeline,
-    now: datetime,
-    plans: Mapping[str, CompactionPlan | PhantombaseError],
-    heartbeat_ages_s: Mapping[str, float],
-) -> list[Row]:
-    """The pending instants, oldest first: since when, and what is known about their process.
-
-    `now` is in the zone of the table's instants. `plans`: of compactions and log compactions, by requested time;
-    an unreadable plan becomes the `problem` of its row and does not hide the other rows.
-    """
-    return [
-        _pending_row(i, now, plans.get(i.requested_time), heartbeat_ages_s.get(i.requested_time))
-        for i in timeline.instants
-        if not i.completed
-    ]
-
-
-def _pending_row(
-    instant: Instant, now: datetime, plan: CompactionPlan | PhantombaseError | None, heartbeat_s: float | None
-) -> Row:
-    since = moment(instant.requested_time)
-    return {
-        "requested_time": instant.requested_time,
-        "action": instant.action,
-        "state": instant.state.name.lower(),
-        "age_s": None if since is None else round((now.replace(tzinfo=None) - since).total_seconds(), 3),
-        "plan": _plan_summary(plan) if isinstance(plan, CompactionPlan) else None,
-        "heartbeat": heartbeat_state(heartbeat_s),
-        "heartbeat_age_s": None if heartbeat_s is None else round(heartbeat_s, 3),
-        "problem": str(plan) if isinstance(plan, PhantombaseError) else None,
-    }
-
-
-def heartbeat_state(age_s: float | None) -> str:
-    """'none', 'fresh' or 'stale'."""
-    if age_s is None:
-        return "none"
-    return "fresh" if age_s <= EXPIRY_S else "stale"
-
-
-def _plan_summary(plan: CompactionPlan) -> Row:
-    sizes = [(o.metrics or {}).get(TOTAL_LOG_FILES_SIZE) for o in plan.operations]
-    known = [int(size) for size in sizes if size is not None]
-    return {
-        "file_groups": len(plan.operations),
-        "log_files": sum(len(o.delta_file_paths) for o in plan.operations),
-        "log_bytes": sum(known) if len(known) == len(sizes) else None,
-    }
-
 
 # --- slices ------------------------------------------------------------------------------------------------------
 

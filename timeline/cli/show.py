@@ -7,26 +7,22 @@ file between two calls, the command reads everything again, table settings inclu
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..errors import MissingFileError, PhantombaseError, UsageError
-from ..format.compaction_plan import CompactionPlan, decode_plan, planned_paths
-from ..format.instant import MERGES, Instant, State
+from ..errors import MissingFileError, UsageError
+from ..format.compaction_plan import planned_paths
+from ..format.instant import MERGES
 from ..instants.timeline import Timeline
-from ..metadata_table.read import commits_to_compact
 from ..option import help_of
 from ..parquet.output_options import parse_bytes
 from ..pins.pin import PIN_FOR, PinOptions
 from ..read.table_read import Fallback, Query, ReadOptions
+from ..report.overview import overview
 from ..storage.access.storage_options import parse_pairs
-from ..storage.folders import HOODIE
 from ..table.table import Table, consistent
 from ..terminal.console import configure_logging, emit
 from ..terminal.local_path import local_path
@@ -34,7 +30,7 @@ from ..terminal.plain import Row
 from . import render
 from .parameters import CLOCK, Json, ListedBy, Listing, Partition, StorageOption, TablePath, Timezone
 from .read_to import SHOWN_ROWS, read_to
-from .report import instant_rows, pending_rows, plan_report, slices_report, table_facts
+from .report import plan_report, slices_report
 
 
 def show(
@@ -57,42 +53,10 @@ def show(
       timeline show /data/trips --archived --json
     """
     options = parse_pairs(storage_option)
-    data = consistent(lambda: _overview(ListedBy.STORAGE.open(path, timezone, options), archived, pending))
+    data = consistent(
+        lambda: overview(ListedBy.STORAGE.open(path, timezone, options), archived=archived, pending_only=pending)
+    )
     emit(data, json, render.show)
-
-
-def _overview(table: Table, archived: bool, pending_only: bool) -> Row:
-    timeline = table.load_timeline(archived=archived)
-    open_instants = [i for i in timeline.instants if not i.completed]
-    now_ms = time.time_ns() // 1_000_000
-    beats = {i.requested_time: table.storage.find(f"{HOODIE}/.heartbeat/{i.requested_time}") for i in open_instants}
-    ages = {t: max(0, now_ms - beat.modified_ms) / 1000 for t, beat in beats.items() if beat is not None}
-    return {
-        "table": table_facts(table.config, table.storage.base_path, _metadata_commits(table)),
-        "pending_only": pending_only,
-        "instants": instant_rows(timeline, pending_only=pending_only),
-        "pending": pending_rows(timeline, table.now(), dict(_plans(table, open_instants)), ages),
-    }
-
-
-def _metadata_commits(table: Table) -> int | PhantombaseError | None:
-    """Delta commits of the metadata table since its last compaction, or the error: `show` prints the rest anyway."""
-    try:
-        return commits_to_compact(table) if table.config.metadata_partitions else None
-    except PhantombaseError as error:
-        return error
-
-
-def _plans(table: Table, instants: list[Instant]) -> Iterator[tuple[str, CompactionPlan | PhantombaseError]]:
-    """The plan of each pending compaction, or the error when it is unreadable: `show` prints the rest anyway."""
-    for instant in instants:
-        if instant.action not in MERGES:
-            continue
-        path = table.instant_path(replace(instant, state=State.REQUESTED, file_name=""))
-        try:
-            yield instant.requested_time, decode_plan(table.storage.read(path), path)
-        except PhantombaseError as error:
-            yield instant.requested_time, error
 
 
 def slices(

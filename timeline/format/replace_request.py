@@ -1,11 +1,15 @@
-"""Hudi's request of a write that replaces file groups, `<t>.replacecommit.requested` (pure).
+"""Hudi's request to replace file groups: `<t>.replacecommit.requested`, `<t>.clustering.requested` (pure).
 
 An Avro container file of one `HoodieRequestedReplaceMetadata`. Only clusterings have a plan in it (see
 `compaction_plan.pending_clustering_file_groups`): which file groups another write replaces is in its commit alone.
+
+The plan of a stitching by phantombase is a clustering plan that Hudi can execute too. In the extra metadata of each
+input group it names the file group that phantombase will make of it; that shows which plans are of phantombase.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from ..avro.container import (
@@ -14,13 +18,112 @@ from ..avro.container import (
     defaulted,
     map_of,
     optional,
+    read_record,
     record_of,
     required,
     root_record,
     write_record,
 )
+from ..errors import MalformedError
+from ..storage.folders import inside_table, join
+from .commit_metadata import CLUSTER
+from .compaction_plan import operation_metrics
 
 _DELETE_PARTITION = "DELETE_PARTITION"
+_FILE_ID = "phantombase.file_id"
+_SORT_ORDER = "phantombase.sort_order"
+_SORT_COLUMNS = "hoodie.clustering.plan.strategy.sort.columns"
+_STRATEGY_CLASS = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSizeExecutionStrategy"
+"""Hudi's default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StitchGroup:
+    """Base files of one partition that become one: `files`, (file id, file name, bytes); `file_id`: of the new file.
+
+    The bytes are not in the plan: 0 in a decoded one.
+    """
+
+    partition: str
+    file_id: str
+    files: tuple[tuple[str, str, int], ...]
+
+    @property
+    def replaced(self) -> tuple[str, ...]:
+        """The ids of the file groups that it replaces."""
+        return tuple(file_id for file_id, _, _ in self.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StitchPlan:
+    """What a stitching makes. `sort_by`: columns by which the rows of each new file are sorted; `sort_order`: how."""
+
+    groups: tuple[StitchGroup, ...]
+    sort_by: tuple[str, ...] = ()
+    sort_order: str = ""
+
+
+def encode_stitch_plan(stitching: StitchPlan, base_path: str) -> bytes:
+    """The bytes of the requested file of a stitching. Hudi sorts by the columns too, if it executes the plan."""
+    groups, params = stitching.groups, {_SORT_COLUMNS: ",".join(stitching.sort_by)} if stitching.sort_by else {}
+    base = base_path if "://" in base_path else f"file:{base_path}"
+    plan = {
+        "inputGroups": [_group_record(group, base) for group in groups],
+        "strategy": {"strategyClassName": _STRATEGY_CLASS, "strategyParams": params, "version": _VERSION},
+        "extraMetadata": {_SORT_ORDER: stitching.sort_order} if stitching.sort_by else {},
+        "version": _VERSION,
+        "preserveHoodieMetadata": True,
+    }
+    record = {"operationType": CLUSTER, "clusteringPlan": plan, "extraMetadata": {}, "version": _VERSION}
+    return write_record(record, _SCHEMA)
+
+
+def decode_stitch_plan(data: bytes, where: str) -> StitchPlan | None:
+    """Inverse of `encode_stitch_plan`. None: not a plan of phantombase. MalformedError: unreadable."""
+    if not data:
+        return None
+    _, record = read_record(data, where, _SCHEMA)
+    plan = record["clusteringPlan"] or {}
+    groups = plan.get("inputGroups") or ()
+    ids = [(group["extraMetadata"] or {}).get(_FILE_ID) for group in groups]
+    if not ids or None in ids:
+        return None
+    params = (plan["strategy"] or {}).get("strategyParams") or {}
+    return StitchPlan(
+        groups=tuple(_group(str(file_id), group, where) for file_id, group in zip(ids, groups, strict=True)),
+        sort_by=tuple(filter(None, params.get(_SORT_COLUMNS, "").split(","))),
+        sort_order=(plan["extraMetadata"] or {}).get(_SORT_ORDER, ""),
+    )
+
+
+def _group(file_id: str, group: dict[str, Any], where: str) -> StitchGroup:
+    slices = group["slices"] or ()
+    partitions = {one["partitionPath"] or "" for one in slices}
+    if len(partitions) != 1 or not inside_table(partition := partitions.pop()):
+        raise MalformedError("the plan of a stitching has a group that is not of one partition", path=where)
+    files = tuple((one["fileId"], (one["dataFilePath"] or "").rpartition("/")[2], 0) for one in slices)
+    return StitchGroup(partition=partition, file_id=file_id, files=files)
+
+
+def _group_record(group: StitchGroup, base: str) -> dict[str, Any]:
+    size = sum(size for _, _, size in group.files)
+    return {
+        "slices": [
+            {
+                "dataFilePath": f"{base}/{join(group.partition, name)}",
+                "deltaFilePaths": [],
+                "fileId": file_id,
+                "partitionPath": group.partition,
+                "bootstrapFilePath": "",
+                "version": _VERSION,
+            }
+            for file_id, name, _ in group.files
+        ],
+        "metrics": operation_metrics(0, 0, size, size),
+        "numOutputFileGroups": 1,
+        "extraMetadata": {_FILE_ID: group.file_id},
+        "version": _VERSION,
+    }
 
 
 def encode_replace_request(operation: str, *, names_deletes: bool) -> bytes:

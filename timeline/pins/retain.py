@@ -1,4 +1,4 @@
-"""What a cleaner must not remove, given the moments that pins hold (pure).
+"""Which moment a pin holds, and what a cleaner must not remove, given the moments that pins hold (pure).
 
 A cleaner that retains commits from R on keeps the newest slice below R of every file group, and all later ones.
 """
@@ -9,6 +9,22 @@ from collections.abc import Iterable
 
 from ..instants.timeline import Timeline
 from ..view.view import TableView
+
+
+def moment_to_hold(timeline: Timeline, moment: str) -> str:
+    """The moment that a pin holds for a reader of the state at `moment`, on the axis of `Timeline.counts_from`.
+
+    What pends may complete while the reader reads, and count from before that moment: a compaction does, from its
+    requested time on, and on version 6 every write. The state at the moment is then another one, and a cleaner may
+    remove what the reader still reads. So the moment held is before all of them.
+    """
+    by_request = not timeline.layout.has_completion_times
+    pending = (i for i in timeline.pending_writes.values() if by_request or i.action == "compaction")
+    first = min((i.requested_time for i in pending), default=None)
+    if first is None or moment < first:
+        return moment
+    counted = (timeline.counts_from(w) for w in timeline.completed_writes.values())
+    return max((m for m in counted if m < first), default="")
 
 
 def earliest_to_retain(timeline: Timeline, holds: Iterable[str]) -> str | None:

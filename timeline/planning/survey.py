@@ -20,7 +20,7 @@ from ..merge.slice_rules import SliceRules
 from ..parquet.read import open_parquet
 from ..prefetch import prefetched
 from ..read.slice_log import check_slice, log_entries
-from ..read.table_read import slice_rules
+from ..read.table_rules import slice_rules
 from ..storage.contract import Storage, list_of_table, listed_if_there
 from ..table.table import Table
 from ..view.partition_folders import is_partition, subfolders

@@ -18,16 +18,17 @@ from ..errors import UsageError
 from ..instants.timeline import Timeline
 from ..merge.slice_rules import SliceRules
 from ..table.table import Table, TableSchema
-from ..view.view import FileSlice, GroupKey, latest_slice
+from ..view.view import FileSlice, GroupKey
 from ..windows.incremental import load_window
 from ..windows.retained import earliest_whole
 from ..windows.state import State, load_state
 from ..windows.window import EARLIEST, Window, completed_writes
 from ..windows.window_writes import WindowWrites, find_window_writes
 from .change_rows import Sides, change_schema, changes
-from .origins import MARKS, Origin, Origins
+from .origins import MARKS, Origin, Origins, find_origins
 from .slice_stream import SliceStream
-from .table_read import Query, ReadOptions, Scan, check_columns, limited, plan_read, slice_rules
+from .table_read import Query, ReadOptions, Scan, check_columns, limited, plan_read
+from .table_rules import slice_rules
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,7 @@ class _Feed:
         groups: defaultdict[GroupKey, list[GroupKey]] = defaultdict(list)
         for key in sorted(touched):
             groups[(key[0], "") if key[0] in moved else key].append(key)
+        origins = find_origins(after, [new[k] for k in touched if k in new], found)
         old_rules = self._rules(after if before is None else before, frozenset())
         new_rules = self._rules(after, found.log_compactions)
         for keys in groups.values():
@@ -171,7 +173,7 @@ class _Feed:
                 old_rules=old_rules,
                 new_rules=new_rules,
                 instant=instant,
-                origins=_origins(after, [k for k in keys if k in new], found),
+                origins=tuple(dict.fromkeys(one for k in keys for one in origins.get(k, ()))),
             )
 
     def _rules(self, state: State, also_hidden: frozenset[str]) -> SliceRules:
@@ -181,26 +183,3 @@ class _Feed:
         )
         rules = replace(rules, memory_bytes=self.options.memory_limit, spill_folder=self.options.spill_dir)
         return replace(rules, visibility=replace(rules.visibility, hidden=state.hidden | also_hidden))
-
-
-def _origins(state: State, keys: Iterable[GroupKey], found: WindowWrites) -> tuple[Origin, ...]:
-    """What went into the table services of a window whose rows these file groups may hold (pure).
-
-    Into log compactions: the logs of their slices. Into clusterings: the last slices of the file groups of the same
-    partition that they replaced.
-    """
-    if not found.compacted_logs and not found.clusterings:
-        return ()
-    groups, replaced = state.view.by_key(), state.view.facts.replaced
-    partitions = {partition for partition, _ in keys}
-    clustered = {k: replaced[k] for k in groups if k[0] in partitions and replaced.get(k) in found.clusterings}
-    origins = []
-    for key in {*keys, *clustered}:
-        for one in groups[key].slices:
-            stamps = frozenset(found.compacted_logs[log.path] for log in one.logs if log.path in found.compacted_logs)
-            if stamps:
-                origins.append(Origin(stamps=stamps, slices=(replace(one, base=None),)))
-    for instant in set(clustered.values()):
-        taken = (latest_slice(groups[key], state.as_of) for key, by in clustered.items() if by == instant)
-        origins.append(Origin(stamps=frozenset({instant}), slices=tuple(s for s in taken if s is not None)))
-    return tuple(origins)

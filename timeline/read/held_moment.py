@@ -9,6 +9,7 @@ from ..format.instant import parse_as_of
 from ..instants.timeline import Timeline
 from ..pins.hold import hold
 from ..pins.pin import PinOptions
+from ..pins.retain import moment_to_hold
 from ..table.table import Table
 from ..windows.state import moment_of_text
 from ..windows.window import EARLIEST, completed_writes
@@ -27,14 +28,16 @@ def pinned(
 
 
 def held_moment(table: Table, options: ReadOptions) -> str:
-    """A moment on the axis of incremental reads. UsageError: an impossible point in time."""
+    """A moment on the axis of incremental reads, see `moment_to_hold`. UsageError: an impossible point in time."""
     text = options.begin if options.query is Query.CHANGES else options.end
-    if text is not None:
-        return moment_of_text(table, text)
     timeline = table.load_timeline()
-    if options.as_of is not None:
-        return moment_of_as_of(timeline, parse_as_of(options.as_of, table.times.moment))
-    return max((timeline.counts_from(w) for w in completed_writes(timeline)), default=EARLIEST)
+    if text is not None:
+        moment = moment_of_text(table, text)
+    elif options.as_of is not None:
+        moment = moment_of_as_of(timeline, parse_as_of(options.as_of, table.times.moment))
+    else:
+        moment = max((timeline.counts_from(w) for w in completed_writes(timeline)), default=EARLIEST)
+    return moment_to_hold(timeline, moment)
 
 
 def moment_of_as_of(timeline: Timeline, as_of: str) -> str:

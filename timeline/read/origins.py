@@ -6,8 +6,9 @@ service still carry the times of their writes.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +18,9 @@ import pyarrow.compute as pc
 from ..arrow.columns import flat
 from ..arrow.key_lookup import KeyLookup
 from ..avro.schema import COMMIT_TIME, RECORD_KEY
-from ..view.view import FileSlice
+from ..view.view import FileGroup, FileSlice, GroupKey, latest_slice
+from ..windows.state import State
+from ..windows.window_writes import WindowWrites
 
 MARKS = (RECORD_KEY, COMMIT_TIME)
 """The columns that tell whose write gave a row."""
@@ -75,3 +78,35 @@ class Origins:
             first = np.unique(np.asarray(encoded.indices), return_index=True)[1]
             self._loaded[origin] = KeyLookup(encoded.dictionary), flat(table.column(COMMIT_TIME)).take(pa.array(first))
         return self._loaded[origin]
+
+
+def find_origins(state: State, slices: Iterable[FileSlice], found: WindowWrites) -> dict[GroupKey, tuple[Origin, ...]]:
+    """What went into the table services of a window whose rows these slices of a state may hold, by slice (pure).
+
+    Into log compactions: the logs of earlier slices; those of the slices themselves are read without log compactions.
+    Into clusterings: the last slices of the file groups of the same partition that they replaced.
+    """
+    if not found.compacted_logs and not found.clusterings:
+        return {}
+    groups, own = state.view.by_key(), {one.key: one.base_instant for one in slices}
+    replaced: defaultdict[str, defaultdict[str, list[FileGroup]]] = defaultdict(lambda: defaultdict(list))
+    for key, instant in state.view.facts.replaced.items():
+        if instant in found.clusterings and key in groups:
+            replaced[key[0]][instant].append(groups[key])
+    shared: dict[str, list[Origin]] = {}
+    for partition, clustered in replaced.items():
+        shared[partition] = [one for taken in clustered.values() for g in taken for one in _logs_of(g, found)]
+        for instant, taken in clustered.items():
+            last = (latest_slice(group, state.as_of) for group in taken)
+            origin = Origin(stamps=frozenset({instant}), slices=tuple(s for s in last if s is not None))
+            shared[partition].append(origin)
+    origins = {k: (*_logs_of(groups[k], found, before=own[k]), *shared.get(k[0], ())) for k in own}
+    return {key: those for key, those in origins.items() if those}
+
+
+def _logs_of(group: FileGroup, found: WindowWrites, before: str | None = None) -> Iterator[Origin]:
+    """What went into the log compactions of a file group's slices; `before`: of those below this base instant."""
+    for one in group.slices:
+        stamps = frozenset(found.compacted_logs[log.path] for log in one.logs if log.path in found.compacted_logs)
+        if stamps and (before is None or one.base_instant < before):
+            yield Origin(stamps=stamps, slices=(replace(one, base=None),))

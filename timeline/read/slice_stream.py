@@ -31,10 +31,10 @@ from ..merge.slice_rules import SliceRules
 from ..merge.spill import LogSpill
 from ..merge.spilled_merge import SpilledMerge
 from ..parquet.read import open_parquet, parquet_batches, readable
+from ..parquet.share import Share
 from ..parquet.travel import travels_whole
 from ..storage.contract import Storage
 from ..view.view import FileSlice
-from .share import Share
 from .slice_log import LogCounts, read_logs
 from .where import Where
 

@@ -6,35 +6,36 @@ outside the filter, are neither listed nor read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import pyarrow as pa
+import structlog
 
-from ..avro.schema import project
-from ..errors import MalformedError, UnsupportedError, UsageError
+from ..avro.schema import COMMIT_TIME, project
+from ..errors import MissingFileError, UsageError
 from ..filter.tree import Filter
 from ..format.instant import parse_as_of
-from ..format.record_key import KeySource
-from ..format.table_config import PROPERTIES, MergeMode
 from ..instants.timeline import Timeline
-from ..merge.rule import IS_DELETED, MergeRule
 from ..merge.slice_rules import SliceRules
 from ..option import check_least, least_of, same_option
 from ..parquet.output_options import OutputOptions
+from ..parquet.share import Share
 from ..table.table import Table, TableSchema, consistent
-from ..view.log_blocks import visibility_of
-from ..view.view import FileSlice, TableView, is_replaced, latest_base, latest_slice
+from ..view.view import FileSlice, GroupKey, TableView, is_replaced, latest_base, latest_slice
 from ..windows.incremental import plan_increment
 from ..windows.retained import check_as_of
 from ..windows.window import Window
 from .data_skipping import skip
+from .origins import MARKS, Origin, Origins, find_origins
 from .pruning import prune, where_of
-from .share import Share
 from .slice_stream import SliceStream
+from .table_rules import slice_rules
 from .where import Where
+
+_log = structlog.get_logger(__name__)
 
 
 class Query(Enum):
@@ -91,7 +92,8 @@ class Scan:
     """What one read will read: slices of one view, under one schema.
 
     `window`: of an incremental read, with its end fixed: the begin of the next read. `share`: of the base files, where
-    other scans read the rest of them; then no slice has logs.
+    other scans read the rest of them; then no slice has logs. `origins`: by slice, what went into the table services
+    whose time its rows may carry. `exact`: filter of the rows that have the times of their writes again.
     """
 
     table: Table
@@ -101,6 +103,8 @@ class Scan:
     where: Where | None = None
     window: Window | None = None
     share: Share | None = None
+    origins: Mapping[GroupKey, tuple[Origin, ...]] = field(default_factory=dict)
+    exact: Where | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -110,8 +114,31 @@ class Scan:
 
     def slice_batches(self, slice_: FileSlice) -> Iterator[pa.RecordBatch]:
         """The batches of one slice."""
-        stream = SliceStream(self.table.storage, slice_, self.rules, self.options.columns, self.where, self.share)
+        if slice_.key in self.origins:
+            return self._batches_of_writes(slice_)
+        stream = self._stream(slice_, self.options.columns)
         return stream.base_batches() if self.options.query is Query.READ_OPTIMIZED else stream.batches()
+
+    def _stream(self, slice_: FileSlice, columns: Iterable[str] | None) -> SliceStream:
+        wanted = None if columns is None else tuple(dict.fromkeys(columns))
+        return SliceStream(self.table.storage, slice_, self.rules, wanted, self.where, self.share)
+
+    def _batches_of_writes(self, slice_: FileSlice) -> Iterator[pa.RecordBatch]:
+        """The rows of a slice, each with the time of its write."""
+        assert self.exact is not None
+
+        def marks(origin: Origin) -> Iterator[pa.RecordBatch]:
+            try:
+                for one in origin.slices:
+                    yield from SliceStream(self.table.storage, one, self.rules, MARKS).batches()
+            except MissingFileError as error:  # rows of which no origin is known come, as after the clean
+                _log.warning("cleaned_before_a_table_service", table=self.table.storage.base_path, path=error.path)
+
+        origins = Origins(origins=self.origins[slice_.key], read=marks)
+        stream = self._stream(slice_, [*self.schema.names, *MARKS, *self.exact.columns])
+        for batch in origins.restored(stream.batches()):
+            rows = self.exact.rows(pa.Table.from_batches([batch])).select(self.schema.names)
+            yield from rows.combine_chunks().to_batches()
 
     def parts(self) -> Iterator[Iterator[pa.RecordBatch]]:
         """The batches of each slice."""
@@ -174,8 +201,24 @@ def _plan_window(table: Table, options: ReadOptions) -> Scan:
         )
     state, schema = found.state, _schema(table, found.timeline, options)
     rules = slice_rules(table, state.view.timeline, schema, as_of=state.as_of, batch_rows=options.batch_rows)
-    rules = replace(rules, visibility=replace(rules.visibility, hidden=state.hidden))
-    return replace(_scan(table, found.slices, rules, options, found.rows), window=found.window)
+    hidden = state.hidden if found.rows is None else state.hidden | found.services.log_compactions
+    rules = replace(rules, visibility=replace(rules.visibility, hidden=hidden))
+    scan = _scan(table, found.slices, rules, options, found.rows)
+    origins = {} if found.rows is None else find_origins(state, found.slices, found.services)
+    if origins:
+        scan = _of_writes(scan, found.slices, origins, found.rows)
+    return replace(scan, window=found.window)
+
+
+def _of_writes(
+    scan: Scan, slices: Sequence[FileSlice], origins: Mapping[GroupKey, tuple[Origin, ...]], rows: Filter | None
+) -> Scan:
+    """The scan whose rows get the times of their writes again; `rows`: those of the window, by times or stamps."""
+    own = where_of([f for f in (scan.options.filter,) if f is not None], scan.table.config, scan.rules.schema)
+    first = scan
+    if own is not None and COMMIT_TIME in own.columns:  # it means the times of writes, which the files do not have
+        first = _scan(scan.table, slices, scan.rules, replace(scan.options, filter=None), rows)
+    return replace(first, options=scan.options, origins=origins, exact=scan.where)
 
 
 def _scan(
@@ -230,56 +273,3 @@ def read_table(table: Table, options: ReadOptions | None = None) -> pa.Table:
     """All rows of a read as an Arrow table; reads everything again if a file was removed meanwhile."""
     chosen = options or ReadOptions()
     return consistent(lambda: plan_read(table, chosen).to_table())
-
-
-def slice_rules(
-    table: Table,
-    timeline: Timeline,
-    schema: TableSchema,
-    *,
-    as_of: str | None = None,
-    every_duplicate: bool = False,
-    batch_rows: int = 65_536,
-) -> SliceRules:
-    """The rules for merging this table's slices for one reader."""
-    config = table.config
-    fields = _ordering_fields(config.ordering_fields, schema.arrow)
-    keys = KeySource.of(config.populate_meta_fields, config.record_key_fields)
-    if not keys.fields or not set(keys.fields) <= set(schema.arrow.names):
-        raise MalformedError(
-            "the table's record key is not among its columns",
-            path=PROPERTIES,
-            expected=", ".join(schema.arrow.names),
-            found=f"hoodie.table.recordkey.fields={','.join(keys.fields)}",
-        )
-    if IS_DELETED in schema.arrow.names and schema.arrow.field(IS_DELETED).type != pa.bool_():
-        # Hudi 0.15 ignores such a column, 1.2 fails.
-        raise UnsupportedError(
-            f"a column {IS_DELETED} of another type than boolean is not supported",
-            path=table.storage.base_path,
-            found=str(schema.arrow.field(IS_DELETED).type),
-        )
-    mode = config.merge_mode
-    return SliceRules(
-        schema=schema.arrow,
-        keys=keys,
-        ordering_fields=fields if mode is not MergeMode.COMMIT_TIME else (),
-        merge=MergeRule(
-            mode=mode,
-            ordering_types=tuple(schema.arrow.field(f).type for f in fields)
-            if mode is not MergeMode.COMMIT_TIME
-            else (),
-            every_duplicate=every_duplicate,
-        ),
-        visibility=visibility_of(timeline, as_of=as_of),
-        float_text_in_logs=table.layout.float_text_in_logs,
-        batch_rows=batch_rows,
-    )
-
-
-def _ordering_fields(names: Sequence[str], schema: pa.Schema) -> tuple[str, ...]:
-    """Ordering fields that are columns. A field without a column has no values: Hudi then merges by commit time."""
-    nested = [name for name in names if "." in name and name not in schema.names]
-    if nested:
-        raise UnsupportedError("ordering fields inside records are not supported", found=", ".join(nested))
-    return tuple(name for name in names if name in schema.names)

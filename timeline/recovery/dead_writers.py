@@ -49,7 +49,7 @@ def roll_back_dead_writers(
     for instant in () if is_unclear else reversed(table.load_timeline().inflight_writers):
         if instant.requested_time not in known and not is_pending_service(table, instant) and dead(instant):
             done += _roll_back_unless_done(table, instant, lock)
-    _forget_heartbeats(table, now_ms=now_ms, expiry_s=expiry_s)
+    forget_heartbeats(table, now_ms=now_ms, expiry_s=expiry_s)
     return done
 
 
@@ -87,10 +87,11 @@ def is_pending_service(table: Table, instant: Instant) -> bool:
     return instant.action in SERVICES or bool(pending_clustering_file_groups(table.storage.read(path), path))
 
 
-def _forget_heartbeats(table: Table, *, now_ms: Callable[[], int], expiry_s: float) -> None:
+def forget_heartbeats(table: Table, *, now_ms: Callable[[], int], expiry_s: float) -> None:
     """Removes heartbeats of rollbacks, and of what they undid, that a process killed at the very end has left.
 
     Also removes phantombase heartbeats that are no longer live, of instants that completed or were never begun.
+    `now_ms`: see `roll_back_dead_writers`.
     """
     folder = heartbeat_path("").rstrip("/")
     if table.storage.find(folder) is None:

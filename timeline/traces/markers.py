@@ -20,8 +20,10 @@ from ..storage.contract import Storage
 from ..storage.folders import HOODIE, inside_table
 
 _MARKER = re.compile(r"(?:(?P<partition>.+)/)?(?P<file>[^/]+)\.marker\.(?P<kind>CREATE|MERGE|APPEND)")
-_TYPE_FILE = "MARKERS.type"
-_TIMELINE_SERVER = "TIMELINE_SERVER_BASED"
+TYPE_FILE = "MARKERS.type"
+"""Says which form the markers beside it have."""
+TIMELINE_SERVER = "TIMELINE_SERVER_BASED"
+"""Its content where a timeline server makes them."""
 _LISTS = re.compile(r"MARKERS\d+")
 
 
@@ -89,9 +91,9 @@ def _markers(storage: Storage, folder: str) -> Iterator[Marker]:
         where = f"{folder}/{path}"
         if entry.name.endswith(".crc"):
             continue
-        if path == _TYPE_FILE:
+        if path == TYPE_FILE:
             kind = storage.read(where).decode(errors="replace").strip()
-            if kind not in ("", _TIMELINE_SERVER):  # empty: its writer was killed while it made the file
+            if kind not in ("", TIMELINE_SERVER):  # empty: its writer was killed while it made the file
                 raise UnsupportedError("unknown type of write markers", path=where, found=kind)
         elif _LISTS.fullmatch(path):
             lines = storage.read(where).decode(errors="replace").splitlines()

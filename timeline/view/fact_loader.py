@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from ..errors import MalformedError
+from ..format.commit_metadata import CLUSTER
 from ..format.instant import State
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
@@ -21,7 +22,7 @@ class FactLoader:
     files: InstantFiles
 
     def load(self, timeline: Timeline, prevails: str | None = None) -> ViewFacts:
-        """Pending plans, replaced file groups and compacted base files, from the instants' own files.
+        """Pending plans, replaced file groups, base files of compactions and clusterings: from the instants' own files.
 
         `prevails`: see `pending_plans`.
         """
@@ -29,8 +30,11 @@ class FactLoader:
         planned = self.pending_plans(timeline, prevails)
         compacted: defaultdict[GroupKey, dict[str, str]] = defaultdict(dict)
         for instant in timeline.completed:
-            if instant.family == "commit":
-                for part, stats in self.files.commit_metadata(instant).partition_to_write_stats.items():
+            if instant.family not in _RECORDING:
+                continue
+            metadata = self.files.commit_metadata(instant)
+            if instant.family == "commit" or metadata.operation_type == CLUSTER:
+                for part, stats in metadata.partition_to_write_stats.items():
                     for stat in stats:
                         if stat.file_id and stat.path:
                             compacted[part, stat.file_id][instant.requested_time] = stat.path.rpartition("/")[2]

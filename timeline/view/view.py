@@ -107,8 +107,9 @@ class ViewFacts:
 
     `pending_plans`: file group -> instant of the pending compaction plan that contains it.
     `replaced`: file group -> instant of the completed replace commit that replaced it.
-    `compacted`: file group -> instant -> base file name, of every completed compaction. `shared`: for times that
-    several writes share, the paths of the files that their completed commits name; no other files of these times count.
+    `compacted`: file group -> instant -> base file name, of every completed compaction and clustering. `shared`: for
+    times that several writes share, the paths of the files that their completed commits name; no other files of these
+    times count.
     """
 
     pending_plans: Mapping[GroupKey, str]
@@ -139,7 +140,7 @@ def file_groups(
 ) -> tuple[FileGroup, ...]:
     """The file groups of one partition from its listing, by file id.
 
-    MissingFileError: a completed compaction names a base file that is neither listed nor superseded.
+    MissingFileError: a completed compaction or clustering names a base file that is neither listed nor superseded.
     MalformedError: two base files of one instant.
     """
     bases: defaultdict[str, list[BaseFile]] = defaultdict(list)
@@ -178,10 +179,10 @@ def check_partitions(facts: ViewFacts, listed: Collection[str]) -> None:
 
 def _lost_base(path: str, instant: str) -> MissingFileError:
     return MissingFileError(
-        "a completed compaction names a base file that does not exist",
+        "a completed compaction or clustering names a base file that does not exist",
         path=path,
         instant=instant,
-        todo="Restore the file, or restore the table to an instant before the compaction. Do not compact or clean.",
+        todo="Restore the file, or restore the table to an instant before that one. Do not compact or clean.",
     )
 
 

@@ -3,13 +3,13 @@
 It is the merged slice, filtered afterwards. Merging the window's own log files would be wrong wherever the base file or
 an older log wins, as with late rows under event time.
 
-No row of the window is left out. Rows that a log compaction of Hudi 1.2 restamped come again if it merged writes from
-before and from inside the window: their own commit times are lost.
+A log compaction of Hudi 1.2 puts its own time into the rows that it merges. They belong to the writes that the log
+compaction took in: slices are read without the window's log compactions, whose originals are there beside them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -29,13 +29,18 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Increment:
-    """What an incremental read reads. `timeline`: as it was first loaded. `rows`: None if every row belongs to it."""
+    """What an incremental read reads. `timeline`: as it was first loaded. `rows`: None if every row belongs to it.
+
+    `services`: the table services that may have put their time into its rows; those of which no clean has taken what
+    went into them.
+    """
 
     timeline: Timeline
     window: Window
     state: State
     slices: tuple[FileSlice, ...]
     rows: Filter | None
+    services: WindowWrites
 
 
 def load_window(table: Table, begin: str | None, end: str | None) -> tuple[Timeline, Window]:
@@ -88,6 +93,7 @@ def plan_increment(
         state=state,
         slices=slices,
         rows=None if everything else wanted_rows(timeline, window, found),
+        services=found if window.begin >= earliest else replace(found, compacted_logs={}, clusterings=frozenset()),
     )
 
 

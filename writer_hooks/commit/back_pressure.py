@@ -30,7 +30,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.writer_gate import read_wanted
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.read.slice_log import merged_files
-from phantombase.timeline.read.table_read import slice_rules
+from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, is_replaced, latest_slice
 

@@ -57,6 +57,8 @@ def conflict_with_commit(mine: Footprint, theirs: CommitMetadata) -> str | None:
         return f"bucket {bucket} of partition {part!r}"
     for part in sorted(_overwritten_by_either(mine, theirs)):
         return f"partition {part!r}, which is overwritten"
+    if theirs.operation_type == CLUSTER:
+        return None  # it moves rows, and adds no key
     new = {
         p for p, stats in theirs.partition_to_write_stats.items() for s in stats if s.num_inserts and _is_base(s.path)
     }

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.metadata_table.record_index import keys_are_global
-from phantombase.timeline.read.table_read import slice_rules
+from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.table.table import Table, TableSchema, consistent
 from phantombase.timeline.view.view import TableView, is_replaced, latest_slice
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format.bucket import looks_like_bucket
+from phantombase.timeline.format.commit_metadata import WriteStat
 from phantombase.timeline.view.view import FileGroup, latest_base
 
 from ..engine.engine import Pieces, RowCounts
@@ -21,6 +22,7 @@ from .prepare_step import ToSlot
 
 _LISTING_THREADS = 8
 _COMMITS_LOOKED_AT = 10
+_TELLING_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -88,14 +90,22 @@ class KeyIndex:
 
 
 def row_bytes(work: WriteWork) -> float:
-    """The size of a row in a base file, from the newest commits that wrote base files, as Hudi estimates it."""
+    """The size of a row in a base file, from the newest commits that wrote base files, as Hudi estimates it.
+
+    Small files do not tell: most of a file of few rows is its key filter, of 430 kB.
+    """
     for requested in sorted(work.timeline.completed_writes, reverse=True)[:_COMMITS_LOOKED_AT]:
         metadata = work.table.commit_metadata(work.timeline.completed_writes[requested])
         stats = [s for of in metadata.partition_to_write_stats.values() for s in of]
-        bases = [s for s in stats if s.path and s.path.endswith(".parquet") and s.num_writes]
+        bases = [s for s in stats if _tells(s)]
         if bases:
             return max(1.0, sum(s.file_size_in_bytes for s in bases) / sum(s.num_writes for s in bases))
     return ROW_BYTES
+
+
+def _tells(stat: WriteStat) -> bool:
+    is_base = stat.path is not None and stat.path.endswith(".parquet")
+    return is_base and stat.num_writes > 0 and stat.file_size_in_bytes >= _TELLING_BYTES
 
 
 def _refuse_logs_only(partition: str, groups: list[FileGroup]) -> None:

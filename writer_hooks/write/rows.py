@@ -9,7 +9,7 @@ from phantombase.timeline.avro.schema import META_COLUMNS, project
 from phantombase.timeline.format.bucket import KeySplit
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
-from phantombase.timeline.read.table_read import slice_rules
+from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.table.table import Table, TableSchema
 from phantombase.timeline.view.view import GroupKey
 

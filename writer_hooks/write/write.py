@@ -10,6 +10,7 @@ from functools import partial
 
 import structlog
 
+from phantombase.compactor_daemon.stitching.complete import take_back_dead
 from phantombase.timeline.errors import ConflictError, PressureError
 from phantombase.timeline.format.bucket import bucket_of_file_id
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat
@@ -219,6 +220,7 @@ def _roll_back_dead(table: Table, job: _Job) -> None:
         now_ms=partial(storage_ms, table.storage),
         expiry_s=job.options.heartbeat_expiry_s,
     )
+    take_back_dead(table, job.lock)
 
 
 def _check_same(table: Table, schema: TableSchema, begun: Transaction, job: _Job) -> None:

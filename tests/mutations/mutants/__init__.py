@@ -14,7 +14,9 @@ from tests.mutations.mutants import (
     query_types,
     restoring,
     services,
+    serving,
     slices,
+    stitching,
     unscheduling,
     view,
     writers,
@@ -31,6 +33,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *restoring.MUTANTS,
     *services.MUTANTS,
     *slices.MUTANTS,
+    *stitching.MUTANTS,
     *protocol.MUTANTS,
     *unscheduling.MUTANTS,
     *daemon.MUTANTS,
@@ -39,4 +42,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *writers.MUTANTS,
     *archiving.MUTANTS,
     *cleaning.MUTANTS,
+    *serving.MUTANTS,
 )

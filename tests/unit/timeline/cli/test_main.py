@@ -26,12 +26,13 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from phantombase.timeline.cli.main import app
-from phantombase.timeline.cli.report import heartbeat_state, recommended_executors
+from phantombase.timeline.cli.report import recommended_executors
 from phantombase.timeline.cli.rows import ShownRows
 from phantombase.timeline.errors import MissingFileError, NotATableError
 from phantombase.timeline.read import export
 from phantombase.timeline.read.export import export_stream
 from phantombase.timeline.read.table_read import ReadOptions, Scan, plan_read, read_table
+from phantombase.timeline.report.instants import heartbeat_state
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal import console
 from phantombase.timeline.terminal.command_line import flowing, run

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
-from phantombase.timeline.pins.retain import earliest_to_retain, held_files
+from phantombase.timeline.pins.retain import earliest_to_retain, held_files, moment_to_hold
 from phantombase.timeline.windows.retained import earliest_state
 from phantombase.timeline.windows.state import load_state
 from tests.support.builders import timeline_of
@@ -32,6 +32,26 @@ def test_version_6_and_pending_writes() -> None:
     timeline = timeline_of(LAYOUT_1, "10.deltacommit", "20.deltacommit", "30.deltacommit.inflight")
     assert earliest_to_retain(timeline, ["10"]) == "20"
     assert earliest_to_retain(timeline, ["20"]) == "30"
+
+
+def test_what_pends_may_count_from_before_the_moment_that_a_reader_needs() -> None:
+    """On version 6 any write, later only a compaction: t20 completes while a reader reads the state at t30."""
+    for action, layout, held in [
+        ("deltacommit", LAYOUT_1, "10"),
+        ("compaction", LAYOUT_1, "10"),
+        ("compaction", LAYOUT_2, "12"),
+        ("deltacommit", LAYOUT_2, "35"),
+    ]:
+        ends = {"10": "10", "30": "30"} if layout is LAYOUT_1 else {"10": "10_12", "30": "30_35"}
+        written = [f"{ends[time]}.deltacommit" for time in ("10", "30")]
+        newest = ends["30"][-2:]
+        pending = timeline_of(layout, *written, f"20.{action}.inflight")
+        assert moment_to_hold(pending, newest) == held
+        assert [moment_to_hold(pending, one) for one in (held, "05")] == [held, "05"]
+        done = "commit" if action == "compaction" else action
+        completed = timeline_of(layout, *written, f"20{'' if layout is LAYOUT_1 else '_40'}.{done}")
+        assert earliest_to_retain(completed, [held]) == "20"
+    assert moment_to_hold(timeline_of(LAYOUT_1, "20.deltacommit.inflight", "30.deltacommit"), "30") == ""
 
 
 TABLES = [

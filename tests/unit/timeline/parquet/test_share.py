@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantombase.timeline.read.share import Share
+from phantombase.timeline.parquet.share import Share
 
 
 @given(st.integers(0, 40), st.integers(1, 50), st.sets(st.integers(0, 39)))

@@ -1,0 +1,112 @@
+"""Stitching of small files against the clustering of real Hudi 1.2.0, both warm, on the same cores.
+
+    python -m bench.stitching [--quick]
+
+A table of version 9: 20 commits of 50 partitions (quick: 10 of 10), each a base file of 1,000 rows of 10 columns in a
+file group of its own. Hudi clusters one copy (its defaults, but for the number of groups: all at once), phantombase
+stitches others, in gzip, Hudi's codec, and in zstd, its own default. Three runs each, one after the other; Hudi's first
+clustering, of a small table, is not counted. The rows of all copies are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bench.report import Goal, Report
+from phantombase.compactor_daemon.stitching.stitch import stitch_table
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.parquet.output_options import Codec, OutputOptions
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.stitching.options import StitchOptions
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.write.writer import writer
+from tests.judge.client import Judge
+
+_HUDI = "1.2.0"
+_RUNS = 3
+_THREADS = 2
+_ROWS = 1000
+_ALL_AT_ONCE = {"hoodie.clustering.plan.strategy.max.num.groups": 100_000}
+
+
+def main() -> int:
+    """Runs all; the exit code says whether the goals are met."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    quick = parser.parse_args().quick
+    commits, partitions = (10, 10) if quick else (20, 50)
+    report = Report(bench="stitching")
+    seconds: dict[str, list[float]] = {"hudi": [], "gzip": [], "zstd": []}
+    with tempfile.TemporaryDirectory(prefix="stitching-") as folder, Judge(_HUDI, cores=_THREADS) as judge:
+        origin = _table(Path(folder) / "origin", commits, partitions)
+        report.facts["files"] = commits * partitions
+        report.facts["bytes"] = sum(p.stat().st_size for p in origin.glob("p=*/*.parquet"))
+        warm = _table(Path(folder) / "warm", 3, 2)
+        judge.cluster(warm, _ALL_AT_ONCE)
+        expected = _sum(origin)
+        for _ in range(_RUNS):
+            for kind, times in seconds.items():
+                path = Path(shutil.copytree(origin, Path(folder) / kind))
+                times.append(_hudi(judge, path) if kind == "hudi" else _ours(path, Codec(kind)))
+                assert _sum(path) == expected, f"{kind}: other rows"
+                shutil.rmtree(path)
+    hudi = report.timed("hudi", seconds["hudi"])
+    for codec in ("gzip", "zstd"):
+        ours = report.timed(codec, seconds[codec])
+        report.figure(f"{codec}_vs_hudi", hudi / ours, Goal(figure=f"{codec}_vs_hudi", limit=5))
+    return report.finish()
+
+
+def _hudi(judge: Judge, path: Path) -> float:
+    judge.cluster(path, _ALL_AT_ONCE)
+    return judge.seconds
+
+
+def _ours(path: Path, codec: Codec) -> float:
+    started = time.perf_counter()
+    output = OutputOptions(codec=codec)
+    done = stitch_table(
+        Table.open(str(path)), StitchOptions(), ProcessLock("bench"), output=output, threads=_THREADS
+    ).done
+    assert done is not None
+    return time.perf_counter() - started
+
+
+def _table(path: Path, commits: int, partitions: int) -> Path:
+    for number in range(commits):
+        rows = _rows(number, partitions)
+        write = writer(rows).table("events", version=9).key("id").partition("p").ordering("ts")
+        write.option(small_file_bytes=0).bulk_insert(str(path))
+    return path
+
+
+def _rows(number: int, partitions: int) -> pa.Table:
+    count = _ROWS * partitions
+    random = np.random.default_rng(number)
+    ids = np.arange(number * count, (number + 1) * count)
+    columns = {
+        "id": pc.cast(pa.array(ids), pa.string()),
+        "p": pa.array([f"p={n:03d}" for n in range(partitions)]).take(pa.array(ids % partitions)),
+        "ts": pa.array(ids),
+    }
+    columns |= {f"f{n}": pa.array(random.random(count)) for n in range(4)}
+    columns |= {f"n{n}": pa.array(random.integers(0, 1000, count)) for n in range(3)}
+    return pa.table(columns)
+
+
+def _sum(path: Path) -> tuple[int, int]:
+    rows = read_table(Table.open(str(path)))
+    return rows.num_rows, int(pc.sum(rows["ts"]).as_py())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""`compactor-daemon stitch`: joins small base files into larger ones, or shows which would be joined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.stitching.options import StitchOptions
+from phantombase.timeline.terminal.console import configure_logging, emit, reporting
+from phantombase.timeline.terminal.plain import human_bytes, plural
+from phantombase.timeline.terminal.text_table import Column, RowsTable
+
+from ...options import ExecuteOptions
+from ...stitching.stitch import stitch_table, take_back_pending
+from ..option_flags import Only, offers
+from ..parameters import CLOCK, EXECUTE, OUTPUT, Json, Lock, SoleWriter, StorageOption, TablePath, open_to_change
+
+_STITCH = StitchOptions()
+
+
+@offers
+def stitch_command(
+    table: TablePath,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="change nothing; show what would be joined, and what cannot be")
+    ] = False,
+    take_back: Annotated[
+        bool, typer.Option("--take-back", help="only take back the stitchings that dead processes left pending")
+    ] = False,
+    options: StitchOptions = _STITCH,
+    execute: Annotated[ExecuteOptions, Only("threads")] = EXECUTE,
+    output: OutputOptions = OUTPUT,
+    lock: Lock = None,
+    sole_writer: SoleWriter = False,
+    clock: ClockOptions = CLOCK,
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
+    """Stitch small base files: join those that writers appended one by one, so that readers open fewer files.
+
+    For tables to which new rows are appended. Only base files without log files are joined, at least `--min-file-num`
+    in a row, in the order in which they were written. It is a clustering of Hudi: other processes see its plan. While
+    it is pending, updates of these files are refused; other writes go on. No row changes, and no read of the past.
+
+    Bucket-indexed tables are refused, and tables with a record index or secondary index: their rows must stay where
+    they are. Flink's own state index does not notice that rows moved either: do not stitch what Flink upserts with it.
+
+    All writers must share `--lock`, or `--sole-writer` is needed. If a run is killed, the next one finishes its work.
+
+    Examples: `compactor-daemon stitch /data/events --dry-run`,
+    `compactor-daemon stitch /data/events --min-file-num 10 --target-size 256m --lock LOCK`
+    """
+    configure_logging(json, verbose=False)
+    if dry_run and take_back:
+        raise UsageError("--dry-run and --take-back cannot be combined")
+    opened, held = open_to_change(
+        table,
+        storage_option,
+        lock,
+        sole_writer,
+        "stitch needs to know which other processes write to the table",
+        "A write that knows nothing of the plan could lose its rows. --dry-run needs neither.",
+        clock=clock,
+        dry_run=dry_run,
+    )
+    if take_back:
+        gone = take_back_pending(opened, held)
+        emit({"table": table, "taken_back": gone}, json, _render_taken_back)
+        return
+    with reporting() as report:
+        done = stitch_table(
+            opened,
+            options,
+            held,
+            output=output,
+            threads=execute.threads,
+            dry_run=dry_run,
+            progress=lambda instant, made, files: report(f"stitching {instant}", made, files),
+        )
+    emit({"table": table, "dry_run": dry_run, **asdict(done)}, json, _render)
+
+
+def _render_taken_back(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    if not data["taken_back"]:
+        yield Text("nothing to take back: no stitching of phantombase is pending")
+    for instant in data["taken_back"]:
+        yield Text(f"taken back: {instant}")
+
+
+def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    for instant in data["taken_back"]:
+        yield Text(f"taken back: {instant}, of an earlier run, since its files had changed")
+    rows = [*({**one, "what": "finished an earlier run"} for one in data["finished"])]
+    if data["done"] is not None:
+        rows.append({**data["done"], "what": ""})
+    if rows:
+        yield RowsTable(
+            title="would be stitched" if data["dry_run"] else "stitched",
+            columns=(
+                Column(title="instant", cell=lambda r: r["instant"] or "(none yet)"),
+                Column(title="files", cell=lambda r: f"{r['files']:,}", right=True),
+                Column(title="of", cell=lambda r: human_bytes(r["bytes"]), right=True),
+                Column(title="become", cell=lambda r: f"{r['made']:,}", right=True),
+                Column(title="of", cell=lambda r: human_bytes(r["bytes_made"]) if r["instant"] else "", right=True),
+                Column(title="rows", cell=lambda r: f"{r['rows']:,}" if r["instant"] else "", right=True),
+                Column(title="", cell=lambda r: r["what"]),
+            ),
+            rows=rows,
+        )
+    if data["why"]:
+        yield Text(f"nothing to stitch: {data['why']}; {plural(data['small'], 'small file')}")
+    for why, count in sorted(data["kept"].items()):
+        yield Text(f"{plural(count, 'file group')} cannot be stitched now: {why}")
+    if data["left"]:
+        yield Text(f"{plural(data['left'], 'new file')} more: left to the next run by --max-bytes")

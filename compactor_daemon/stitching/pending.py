@@ -1,0 +1,109 @@
+"""Pending stitchings: finds them on the timeline, and tells those of phantombase from clusterings of Hudi.
+
+A stitching is a pending clustering whose plan phantombase made (see `format.replace_request`). Its inflight file is put
+right before its files get their names. It then contains what this process decided:
+
+    phantombase.stitch        the process
+    phantombase.completion    the completion time, from version 8 on
+
+Hudi's executor, which may execute such a plan too, leaves an inflight file without content.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from phantombase.timeline.errors import ConflictError, MissingFileError
+from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata
+from phantombase.timeline.format.commit_metadata import decode as decode_commit
+from phantombase.timeline.format.commit_metadata import encode as encode_commit
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.replace_request import StitchGroup, StitchPlan, decode_stitch_plan
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
+from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.table import Table
+
+_PROCESS = "phantombase.stitch"
+_COMPLETION = "phantombase.completion"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """A stitching that is pending: the instant of its plan, in state requested, and the plan."""
+
+    requested: Instant
+    plan: StitchPlan
+
+    @property
+    def groups(self) -> tuple[StitchGroup, ...]:
+        """What becomes one file each."""
+        return self.plan.groups
+
+    @property
+    def time(self) -> str:
+        """Its instant time."""
+        return self.requested.requested_time
+
+
+def pending_stitchings(table: Table, timeline: Timeline) -> tuple[Pending, ...]:
+    """Those of phantombase, earliest first. MalformedError: a plan of a clustering cannot be read."""
+    found = []
+    for instant in timeline.instants:
+        if instant.family != "replacecommit" or instant.completed:
+            continue
+        requested = instant.at(State.REQUESTED)
+        try:
+            path = table.instant_path(requested)
+            plan = decode_stitch_plan(table.storage.read(path), path)
+        except MissingFileError:
+            continue  # completed or taken back meanwhile, or never requested
+        if plan is not None:
+            found.append(Pending(requested=requested, plan=plan))
+    return tuple(found)
+
+
+def inflight_content(table: Table, completion: str | None) -> bytes:
+    """The content of the inflight file: what this process decided."""
+    extra = {_PROCESS: process_name()} | ({_COMPLETION: completion} if completion is not None else {})
+    return encode_commit(CommitMetadata(operation_type=CLUSTER, extra_metadata=extra), table.layout.encoding)
+
+
+def decided_completion(table: Table, pending: Pending) -> tuple[bool, str | None]:
+    """Whether a process of phantombase began to complete the stitching, and the completion time that it decided.
+
+    ConflictError: Hudi has begun to execute the plan.
+    """
+    path = table.instant_path(pending.requested.at(State.INFLIGHT))
+    if table.storage.find(path) is None:
+        return False, None
+    data = table.storage.read(path)
+    extra = decode_commit(data, path).extra_metadata if data else {}
+    if _PROCESS not in extra:
+        raise ConflictError(
+            "Hudi has begun to execute the plan of this stitching",
+            path=path,
+            instant=pending.time,
+            todo="Let Hudi complete it. If its process is dead, its next clustering rolls it back and executes it.",
+        )
+    return True, extra.get(_COMPLETION)
+
+
+def is_at_work(table: Table, pending: Pending) -> bool:
+    """Whether a process of phantombase works on a stitching, by its heartbeat.
+
+    On an object store also while a request of a process that is gone may yet be answered: its commit may still come.
+    """
+    beat = read_heartbeat(table.storage, pending.time)
+    if beat is not None and not table.storage.is_file_system:
+        beat = replace(beat, owner_gone=False)
+    return beat is not None and is_live(beat, storage_ms(table.storage))
+
+
+def is_of_hudi(table: Table, pending: Pending) -> bool:
+    """Whether Hudi has begun to execute its plan."""
+    try:
+        decided_completion(table, pending)
+    except ConflictError:
+        return True
+    return False

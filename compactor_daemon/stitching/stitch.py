@@ -1,0 +1,370 @@
+"""Stitches a table: joins small base files, as a clustering of Hudi.
+
+    finish     stitchings that are pending, of processes that died
+    choose     see `stitching.choice`
+    request    under the lock, <T>.clustering.requested (version 6: <T>.replacecommit.requested): from here on no writer
+               changes the planned file groups, and no compaction takes them
+    make       outside of it, each new file, with a heartbeat
+    complete   see `complete`. If a write that began before the plan is pending, it is waited for. If the inputs have
+               changed, or the wait ends, the plan is taken back
+
+A plan never stays for longer than the work on it: while it is pending, updates of its file groups are refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import structlog
+
+from phantombase.timeline.errors import (
+    BarrierError,
+    ConflictError,
+    PhantombaseError,
+    UnknownCommitError,
+    UnsupportedError,
+)
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.replace_request import StitchPlan, encode_stitch_plan
+from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S, heartbeat, heartbeat_path
+from phantombase.timeline.locks.section import Section
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.column_stats.measure import Measure
+from phantombase.timeline.metadata_table.records.partitions import upkeep
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.schedule import busy_file_groups, pending_replacing_writes
+from phantombase.timeline.recovery.dead_writers import forget_heartbeats
+from phantombase.timeline.stitching.choice import StitchChoice, choose_windows
+from phantombase.timeline.stitching.options import StitchOptions
+from phantombase.timeline.stitching.order import SortOrder, check_sortable
+from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.pending_restores import refuse_pending_restore
+from phantombase.timeline.table.table import Table, consistent
+
+from ..attempt.attempt import merge_rules
+from .complete import complete, inputs_now, take_back
+from .made import Made, Recipe, make
+from .pending import Pending, is_at_work, is_of_hudi, pending_stitchings
+from .planned import output_name, planned
+
+_POLL_S = 1.0
+
+_log = structlog.get_logger()
+
+StitchProgress = Callable[[str, int, int], None]
+"""Called with (instant, files made, files in all)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stitched:
+    """A stitching that was completed: `files` of `bytes` became `made` files of `bytes_made`, with `rows` rows."""
+
+    instant: str
+    files: int
+    bytes: int
+    made: int
+    bytes_made: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StitchResult:
+    """`done`: completed now, or what would be done, with instant "". `finished`: those that an earlier run left.
+
+    `taken_back`: instants of plans of earlier runs whose files had changed. `left`: new files that the bounds left to
+    the next run. `why`: why nothing was to do. `small`, `kept`: see `StitchChoice`.
+    """
+
+    done: Stitched | None
+    finished: tuple[Stitched, ...] = ()
+    taken_back: tuple[str, ...] = ()
+    left: int = 0
+    why: str = ""
+    small: int = 0
+    kept: Mapping[str, int] = field(default_factory=dict)
+
+
+def stitch_table(
+    table: Table,
+    options: StitchOptions,
+    lock: TableLock,
+    *,
+    output: OutputOptions,
+    threads: int,
+    dry_run: bool = False,
+    progress: StitchProgress = lambda *_: None,
+) -> StitchResult:
+    """Finishes pending stitchings, then plans one and executes it. `threads`: files that are made at a time.
+
+    `dry_run`: changes nothing, and takes no lock. `lock`: all writers must share it.
+
+    UnsupportedError: a bucket-indexed table, or one with an index of rows; nothing is changed. BarrierError: a write
+    that began before the plan did not end in time. ConflictError: the planned files changed. UsageError: the rows of a
+    file do not fit into the memory in which they are sorted. After an error the plan is taken back; where that fails
+    too, the next write or run does so.
+    """
+    seen = table.reload()
+    choice = _choose(seen, options)
+    if dry_run:
+        return _result(choice, _would(choice), (), ())
+    # A process that was killed right behind its completion has left one.
+    forget_heartbeats(seen, now_ms=partial(storage_ms, seen.storage), expiry_s=EXPIRY_S)
+    if not choice.windows and not pending_stitchings(seen, seen.load_timeline()):
+        return _result(choice, None, (), ())
+    table.storage.prove()
+    finished, taken_back = _finish_pending(table, options, lock, output, threads, progress)
+    with ExitStack() as stack:
+        with lock.hold("plan a stitching") as section:
+            seen = table.reload()
+            choice = _choose(seen, options)
+            if not choice.windows:
+                return _result(choice, None, finished, taken_back)
+            pending = _plan(seen, choice, options)
+            stack.enter_context(_beating(table, pending))  # before the plan is visible: without it the plan is dead
+            _request(seen, pending, section)
+        done = _execute(table, pending, options, lock, output, threads, progress)
+    return _result(choice, done, finished, taken_back)
+
+
+def take_back_pending(table: Table, lock: TableLock) -> tuple[str, ...]:
+    """Takes pending stitchings back; their instants. ConflictError: a process works on one, or Hudi executes it."""
+    gone, now = [], table.reload()
+    for pending in pending_stitchings(now, now.load_timeline()):
+        if is_at_work(now, pending):
+            raise ConflictError(
+                "a process is at work on this stitching",
+                path=table.storage.base_path,
+                instant=pending.time,
+                todo="Stop it, or wait until it has ended.",
+            )
+        if take_back(table, pending, lock, "by command"):
+            gone.append(pending.time)
+    return tuple(gone)
+
+
+def _choose(table: Table, options: StitchOptions) -> StitchChoice:
+    refuse_half_upgraded(table)
+    _refuse_indexes(table)
+    view = consistent(lambda: table.load_view())
+    timeline = view.timeline
+    if options.sort_by:
+        check_sortable(table.schema(table.schema_text(timeline)).arrow, options.sort_by, table.storage.base_path)
+    refuse_pending_restore(table, timeline)
+    if replacing := pending_replacing_writes(table, timeline):
+        raise BarrierError(
+            "a write that replaces file groups is pending; it does not say which",
+            path=table.instant_path(replacing[0]),
+            instant=replacing[0].requested_time,
+            todo="Let the writer finish. If it is dead, the next writer rolls it back. Then run again.",
+        )
+    return choose_windows(view, busy_file_groups(table, timeline).groups, options, table.storage.base_path)
+
+
+def _refuse_indexes(table: Table) -> None:
+    """UnsupportedError: an index of the metadata table would have to be dropped: rows move to other file groups."""
+    config, where = table.reload().config, table.storage.base_path
+    kept = upkeep(config.built_metadata_partitions, config.building_metadata_partitions, moves_rows=True, where=where)
+    if kept.dropped:
+        raise UnsupportedError(
+            "the files of a table with an index of its rows cannot be stitched",
+            path=where,
+            found=", ".join(kept.dropped),
+            todo="Let Hudi cluster it, or drop the index with Hudi.",
+        )
+
+
+def _plan(table: Table, choice: StitchChoice, options: StitchOptions) -> Pending:
+    plan = StitchPlan(
+        groups=tuple(planned(window) for window in choice.windows),
+        sort_by=options.sort_by,
+        sort_order=options.sort_order.value,
+    )
+    action = "clustering" if table.layout.has_completion_times else "replacecommit"
+    time_ = table.next_time(table.load_timeline())
+    return Pending(requested=Instant(requested_time=time_, action=action, state=State.REQUESTED), plan=plan)
+
+
+def _request(table: Table, pending: Pending, section: Section) -> None:
+    """Makes the plan visible. Called under the table lock."""
+    path = table.instant_path(pending.requested)
+    section.check()
+    if not table.storage.put_if_absent(path, encode_stitch_plan(pending.plan, table.storage.base_path)):
+        raise ConflictError(
+            "another process began an action at the same instant",
+            path=path,
+            instant=pending.time,
+            todo="All processes that write to a table must share one lock. Run again.",
+        )
+
+
+@contextmanager
+def _beating(table: Table, pending: Pending) -> Iterator[None]:
+    """A heartbeat. After UnknownCommitError it stays: no process decides again before the answer must be there."""
+    with heartbeat(table.storage, pending.time, BEAT_S, keep_on_error=True):
+        try:
+            yield
+        except UnknownCommitError:
+            raise
+        except BaseException:
+            table.storage.delete(heartbeat_path(pending.time))
+            raise
+
+
+def _finish_pending(
+    table: Table,
+    options: StitchOptions,
+    lock: TableLock,
+    output: OutputOptions,
+    threads: int,
+    progress: StitchProgress,
+) -> tuple[tuple[Stitched, ...], tuple[str, ...]]:
+    """Finishes what dead processes left. A stitching on which another process works, or Hudi, is left alone."""
+    finished, gone = list[Stitched](), list[str]()
+    now = table.reload()
+    for pending in pending_stitchings(now, now.load_timeline()):
+        if is_at_work(now, pending) or is_of_hudi(now, pending):
+            continue
+        try:
+            with _beating(table, pending):
+                done = _execute(table, pending, options, lock, output, threads, progress)
+        except ConflictError as error:  # it was taken back: its files are free for a new plan
+            _log.warning("stitching_not_finished", table=table.storage.base_path, error=str(error))
+            gone.append(pending.time)
+            continue
+        if done is not None:
+            finished.append(done)
+    return tuple(finished), tuple(gone)
+
+
+def _execute(
+    table: Table,
+    pending: Pending,
+    options: StitchOptions,
+    lock: TableLock,
+    output: OutputOptions,
+    threads: int,
+    progress: StitchProgress,
+) -> Stitched | None:
+    """Makes the files and completes the stitching. None: another process has done so meanwhile."""
+    storage = table.storage
+    made: list[Made] = []
+    try:
+        made, recipe = _make_all(table, pending, output, threads, progress)
+        placed = _complete_in_time(table, pending, made, recipe, options, lock)
+    except UnknownCommitError:
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        with suppress(PhantombaseError):  # the first error is the one to raise; the next write, or run, tries again
+            take_back(table, pending, lock, str(error))
+        raise
+    finally:
+        storage.delete_all([one.staged for one in made])
+    if not placed:
+        return None
+    done = Stitched(
+        instant=pending.time,
+        files=sum(len(one.inputs) for one in placed),
+        bytes=sum(slice_.base_bytes for one in placed for slice_ in one.inputs),
+        made=len(placed),
+        bytes_made=sum(one.size for one in placed),
+        rows=sum(one.ledger.rows_out for one in placed),
+    )
+    _log.info("stitched", table=storage.base_path, instant=done.instant, files=done.files, rows=done.rows)
+    return done
+
+
+def _make_all(
+    table: Table, pending: Pending, output: OutputOptions, threads: int, progress: StitchProgress
+) -> tuple[list[Made], Recipe]:
+    now = table.reload()
+    timeline = now.load_timeline()
+    inputs = inputs_now(now, pending, timeline)
+    if not all(inputs):
+        raise ConflictError(
+            "the files of a stitching are not as they were planned",
+            path=table.storage.base_path,
+            instant=pending.time,
+            todo="Run again.",
+        )
+    schema = now.schema(now.schema_text(timeline))
+    view = now.load_view(exactly=())
+    recipe = Recipe(
+        instant=pending.time,
+        rules=merge_rules(now, view, schema, output),
+        schema_text=schema.file_text,
+        output=output,
+        measure=Measure.of(now, schema),
+        sort_by=pending.plan.sort_by,
+        sort_order=SortOrder(pending.plan.sort_order or SortOrder.ORDER),
+    )
+    names = [str(output_name(position, group, pending.time)) for position, group in enumerate(pending.groups)]
+    with ThreadPoolExecutor(threads) as pool:
+        futures = [
+            pool.submit(make, table.storage, recipe, group.file_id, name, slices)
+            for group, name, slices in zip(pending.groups, names, inputs, strict=True)
+        ]
+        try:
+            made = []
+            for number, future in enumerate(futures, 1):
+                made.append(future.result())
+                progress(pending.time, number, len(futures))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            table.storage.delete_all([f.result().staged for f in futures if _is_made(f)])
+            raise
+    return made, recipe
+
+
+def _is_made(future: Future[Made]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
+def _complete_in_time(
+    table: Table,
+    pending: Pending,
+    made: list[Made],
+    recipe: Recipe,
+    options: StitchOptions,
+    lock: TableLock,
+) -> list[Made]:
+    deadline = time.monotonic() + options.wait_s
+    while True:
+        try:
+            return complete(table, pending, made, recipe.rules, lock)
+        except BarrierError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_POLL_S)
+
+
+def _would(choice: StitchChoice) -> Stitched | None:
+    if not choice.windows:
+        return None
+    return Stitched(
+        instant="",
+        files=sum(len(window.slices) for window in choice.windows),
+        bytes=sum(window.bytes for window in choice.windows),
+        made=len(choice.windows),
+        bytes_made=0,
+        rows=0,
+    )
+
+
+def _result(
+    choice: StitchChoice, done: Stitched | None, finished: tuple[Stitched, ...], taken_back: tuple[str, ...]
+) -> StitchResult:
+    return StitchResult(
+        done=done,
+        finished=finished,
+        taken_back=taken_back,
+        left=choice.left,
+        why="" if choice.windows else choice.why,
+        small=choice.small,
+        kept=dict(choice.kept),
+    )

@@ -1,0 +1,140 @@
+"""Real Hudi beside stitchings: it goes on behind ours, executes plans of ours that died, and we leave its own alone."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from phantombase.compactor_daemon.stitching.pending import pending_stitchings
+from phantombase.compactor_daemon.stitching.stitch import StitchResult, stitch_table
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.metadata_table.validate import validate
+from phantombase.timeline.parquet.output_options import Codec, OutputOptions
+from phantombase.timeline.stitching.options import StitchOptions
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
+from tests.interop.rows import Rows, same, without_files
+from tests.interop.shared_table import SharedTable, check_rows, hudi_rs_reads
+from tests.judge.client import Judge
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.selection import deep
+
+pytestmark = pytest.mark.interop
+
+APPENDS = {"hoodie.parquet.small.file.limit": 0, "hoodie.merge.small.file.group.candidates.limit": 0}
+FEW = StitchOptions(min_files=2, wait_s=0)
+
+
+def stitch(table: SharedTable, storage: Storage | None = None, options: StitchOptions = FEW) -> StitchResult:
+    codec = Codec.GZIP if table.version == 6 else Codec.ZSTD
+    opened = table.open() if storage is None else Table.on(storage)
+    return stitch_table(opened, options, ProcessLock("stitch"), output=OutputOptions(codec=codec), threads=2)
+
+
+def appended(table: SharedTable, writes: int = 4) -> pa.Table:
+    """Hudi inserts new keys again and again: each write makes a file group in each partition. The rows."""
+    table.create(Rows(seed=1)(range(10), 1), operation="insert")
+    for number in range(1, writes):
+        table.judge.insert(table.path, Rows(seed=1)(range(10 * number, 10 * number + 10), 1), table.options)
+    return table.agree()
+
+
+@pytest.fixture
+def table(judge: Judge, version: int, tmp_path: Path) -> SharedTable:
+    """Not made yet."""
+    return SharedTable(judge=judge, path=tmp_path / "table", version=version, options=APPENDS)
+
+
+@pytest.mark.parametrize("metadata", [True, deep(False)])
+def test_hudi_goes_on_behind_a_stitching(metadata: bool, table: SharedTable) -> None:
+    table = replace(table, options={**APPENDS, "hoodie.metadata.enable": str(metadata).lower()})
+    before = appended(table)
+    done = stitch(table).done
+    assert done is not None
+    assert (done.files, done.made, done.rows) == (12, 3, 40)
+    same(without_files(table.agree()), without_files(before))
+    same(without_files(hudi_rs_reads(table.path)), without_files(before))
+    newer = Rows(seed=2)(range(5, 35), 9)
+    table.upsert(newer)
+    check_rows(table.agree(), newer)
+    table.hudi_schedules()
+    table.hudi_compacts()
+    table.judge.clean(table.path, options=table.options)
+    table.judge.insert(table.path, Rows(seed=3)(range(40, 50), 1), table.options)
+    table.judge.insert(table.path, Rows(seed=3)(range(50, 60), 1), table.options)
+    assert stitch(table).done is not None
+    newest = Rows(seed=4)(range(0, 60, 7), 20)
+    table.writer(newest).upsert(str(table.path))
+    table.we_compact(table.we_schedule())
+    check_rows(table.agree(), newest)
+    table.upsert(Rows(seed=5)(range(0, 60, 5), 30))
+    assert table.agree().num_rows == 60
+    if metadata:
+        assert validate(table.open()).differences == ()
+
+
+@pytest.mark.parametrize("at", ["requested", "inflight", "placed", "done"])
+def test_hudi_executes_a_plan_of_a_dead_process(at: str, table: SharedTable) -> None:
+    """It rolls back what ours had begun, and makes its own files; no row is doubled by files that ours had placed."""
+    before = appended(table)
+
+    dead: list[str] = []
+
+    def dies(call: Call) -> object:
+        if dead:
+            raise ProcessDied
+        try:
+            return die(call)
+        except ProcessDied:
+            dead.append(call.path)
+            raise
+
+    def die(call: Call) -> object:
+        completes = call.name == "put_if_absent" and call.path.endswith(".replacecommit")
+        if at == "requested" and call.name == "open_output" and "/writes/" in call.path:
+            raise ProcessDied
+        if at == "inflight" and call.name == "place" and "/writes/" in call.path:
+            raise ProcessDied
+        if at == "placed" and completes:
+            raise ProcessDied
+        done = call.do()
+        if at == "done" and completes:
+            raise ProcessDied
+        return done
+
+    with suppress(ProcessDied):
+        stitch(table, HookedStorage(LocalStorage(str(table.path)), dies))
+    shutil.rmtree(table.path / ".hoodie" / ".heartbeat", ignore_errors=True)
+    pending = pending_stitchings(table.open(), table.open().load_timeline())
+    assert len(pending) == (at != "done")
+    same(without_files(table.agree()), without_files(before))
+    if pending:
+        table.judge.execute_clustering(table.path, table.options)
+    assert not pending_stitchings(table.open(), table.open().load_timeline())
+    same(without_files(table.agree()), without_files(before))
+    newer = Rows(seed=2)(range(5, 35), 9)
+    table.upsert(newer)
+    check_rows(table.agree(), newer)
+    assert table.agree().num_rows == 40
+
+
+def test_we_leave_a_plan_of_hudi_alone(table: SharedTable) -> None:
+    """And stitch what it has not planned; then Hudi executes its own."""
+    before = appended(table)
+    table.judge.plan_clustering(table.path, table.options)
+    assert stitch(table).done is None
+    table.judge.insert(table.path, Rows(seed=3)(range(40, 50), 1), table.options)
+    table.judge.insert(table.path, Rows(seed=3)(range(50, 60), 1), table.options)
+    done = stitch(table).done
+    assert done is not None
+    assert done.files == 6
+    assert table.agree().num_rows == 60
+    table.judge.execute_clustering(table.path, table.options)
+    assert table.agree().num_rows == 60
+    check_rows(table.agree(), before.select([n for n in before.column_names if not n.startswith("_hoodie")]))

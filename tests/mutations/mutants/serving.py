@@ -1,0 +1,33 @@
+# ruff: noqa: E501
+"""The timeline service: synchronisation, answers, markers."""
+
+from __future__ import annotations
+
+from tests.mutations.mutants.mutant import Mutant
+
+_SYNC, _ROUTES, _STATE = "timeline/service/synchronisation", "timeline/service/routes", "timeline/service/table_state"
+_MARKERS = "timeline/service/marker_folder"
+
+MUTANTS: tuple[Mutant, ...] = (
+    (_SYNC, "i.completed or i.action == \"compaction\")", "i.completed)", "service/synchronisation"),
+    (_SYNC, "client.last in times or client.last < times[0])", "True)", "service/synchronisation"),
+    (_SYNC, "forms.append(known[:-1])", "pass", "service/synchronisation"),
+    (_SYNC, "(\"deltacommit\", \"savepoint\")", "(\"deltacommit\", \"savepoint\", \"clean\", \"replacecommit\")", "service/synchronisation"),
+    (_SYNC, "if before is None and not (instant.completed and ", "if before is None and instant.completed and not (", "service/synchronisation"),
+    (_SYNC, "key in now or (i.completed and i.requested_time < start)", "True", "service/synchronisation"),
+    (_ROUTES, "_without_empty(g) if by_name else g, bound", "g, bound", "service/recorded_answers"),
+    (_ROUTES, "for g in q.live(partition.groups, bound) if pending", "for g in q.live(partition.groups) if pending", "service/recorded_answers"),
+    (_STATE, "                found[name.file_id, name.instant] = entry", "                found[entry.name] = entry", "service/moving_table"),
+    ("timeline/service/served_table", "    if running is not None and not running.done():\n            await asyncio.wait([running])\n", "    pass\n", "service/moving_table"),
+    ("timeline/service/served_tables", "os.path.realpath(path)} if local", "path} if local", "service/moving_table"),
+    ("timeline/service/hudi_app", "part in (\"\", \".\", \"..\", HOODIE) or", "part in (\"\", \".\") or", "service/moving_table"),
+    ("timeline/service/marker_app", "        if \"://\" not in table.path:", "        if False:", "service/markers"),
+    ("timeline/service/app", "    if b\"origin\" in given:", "    if False:", "service/odd_requests"),
+    ("timeline/service/app", "    if host.rpartition(\":\")[0] not in _LOCAL", "    if False", "service/odd_requests"),
+    ("timeline/dashboard/health", "age > slo_s", "age >= 0", "service/table_states"),
+    ("timeline/dashboard/health", "    ages = [(row[\"age_s\"], row) for row in pending if row[\"action\"] == \"compaction\" and", "    ages = [(row[\"age_s\"], row) for row in pending if", "service/table_states"),
+    (_MARKERS, "\"\".join(f\"{name}\\n\" for name in names)", "\",\".join(names)", "service/markers"),
+    (_MARKERS, "return done.result() and first", "return done.result()", "service/markers"),
+    (_MARKERS, "        storage.delete(kind)\n", "        pass\n", "service/markers"),
+    (_MARKERS, "self._known is None or self._storage.find", "self._known is None or not self._storage.find", "service/markers"),
+)  # fmt: skip

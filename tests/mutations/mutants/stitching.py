@@ -1,0 +1,43 @@
+# ruff: noqa: E501
+"""Stitchings: which files, and what must hold before they count."""
+
+from __future__ import annotations
+
+from tests.mutations.mutants.mutant import Mutant
+
+_CHOICE = "timeline/stitching/choice"
+_COMPLETE = "compactor_daemon/stitching/complete"
+_PENDING = "compactor_daemon/stitching/pending"
+_PLANNED = "compactor_daemon/stitching/planned"
+_STITCH = "compactor_daemon/stitching/stitch"
+_MADE = "compactor_daemon/stitching/made"
+_PURE, _TESTS = "stitching/choice", "stitching/stitch"
+
+MUTANTS: tuple[Mutant, ...] = (
+    (_CHOICE, "    _refuse_buckets(living, where)\n", "", _PURE),
+    (_CHOICE, "if g.slices and not is_replaced(g, view.facts)]", "if g.slices]", _TESTS),
+    (_CHOICE, "\"it has log files\" if group.slices[-1].logs or group.slices[-1].base is None else None", "None", _PURE),
+    (_CHOICE, "        elif row:\n            yield row\n            row = []\n", "", _PURE),
+    (_CHOICE, "sorted(groups, key=_came)", "groups", _PURE),
+    (_CHOICE, "        return \"in a pending compaction\"\n", "        return None\n", _TESTS),
+    (_CHOICE, "    if (why := busy.get(group.key)) is not None:\n        return why\n", "", _PURE),
+    (_CHOICE, "if len(window) >= least and size >= options.target_size:", "if len(window) >= least:", _PURE),
+    (_PLANNED, " or is_replaced(found, view.facts)", "", _TESTS),
+    (_PLANNED, "str(last.base.name) == name and not last.logs else None", "str(last.base.name) == name else None", _TESTS),
+    (_COMPLETE, "        _refuse_waiting(table, timeline, pending)\n", "", _TESTS),
+    (_COMPLETE, "        if inputs_now(table, pending, timeline) != tuple(one.inputs for one in made):", "        if False:", _TESTS),
+    (_COMPLETE, "if write.requested_time in replacing or (", "if (", _TESTS),
+    (_COMPLETE, "_commit(placed, table.schema(table.schema_text(timeline)).commit_text)", "_commit(placed, table.schema(table.schema_text(table.load_timeline().completed_by(pending.time))).commit_text)", _TESTS),
+    (_COMPLETE, "        if found.completed:\n", "        if False:\n", _TESTS),
+    (_COMPLETE, "        storage.delete_folder(staged_folder(pending.time))\n        section.check()\n", "        section.check()\n", _TESTS),
+    (_COMPLETE, "        storage.delete_all([join(partition, name) for partition, name in traces.doomed])\n", "", _TESTS),
+    (_COMPLETE, "    if storage.find(one.final) is None:\n", "    if True:\n", _TESTS),
+    (_COMPLETE, "        if not is_at_work(table, pending) and not is_of_hudi(table, pending):", "        if not is_of_hudi(table, pending):", _TESTS),
+    (_COMPLETE, "        _look_back(table, pending, done)\n", "", _TESTS),
+    ("timeline/view/fact_loader", " or metadata.operation_type == CLUSTER", "", _TESTS),
+    (_PENDING, "    if _PROCESS not in extra:", "    if False:", _TESTS),
+    (_STITCH, "        if is_at_work(now, pending) or is_of_hudi(now, pending):\n            continue\n", "", _TESTS),
+    (_STITCH, "        take_back(table, pending, lock, str(error))\n", "", _TESTS),
+    (_MADE, "for one in self._inputs if one.base is not None]", "for one in self._inputs[1:] if one.base is not None]", _TESTS),
+    ("writer_hooks/commit/conflict", "        return None  # it moves rows, and adds no key\n", "        pass\n", _TESTS),
+)  # fmt: skip

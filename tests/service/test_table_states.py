@@ -1,0 +1,125 @@
+"""The state of tables as JSON: one word each, worst first."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from phantombase.timeline.cli.main import app
+from phantombase.timeline.dashboard.bars import bars
+from phantombase.timeline.dashboard.health import Word, health_of
+from tests.support.golden_tables import unzip_golden
+from tests.support.service_client import ServiceClient
+
+
+def pending(action: str = "compaction", **more: Any) -> dict[str, Any]:
+    row = {"requested_time": "20261121090001000", "action": action, "state": "requested", "age_s": 50.0}
+    return {**row, "heartbeat": "none", "heartbeat_age_s": None, "problem": None, **more}
+
+
+@pytest.mark.parametrize(
+    ("rows", "slo_s", "word", "reason"),
+    [
+        ([], 60, Word.OK, "no compaction is pending"),
+        ([pending()], None, Word.OK, "pending for 50 s"),
+        ([pending()], 60, Word.OK, "pending for 50 s"),
+        ([pending(), pending(age_s=70.0)], 60, Word.LATE, "pending for 1 min 10 s; the goal is 1 min"),
+        ([pending("clean", age_s=70.0)], 60, Word.OK, "no compaction"),
+        ([pending(age_s=None)], 60, Word.OK, "no compaction"),
+        ([pending("deltacommit", heartbeat="fresh", heartbeat_age_s=1.0)], 60, Word.OK, "no compaction"),
+        ([pending("deltacommit", heartbeat="stale", heartbeat_age_s=200.0)], 60, Word.STUCK, "silent for 3 min 20 s"),
+        ([pending(age_s=70.0, problem="not Avro")], 60, Word.STUCK, "compaction 20261121090001000: not Avro"),
+    ],
+)
+def test_the_word_and_its_reason(rows: list[dict[str, Any]], slo_s: float | None, word: Word, reason: str) -> None:
+    found = health_of(rows, slo_s)
+    assert found.word is word
+    assert reason in found.reason
+
+
+def test_tables_come_worst_first(tmp_path: Path) -> None:
+    fine = unzip_golden("v9_plain", tmp_path / "1")
+    late = unzip_golden("v9_pending", tmp_path / "2")
+    stuck = unzip_golden("v9_types", tmp_path / "3")
+    broken = unzip_golden("v9_compacted_cleaned", tmp_path / "4")
+    begun = "20991121091340983"
+    (stuck / f".hoodie/timeline/{begun}.deltacommit.requested").touch()
+    beat = stuck / ".hoodie/.heartbeat" / begun
+    beat.parent.mkdir(exist_ok=True)
+    beat.touch()
+    os.utime(beat, (time.time() - 500,) * 2)
+    max(broken.glob("*/*.parquet"), key=lambda p: p.name.rpartition("_")[2]).unlink()
+    client = ServiceClient.of(fine, late, stuck, broken, slo_s=60)
+    reply = client.ask("/api/tables")
+    assert reply.headers["content-type"] == "application/json"
+    rows = reply.json()["tables"]
+    words = {"compacted_cleaned": "broken", "types": "stuck", "pending": "late", "plain": "ok"}
+    assert [(row["served_as"], row["health"]) for row in rows] == list(words.items())
+    assert "does not exist" in rows[0]["reason"]
+    assert (rows[2]["pending_compactions"], rows[2]["file_groups"], rows[2]["log_files_max"]) == (1, 2, 5)
+    assert (rows[2]["last_compaction"], rows[2]["delta_commits_since_compaction"]) == (None, 6)
+
+
+def test_one_table_has_the_names_of_show(tmp_path: Path) -> None:
+    table = unzip_golden("v9_pending", tmp_path)
+    shown = json.loads(CliRunner().invoke(app, ["show", str(table), "--json"]).stdout)
+    found = ServiceClient.of(table).ask("/api/tables/pending").json()
+    assert found.keys() >= shown.keys()
+    assert found["instants"] == shown["instants"]
+    assert found["table"] == shown["table"]
+
+
+def test_two_tables_of_one_name_get_numbers(tmp_path: Path) -> None:
+    paths = [unzip_golden("v9_plain", tmp_path / n) for n in "ab"]
+    rows = ServiceClient.of(*paths).ask("/api/tables").json()["tables"]
+    assert [(row["served_as"], row["path"]) for row in rows] == [("plain", str(paths[0])), ("plain-2", str(paths[1]))]
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/tables/none", "/api/tables/../plain", "/api/tablesx", "/x", "/t/", "/t/none", "/t/../x"]
+)
+def test_other_paths_are_not_found(path: str, tmp_path: Path) -> None:
+    reply = ServiceClient.of(unzip_golden("v9_plain", tmp_path)).ask(path)
+    assert (reply.status, bool(reply.text)) == (404, True)
+
+
+def test_pages_need_no_script_and_let_nothing_else_in(tmp_path: Path) -> None:
+    table = unzip_golden("v9_pending", tmp_path)
+    odd = tmp_path / "<script>alert(1)<"
+    odd.mkdir()
+    client = ServiceClient.of(table, odd)
+    for path in ("/", "/t/pending", "/t/%3Cscript%3Ealert(1)%3C"):
+        page = client.ask(path)
+        assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert "<script" not in page.text
+        assert "style=" not in page.text
+    first = client.ask("/").text
+    assert first.index("broken") < first.index("/t/pending")
+    assert client.ask("/page.css").headers["content-type"].startswith("text/css")
+    one = client.ask("/t/pending").text
+    assert one.count("<rect") == 7
+    assert one.count('class="open"') == 1
+
+
+def test_bars_of_instants() -> None:
+    def row(second: int, done: int | None, state: str = "completed") -> dict[str, Any]:
+        end = None if done is None else f"202611210900{done:02d}000"
+        return {"requested_time": f"202611210900{second:02d}000", "action": "commit", "state": state,
+                "completion_time": end}  # fmt: skip
+
+    rows = [row(0, 5), row(10, None), row(20, None, "inflight"), {**row(1, None), "requested_time": "00000000000001"}]
+    found = bars(rows, datetime(2026, 11, 21, 9, 0, 50))
+    assert [(b.x, b.width, b.open, b.took_s) for b in found] == [
+        (800, 200, True, 30.0),  # to the right edge
+        (400, 6, False, None),
+        (0, 200, False, 5.0),
+    ]
+    assert bars([], datetime(2026, 11, 21)) == []

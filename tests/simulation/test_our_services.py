@@ -1,0 +1,41 @@
+"""Random stories in which phantombase itself cleans and archives, as much as it may at each moment, beside all others.
+
+`PHANTOMBASE_SERVICE_SEEDS=n`: so many of them (100; with all tests 1,000).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation.played import Stage, simulated
+from tests.simulation.story import Plot
+from tests.simulation.test_seeds import played
+from tests.support.selection import ALL
+
+SEEDS = int(os.environ.get("PHANTOMBASE_SERVICE_SEEDS", "1000" if ALL else "100"))
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """Where worlds are played."""
+    yield from simulated(monkeypatch)
+
+
+def test_no_row_is_lost(stage: Stage) -> None:
+    """Nothing that a compaction, a writer or a reader needs goes, whoever dies, pauses or loses an answer."""
+    outcomes: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        plot = Plot.of(random.Random(seed))
+        if not plot.locked or plot.hudi:
+            continue
+        beside = {"we clean", "we archive", *(("replace",) if seed % 3 == 0 else ()), *(("sleep",) if seed % 2 else ())}
+        outcomes += played(seed, stage, plot=replace(plot, services=frozenset(beside), unschedules=False)).outcomes
+    ours = {what: count for what, count in outcomes.items() if what.startswith("we ")}
+    print(ours)
+    assert min(ours.get(f"we {what} done", 0) for what in ("clean", "archive")) > SEEDS // 10, ours

@@ -1,0 +1,87 @@
+"""`compactor-daemon stitch`, and the service of the daemon."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.timeline.errors import UnsupportedError, UsageError
+from tests.stitching.test_stitch import living, request, small_files
+from tests.support.golden_tables import unzip_golden
+from tests.support.written_tables import read_rows
+
+
+def run(*arguments: str) -> Any:
+    done = CliRunner().invoke(app, [*arguments, "--json"])
+    assert done.exit_code == 0, done.output or done.exception
+    return json.loads(done.stdout)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, 9, 5)
+    before = sorted(p.name for p in path.rglob("*"))
+    would = run("stitch", str(path), "--dry-run")
+    assert (would["done"]["files"], would["done"]["made"], would["done"]["instant"]) == (5, 1, "")
+    assert sorted(p.name for p in path.rglob("*")) == before
+    done = run("stitch", str(path), "--sole-writer", "--target-size", "1g", "--codec", "gzip")
+    assert (done["done"]["files"], done["done"]["rows"], done["why"]) == (5, 5, "")
+    assert read_rows(path) == rows
+    again = CliRunner().invoke(app, ["stitch", str(path), "--sole-writer"])
+    assert "nothing to stitch: too few small files in a row; 1 small file" in again.stdout
+
+
+def test_what_it_refuses(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    small_files(path, 9, 5)
+    for options, text in (
+        ([], "which other processes write"),
+        (["--sole-writer", "--lock", "file:/x"], "which other processes write"),
+        (["--dry-run", "--take-back"], "cannot be combined"),
+        (["--sole-writer", "--small-size", "1g"], "small-size must not be above target-size"),
+    ):
+        done = CliRunner().invoke(app, ["stitch", str(path), *options])
+        assert isinstance(done.exception, UsageError), done.output
+        assert text in str(done.exception)
+    bucket = unzip_golden("v9_bucket_nonpart", tmp_path)
+    done = CliRunner().invoke(app, ["stitch", str(bucket), "--dry-run"])
+    assert isinstance(done.exception, UnsupportedError)
+
+
+def test_take_back_and_status(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, 9, 5)
+    instant = request(path, alive=False)
+    shown = run("status", str(path))
+    assert [(one["instant"], one["action"]) for one in shown["half_way"]] == [(instant, "clustering")]
+    assert "stitch" in shown["half_way"][0]["todo"]
+    assert run("stitch", str(path), "--take-back", "--sole-writer")["taken_back"] == [instant]
+    again = CliRunner().invoke(app, ["stitch", str(path), "--take-back", "--sole-writer"])
+    assert "nothing to take back" in again.stdout
+    assert read_rows(path) == rows
+
+
+def test_the_daemon_stitches(tmp_path: Path) -> None:
+    """And goes on beside a table that cannot be stitched."""
+    path, bucket = tmp_path / "trips", unzip_golden("v9_bucket_nonpart", tmp_path)
+    rows = small_files(path, 9, 5)
+    options = [
+        "--once",
+        "--executor",
+        "local",
+        "--services",
+        "stitch,clean",
+        "--sole-writer",
+        "--stitch-min-file-num",
+        "3",
+    ]
+    data = run("run", str(path), str(bucket), *options)
+    assert [(one["table"], one["service"], one["what"]) for one in data["services"]] == [
+        (str(path), "stitch", "5 files stitched, now 1")
+    ]
+    assert read_rows(path) == rows
+    assert len(living(path)) == 1

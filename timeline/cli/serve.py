@@ -1,0 +1,55 @@
+"""`timeline serve`: answers about tables over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..dashboard.people_app import PeopleApp
+from ..option import help_of
+from ..parquet.output_options import parse_bytes
+from ..service.run import ServeOptions
+from ..service.run import serve as run_service
+from ..storage.access.storage_options import parse_pairs
+from ..terminal.console import configure_logging
+from .parameters import StorageOption
+
+DEFAULTS = ServeOptions()
+
+
+def serve(
+    tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="Base paths of the tables to serve.")],
+    port: Annotated[int, typer.Option(help=help_of(ServeOptions, "port"))] = DEFAULTS.port,
+    max_memory: Annotated[str, typer.Option(metavar="SIZE", help=help_of(ServeOptions, "max_memory"))] = "256m",
+    markers: Annotated[bool, typer.Option("--markers", help=help_of(ServeOptions, "markers"))] = False,
+    slo: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="A compaction pending for longer makes its table late.")
+    ] = None,
+    storage_option: StorageOption = None,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.")] = False,
+) -> None:
+    """Answer for tables over HTTP: Hudi writers use it as their remote file-system view.
+
+    It listens on 127.0.0.1. It changes nothing in a table but the markers of pending writes, and those only with
+    [b]--markers[/b]. A table's state is kept in memory and loaded again when a writer
+    shows a timeline that it does not know. A table that cannot be read stops no other.
+
+    A browser shows in one word how each table is (ok, late, stuck, broken), worst first, and why;
+    [b]/api/tables[/b] is the same as JSON.
+
+    Writers of Hudi 0.15 and 1.2 need [b]hoodie.embed.timeline.server=false[/b],
+    [b]hoodie.filesystem.view.type=REMOTE_FIRST[/b] and [b]hoodie.filesystem.view.remote.port[/b].
+
+    [b]Examples[/b]
+      timeline serve /data/trips /data/orders --port 26754
+    """
+    configure_logging(log_json, verbose=False, quiet=False)
+    options = ServeOptions(port=port, max_memory=parse_bytes(max_memory), markers=markers)
+    run_service(
+        tables,
+        options,
+        parse_pairs(storage_option),
+        pages=lambda served: PeopleApp(served, slo),
+        on_ready=lambda address: typer.echo(f"listening at {address}"),
+    )

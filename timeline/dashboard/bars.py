@@ -1,0 +1,76 @@
+"""A timeline as bars from requested to completed (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from ..terminal.plain import Row, moment
+
+WIDTH = 1000
+"""Of the whole time that is shown."""
+
+_LEAST = 6
+_MARGIN = 4
+SHOWN = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One instant: `x` and `width` in thousandths of the time shown. `took_s`: None if the end is not known."""
+
+    instant: Row
+    x: int
+    width: int
+    open: bool
+    took_s: float | None
+    label: str
+
+
+def bars(instants: Sequence[Row], now: datetime) -> list[Bar]:
+    """The newest instants, newest first. `now` is in the table's zone.
+
+    Pending ones are open to the right: the time shown ends a quarter after the last event, or now if that is earlier.
+    """
+    newest = [(row, begun) for row in instants if (begun := moment(row["requested_time"])) is not None][-SHOWN:]
+    if not newest:
+        return []
+    first = min(begun for _, begun in newest)
+    ends = [_end(row, begun) for row, begun in newest]
+    last = max(begun if end is None else end for (_, begun), end in zip(newest, ends, strict=True))
+    today = now.replace(tzinfo=None)
+    edge = max(min(today, last + (last - first) / _MARGIN), last) if None in ends else last
+    whole_s = max((edge - first).total_seconds(), 0.001)
+
+    def place(at: datetime) -> int:
+        return round((at - first).total_seconds() / whole_s * WIDTH)
+
+    found = [
+        _bar(row, place(begun), place(end or edge), ((end or max(today, begun)) - begun).total_seconds())
+        for (row, begun), end in zip(newest, ends, strict=True)
+    ]
+    return found[::-1]
+
+
+def _end(row: Row, begun: datetime) -> datetime | None:
+    """When an instant completed, as far as that is recorded; None while it is pending."""
+    if row["state"] != "completed":
+        return None
+    done = moment(row["completion_time"]) if row["completion_time"] else None
+    return max(done, begun) if done is not None else begun
+
+
+def _bar(row: Row, x: int, end: int, seconds: float) -> Bar:
+    pending = row["state"] != "completed"
+    took = seconds if pending or row["completion_time"] else None
+    text = "end not recorded" if took is None else f"{took:.1f} s"
+    width = max(end - x, _LEAST)
+    return Bar(
+        instant=row,
+        x=min(x, WIDTH - width),
+        width=width,
+        open=pending,
+        took_s=took,
+        label=f"{row['action']} {row['requested_time']}, {row['state']}, {text}",
+    )

@@ -1,0 +1,115 @@
+"""What the service's applications share: requests read, errors and answers sent."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl
+
+import structlog
+
+from ..errors import NotATableError, PhantombaseError, TableChangedError, UnsupportedError, UsageError
+from .answers import Answer
+from .served_table import BehindError
+from .served_tables import UnknownTableError
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MAX_QUERY_BYTES = 64 << 10
+"""Longest query string. Some routes name hundreds of instants or partitions in it."""
+
+PLAIN = b"text/plain;charset=utf-8"
+"""The content type of errors; Hudi's servers give it to their JSON, too."""
+
+_ALWAYS = ((b"x-content-type-options", b"nosniff"),)
+_FIELDS_MAX = 64
+_log = structlog.get_logger(__name__)
+
+
+class Refused(Exception):
+    """A request that is answered with an HTTP status and a reason."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def need(given: Mapping[str, str], name: str) -> str:
+    """A mandatory parameter; UsageError if it is missing."""
+    if name not in given:
+        raise UsageError(f"the parameter {name} is missing", expected=f"{name}=... in the query string")
+    return given[name]
+
+
+def parameters(query: bytes) -> dict[str, str]:
+    """The parameters; of a repeated one the first counts. Refused, UsageError: too long, or not encoded as a form."""
+    if len(query) > MAX_QUERY_BYTES:
+        raise Refused(414, f"the query string has {len(query)} bytes; at most {MAX_QUERY_BYTES} are read")
+    found: dict[str, str] = {}
+    try:
+        pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_FIELDS_MAX)
+    except ValueError as error:
+        raise UsageError("not a query string", expected="UTF-8, percent-encoded", found=str(error)) from error
+    for name, value in pairs:
+        found.setdefault(name, value)
+    return found
+
+
+async def send_bytes(send: Send, body: bytes, kind: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    """Answers with a body of a content type."""
+    await _send(send, 200, body, kind, headers)
+
+
+async def send_error(scope: Scope, send: Send, error: Exception) -> None:
+    """Answers with the status and the reason of an error; those of the service itself are logged."""
+    status, reason = _status(error)
+    if status >= 500:
+        _log.error("request failed", path=scope["path"], reason=reason, exc_info=error)
+    await send_text(send, status, reason)
+
+
+def _status(error: Exception) -> tuple[int, str]:
+    """The HTTP status of an error, and the reason."""
+    match error:
+        case Refused():
+            return error.status, str(error)
+        case UnknownTableError() | NotATableError() | UnsupportedError():  # a REMOTE_FIRST client goes on by itself
+            return 404, str(error)
+        case UsageError() | BehindError():
+            return 400, str(error)
+        case TableChangedError():
+            return 503, str(error)
+        case PhantombaseError():
+            return 500, str(error)
+        case _:
+            return 500, f"internal error: {type(error).__name__}"
+
+
+async def send_text(send: Send, status: int, text: str) -> None:
+    """Answers with plain text."""
+    await _send(send, status, text.encode("utf-8", "replace"), PLAIN, [])
+
+
+async def send_answer(scope: Scope, send: Send, answer: Answer, kind: bytes = PLAIN) -> None:
+    body, headers = answer.body, []
+    if answer.compressed:
+        if any(k == b"accept-encoding" and b"gzip" in v for k, v in scope["headers"]):
+            headers.append((b"content-encoding", b"gzip"))
+        else:
+            body = answer.plain()
+    await _send(send, 200, body, kind, headers)
+
+
+async def _send(send: Send, status: int, body: bytes, kind: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
+    length = (b"content-length", str(len(body)).encode())
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [(b"content-type", kind), length, *_ALWAYS, *headers],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})

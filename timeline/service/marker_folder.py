@@ -1,0 +1,122 @@
+"""The markers of one pending write, on storage.
+
+Each batch of names is a file of its own, `MARKERS<n>`, one name a line, which appears as a whole and is never changed:
+what a killed process leaves, every Hudi can read. Hudi's server rewrites twenty such files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from ..errors import MalformedError, UsageError
+from ..storage.contract import Storage
+from ..traces.markers import TIMELINE_SERVER, TYPE_FILE, Marker, delete_markers, list_markers, marker_folder
+
+_LIST = re.compile(r"MARKERS(\d+)")
+
+
+def checked_name(name: str) -> str:
+    """The name of a marker; UsageError if it is none."""
+    try:
+        Marker.parse(name, "markername")
+        valid = name.isprintable()
+    except MalformedError:
+        valid = False
+    if not valid:
+        raise UsageError(
+            "not a marker name", expected="[<partition>/]<file>.marker.<CREATE|MERGE|APPEND>", found=repr(name)
+        )
+    return name
+
+
+def marker_names(storage: Storage, instant: str) -> list[str]:
+    """The names of all markers of an instant; empty if there are none."""
+    return [f"{m.path}.marker.{m.kind.value}" for m in list_markers(storage, instant)]
+
+
+def exists(storage: Storage, instant: str) -> bool:
+    """Whether there is a marker folder."""
+    return storage.find(f"{marker_folder(instant)}/{TYPE_FILE}") is not None or bool(marker_names(storage, instant))
+
+
+def remove(storage: Storage, instant: str) -> bool:
+    """Removes the markers of an instant. False: there were none."""
+    found = exists(storage, instant)
+    delete_markers(storage, instant)
+    return found
+
+
+def append(storage: Storage, instant: str, names: list[str]) -> None:
+    """Puts names into a new file; they are durable when this returns. They may be there already: readers make sets."""
+    folder = marker_folder(instant)
+    kind = f"{folder}/{TYPE_FILE}"
+    if (entry := storage.find(kind)) is not None and not entry.size:  # its writer was killed
+        storage.delete(kind)
+    storage.put_if_absent(kind, TIMELINE_SERVER.encode())
+    used = [int(m[1]) for path, _ in storage.list_below(folder) if (m := _LIST.fullmatch(path))]
+    number = max(used, default=-1) + 1
+    data = "".join(f"{name}\n" for name in names).encode()
+    while not storage.put_if_absent(f"{folder}/MARKERS{number}", data):
+        number += 1
+
+
+class MarkerFolder:
+    """Takes markers of one write: those that come in while a batch is written are the next batch."""
+
+    def __init__(self, storage: Storage, instant: str) -> None:
+        self._storage, self._instant = storage, instant
+        self._known: set[str] | None = None
+        self._taken: dict[str, asyncio.Future[bool]] = {}
+        self._next: list[str] = []
+        self._alone = asyncio.Lock()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request waits for it."""
+        return not self._taken and not self._alone.locked()
+
+    async def create(self, name: str) -> bool:
+        """True: the marker is durable. False: it was there already. PhantombaseError: it is not known whether it is."""
+        first = name not in self._taken
+        if first:
+            self._taken[name] = asyncio.get_running_loop().create_future()
+            self._next.append(name)
+        done = self._taken[name]
+        async with self._alone:
+            if not done.done():
+                await self._write_all()
+        return done.result() and first
+
+    async def remove(self) -> bool:
+        """Removes all markers. False: there were none."""
+        async with self._alone:
+            self._known = None
+            return await asyncio.to_thread(remove, self._storage, self._instant)
+
+    async def _write_all(self) -> None:
+        """Writes all names that wait."""
+        names, self._next = self._next, []
+        taken = [self._taken[name] for name in names]
+        try:
+            new = await asyncio.to_thread(self._put, names)
+        except Exception as error:
+            for one in taken:
+                one.set_exception(error)
+                one.exception()  # it may have no reader: its client may have gone
+        else:
+            for name, one in zip(names, taken, strict=True):
+                one.set_result(name in new)
+        finally:
+            for name in names:
+                del self._taken[name]
+
+    def _put(self, names: list[str]) -> set[str]:
+        """Those of the names that were not there; they are durable then."""
+        if self._known is None or self._storage.find(f"{marker_folder(self._instant)}/{TYPE_FILE}") is None:
+            self._known = set(marker_names(self._storage, self._instant))
+        new = [name for name in names if name not in self._known]
+        if new:
+            append(self._storage, self._instant, new)
+            self._known.update(new)
+        return set(new)

@@ -1,0 +1,307 @@
+"""Hudi's view routes: what each answers from a state (pure).
+
+Source: `RequestHandler` of Hudi 0.15 and 1.2. Bounds are instants, compared as text. Answers about "now" leave out
+replaced file groups; an answer about an instant leaves out those that were replaced up to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ..errors import UsageError
+from ..format.layout import Slicing
+from ..view.view import BaseFile, FileGroup, FileSlice, is_replaced, latest_base
+from .synchronisation import counted
+from .table_state import PartitionFiles, TableState
+from .view_json import Json, Printer, clustering_operation, compaction_operation, instant
+
+PREFIX = "/v1/hoodie/view/"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One request: the state that answers it, its parameters, and how files are printed.
+
+    `inflight`: the partition's groups with the files of the parameter `currentinstant`, where a route asks for it.
+    """
+
+    state: TableState
+    given: Mapping[str, str]
+    printer: Printer
+    inflight: tuple[FileGroup, ...] = ()
+
+    def need(self, name: str) -> str:
+        """A mandatory parameter; UsageError if it is missing."""
+        if name not in self.given:
+            raise UsageError(f"the parameter {name} is missing", expected=f"{name}=... in the query string")
+        return self.given[name]
+
+    @property
+    def partition(self) -> PartitionFiles:
+        """The partition that is asked for; an empty one if there is no such partition."""
+        return self.state.partitions.get(self.given.get("partition", ""), _EMPTY)
+
+    def live(self, groups: Iterable[FileGroup], as_of: str | None = None) -> Iterator[FileGroup]:
+        """The groups that are not replaced (up to `as_of`)."""
+        return (g for g in groups if not is_replaced(g, self.state.facts, as_of))
+
+    def slices(self, found: Iterable[FileSlice | None]) -> Json:
+        """A list of slices."""
+        return [self.printer.file_slice(s) for s in found if s is not None]
+
+    def bases(self, found: Iterable[BaseFile | None]) -> Json:
+        """A list of base files."""
+        return [self.printer.base_file(b) for b in found if b is not None]
+
+    def groups(self, found: Iterable[FileGroup]) -> Json:
+        """A list of file groups."""
+        return self.printer.file_groups(list(found), self.state.timeline)
+
+    def instants(self) -> frozenset[str]:
+        """The parameter `instants`."""
+        return frozenset(self.need("instants").split(","))
+
+
+_EMPTY = PartitionFiles(groups=(), with_logs=(), with_all=(), modified={})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """`checked`: the client's timeline is compared. `fresh`: the partition is listed again for each request."""
+
+    answer: Callable[[Question], Json]
+    method: str = "GET"
+    checked: bool = True
+    fresh: bool = False
+
+
+# --- slices --------------------------------------------------------------------------------------------------------
+
+
+def _newest(group: FileGroup) -> FileSlice | None:
+    return group.slices[-1] if group.slices else None
+
+
+def _upto(group: FileGroup, bound: str) -> FileSlice | None:
+    return next((s for s in reversed(group.slices) if s.base_instant <= bound), None)
+
+
+def _committed(q: Question, group: FileGroup) -> FileGroup:
+    """A group without the slices that a pending write opened."""
+    known = q.state.timeline.is_committed
+    kept = (s for s in group.slices if known(s.base_instant) or s.base_instant == group.pending_compaction)
+    return replace(group, slices=tuple(kept))
+
+
+def _latest_slices(q: Question) -> Json:
+    return q.slices(map(_newest, q.live(q.partition.groups)))
+
+
+def _latest_slices_inflight(q: Question) -> Json:
+    return q.slices(map(_newest, q.partition.with_all))
+
+
+def _latest_slice(q: Question) -> Json:
+    file_id = q.need("fileid")
+    return q.slices(_newest(g) for g in q.live(q.partition.groups) if g.file_id == file_id)
+
+
+def _uncompacted(q: Question) -> Json:
+    groups = (_committed(q, g) for g in q.live(q.partition.with_logs))
+    return q.slices(
+        next((s for s in reversed(g.slices) if s.base_instant != g.pending_compaction), None) for g in groups
+    )
+
+
+def _all_slices(q: Question) -> Json:
+    groups = (_committed(q, g) for g in q.live(q.partition.with_logs))
+    return q.slices(s for g in groups for s in reversed(g.slices))
+
+
+def _slices_in_range(q: Question) -> Json:
+    wanted = q.instants()
+    groups = (_committed(q, g) for p in q.state.partitions.values() for g in q.live(p.with_logs, max(wanted)))
+    return q.slices(next((s for s in reversed(g.slices) if s.base_instant in wanted), None) for g in groups)
+
+
+def _before_or_on(q: Question, partition: PartitionFiles, bound: str, *, pending: bool) -> Json:
+    by_name = q.state.timeline.layout.slicing is Slicing.BY_BASE_INSTANT
+    groups = (g for g in q.live(partition.groups, bound) if pending or g.pending_compaction is None)
+    # Of version 6, Hudi skips a slice that has no file yet.
+    return q.slices(_upto(_without_empty(g) if by_name else g, bound) for g in groups)
+
+
+def _without_empty(group: FileGroup) -> FileGroup:
+    return replace(group, slices=tuple(s for s in group.slices if s.files))
+
+
+def _slices_before_or_on(q: Question) -> Json:
+    pending = q.need("includependingcompaction").lower() == "true"
+    return _before_or_on(q, q.partition, q.need("maxinstant"), pending=pending)
+
+
+def _all_slices_before_or_on(q: Question) -> Json:
+    bound = q.need("maxinstant")
+    return {name: _before_or_on(q, files, bound, pending=True) for name, files in q.state.partitions.items()}
+
+
+def _merged(group: FileGroup, bound: str) -> FileSlice | None:
+    """The newest slice up to the bound; a pending compaction's is merged with the one before."""
+    slices = [s for s in group.slices if s.base_instant <= bound]
+    if len(slices) > 1 and slices[-1].base_instant == group.pending_compaction:
+        return replace(slices[-2], logs=slices[-2].logs + slices[-1].logs)
+    return slices[-1] if slices else None
+
+
+def _merged_slices(q: Question) -> Json:
+    bound = q.need("maxinstant")
+    return q.slices(_merged(g, bound) for g in q.live(q.partition.groups, bound))
+
+
+def _merged_slice(q: Question) -> Json:
+    bound, file_id = q.need("maxinstant"), q.need("fileid")
+    return q.slices(_merged(g, bound) for g in q.live(q.partition.groups, bound) if g.file_id == file_id)
+
+
+def _merged_slices_inflight(q: Question) -> Json:
+    q.need("currentinstant")
+    bound = q.need("maxinstant")
+    return q.slices(_merged(g, bound) for g in q.live(q.inflight, bound))
+
+
+# --- base files ----------------------------------------------------------------------------------------------------
+
+
+def _latest_bases(q: Question) -> Json:
+    return q.bases(map(latest_base, q.live(q.partition.groups)))
+
+
+def _latest_bases_of_table(q: Question) -> Json:
+    return q.bases(latest_base(g) for p in q.state.partitions.values() for g in q.live(p.groups))
+
+
+def _latest_base(q: Question) -> Json:
+    file_id = q.need("fileid")
+    return q.bases(latest_base(g) for g in q.live(q.partition.groups) if g.file_id == file_id)
+
+
+def _base_on(q: Question) -> Json:
+    time, file_id = q.need("instant"), q.need("fileid")
+    groups = [g for g in q.live(q.partition.groups, time) if g.file_id == file_id]
+    return q.bases(s.base for g in groups for s in g.slices if s.base_instant == time)
+
+
+def _bases_before_or_on(q: Question) -> Json:
+    bound = q.need("maxinstant")
+    return q.bases(latest_base(g, bound) for g in q.live(q.partition.groups, bound))
+
+
+def _all_bases_before_or_on(q: Question) -> Json:
+    bound = q.need("maxinstant")
+    return {
+        name: q.bases(latest_base(g, bound) for g in q.live(files.groups, bound))
+        for name, files in q.state.partitions.items()
+    }
+
+
+def _bases_in_range(q: Question) -> Json:
+    wanted = q.instants()
+    groups = (g for p in q.state.partitions.values() for g in q.live(p.groups, max(wanted)))
+    return q.bases(
+        next((s.base for s in reversed(g.slices) if s.base and s.base_instant in wanted), None) for g in groups
+    )
+
+
+def _all_bases(q: Question) -> Json:
+    return q.bases(s.base for g in q.live(q.partition.groups) for s in g.slices)
+
+
+# --- file groups, pending operations, instants ---------------------------------------------------------------------
+
+
+def _file_groups(q: Question) -> Json:
+    return q.groups(q.live(q.partition.with_all))
+
+
+def _replaced(q: Question, counts: Callable[[str], bool]) -> Json:
+    replaced = q.state.facts.replaced
+    return q.groups(g for g in q.partition.groups if g.key in replaced and counts(replaced[g.key]))
+
+
+def _replaced_before(q: Question) -> Json:
+    bound = q.given.get("maxinstant", "")
+    return _replaced(q, lambda time: time < bound)
+
+
+def _replaced_before_or_on(q: Question) -> Json:
+    bound = q.given.get("maxinstant", "")
+    return _replaced(q, lambda time: time <= bound)
+
+
+def _replaced_after_or_on(q: Question) -> Json:
+    bound = q.need("mininstant")
+    return _replaced(q, lambda time: time >= bound)
+
+
+def _compactions(q: Question) -> Json:
+    return [compaction_operation(o, time) for time, plan in q.state.plans.items() for o in plan.operations]
+
+
+def _log_compactions(q: Question) -> Json:
+    return [compaction_operation(o, time) for time, plan in q.state.log_plans.items() for o in plan.operations]
+
+
+def _clusterings(q: Question) -> Json:
+    return [clustering_operation(key, i) for key, i in q.state.clusterings.items()]
+
+
+def _last_instant(q: Question) -> Json:
+    return [instant(i, q.state.timeline) for i in counted(q.state.timeline)[-1:]]
+
+
+def _instants(q: Question) -> Json:
+    return {"instants": [instant(i, q.state.timeline) for i in counted(q.state.timeline)]}
+
+
+def _done(q: Question) -> Json:
+    return True
+
+
+ROUTES: Mapping[str, Route] = {
+    "slices/partition/latest": Route(answer=_latest_slices),
+    "slices/partition/latest/stateless": Route(answer=_latest_slices, fresh=True),
+    "slices/partition/latest/inflight": Route(answer=_latest_slices_inflight, fresh=True),
+    "slices/file/latest": Route(answer=_latest_slice),
+    "slices/uncompacted/partition/latest": Route(answer=_uncompacted),
+    "slices/all": Route(answer=_all_slices),
+    "slices/range/latest": Route(answer=_slices_in_range),
+    "slices/beforeoron/latest": Route(answer=_slices_before_or_on),
+    "slices/all/beforeoron/latest": Route(answer=_all_slices_before_or_on),
+    "slices/merged/beforeoron/latest": Route(answer=_merged_slices),
+    "slices/merged/beforeoron/inflight/latest": Route(answer=_merged_slices_inflight, fresh=True),
+    "slice/merged/beforeoron/latest": Route(answer=_merged_slice),
+    "datafiles/latest/partition": Route(answer=_latest_bases),
+    "datafiles/all/latest": Route(answer=_latest_bases_of_table),
+    "datafile/latest/partition": Route(answer=_latest_base),
+    "datafile/on/latest": Route(answer=_base_on),
+    "datafiles/beforeoron/latest": Route(answer=_bases_before_or_on),
+    "basefiles/all/beforeoron": Route(answer=_all_bases_before_or_on),
+    "datafiles/range/latest": Route(answer=_bases_in_range),
+    "datafiles/all": Route(answer=_all_bases),
+    "filegroups/all/partition": Route(answer=_file_groups),
+    "filegroups/all/partition/stateless": Route(answer=_file_groups, fresh=True),
+    "filegroups/replaced/partition": Route(answer=lambda q: _replaced(q, lambda _: True)),
+    "filegroups/replaced/before": Route(answer=_replaced_before),
+    "filegroups/replaced/beforeoron": Route(answer=_replaced_before_or_on),
+    "filegroups/replaced/afteroron": Route(answer=_replaced_after_or_on),
+    "compactions/pending": Route(answer=_compactions),
+    "logcompactions/pending": Route(answer=_log_compactions),
+    "clustering/pending": Route(answer=_clusterings),
+    "timeline/instant/last": Route(answer=_last_instant, checked=False),
+    "timeline/instants/all": Route(answer=_instants, checked=False),
+    "refresh": Route(answer=_done, method="POST", checked=False),
+    "loadallpartitions": Route(answer=_done, method="POST", checked=False),
+    "loadpartitions": Route(answer=_done, method="POST", checked=False),
+}
+"""By path behind `PREFIX`, without the slash at its end."""

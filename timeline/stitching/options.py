@@ -1,0 +1,54 @@
+"""How small files are stitched: the options, defined only here (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import UsageError
+from ..option import check_finite, check_least, least_of, option
+from .order import SortOrder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StitchOptions:
+    """Which files are joined, and how large the new ones become. Sizes in bytes, `wait_s` in seconds.
+
+    `small_size`: files below it are small; None: half of `target_size`. `full`: see `choice`. `sort_by`: columns; the
+    rows of each new file are sorted in memory.
+    """
+
+    target_size: int = option(
+        120 << 20, "size of a stitched file, like 120m; it is as large as its last input larger", size=True, least=1
+    )
+    small_size: int | None = option(
+        None, "files below this size are small; default: half of --target-size", size=True, least=1
+    )
+    min_files: int = option(
+        5, "the least number of small files in a row that are stitched", flag="min_file_num", least=2
+    )
+    max_bytes: int = option(10 << 30, "the most bytes that one run stitches", size=True, least=1)
+    full: bool = option(
+        False, "stitch across larger files too, in partitions with more small files than others, and three at least"
+    )
+    sort_by: tuple[str, ...] = option(
+        (), "sort the rows of each new file by this column; may be repeated", metavar="COLUMN"
+    )
+    sort_order: SortOrder = option(SortOrder.ORDER, "how several --sort-by columns are combined")
+    wait_s: float = option(
+        60.0, "seconds; how long to wait for writes that began before the plan", flag="wait", least=0
+    )
+
+    def __post_init__(self) -> None:
+        check_least(self, least_of(StitchOptions))
+        check_finite(self, {"wait_s": 0})
+        if self.small > self.target_size:
+            raise UsageError(
+                "small-size must not be above target-size",
+                expected=f"at most {self.target_size} bytes",
+                found=f"{self.small} bytes",
+            )
+
+    @property
+    def small(self) -> int:
+        """Files below so many bytes are small."""
+        return self.small_size if self.small_size is not None else max(1, self.target_size // 2)
