@@ -23,6 +23,7 @@ from phantombase.timeline.errors import BarrierError, ConflictError, MissingFile
 from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.attempt_names import attempts
+from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.log.visibility import Visibility
 from phantombase.timeline.look.look import list_ahead
@@ -121,11 +122,11 @@ def _refuse_unscheduled(table: Table, instant: str, who: str) -> None:
         ) from error
 
 
-def merge_rules(table: Table, view: TableView, schema: TableSchema, output: OutputOptions) -> SliceRules:
+def merge_rules(table: Table, timeline: Timeline, schema: TableSchema, output: OutputOptions) -> SliceRules:
     """How slices are merged and what their ledgers count."""
     rules = slice_rules(
         table,
-        view.timeline,
+        timeline,
         schema,
         every_duplicate=table.layout.every_duplicate_compacted,
         batch_rows=output.batch_rows,
@@ -168,7 +169,7 @@ def single_task(
     measure: Measure | None = None,
 ) -> SliceTask:
     """The task of one file of a plan, at its `position`, by a view of the plan's partitions."""
-    rules = merge_rules(table, view, schema, output)
+    rules = merge_rules(table, view.timeline, schema, output)
     (one,) = planned_inputs(table, view, plan.only(position), instant, rules)
     (task,) = tasks_for([(position, one)], rules, schema, output, instant=instant, attempt=attempt, measure=measure)
     return task
@@ -201,7 +202,7 @@ def stage(
         waiting = _pending_of(seen, attempt.barrier)
         view = seen.load_plan_view([attempt.plan])
         schema = seen.schema(seen.schema_text(view.timeline))
-        rules = merge_rules(seen, view, schema, output)
+        rules = merge_rules(seen, view.timeline, schema, output)
         inputs = planned_inputs(seen, view, attempt.plan, attempt.instant, rules)
         tasks = tasks_for(
             enumerate(inputs),

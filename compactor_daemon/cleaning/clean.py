@@ -20,11 +20,11 @@ from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.clean import CleanPlan, encode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.pins.pin import all_pins, forget_expired
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.instant_puts import put_requested
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import TableView
@@ -79,7 +79,7 @@ def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run
             return _result(None, choice, finished)
         plan = _plan(view, choice, options, retained_since(seen, view.timeline))
         clean = Instant(requested_time=seen.next_time(view.timeline), action="clean", state=State.REQUESTED)
-        _put(table, clean, encode_clean_plan(plan, table.storage.base_path), section)
+        put_requested(table, clean, encode_clean_plan(plan, table.storage.base_path), section)
         if not begin(table, clean, plan, section, known):
             raise ConflictError(
                 "a reader pinned the table while a clean was planned",
@@ -118,18 +118,6 @@ def _plan(view: TableView, choice: Choice, options: CleanOptions, before: str) -
         retained=(retained, "deltacommit" if found is None else found.family) if retained else None,
         last_completed=max(writes, default=""),
     )
-
-
-def _put(table: Table, instant: Instant, content: bytes, section: Section) -> None:
-    path = table.instant_path(instant)
-    section.check()
-    if not table.storage.put_if_absent(path, content):
-        raise ConflictError(
-            "another process began an action at the same instant",
-            path=path,
-            instant=instant.requested_time,
-            todo="All processes that clean a table must share one lock. Run again.",
-        )
 
 
 def _result(instant: str | None, choice: Choice, finished: tuple[Finished, ...]) -> CleanResult:

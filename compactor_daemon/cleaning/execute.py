@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, TableChangedError
+from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata, encode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.timeline import Timeline
@@ -25,6 +25,7 @@ from phantombase.timeline.pins.retain import earliest_to_retain, held_files
 from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.half_upgraded import reload_same_version
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.table import Table, consistent
 
@@ -167,7 +168,7 @@ def _complete(table: Table, instant: str, plan: CleanPlan, took_ms: int, lock: T
     change = Change(instant=instant, files={}, moves_rows=False, schema_text=None, removed=plan.files)
     update = prepare(table, change)
     with lock.hold("complete a clean") as section:
-        table = _unchanged(table)
+        table = reload_same_version(table, "a clean")
         timeline = table.load_timeline()
         found = timeline.find(instant, "clean")
         if found is None:
@@ -199,12 +200,3 @@ def _remove_partitions(table: Table, timeline: Timeline, plan: CleanPlan, sectio
         if not entries:
             gone.add(partition)
     return frozenset(gone)
-
-
-def _unchanged(table: Table) -> Table:
-    now = table.reload()
-    if now.config.version != table.config.version:
-        raise TableChangedError(
-            "the table was upgraded during a clean", path=table.storage.base_path, todo="Run again."
-        )
-    return now

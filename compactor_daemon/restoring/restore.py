@@ -33,6 +33,7 @@ from phantombase.timeline.savepoints.savepoint import savepoints
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.instant_puts import put_requested
 from phantombase.timeline.table.pending_restores import PendingRestore, pending_restore
 from phantombase.timeline.table.pending_rollbacks import PendingRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
@@ -90,10 +91,7 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
         refuse_writers(seen, timeline)
         traces = traces_of_all(seen, timeline, plan.undone)  # refuses what cannot be undone: nothing is changed yet
         restore = PendingRestore(instant=seen.next_time(timeline), plan=plan)
-        path = seen.instant_path(restore.at(State.REQUESTED))
-        section.check()
-        if not seen.storage.put_if_absent(path, encode_restore_plan(plan)):
-            raise ConflictError("another process began an action at the same instant", path=path, todo="Run again.")
+        put_requested(seen, restore.at(State.REQUESTED), encode_restore_plan(plan), section)
         return _execute(seen, restore, traces, section, finished=False)
 
 

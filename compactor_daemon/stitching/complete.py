@@ -13,7 +13,7 @@ Hudi goes on instead, it rolls the inflight instant back first, and removes the 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import structlog
@@ -34,6 +34,8 @@ from phantombase.timeline.planning.schedule import busy_file_groups, pending_rep
 from phantombase.timeline.recovery.dead_writers import is_pending_service
 from phantombase.timeline.storage.folders import join, staged_folder
 from phantombase.timeline.storage.staged_file import place_staged
+from phantombase.timeline.table.half_upgraded import reload_same_version
+from phantombase.timeline.table.instant_puts import put_completed
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.traces.find import traces_of
@@ -58,8 +60,9 @@ def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceR
     later. ConflictError: the inputs changed, the plan is gone, or Hudi executes it. UnknownCommitError: see there.
     """
     with lock.hold("complete a stitching") as section:
-        table = _unchanged(table)
+        table = reload_same_version(table, "a stitching")
         timeline = table.load_timeline()
+        refuse_pending_restore(table, timeline)
         found = _found(table, timeline, pending)
         if found.completed:
             table.storage.delete_folder(staged_folder(pending.time))
@@ -100,8 +103,10 @@ def take_back(table: Table, pending: Pending, lock: TableLock, why: str) -> bool
     ConflictError: Hudi executes it.
     """
     with lock.hold("take back a stitching") as section:
-        table = _unchanged(table)
-        found = table.load_timeline().find(pending.time, "replacecommit")
+        table = reload_same_version(table, "a stitching")
+        timeline = table.load_timeline()
+        refuse_pending_restore(table, timeline)
+        found = timeline.find(pending.time, "replacecommit")
         if found is None or found.completed:
             return False
         decided_completion(table, pending)
@@ -122,12 +127,12 @@ def take_back(table: Table, pending: Pending, lock: TableLock, why: str) -> bool
     return True
 
 
-def take_back_dead(table: Table, lock: TableLock) -> None:
+def take_back_dead(table: Table, timeline: Timeline, lock: TableLock) -> None:
     """Takes back the stitchings of dead processes, before a write: it would fail on the file groups in their plans.
 
-    Errors: see `take_back`, `pending_stitchings`.
+    `timeline`: loaded not long before. Errors: see `take_back`, `pending_stitchings`.
     """
-    for pending in pending_stitchings(table, table.load_timeline()):
+    for pending in pending_stitchings(table, timeline):
         if not is_at_work(table, pending) and not is_of_hudi(table, pending):
             take_back(table, pending, lock, "its process is dead")
 
@@ -145,38 +150,24 @@ def _other_than(timeline: Timeline, pending: Pending) -> Timeline:
     return replace(timeline, instants=tuple(i for i in timeline.instants if (i.requested_time, i.family) != same))
 
 
-def waiting_for(table: Table, timeline: Timeline, time: str) -> Iterator[Instant]:
-    """The pending writes that may still change inputs of a stitching requested at `time`.
+def _refuse_waiting(table: Table, timeline: Timeline, pending: Pending) -> None:
+    """BarrierError: a pending write may still change the inputs.
 
     A write that began before the plan may not know it. A write that replaces file groups has chosen them when it began,
     and does not replace the new one.
     """
     replacing = {i.requested_time for i in pending_replacing_writes(table, timeline)}
     for write in timeline.inflight_writers:
-        if write.requested_time in replacing or (write.requested_time < time and not is_pending_service(table, write)):
-            yield write
-
-
-def _refuse_waiting(table: Table, timeline: Timeline, pending: Pending) -> None:
-    for write in waiting_for(table, timeline, pending.time):
-        raise BarrierError(
-            "a pending write may still change the files of a stitching",
-            path=table.instant_path(write),
-            instant=pending.time,
-            expected="completed, or rolled back",
-            found=f"{write.action} {write.requested_time} {write.state.name.lower()}",
-            todo="Let the writer finish. If it is dead, the next writer rolls it back. Then run again.",
-        )
-
-
-def _unchanged(table: Table) -> Table:
-    now = table.reload()
-    if now.config.version != table.config.version:
-        raise ConflictError(
-            "the table was upgraded during a stitching", path=table.storage.base_path, todo="Run again."
-        )
-    refuse_pending_restore(now, now.load_timeline())
-    return now
+        may_not_know = write.requested_time < pending.time and not is_pending_service(table, write)
+        if write.requested_time in replacing or may_not_know:
+            raise BarrierError(
+                "a pending write may still change the files of a stitching",
+                path=table.instant_path(write),
+                instant=pending.time,
+                expected="completed, or rolled back",
+                found=f"{write.action} {write.requested_time} {write.state.name.lower()}",
+                todo="Let the writer finish. If it is dead, the next writer rolls it back. Then run again.",
+            )
 
 
 def _found(table: Table, timeline: Timeline, pending: Pending) -> Instant:
@@ -213,22 +204,18 @@ def _place(table: Table, instant: str, one: Made, rules: SliceRules, section: Se
 
 
 def _put(table: Table, done: Instant, data: bytes) -> None:
-    storage, path = table.storage, table.instant_path(done)
-    try:
-        made = storage.put_if_absent(path, data)
-    except PhantombaseError as error:  # it may have taken effect
-        if storage.find(path) is None:
-            if storage.is_file_system:
-                raise
-            raise UnknownCommitError(
-                "whether this stitching is completed is not known: the storage did not answer",
-                path=path,
-                instant=done.requested_time,
-                found=str(error),
-                todo="Either way no row is lost or doubled. The next run completes it, if it is not.",
-            ) from error
-        return
-    if not made and storage.find(path) is None:
+    path = table.instant_path(done)
+
+    def unknown(error: PhantombaseError) -> UnknownCommitError:
+        return UnknownCommitError(
+            "whether this stitching is completed is not known: the storage did not answer",
+            path=path,
+            instant=done.requested_time,
+            found=str(error),
+            todo="Either way no row is lost or doubled. The next run completes it, if it is not.",
+        )
+
+    if not put_completed(table, path, data, unknown) and table.storage.find(path) is None:
         raise StorageError("the completed commit is not there after it was written", path=path)
 
 

@@ -117,6 +117,7 @@ class _RowsIn:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows, once; they are counted and hashed on the way."""
         held: list[pa.Table] = []
+        count = 0
         for path, source in self._opened():
             footer_rows = 0
             read = base_tables(
@@ -124,9 +125,10 @@ class _RowsIn:
             )
             for table, footer_rows in read:  # noqa: B007, the last one counts
                 held.append(table)
-                if sum(t.num_rows for t in held) >= self._rules.batch_rows:
+                count += table.num_rows
+                if count >= self._rules.batch_rows:
                     yield from self._counted(held)
-                    held = []
+                    held, count = [], 0
             self.footer_rows += footer_rows
         if held:
             yield from self._counted(held)

@@ -31,11 +31,12 @@ from phantombase.timeline.errors import (
 )
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import StitchPlan, encode_stitch_plan
+from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S, heartbeat, heartbeat_path
-from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
-from phantombase.timeline.metadata_table.records.partitions import upkeep
+from phantombase.timeline.metadata_table.update import upkeep_of
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.schedule import busy_file_groups, pending_replacing_writes
 from phantombase.timeline.recovery.dead_writers import forget_heartbeats
@@ -44,6 +45,7 @@ from phantombase.timeline.stitching.options import StitchOptions
 from phantombase.timeline.stitching.order import SortOrder, check_sortable
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.instant_puts import put_requested
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.table import Table, consistent
 
@@ -110,25 +112,26 @@ def stitch_table(
     too, the next write or run does so.
     """
     seen = table.reload()
-    choice = _choose(seen, options)
+    timeline, choice = _choose(seen, options)
     if dry_run:
         return _result(choice, _would(choice), (), ())
     # A process that was killed right behind its completion has left one.
     forget_heartbeats(seen, now_ms=partial(storage_ms, seen.storage), expiry_s=EXPIRY_S)
-    if not choice.windows and not pending_stitchings(seen, seen.load_timeline()):
+    if not choice.windows and not pending_stitchings(seen, timeline):
         return _result(choice, None, (), ())
     table.storage.prove()
-    finished, taken_back = _finish_pending(table, options, lock, output, threads, progress)
+    work = _Work(table=table, options=options, lock=lock, output=output, threads=threads, progress=progress)
+    finished, taken_back = work.finish_pending()
     with ExitStack() as stack:
         with lock.hold("plan a stitching") as section:
             seen = table.reload()
-            choice = _choose(seen, options)
+            timeline, choice = _choose(seen, options)
             if not choice.windows:
                 return _result(choice, None, finished, taken_back)
-            pending = _plan(seen, choice, options)
+            pending = _plan(seen, timeline, choice, options)
             stack.enter_context(_beating(table, pending))  # before the plan is visible: without it the plan is dead
-            _request(seen, pending, section)
-        done = _execute(table, pending, options, lock, output, threads, progress)
+            put_requested(seen, pending.requested, encode_stitch_plan(pending.plan, table.storage.base_path), section)
+        done = work.execute(pending)
     return _result(choice, done, finished, taken_back)
 
 
@@ -148,7 +151,8 @@ def take_back_pending(table: Table, lock: TableLock) -> tuple[str, ...]:
     return tuple(gone)
 
 
-def _choose(table: Table, options: StitchOptions) -> StitchChoice:
+def _choose(table: Table, options: StitchOptions) -> tuple[Timeline, StitchChoice]:
+    """The choice, and the timeline that it was made by. `table`: reloaded."""
     refuse_half_upgraded(table)
     _refuse_indexes(table)
     view = consistent(lambda: table.load_view())
@@ -163,44 +167,31 @@ def _choose(table: Table, options: StitchOptions) -> StitchChoice:
             instant=replacing[0].requested_time,
             todo="Let the writer finish. If it is dead, the next writer rolls it back. Then run again.",
         )
-    return choose_windows(view, busy_file_groups(table, timeline).groups, options, table.storage.base_path)
+    busy = busy_file_groups(table, timeline).groups
+    return timeline, choose_windows(view, busy, options, table.storage.base_path)
 
 
 def _refuse_indexes(table: Table) -> None:
     """UnsupportedError: an index of the metadata table would have to be dropped: rows move to other file groups."""
-    config, where = table.reload().config, table.storage.base_path
-    kept = upkeep(config.built_metadata_partitions, config.building_metadata_partitions, moves_rows=True, where=where)
+    kept = upkeep_of(table, moves_rows=True)
     if kept.dropped:
         raise UnsupportedError(
             "the files of a table with an index of its rows cannot be stitched",
-            path=where,
+            path=table.storage.base_path,
             found=", ".join(kept.dropped),
             todo="Let Hudi cluster it, or drop the index with Hudi.",
         )
 
 
-def _plan(table: Table, choice: StitchChoice, options: StitchOptions) -> Pending:
+def _plan(table: Table, timeline: Timeline, choice: StitchChoice, options: StitchOptions) -> Pending:
     plan = StitchPlan(
         groups=tuple(planned(window) for window in choice.windows),
         sort_by=options.sort_by,
         sort_order=options.sort_order.value,
     )
     action = "clustering" if table.layout.has_completion_times else "replacecommit"
-    time_ = table.next_time(table.load_timeline())
+    time_ = table.next_time(timeline)
     return Pending(requested=Instant(requested_time=time_, action=action, state=State.REQUESTED), plan=plan)
-
-
-def _request(table: Table, pending: Pending, section: Section) -> None:
-    """Makes the plan visible. Called under the table lock."""
-    path = table.instant_path(pending.requested)
-    section.check()
-    if not table.storage.put_if_absent(path, encode_stitch_plan(pending.plan, table.storage.base_path)):
-        raise ConflictError(
-            "another process began an action at the same instant",
-            path=path,
-            instant=pending.time,
-            todo="All processes that write to a table must share one lock. Run again.",
-        )
 
 
 @contextmanager
@@ -216,131 +207,115 @@ def _beating(table: Table, pending: Pending) -> Iterator[None]:
             raise
 
 
-def _finish_pending(
-    table: Table,
-    options: StitchOptions,
-    lock: TableLock,
-    output: OutputOptions,
-    threads: int,
-    progress: StitchProgress,
-) -> tuple[tuple[Stitched, ...], tuple[str, ...]]:
-    """Finishes what dead processes left. A stitching on which another process works, or Hudi, is left alone."""
-    finished, gone = list[Stitched](), list[str]()
-    now = table.reload()
-    for pending in pending_stitchings(now, now.load_timeline()):
-        if is_at_work(now, pending) or is_of_hudi(now, pending):
-            continue
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """A run on a table; see `stitch_table`."""
+
+    table: Table
+    options: StitchOptions
+    lock: TableLock
+    output: OutputOptions
+    threads: int
+    progress: StitchProgress
+
+    def finish_pending(self) -> tuple[tuple[Stitched, ...], tuple[str, ...]]:
+        """Finishes what dead processes left. A stitching on which another process works, or Hudi, is left alone."""
+        finished, gone = list[Stitched](), list[str]()
+        now = self.table.reload()
+        for pending in pending_stitchings(now, now.load_timeline()):
+            if is_at_work(now, pending) or is_of_hudi(now, pending):
+                continue
+            try:
+                with _beating(self.table, pending):
+                    done = self.execute(pending)
+            except ConflictError as error:  # it was taken back: its files are free for a new plan
+                _log.warning("stitching_not_finished", table=self.table.storage.base_path, error=str(error))
+                gone.append(pending.time)
+                continue
+            if done is not None:
+                finished.append(done)
+        return tuple(finished), tuple(gone)
+
+    def execute(self, pending: Pending) -> Stitched | None:
+        """Makes the files and completes the stitching. None: another process has done so meanwhile."""
+        storage = self.table.storage
+        made: list[Made] = []
         try:
-            with _beating(table, pending):
-                done = _execute(table, pending, options, lock, output, threads, progress)
-        except ConflictError as error:  # it was taken back: its files are free for a new plan
-            _log.warning("stitching_not_finished", table=table.storage.base_path, error=str(error))
-            gone.append(pending.time)
-            continue
-        if done is not None:
-            finished.append(done)
-    return tuple(finished), tuple(gone)
-
-
-def _execute(
-    table: Table,
-    pending: Pending,
-    options: StitchOptions,
-    lock: TableLock,
-    output: OutputOptions,
-    threads: int,
-    progress: StitchProgress,
-) -> Stitched | None:
-    """Makes the files and completes the stitching. None: another process has done so meanwhile."""
-    storage = table.storage
-    made: list[Made] = []
-    try:
-        made, recipe = _make_all(table, pending, output, threads, progress)
-        placed = _complete_in_time(table, pending, made, recipe, options, lock)
-    except UnknownCommitError:
-        raise
-    except (Exception, KeyboardInterrupt) as error:
-        with suppress(PhantombaseError):  # the first error is the one to raise; the next write, or run, tries again
-            take_back(table, pending, lock, str(error))
-        raise
-    finally:
-        storage.delete_all([one.staged for one in made])
-    if not placed:
-        return None
-    done = Stitched(
-        instant=pending.time,
-        files=sum(len(one.inputs) for one in placed),
-        bytes=sum(slice_.base_bytes for one in placed for slice_ in one.inputs),
-        made=len(placed),
-        bytes_made=sum(one.size for one in placed),
-        rows=sum(one.ledger.rows_out for one in placed),
-    )
-    _log.info("stitched", table=storage.base_path, instant=done.instant, files=done.files, rows=done.rows)
-    return done
-
-
-def _make_all(
-    table: Table, pending: Pending, output: OutputOptions, threads: int, progress: StitchProgress
-) -> tuple[list[Made], Recipe]:
-    now = table.reload()
-    timeline = now.load_timeline()
-    inputs = inputs_now(now, pending, timeline)
-    if not all(inputs):
-        raise ConflictError(
-            "the files of a stitching are not as they were planned",
-            path=table.storage.base_path,
-            instant=pending.time,
-            todo="Run again.",
-        )
-    schema = now.schema(now.schema_text(timeline))
-    view = now.load_view(exactly=())
-    recipe = Recipe(
-        instant=pending.time,
-        rules=merge_rules(now, view, schema, output),
-        schema_text=schema.file_text,
-        output=output,
-        measure=Measure.of(now, schema),
-        sort_by=pending.plan.sort_by,
-        sort_order=SortOrder(pending.plan.sort_order or SortOrder.ORDER),
-    )
-    names = [str(output_name(position, group, pending.time)) for position, group in enumerate(pending.groups)]
-    with ThreadPoolExecutor(threads) as pool:
-        futures = [
-            pool.submit(make, table.storage, recipe, group.file_id, name, slices)
-            for group, name, slices in zip(pending.groups, names, inputs, strict=True)
-        ]
-        try:
-            made = []
-            for number, future in enumerate(futures, 1):
-                made.append(future.result())
-                progress(pending.time, number, len(futures))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            table.storage.delete_all([f.result().staged for f in futures if _is_made(f)])
+            made, rules = self._make_all(pending)
+            placed = self._complete_in_time(pending, made, rules)
+        except UnknownCommitError:
             raise
-    return made, recipe
+        except (Exception, KeyboardInterrupt) as error:
+            with suppress(PhantombaseError):  # the first error is the one to raise; the next write, or run, tries again
+                take_back(self.table, pending, self.lock, str(error))
+            raise
+        finally:
+            storage.delete_all([one.staged for one in made])
+        if not placed:
+            return None
+        done = Stitched(
+            instant=pending.time,
+            files=sum(len(one.inputs) for one in placed),
+            bytes=sum(slice_.base_bytes for one in placed for slice_ in one.inputs),
+            made=len(placed),
+            bytes_made=sum(one.size for one in placed),
+            rows=sum(one.ledger.rows_out for one in placed),
+        )
+        _log.info("stitched", table=storage.base_path, instant=done.instant, files=done.files, rows=done.rows)
+        return done
+
+    def _make_all(self, pending: Pending) -> tuple[list[Made], SliceRules]:
+        """The files, and how they were read."""
+        now = self.table.reload()
+        timeline = now.load_timeline()
+        inputs = inputs_now(now, pending, timeline)
+        if not all(inputs):
+            raise ConflictError(
+                "the files of a stitching are not as they were planned",
+                path=now.storage.base_path,
+                instant=pending.time,
+                todo="Run again.",
+            )
+        schema = now.schema(now.schema_text(timeline))
+        recipe = Recipe(
+            instant=pending.time,
+            rules=merge_rules(now, timeline, schema, self.output),
+            schema_text=schema.file_text,
+            output=self.output,
+            measure=Measure.of(now, schema),
+            sort_by=pending.plan.sort_by,
+            sort_order=SortOrder(pending.plan.sort_order or SortOrder.ORDER),
+        )
+        names = [str(output_name(position, group, pending.time)) for position, group in enumerate(pending.groups)]
+        with ThreadPoolExecutor(self.threads) as pool:
+            futures = [
+                pool.submit(make, self.table.storage, recipe, group.file_id, name, slices)
+                for group, name, slices in zip(pending.groups, names, inputs, strict=True)
+            ]
+            try:
+                made = []
+                for number, future in enumerate(futures, 1):
+                    made.append(future.result())
+                    self.progress(pending.time, number, len(futures))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                self.table.storage.delete_all([f.result().staged for f in futures if _is_made(f)])
+                raise
+        return made, recipe.rules
+
+    def _complete_in_time(self, pending: Pending, made: list[Made], rules: SliceRules) -> list[Made]:
+        deadline = time.monotonic() + self.options.wait_s
+        while True:
+            try:
+                return complete(self.table, pending, made, rules, self.lock)
+            except BarrierError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_POLL_S)
 
 
 def _is_made(future: Future[Made]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
-
-
-def _complete_in_time(
-    table: Table,
-    pending: Pending,
-    made: list[Made],
-    recipe: Recipe,
-    options: StitchOptions,
-    lock: TableLock,
-) -> list[Made]:
-    deadline = time.monotonic() + options.wait_s
-    while True:
-        try:
-            return complete(table, pending, made, recipe.rules, lock)
-        except BarrierError:
-            if time.monotonic() >= deadline:
-                raise
-        time.sleep(_POLL_S)
 
 
 def _would(choice: StitchChoice) -> Stitched | None:

@@ -24,7 +24,7 @@ from ..avro.container import (
     write_record,
 )
 from ..errors import MalformedError, UnsupportedError
-from ..storage.folders import inside_table
+from ..storage.folders import as_uri, inside_table
 from .file_name import parse_data_file
 
 _VERSION = 2
@@ -53,7 +53,7 @@ class CleanPlan:
 
 def encode_clean_plan(plan: CleanPlan, base_path: str) -> bytes:
     """The bytes of a requested file."""
-    base = base_path if "://" in base_path else f"file:{base_path}"
+    base = as_uri(base_path)
     retained = plan.retained and {"timestamp": plan.retained[0], "action": plan.retained[1], "state": "COMPLETED"}
     record = {
         "earliestInstantToRetain": retained,

@@ -25,7 +25,7 @@ from ..avro.container import (
     write_record,
 )
 from ..errors import MalformedError
-from ..storage.folders import inside_table, join
+from ..storage.folders import as_uri, inside_table, join
 from .commit_metadata import CLUSTER
 from .compaction_plan import operation_metrics
 
@@ -66,7 +66,7 @@ class StitchPlan:
 def encode_stitch_plan(stitching: StitchPlan, base_path: str) -> bytes:
     """The bytes of the requested file of a stitching. Hudi sorts by the columns too, if it executes the plan."""
     groups, params = stitching.groups, {_SORT_COLUMNS: ",".join(stitching.sort_by)} if stitching.sort_by else {}
-    base = base_path if "://" in base_path else f"file:{base_path}"
+    base = as_uri(base_path)
     plan = {
         "inputGroups": [_group_record(group, base) for group in groups],
         "strategy": {"strategyClassName": _STRATEGY_CLASS, "strategyParams": params, "version": _VERSION},

@@ -77,14 +77,14 @@ class Update:
 
 def check_keepable(table: Table, *, moves_rows: bool = True) -> None:
     """UnsupportedError if a change would make a partition of the metadata table wrong, see `upkeep`."""
-    _upkeep(table, moves_rows)
+    upkeep_of(table, moves_rows)
 
 
 def prepare(table: Table, change: Change) -> Update | None:
     """The update for a change; None if the metadata table is off. Errors: see `check_keepable`, storage."""
     if not table.config.metadata_partitions:
         return None
-    wanted = _upkeep(table, change.moves_rows)
+    wanted = upkeep_of(table, change.moves_rows)
     schema_text = newest_schema(open_metadata_table(table))
     encode = encoder(schema_text)
     if change.removed or change.removed_partitions:
@@ -120,7 +120,7 @@ def apply_update(table: Table, change: Change, prepared: Update | None) -> None:
     if not table.config.metadata_partitions:
         return
     update = prepared
-    now = _upkeep(table, change.moves_rows), _measure(table, change)
+    now = upkeep_of(table, change.moves_rows), _measure(table, change)
     if update is None or (update.upkeep, update.measure) != now:
         update = prepare(table, change)
     assert update is not None
@@ -148,7 +148,8 @@ def forget(table: Table, instant: str) -> None:
         commit.forget(table, instant)
 
 
-def _upkeep(table: Table, moves_rows: bool) -> Upkeep:
+def upkeep_of(table: Table, moves_rows: bool) -> Upkeep:
+    """What a change means for each partition of the metadata table, see `upkeep`. UnsupportedError: see there."""
     config = table.config
     where = table.storage.base_path
     return upkeep(

@@ -77,8 +77,7 @@ async def _held(table: ServedTable, route: Route, name: str, given: Mapping[str,
 
 
 def _printer(held: Held, given: Mapping[str, str]) -> Printer:
-    modified = {name: files.modified for name, files in held.state.partitions.items()}
-    return Printer(spelled(given["basepath"]), modified)
+    return Printer(spelled(given["basepath"]), held.state.modified)
 
 
 def _check_partition(partition: str) -> None:

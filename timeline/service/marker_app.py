@@ -14,6 +14,7 @@ from ..errors import UsageError
 from ..storage.contract import Storage
 from ..storage.folders import HOODIE
 from ..storage.open_storage import open_storage
+from ..traces.markers import marker_folder
 from .answers import encoded
 from .asgi import Receive, Refused, Scope, Send, need, parameters, send_answer, send_error
 from .marker_folder import MarkerFolder, checked_name, exists, marker_names
@@ -73,7 +74,7 @@ class MarkerApp:
             raise UsageError("not a marker folder", expected=f"<base path>/{HOODIE}/.temp/<instant>", found=repr(path))
         table = self._tables.at(match["base"])
         if "://" not in table.path:
-            folder = f"{HOODIE}/.temp/{match['instant']}"
+            folder = marker_folder(match["instant"])
             if os.path.realpath(f"{table.path}/{folder}") != f"{os.path.realpath(table.path)}/{folder}":
                 raise UsageError("a marker folder must not be behind a link", found=repr(path))
         return table, match["instant"]

@@ -32,7 +32,7 @@ def checked_name(name: str) -> str:
 
 def marker_names(storage: Storage, instant: str) -> list[str]:
     """The names of all markers of an instant; empty if there are none."""
-    return [f"{m.path}.marker.{m.kind.value}" for m in list_markers(storage, instant)]
+    return [marker.text for marker in list_markers(storage, instant)]
 
 
 def exists(storage: Storage, instant: str) -> bool:

@@ -49,6 +49,11 @@ class TableState:
         """See `synchronisation.digests`."""
         return digests(self.timeline)
 
+    @cached_property
+    def modified(self) -> Mapping[str, Mapping[str, int]]:
+        """See `PartitionFiles`, by partition."""
+        return {name: files.modified for name, files in self.partitions.items()}
+
     def with_partition(self, partition: str, files: PartitionFiles) -> TableState:
         """This state with one partition listed later."""
         return replace(self, partitions={**self.partitions, partition: files})

@@ -14,6 +14,7 @@ from ..format.compaction_plan import CompactionOperation
 from ..format.file_name import BaseFileName, parse_data_file
 from ..format.instant import Instant
 from ..instants.timeline import Timeline
+from ..storage.folders import as_uri
 from ..view.view import BaseFile, FileGroup, FileSlice, GroupKey, LogFile
 from .synchronisation import counted
 
@@ -86,7 +87,7 @@ class Printer:
 
     def _full(self, path: str) -> str:
         """As Hadoop prints a path: one slash behind `file:`."""
-        return f"{self.base_path if '://' in self.base_path else 'file:' + self.base_path}/{path}"
+        return f"{as_uri(self.base_path)}/{path}"
 
     def _uri(self, path: str) -> str:
         """As Java prints a URI: only what a path must not contain is escaped, non-ASCII characters stay."""

@@ -40,6 +40,11 @@ def inside_table(path: str) -> bool:
     return not path.startswith("/") and "\0" not in path and ".." not in path.split("/")
 
 
+def as_uri(base_path: str) -> str:
+    """The base path of a table as Hudi's records spell it."""
+    return base_path if "://" in base_path else f"file:{base_path}"
+
+
 def join(partition: str, name: str) -> str:
     """A file's path relative to the table base; "" is the partition of a non-partitioned table."""
     return f"{partition}/{name}" if partition else name

@@ -1,8 +1,8 @@
-"""Detects a table that Hudi is upgrading or downgrading: half of its timeline is in another folder."""
+"""Detects a table that Hudi is upgrading or downgrading, or has: half of its timeline, or all, is in another folder."""
 
 from __future__ import annotations
 
-from ..errors import ConflictError, MissingFileError
+from ..errors import ConflictError, MissingFileError, TableChangedError
 from ..format.layout import LAYOUT_1, LAYOUT_2
 from ..storage.folders import HOODIE
 from .table import Table
@@ -27,3 +27,13 @@ def refuse_half_upgraded(table: Table) -> None:
                 found=found,
                 todo="Let Hudi finish it, then run again. If no upgrade or downgrade is running, move this file away.",
             )
+
+
+def reload_same_version(table: Table, during: str) -> Table:
+    """The table reloaded under the lock. TableChangedError: it was upgraded `during` an action, such as "a clean"."""
+    now = table.reload()
+    if now.config.version != table.config.version:
+        raise TableChangedError(
+            f"the table was upgraded during {during}", path=table.storage.base_path, todo="Run again."
+        )
+    return now

@@ -48,6 +48,11 @@ class Marker:
         """The marked file, relative to the table base."""
         return f"{self.partition}/{self.file}" if self.partition else self.file
 
+    @property
+    def text(self) -> str:
+        """The marker as it is written: inverse of `parse`."""
+        return f"{self.path}.marker.{self.kind.value}"
+
     @staticmethod
     def parse(text: str, where: str) -> Marker:
         """The marker of a path below the marker folder; MalformedError names `where` it is."""
@@ -75,7 +80,7 @@ def log_marker_kind(layout: Layout) -> MarkerKind:
 
 def make_marker(storage: Storage, instant: str, marker: Marker) -> None:
     """Makes a direct marker; success if it exists already."""
-    storage.put_if_absent(f"{marker_folder(instant)}/{marker.path}.marker.{marker.kind.value}", b"")
+    storage.put_if_absent(f"{marker_folder(instant)}/{marker.text}", b"")
 
 
 def list_markers(storage: Storage, instant: str) -> list[Marker]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -35,6 +36,7 @@ from phantombase.timeline.metadata_table.column_stats.measure import Measured
 from phantombase.timeline.metadata_table.update import Change, apply_update, check_keepable, prepare
 from phantombase.timeline.planning.schedule import clustered_file_groups
 from phantombase.timeline.recovery.rollback import completed_rollback_of, roll_back, undo_late
+from phantombase.timeline.table.instant_puts import put_completed
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.pending_rollbacks import UnreadableRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
@@ -139,14 +141,7 @@ class Transaction:
             path = table.instant_path(done)
             data = encode_commit(metadata, table.layout.encoding)
             section.check()
-            try:
-                made = storage.put_if_absent(path, data)
-            except PhantombaseError as error:  # it may have taken effect
-                if storage.find(path) is None:
-                    if storage.is_file_system:
-                        raise
-                    raise self._unknown(path, error) from error
-                made = False
+            made = put_completed(table, path, data, partial(self._unknown, path))
             if not made and storage.read(path) != data:
                 raise StorageError("the completed commit does not read back as written", path=path)
             return done

@@ -138,7 +138,8 @@ def _room(table: Table, job: _Job) -> Room:
     own = job.options.compaction
 
     def relieve(unplanned: bool) -> str:
-        _roll_back_dead(table.reload(), job)  # on version 6 the write of a dead writer blocks every plan
+        now = table.reload()
+        _roll_back_dead(now, now.load_timeline(), job)  # on version 6 the write of a dead writer blocks every plan
         done = _after(table, job, due_at_once(own) if unplanned else own)
         return done.error or done.why
 
@@ -166,7 +167,7 @@ def _attempt(table: Table, job: _Job, room: Room) -> Written:
         counts = rows.row_counts()  # errors in the rows are raised here, before the write is visible
         keys = GlobalKeys(rows=rows, slots=engine.slots, schema=schema, write=what)
         seen = keys.check(table)
-        _make_way(table, job)
+        _make_way(table, timeline, job)
         if what.options.buckets is not None and not what.operation.replaces:
             _check_buckets(room, counts)
         opening = opening_of(what.operation, table.layout, counts)
@@ -200,9 +201,9 @@ def _check_still(instant: str, mine: Footprint, job: _Job, table: Table) -> None
     refuse_planned(table, instant, job.write, mine.replaced)
 
 
-def _make_way(table: Table, job: _Job) -> None:
+def _make_way(table: Table, timeline: Timeline, job: _Job) -> None:
     """Rolls back dead writers, and waits while a scheduler needs a moment without writes."""
-    _roll_back_dead(table, job)
+    _roll_back_dead(table, timeline, job)
     wait_while_wanted(table.storage)
 
 
@@ -212,7 +213,7 @@ def _check_buckets(room: Room, counts: RowCounts) -> None:
     room.check((p for p, _ in buckets), lambda group: (group.partition, bucket_of_file_id(group.file_id)) in buckets)
 
 
-def _roll_back_dead(table: Table, job: _Job) -> None:
+def _roll_back_dead(table: Table, timeline: Timeline, job: _Job) -> None:
     roll_back_dead_writers(
         table,
         job.lock,
@@ -220,7 +221,7 @@ def _roll_back_dead(table: Table, job: _Job) -> None:
         now_ms=partial(storage_ms, table.storage),
         expiry_s=job.options.heartbeat_expiry_s,
     )
-    take_back_dead(table, job.lock)
+    take_back_dead(table, timeline, job.lock)
 
 
 def _check_same(table: Table, schema: TableSchema, begun: Transaction, job: _Job) -> None:

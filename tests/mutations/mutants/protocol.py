@@ -217,8 +217,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     (
         "writer_hooks/commit/transaction",
-        "            section.check()\n            try:\n",
-        "            try:\n",
+        "            section.check()\n            made = put_completed(",
+        "            made = put_completed(",
         "attempt/lost_lock",
     ),
     (

@@ -33,7 +33,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/commit/back_pressure", "if self._options.action is FullAction.WAIT else 0.0", "", "writing/back_pressure"),
     ("writer_hooks/commit/back_pressure", "if not is_replaced(group, facts)]", "]", "writing/back_pressure"),
     ("writer_hooks/write/write", "due_at_once(own) if unplanned else own", "own", "writing/back_pressure"),
-    ("writer_hooks/write/write", "        _roll_back_dead(table.reload(), job)  # on version 6 the write of a dead writer blocks every plan\n", "", "writing/back_pressure"),
+    ("writer_hooks/write/write", "        _roll_back_dead(now, now.load_timeline(), job)  # on version 6 the write of a dead writer blocks every plan\n", "", "writing/back_pressure"),
     ("writer_hooks/write/write", "(BackPressure() if job.batch is not None else NO_LIMIT)", "NO_LIMIT", "writing/back_pressure"),
     ("writer_hooks/write/write", "(BackPressure() if job.batch is not None else NO_LIMIT)", "BackPressure()", "writing/back_pressure"),
     ("writer_hooks/write/write", "        if what.options.buckets is not None and not what.operation.replaces:\n            _check_buckets(room, counts)\n", "", "writing/back_pressure"),
@@ -41,7 +41,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/commit/after_commit", "        strategy=TriggerStrategy.TIME_ELAPSED,\n", "        strategy=TriggerStrategy.ALWAYS,\n", "writing/back_pressure"),
     ("writer_hooks/commit/after_commit", "    at_once = ScheduleOptions(\n", "    at_once = replace(\n        own,\n", "writing/back_pressure"),
     ("writer_hooks/commit/transaction", "    except UnknownCommitError:\n        raise\n", "", "object_store/unknown_commit"),
-    ("writer_hooks/commit/transaction", "                    if storage.is_file_system:\n", "                    if True:\n", "object_store/unknown_commit"),
+    ("timeline/table/instant_puts", "            if storage.is_file_system:\n", "            if True:\n", "object_store/unknown_commit"),
     # Overwrites.
     ("writer_hooks/commit/conflict", "changed if mine.overwrites_all else changed & mine.overwritten", "changed & mine.overwritten", "writing/overwrite"),
     ("writer_hooks/commit/conflict", "else changed & mine.overwritten", "else frozenset()", "writing/overwrite"),
