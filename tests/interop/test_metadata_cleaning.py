@@ -58,7 +58,7 @@ def test_hudi_finds_nothing_left(version: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", [deep(6), deep(9)])
 def test_hudi_finishes_a_clean_of_a_dead_process(version: int, tmp_path: Path) -> None:
     path = to_clean(f"v{version}", tmp_path)
-    for call, ending in (("put_if_absent", ".inflight"), ("delete_all", ""), ("put_if_absent", ".clean")):
+    for call, ending in (("put_if_absent", ".inflight"), ("delete", ""), ("put_if_absent", ".clean")):
         died = shutil.copytree(path, tmp_path / f"{call}{ending}")
         storage = HookedStorage(LocalStorage(str(died)), die_at_nth(1, call, ending))
         with pytest.raises(ProcessDied):

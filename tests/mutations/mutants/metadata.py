@@ -19,6 +19,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/metadata_table/update", "len(records[BLOOM_FILTERS]) < _base_files(change.files)", "False", "metadata_table/commit"),
     ("timeline/metadata_table/update", "        commit.forget(table, instant)\n", "        pass\n", "attempt/metadata_faults"),
     ("timeline/metadata_table/update", "if types and _other_types(table, types):", "if False:", "metadata_table/commit"),
+    ("timeline/metadata_table/records/combine", "_unscaled if _is_decimal(older, newer) else _java_order", "_java_order", "metadata_table/read"),
     # Its compaction.
     ("timeline/metadata_table/services/due", "    if pending and pending[0] <= last:\n", "    if False:\n", "services/due"),
     ("timeline/metadata_table/services/due", "    if dead:\n", "    if False:\n", "services/due"),

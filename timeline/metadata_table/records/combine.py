@@ -20,6 +20,8 @@ PARTITIONS, FILES, COLUMN_STATS, PARTITION_STATS = 1, 2, 3, 6
 """Values of `type` whose entries are combined; for all others the later entry wins."""
 
 _FILES_FIELD, _STATS_FIELD = "filesystemMetadata", "ColumnStatsMetadata"
+_DECIMAL = 10
+"""`typeOrdinal` of decimals in index version 2: their bounds are bytes of a signed number, big-endian."""
 _SUMS = ("valueCount", "nullCount", "totalSize", "totalUncompressedSize")
 
 
@@ -106,12 +108,34 @@ def _stats(older: MetadataRecord, newer: MetadataRecord) -> MetadataRecord:
         return newer
     lows = [v for v in (older["minValue"], newer["minValue"]) if v is not None]
     highs = [v for v in (older["maxValue"], newer["maxValue"]) if v is not None]
+    order = _unscaled if _is_decimal(older, newer) else _java_order
     return {
         **newer,
-        "minValue": min(lows, key=_java_order, default=None),
-        "maxValue": max(highs, key=_java_order, default=None),
+        "minValue": min(lows, key=order, default=None),
+        "maxValue": max(highs, key=order, default=None),
         **{name: (older[name] or 0) + (newer[name] or 0) for name in _SUMS},
     }
+
+
+def _is_decimal(older: MetadataRecord, newer: MetadataRecord) -> bool:
+    """Whether bounds are unscaled decimals. MalformedError: only of one entry, or of another scale."""
+    scales = {
+        str(of.get("additionalInfo")).rpartition(",")[2] if of.get("typeOrdinal") == _DECIMAL else None
+        for of in (stats.get("valueType") or {} for stats in (older, newer) if stats["minValue"] is not None)
+    }
+    if len(scales) > 1:
+        raise MalformedError(
+            "column statistics of two types cannot be combined",
+            path=str(newer.get("columnName")),
+            expected=str(older.get("valueType")),
+            found=str(newer.get("valueType")),
+            todo="Turn the metadata table off with --drop-metadata-table: the next Hudi writer builds it anew.",
+        )
+    return bool(scales - {None})
+
+
+def _unscaled(bound: tuple[str, MetadataRecord]) -> int:
+    return int.from_bytes(bound[1]["value"], "big", signed=True)
 
 
 def _java_order(bound: tuple[str, MetadataRecord]) -> Any:

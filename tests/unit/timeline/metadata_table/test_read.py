@@ -351,6 +351,36 @@ def test_statistics_widen(older: tuple[Any, Any], newer: tuple[Any, Any], bounds
     assert (found["valueCount"], found["totalUncompressedSize"]) == (4, 0)
 
 
+DECIMAL = {"typeOrdinal": 10, "additionalInfo": "12,2"}
+
+
+def decimals(low: int, high: int, value_type: dict[str, Any] | None) -> dict[str, Any]:
+    """An entry of a decimal's statistics in index version 2: as short as Java writes them."""
+    shortest = [n.to_bytes(n.bit_length() // 8 + 1, "big", signed=True) for n in (low, high)]
+    record = stats(*shortest, kind="BytesWrapper")
+    record["ColumnStatsMetadata"]["valueType"] = value_type
+    return record
+
+
+@pytest.mark.parametrize("number", range(30))
+def test_statistics_of_decimals_widen_by_value(number: int) -> None:
+    """As bytes, -453790000000 comes before -902000000000, which is longer: the rows below it were left out."""
+    pick = random.Random(SEED + number)
+    values = [pick.choice((1, -1)) * pick.randrange(2 ** pick.randrange(1, 60)) for _ in range(4)]
+    older, newer = (decimals(min(two), max(two), DECIMAL) for two in (values[:2], values[2:]))
+    found = combine(older, newer)["ColumnStatsMetadata"]
+    low, high = (int.from_bytes(found[b][1]["value"], "big", signed=True) for b in ("minValue", "maxValue"))
+    assert (low, high) == (min(values), max(values))
+
+
+def test_statistics_of_two_types_are_refused() -> None:
+    for other in ({"typeOrdinal": 10, "additionalInfo": "12,3"}, {"typeOrdinal": 8, "additionalInfo": None}, None):
+        with pytest.raises(MalformedError, match="of two types"):
+            combine(decimals(1, 2, DECIMAL), decimals(1, 2, other))
+    nothing = stats(None, None)
+    assert combine(nothing, decimals(1, 2, DECIMAL))["ColumnStatsMetadata"]["maxValue"][1] == {"value": b"\x02"}
+
+
 def test_statistics_that_replace() -> None:
     """Tight ones, deleted ones, and what comes behind deleted ones."""
     wide = stats(1, 9)
