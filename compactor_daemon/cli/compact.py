@@ -55,7 +55,7 @@ def compact(
 
     Example: `compactor-daemon compact /data/orders`
     """
-    configure_logging(json, verbose=False)
+    configure_logging(json)
     with compacting() as progress:
         results = run_compactions(
             table,

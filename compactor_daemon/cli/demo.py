@@ -25,7 +25,7 @@ from rich.text import Text
 from phantombase.timeline.avro.schema import COMMIT_SEQNO, FILE_NAME, RECORD_KEY
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.terminal.command_line import EXIT_FAILED
+from phantombase.timeline.terminal.boundary import EXIT_FAILED
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.local_path import local_path
 from phantombase.timeline.terminal.plain import plural
@@ -55,7 +55,7 @@ def demo(
 
     Shows the pending compactions, executes them, and checks that every row reads the same as before.
     """
-    configure_logging(json, verbose=False)
+    configure_logging(json)
     with tempfile.TemporaryDirectory(prefix="phantombase-demo-") as temporary:
         path = str(unpack_demo_table(keep or Path(temporary)))
         table = Table.open(path)

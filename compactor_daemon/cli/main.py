@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from phantombase.timeline.terminal.command_line import lazy_app, lazy_command, run
+from phantombase.timeline.terminal.boundary import run
+from phantombase.timeline.terminal.command_line import lazy_app, lazy_command
 
 _of = partial(lazy_command, "phantombase.compactor_daemon.cli")
 
@@ -36,7 +37,6 @@ app = lazy_app(
     help="Compacts Apache Hudi MERGE_ON_READ tables without a Hudi JVM.\n\n"
     "A compaction is first *requested* (schedule): a plan on the table's timeline names the file groups and their "
     "log files. Then it is *executed* (compact): base file and logs of each file group become a new base file.",
-    rich_markup_mode="markdown",
 )
 
 

@@ -28,10 +28,11 @@ from phantombase.timeline.planning.options import ScheduleOptions
 
 from ..hudi_conf import SCHEDULE_CONF, parse_hudi_conf, parse_schedule_conf
 from ..options import print_bytes
+from .option_groups import group_of
 from .parameters import merge_options
 
 _CONFIG = Annotated[
-    str | None, typer.Option(metavar="FILE", help="a TOML file; its table `schedule` sets these options by name")
+    str | None, typer.Option(metavar="FILE", help="a TOML file; its table `schedule` sets options of plans by name")
 ]
 _CONF = Annotated[
     list[str] | None,
@@ -198,7 +199,13 @@ def _param(kind: type, field: Field[Any], default: Any, many: bool) -> tuple[Any
     least = None if text else field.metadata["least"]
     many = many or field.metadata["size"] or default == ()
     shown = _shown(field, default) if many else True
-    option = typer.Option(help=field.metadata["help"], metavar=metavar, show_default=shown, min=least)
+    option = typer.Option(
+        help=field.metadata["help"],
+        metavar=metavar,
+        show_default=shown,
+        min=least,
+        rich_help_panel=group_of(kind, field),
+    )
     python = str if text else of
     optional = many or default is None
     plain: Any = list[python] if several else python  # type: ignore[valid-type]

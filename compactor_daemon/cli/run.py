@@ -25,7 +25,7 @@ from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.stitching.options import StitchOptions
 from phantombase.timeline.storage.access.storage_options import parse_pairs
-from phantombase.timeline.terminal.command_line import EXIT_FAILED
+from phantombase.timeline.terminal.boundary import EXIT_FAILED
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.plain import plural
 
@@ -103,7 +103,7 @@ def run_daemon(
 
     Example: `compactor-daemon run /data/orders /data/rides --zookeeper zk1:2181,zk2:2181,zk3:2181`
     """
-    configure_logging(json, verbose=False, quiet=False)
+    configure_logging(json, quiet=False)
     if not schedule and requests != _SCHEDULE:
         raise UsageError("options for requesting compactions are given without --schedule", todo="Add --schedule.")
     if schedule or services is not None:

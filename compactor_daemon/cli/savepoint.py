@@ -52,7 +52,7 @@ def create(
 
     Example: `compactor-daemon savepoint create /data/orders --comment "before the backfill" --sole-writer`
     """
-    configure_logging(json, verbose=False)
+    configure_logging(json)
     opened, held = open_to_change(table, storage_option, lock, sole_writer, _WHAT, _TODO)
     kept = create_savepoint(opened, held, instant, user=user or _user(), comment=comment)
     emit({"table": table, **_row(kept)}, json, _render_created)
@@ -71,7 +71,7 @@ def delete(
 
     Example: `compactor-daemon savepoint delete /data/orders 20260101120000000 --sole-writer`
     """
-    configure_logging(json, verbose=False)
+    configure_logging(json)
     opened, held = open_to_change(table, storage_option, lock, sole_writer, _WHAT, _TODO)
     delete_savepoint(opened, held, instant)
     emit({"table": table, "deleted": instant}, json, _render_deleted)

@@ -71,7 +71,7 @@ def schedule(
     Examples: `compactor-daemon schedule /data/orders --sole-writer`,
     `compactor-daemon schedule /data/orders --max-file-slices 10 --dry-run`
     """
-    configure_logging(json, verbose=False)
+    configure_logging(json)
     if dry_run and drop_metadata_table_:
         raise UsageError("a dry run changes nothing", found="--drop-metadata-table")
     if not dry_run:
@@ -205,7 +205,7 @@ def unschedule_command(
 
     Example: `compactor-daemon unschedule /data/orders 20260101120000000 --sole-writer`
     """
-    configure_logging(json, verbose=False)
+    configure_logging(json)
     opened, held = open_to_change(
         table,
         storage_option,

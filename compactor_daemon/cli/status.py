@@ -14,7 +14,7 @@ from phantombase.timeline.errors import PhantombaseError, UsageError
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table, consistent
-from phantombase.timeline.terminal.command_line import EXIT_FAILED
+from phantombase.timeline.terminal.boundary import EXIT_FAILED
 from phantombase.timeline.terminal.console import configure_logging, emit
 
 from ..attempt.compact_instant import pending_instants
@@ -67,7 +67,7 @@ def status(
 
     Example: `compactor-daemon status /data/orders --slo 3600`
     """
-    configure_logging(json, verbose=False)
+    configure_logging(json)
     # First: a path without a table is refused before ZooKeeper is asked.
     opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
     claimed = _claimed(zookeeper, opened)
@@ -98,7 +98,7 @@ def claims(
 
     Example: `compactor-daemon claims --zookeeper zk1:2181,zk2:2181 /data/orders /data/rides`
     """
-    configure_logging(json, verbose=False)
+    configure_logging(json)
     options = zookeeper.options()
     opened = [Table.open(path, parse_pairs(storage_option)) for path in tables]
     if options is None:
@@ -130,7 +130,7 @@ def release(
 
     Example: `compactor-daemon release /data/orders 20261121091052663`
     """
-    configure_logging(json, verbose=False)
+    configure_logging(json)
     opened, taken = Table.open(table, parse_pairs(storage_option)), TakenBack(attempt=None)
     if unreadable:
         check_writers_known(lock, sole_writer, _WHO_WRITES, "An unknown write or compactor may change the same files.")

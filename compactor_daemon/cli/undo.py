@@ -52,7 +52,7 @@ def restore_command(
     Examples: `compactor-daemon restore /data/orders --to 20260101120000000 --dry-run`,
     `compactor-daemon restore /data/orders --to 20260101120000000 --sole-writer`
     """
-    configure_logging(json, verbose=False)
+    configure_logging(json)
     opened, held = open_to_change(
         table, storage_option, lock, sole_writer, f"a restore {_WHAT}", _TODO, clock=clock, dry_run=dry_run
     )
@@ -78,7 +78,7 @@ def rollback_command(
 
     Example: `compactor-daemon rollback /data/orders 20260101120000000 --sole-writer`
     """
-    configure_logging(json, verbose=False)
+    configure_logging(json)
     opened, held = open_to_change(table, storage_option, lock, sole_writer, f"a rollback {_WHAT}", _TODO, clock=clock)
     done = roll_back_newest(opened, held, instant)
     emit({"table": table, **asdict(done)}, json, _render_rolled_back)

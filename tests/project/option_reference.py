@@ -55,6 +55,9 @@ _WRITES: Mapping[str, tuple[type, ...]] = {
 }
 """Options of writers: Python only."""
 
+_EVERYWHERE = {"--log-level", "--verbose"}
+"""Options of every command."""
+
 _FLAGS = {"poll_s": "poll-interval", "claim_wait_s": "wait", "strategy": "trigger", "strategies": "strategy"}
 """Fields whose option on the command line has another name."""
 
@@ -83,6 +86,7 @@ Hudi's names (`--conf NAME=VALUE`, `.conf({...})`) and the Python interface all 
 - A value that is given twice and differs is an error.
 - `from phantombase import ScheduleOptions, ExecuteOptions, OutputOptions, AttemptOptions, ReadOptions`. Writers take
   the fields of `WriteOptions` by `.option(...)`, and those of the others by the method of the same subject.
+- Every command also takes `--log-level LEVEL` and `-v`.
 - Sizes are in bytes and may be written like `512m` or `2g`. Names that end in `_s` are in seconds.
 
 Guides show the options at work: [inline](../guides/inline.md), [daemon](../guides/daemon.md),
@@ -185,7 +189,7 @@ def _commands() -> Iterator[tuple[str, str, Any]]:
 def _command(command: Any) -> Iterator[str]:
     """Its own options, and the parts of this page whose options it takes too."""
     titles = _titles(command)
-    covered = {_flag(f) for title in titles for one in _PARTS[title] for f in fields(one)}
+    covered = {_flag(f) for title in titles for one in _PARTS[title] for f in fields(one)} | _EVERYWHERE
     yield from ("| option | meaning |", "| --- | --- |")
     for param in command.params:
         if param.opts[0].startswith("--") and param.opts[0] not in covered:

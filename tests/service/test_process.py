@@ -43,7 +43,7 @@ def test_the_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
 def test_wrong_arguments(arguments: list[str], reason: str) -> None:
     command = [sys.executable, "-m", "phantombase.timeline.cli.main", "serve", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, reason in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, reason in done.stderr) == (2, True), done.stderr
 
 
 def test_a_port_that_is_taken_is_refused() -> None:

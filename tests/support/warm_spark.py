@@ -53,7 +53,7 @@ def warm_spark(environment: Mapping[str, str]) -> Iterator[WarmSpark]:
 
 def main() -> None:
     """Answers until its input ends; logs go elsewhere."""
-    configure_logging(json=False, verbose=False)
+    configure_logging(json=False)
     execute = ExecuteOptions(master="local[2]")
     spark = StartingSpark(execute)
     runner = SparkRunner(spark)

@@ -16,7 +16,7 @@ from ..recovery.modification_times import Retimed, all_files, find_mistimed
 from ..recovery.modification_times import repair_times as set_times
 from ..storage.access.storage_options import parse_pairs
 from ..table.table import Table, consistent
-from ..terminal.command_line import EXIT_FAILED
+from ..terminal.boundary import EXIT_FAILED
 from ..terminal.console import configure_logging, emit, progress
 from . import render
 from .parameters import CLOCK, Json, StorageOption, TablePath, Timezone
@@ -47,7 +47,7 @@ def audit(
       timeline audit /data/trips 20261121091052663
       timeline audit /data/trips --json | jq '.instants[] | select(.good | not)'
     """
-    configure_logging(json=json, verbose=False)
+    configure_logging(json)
     table = Table.open(path, parse_pairs(storage_option))
     instants = audited_instants(table, instant)
     with progress(len(instants), "auditing") as bar:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from ..terminal.command_line import lazy_app, lazy_command, run
+from ..terminal.boundary import run
+from ..terminal.command_line import lazy_app, lazy_command
 
 _of = partial(lazy_command, "phantombase.timeline.cli")
 
@@ -27,8 +28,6 @@ COMMANDS = {
 app = lazy_app(
     COMMANDS,
     name="timeline",
-    add_completion=False,
-    rich_markup_mode="rich",
     help="""Show an Apache Hudi MERGE_ON_READ table and read it. Nothing but `repair-times` changes it;
 `read --pin` and `pins --release` change what readers hold.
 

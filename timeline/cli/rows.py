@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from ..avro.schema import META_COLUMNS
-from ..terminal.command_line import one_line
+from ..terminal.boundary import one_line
 from ..terminal.plain import Row, plural
 from ..terminal.text_table import Column, RowsTable
 

@@ -44,7 +44,7 @@ def serve(
     [b]Examples[/b]
       timeline serve /data/trips /data/orders --port 26754
     """
-    configure_logging(log_json, verbose=False, quiet=False)
+    configure_logging(log_json, quiet=False)
     options = ServeOptions(port=port, max_memory=parse_bytes(max_memory), markers=markers)
     run_service(
         tables,

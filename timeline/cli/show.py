@@ -76,7 +76,7 @@ def slices(
     [b]Examples[/b]
       timeline slices /data/trips
       timeline slices /data/trips --partition year=2026/month=11
-      timeline slices /data/trips --json | jq '.slices | map(select(.log_bytes > 1e9))'
+      timeline slices /data/trips --json | jq '.totals.log_bytes'
     """
     options = parse_pairs(storage_option)
     data = consistent(lambda: _slices(listing.open(path, timezone, options), partition))
@@ -205,13 +205,13 @@ def read(
     be read, reading starts over. On stdout (an Arrow IPC stream) a failed read ends inside a message.
 
     [b]Examples[/b]
-      timeline read /data/trips --filter "fare > 10 and zone = 'a'" --columns id,fare --limit 5
+      timeline read /data/trips --filter "fare > 10 and zone = 'a'" --limit 5
       timeline read /data/trips --output trips.parquet
-      timeline read /data/trips --query read-optimized --columns id,fare --output fares.arrow
-      timeline read /data/trips --as-of '2026-11-21 09:00:00' --partition north --output north.parquet
-      timeline read /data/trips --query incremental --begin 20261121090000000 --output changed.parquet
+      timeline read /data/trips --query read-optimized --output fares.arrow
+      timeline read /data/trips --as-of '2026-11-21 09:00:00' --output then.parquet
+      timeline read /data/trips --query incremental --begin 20261121090000000
     """
-    configure_logging(json=json, verbose=False)
+    configure_logging(json)
     held = PinOptions.asked(pin, pin_for)
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))
     options = ReadOptions(

@@ -1,32 +1,23 @@
-"""The error boundary of a command line, and commands that are loaded when they are called.
+"""Commands that are loaded when they are called, with their help pages and the options that all of them have.
 
 `--help` of a command line names its commands without importing what they need: that takes most of a start.
-Exit codes: 0 done, 1 refused or failed with one line `error: ...`, 2 wrong usage, 70 a bug, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import inspect
-import os
-import sys
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from io import TextIOWrapper
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
-from ..errors import PhantombaseError
-
-EXIT_FAILED = 1
-EXIT_BUG = 70
-TRACEBACK = "PHANTOMBASE_TRACEBACK"
-"""Environment variable: `1` prints the traceback above the error line."""
-
-
-# --- commands that are loaded when they are called -----------------------------------------------------------------
+from .help_page import command_page, page
+from .log_level import with_log_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,26 +67,21 @@ def _show_version(asked: bool) -> None:
 
 class _LazyGroup(TyperGroup):
     lazy: Mapping[str, LazyCommand] = {}
-    _listing = False
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Loaded(self.lazy, self.rich_markup_mode)
+        self.commands = _Loaded(self.lazy)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The page names the commands by `text`."""
-        self._listing = True
-        try:
-            super().format_help(ctx, formatter)
-        finally:
-            self._listing = False
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Loads the command, unless only its name and text are shown."""
-        if self._listing and cmd_name in self.lazy:
-            lazy = self.lazy[cmd_name]
-            return TyperCommand(name=cmd_name, help=lazy.text, rich_help_panel=lazy.panel)
-        return super().get_command(ctx, cmd_name)
+        """The page names the commands by `text`; none of them is loaded."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.lazy.items():
+            groups.setdefault(command.panel, []).append((name, command.text.replace("`", "")))
+        completion = "--install-completion, --show-completion"
+        options = [("--version", "show the version and exit"), (completion, "for the shell that runs this")]
+        sections = {**groups, "Options": [*options, ("--help", "show this page and exit; each command has one")]}
+        usage = f"{ctx.command_path} COMMAND ..."
+        formatter.write(page(usage, flowing(self.help or ""), sections, _width()))
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names, in their order."""
@@ -105,9 +91,8 @@ class _LazyGroup(TyperGroup):
 class _Loaded(MutableMapping[str, Any]):
     """The commands by name; each is loaded when it is asked for."""
 
-    def __init__(self, lazy: Mapping[str, LazyCommand], markup: Any) -> None:
+    def __init__(self, lazy: Mapping[str, LazyCommand]) -> None:
         self._lazy = lazy
-        self._markup = markup
         self._loaded: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -129,15 +114,38 @@ class _Loaded(MutableMapping[str, Any]):
 
     def _load(self, lazy: LazyCommand, name: str) -> Any:
         found = getattr(import_module(lazy.module), lazy.name)
-        app = found
-        if not isinstance(found, typer.Typer):
-            app = typer.Typer(add_completion=False, rich_markup_mode=self._markup, pretty_exceptions_enable=False)
-            app.command(name)(found)
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        if isinstance(found, typer.Typer):
+            app.info = found.info
+            for one in found.registered_commands:
+                app.command(one.name)(with_log_options(one.callback))  # type: ignore[arg-type]
+            app.callback()(lambda: None)
+        else:
+            app.command(name)(with_log_options(found))
         command = typer.main.get_command(app)
         command.name = name
         for one in _with_inner(command):
             one.help = flowing(one.help or "")
+            one.format_help = partial(_write_help, one)
         return command
+
+
+def _write_help(command: Any, ctx: Any, formatter: Any) -> None:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        arguments = " ".join(p.metavar or p.name.upper() for p in command.params if p.param_type_name == "argument")
+        usage = f"{ctx.command_path} {arguments} [OPTIONS]".replace("  ", " ")
+        formatter.write(command_page(command, usage, _width()))
+        return
+    named = [(name, one.help.split("\n\n")[0].replace("`", "")) for name, one in inner.items()]
+    options = [("--help", "show this page and exit; each command has one")]
+    formatter.write(
+        page(f"{ctx.command_path} COMMAND ...", command.help, {"Commands": named, "Options": options}, _width())
+    )
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns
 
 
 def _with_inner(command: Any) -> Iterator[Any]:
@@ -150,41 +158,3 @@ def flowing(text: str) -> str:
     """Help from a docstring, with paragraphs that may wrap anywhere; indented lines are kept."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(p if "\n " in p else p.replace("\n", " ") for p in paragraphs)
-
-
-# --- the error boundary --------------------------------------------------------------------------------------------
-
-
-def run(app: typer.Typer, args: Sequence[str] | None = None) -> NoReturn:
-    """Runs a command line (`sys.argv` by default) and exits; an error becomes one line on stderr."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # file names need not be valid text
-            stream.reconfigure(errors="backslashreplace")
-    try:
-        command = typer.main.get_command(app)
-        command.help = flowing(command.help or "")
-        command(args)
-    except PhantombaseError as error:
-        _fail(error, str(error), EXIT_FAILED)
-    except Exception as error:
-        hint = f"Set {TRACEBACK}=1 to see the traceback, and report it."
-        _fail(error, f"internal error: {type(error).__name__}: {error}. {hint}", EXIT_BUG)
-    sys.exit(0)
-
-
-def _fail(error: BaseException, message: str, code: int) -> NoReturn:
-    from rich.console import Console
-    from rich.text import Text
-
-    if os.environ.get(TRACEBACK, "0") not in ("", "0"):
-        import traceback
-
-        traceback.print_exception(error)
-    line = Text.assemble(("error:", "bold red"), " ", one_line(message))
-    Console(stderr=True, highlight=False).print(line, soft_wrap=True)
-    sys.exit(code)
-
-
-def one_line(text: str) -> str:
-    """The text without line ends and terminal control characters."""
-    return "".join(c if c.isprintable() else " " for c in " ".join(text.split("\n")))

@@ -20,6 +20,8 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
+from .log_level import chosen_level
+
 _PIPE_COLUMNS = 1000
 _LOG_INTERVAL_S = 10.0
 
@@ -120,11 +122,11 @@ class _LoggedProgress:
             self._log.info("progress", done=self._done, seconds=round(now - self._started, 1), **numbers)
 
 
-def configure_logging(json: bool, verbose: bool, *, quiet: bool = True) -> None:
+def configure_logging(json: bool, *, quiet: bool = True) -> None:
     """Logs go to stderr, as text or as one JSON object per line; no other code configures logging.
 
-    `verbose`: debug events, and events that libraries log at level info. On a terminal bars and results are enough:
-    only warnings are logged there, unless `verbose` or not `quiet` (daemons).
+    `--log-level` and `-v` choose the level; libraries log at it too, but no more than events of level info. Otherwise
+    it is info; on a terminal bars and results are enough: only warnings are logged there, unless not `quiet` (daemons).
     """
     processors: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -138,7 +140,8 @@ def configure_logging(json: bool, verbose: bool, *, quiet: bool = True) -> None:
         plain = structlog.dev.plain_traceback
         processors.append(structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain))
     usual = logging.WARNING if quiet and sys.stderr.isatty() else logging.INFO
-    level = logging.DEBUG if verbose else usual
+    chosen = chosen_level()
+    level = chosen.number if chosen is not None else usual
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -147,7 +150,7 @@ def configure_logging(json: bool, verbose: bool, *, quiet: bool = True) -> None:
         cache_logger_on_first_use=False,
     )
     root = logging.getLogger()
-    root.setLevel(logging.INFO if verbose else logging.WARNING)
+    root.setLevel(max(level, logging.INFO) if chosen is not None else logging.WARNING)
     if not any(isinstance(handler, _IntoStructlog) for handler in root.handlers):
         root.addHandler(_IntoStructlog())
 

@@ -53,7 +53,7 @@ def archive_command(
     Examples: `compactor-daemon archive /data/orders --dry-run`,
     `compactor-daemon archive /data/orders --min-instants 50 --max-instants 60 --sole-writer`
     """
-    configure_logging(json, verbose=False)
+    configure_logging(json)
     opened, held = open_to_change(
         table,
         storage_option,

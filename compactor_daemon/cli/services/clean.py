@@ -51,7 +51,7 @@ def clean_command(
     Examples: `compactor-daemon clean /data/orders --dry-run`,
     `compactor-daemon clean /data/orders --policy hours --retain 48 --lock LOCK`
     """
-    configure_logging(json, verbose=False)
+    configure_logging(json)
     opened, held = open_to_change(
         table,
         storage_option,

@@ -41,7 +41,7 @@ def metadata_command(
 
     Example: `compactor-daemon metadata /data/orders --sole-writer`
     """
-    configure_logging(json, verbose=False)
+    configure_logging(json)
     opened, held = open_to_change(
         table,
         storage_option,

@@ -58,7 +58,7 @@ def stitch_command(
     Examples: `compactor-daemon stitch /data/events --dry-run`,
     `compactor-daemon stitch /data/events --min-file-num 10 --target-size 256m --lock LOCK`
     """
-    configure_logging(json, verbose=False)
+    configure_logging(json)
     if dry_run and take_back:
         raise UsageError("--dry-run and --take-back cannot be combined")
     opened, held = open_to_change(

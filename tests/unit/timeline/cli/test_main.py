@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,10 @@ from phantombase.timeline.read.table_read import ReadOptions, Scan, plan_read, r
 from phantombase.timeline.report.instants import heartbeat_state
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal import console
-from phantombase.timeline.terminal.command_line import flowing, run
+from phantombase.timeline.terminal.boundary import run
+from phantombase.timeline.terminal.command_line import flowing
 from phantombase.timeline.terminal.console import configure_logging, progress, reporting
+from phantombase.timeline.terminal.log_level import LogLevel, with_log_options
 from phantombase.timeline.terminal.plain import human_bytes, human_duration
 from phantombase.timeline.view.view import FileSlice
 from tests.support.compare_rows import assert_same_rows
@@ -75,6 +78,11 @@ def fail(capsys: pytest.CaptureFixture[str], *args: str | Path, code: int = 1) -
     assert printed.err.startswith("error: ")
     assert printed.err.count("\n") == 1
     return printed.err
+
+
+def misused(capsys: pytest.CaptureFixture[str], *args: str | Path) -> str:
+    """The one error line of a command that was called with a wrong argument."""
+    return fail(capsys, *args, code=2)
 
 
 def subprocess_call(*args: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -267,9 +275,9 @@ def test_plan_with_a_missing_file_names_it(tmp_path: Path, capsys: pytest.Captur
 def test_plan_of_what_is_no_compaction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The error tells which compactions are pending."""
     table = unzip_golden("v6_two_pending", tmp_path)
-    message = fail(capsys, "plan", table, "20261121091101969")
+    message = misused(capsys, "plan", table, "20261121091101969")
     assert "20261121091108780, 20261121091112176" in message
-    assert "not a compaction" in fail(capsys, "plan", unzip_golden("v9_plain", tmp_path), "nonsense")
+    assert "not a compaction" in misused(capsys, "plan", unzip_golden("v9_plain", tmp_path), "nonsense")
 
 
 # --- read --------------------------------------------------------------------------------------------------------
@@ -319,11 +327,11 @@ def test_read_refuses_bad_outputs(tmp_path: Path, capsys: pytest.CaptureFixture[
     """An output that is there, has no folder, is a folder, or would lie in the table."""
     table, output = unzip_golden("v6_plain", tmp_path), tmp_path / "out.parquet"
     output.write_text("precious")
-    assert "--overwrite" in fail(capsys, "read", table, "--output", output)
+    assert "--overwrite" in misused(capsys, "read", table, "--output", output)
     assert output.read_text() == "precious"
-    assert "no such folder" in fail(capsys, "read", table, "--output", tmp_path / "none" / "x.parquet")
-    assert "plain file" in fail(capsys, "read", table, "--output", tmp_path, "--overwrite")
-    assert "inside the table" in fail(capsys, "read", table, "--output", table / "north" / "x.parquet")
+    assert "no such folder" in misused(capsys, "read", table, "--output", tmp_path / "none" / "x.parquet")
+    assert "plain file" in misused(capsys, "read", table, "--output", tmp_path, "--overwrite")
+    assert "inside the table" in misused(capsys, "read", table, "--output", table / "north" / "x.parquet")
     assert call("read", table, "--output", output, "--overwrite").startswith(
         f"{pq.read_table(output).num_rows} rows of "
     )
@@ -386,9 +394,9 @@ def test_refusals_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     table, output = unzip_golden("v6_plain", tmp_path), tmp_path / "out.parquet"
     assert "[b]nowhere[/b]" in fail(capsys, "show", tmp_path / "[b]nowhere[/b]")
     assert "not a Hudi table" in fail(capsys, "slices", tmp_path)
-    assert "nowhere" in fail(capsys, "slices", table, "--partition", "nowhere")
-    assert "no such column" in fail(capsys, "read", table, "--columns", "id,nope", "--output", output)
-    assert "not a point in time" in fail(capsys, "read", table, "--as-of", "soon", "--output", output)
+    assert "nowhere" in misused(capsys, "slices", table, "--partition", "nowhere")
+    assert "no such column" in misused(capsys, "read", table, "--columns", "id,nope", "--output", output)
+    assert "not a point in time" in misused(capsys, "read", table, "--as-of", "soon", "--output", output)
     properties = table / ".hoodie/hoodie.properties"
     properties.write_text(properties.read_text().replace("MERGE_ON_READ", "COPY_ON_WRITE"))
     commands: dict[str, tuple[str | Path, ...]] = {
@@ -409,6 +417,46 @@ def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
             run(app, args)
         assert exit_info.value.code == 2
         capsys.readouterr()
+
+
+def test_misuse_and_errors_are_one_line_or_one_object(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A typo names what is near, and the help; with --json the same parts are an object on stderr."""
+    assert "Did you mean" in misused(capsys, "shwo", "t") or "Possible" in misused(capsys, "shwo", "t")
+    typo = misused(capsys, "show", "t", "--pendin")
+    assert "--pending" in typo
+    assert typo.endswith("show --help\n")
+    for args, code, kind in ((["show", str(tmp_path)], 1, "NotATableError"), (["show", "t", "--pendin"], 2, None)):
+        with pytest.raises(SystemExit) as exit_info:
+            run(app, [*args, "--json"])
+        printed = capsys.readouterr()
+        error = json.loads(printed.err)
+        assert (printed.out, exit_info.value.code, error["exit_code"]) == ("", code, code)
+        assert kind in (None, error["type"])
+    assert "--json" not in error["error"]
+
+
+def test_an_interruption_says_that_the_command_can_run_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 130, and one line."""
+
+    def interrupted(*_: object) -> Table:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Table, "open", interrupted)
+    assert "Run the same command again" in fail(capsys, "show", "t", code=130)
+
+
+def test_the_level_of_log_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each command takes `--log-level`; lines below it are not written."""
+    for level, seen in (("info", True), ("error", False)):
+
+        def work() -> None:
+            configure_logging(json=False)
+            structlog.get_logger().info("at work")
+
+        with_log_options(work)(log_level=LogLevel(level))
+        assert ("at work" in capsys.readouterr().err) is seen
 
 
 def test_a_bug_exits_with_70_and_says_how_to_see_more(
@@ -510,9 +558,9 @@ def test_progress_that_starts_anew_is_shown_anew(monkeypatch: pytest.MonkeyPatch
 
 
 def test_logs_go_to_stderr_with_those_of_libraries(capsys: pytest.CaptureFixture[str]) -> None:
-    """One JSON object a line, ours and the standard library's; debug only when verbose."""
+    """One JSON object a line, ours and the standard library's; debug only with `-v`."""
     for _ in range(2):  # twice: no line is doubled
-        configure_logging(json=True, verbose=False)
+        configure_logging(json=True)
     structlog.get_logger().debug("hidden")
     structlog.get_logger().info("seen", rows=3)
     logging.getLogger("kazoo.client").warning("lost %s", "session")
@@ -521,7 +569,7 @@ def test_logs_go_to_stderr_with_those_of_libraries(capsys: pytest.CaptureFixture
     assert [(e["event"], e["level"]) for e in lines] == [("seen", "info"), ("lost session", "warning")]
     assert lines[1]["logger"] == "kazoo.client"
     assert printed.out == ""
-    configure_logging(json=False, verbose=True)
+    with_log_options(partial(configure_logging, json=False))(verbose=True)
     structlog.get_logger().debug("shown")
     assert "shown" in capsys.readouterr().err
 
