@@ -1,4 +1,4 @@
-"""The `compact` command: executes pending compactions."""
+"""The `compact` command: executes pending compactions, and requests one first with `--schedule`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,54 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.metadata_table.drop import drop_metadata_table
 from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.storage.access.storage_options import parse_pairs
+from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.console import configure_logging, emit, reporting
-from phantombase.timeline.terminal.plain import human_bytes, human_duration
+from phantombase.timeline.terminal.plain import human_bytes, human_duration, plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
+from ..attempt.compact_instant import pending_instants, preflight
 from ..options import AttemptOptions, ExecuteOptions
 from ..run.pending import InstantProgress, run_compactions
 from .option_flags import Only, offers
-from .parameters import ATTEMPT, CLOCK, EXECUTE, OUTPUT, Json, Lock, StorageOption, TablePath
+from .parameters import (
+    ATTEMPT,
+    CLOCK,
+    EXECUTE,
+    OUTPUT,
+    Json,
+    Lock,
+    SoleWriter,
+    StorageOption,
+    TablePath,
+    check_writers_known,
+    lock_of,
+)
 
 
 @offers
 def compact(
     table: TablePath,
+    schedule: Annotated[
+        bool,
+        typer.Option(
+            "--schedule",
+            help="first request a compaction of every file group that has log files; needs --lock or --sole-writer",
+        ),
+    ] = False,
     instant: Annotated[
-        str | None, typer.Option(help="only this pending compaction; default: all, earliest first")
+        str | None,
+        typer.Option(metavar="INSTANT", help="only this pending compaction [default: all, earliest first]"),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="change nothing; show what would be executed, and what would be refused")
+    ] = False,
     lock: Lock = None,
+    sole_writer: SoleWriter = False,
     drop_metadata_table_: Annotated[
         bool,
         typer.Option(
@@ -53,14 +82,30 @@ def compact(
     When the ledger of every file group balances, one decision makes all files of the compaction visible. If a run is
     killed, the next one finishes its work.
 
-    Example: `compactor-daemon compact /data/orders`
+    With `--schedule` one command compacts the table: a plan is requested as by `schedule`, then all pending plans are
+    executed. If the run is killed in between, the plan stays pending for the next run.
+
+    Examples: `compactor-daemon compact /data/orders`, `compactor-daemon compact /data/orders --schedule --sole-writer`
     """
     configure_logging(json)
+    _check(schedule, instant, lock, sole_writer, dry_run, drop_metadata_table_)
+    requested: Scheduled | None = None
+    if schedule:
+        opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
+        held = lock_of(opened.storage, lock, sole_writer, dry_run)
+        opened = drop_metadata_table(opened, held) if drop_metadata_table_ else opened
+        requested = schedule_compaction(opened, held, dry_run=dry_run)
+    data: dict[str, Any] = {"table": table, "scheduled": _scheduled(requested), "dry_run": dry_run}
+    if dry_run:
+        opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
+        emit({**data, "compacted": [], "pending": _pending(opened, instant)}, json, _render_dry_run)
+        return
     with compacting() as progress:
         results = run_compactions(
             table,
             instant=instant,
             lock=lock,
+            sole_writer=sole_writer,
             drop_metadata=drop_metadata_table_,
             output=output,
             execute=execute,
@@ -69,7 +114,24 @@ def compact(
             storage_options=parse_pairs(storage_option),
             progress=progress,
         )
-    emit({"table": table, "compacted": [asdict(r) for r in results.done]}, json, render_compacted)
+    emit({**data, "compacted": [asdict(r) for r in results.done]}, json, render_compacted)
+
+
+def _check(
+    schedule: bool, instant: str | None, lock: str | None, sole_writer: bool, dry_run: bool, drops: bool
+) -> None:
+    """UsageError: options that contradict each other."""
+    if dry_run and drops:
+        raise UsageError("a dry run changes nothing", found="--drop-metadata-table")
+    if schedule and instant is not None:
+        raise UsageError("--schedule requests a new instant", found=f"--instant {instant}", todo="Give one of them.")
+    if schedule and not dry_run:
+        check_writers_known(
+            lock,
+            sole_writer,
+            "--schedule needs to know which other processes write to the table",
+            "A plan made while an unknown write is running would lose that write's rows. --dry-run needs neither.",
+        )
 
 
 @contextmanager
@@ -79,10 +141,36 @@ def compacting() -> Iterator[InstantProgress]:
         yield lambda instant, done, total: report(f"compacting {instant}", done, total)
 
 
+def _scheduled(requested: Scheduled | None) -> dict[str, Any] | None:
+    if requested is None:
+        return None
+    plans = [
+        {"instant": one.instant, "action": one.plan.action, "file_groups": len(one.plan.operations)}
+        for one in requested.requested
+    ]
+    return {"plans": plans, "why": requested.why}
+
+
+def _pending(table: Table, instant: str | None) -> list[dict[str, Any]]:
+    """The pending instants that a run would take up, each with the error that would refuse it."""
+    seen = table.still()
+    instants = pending_instants(seen, instant)
+    refused = preflight(seen, instants)
+    return [
+        {
+            "instant": one,
+            "file_groups": len(table.compaction_plan(one).operations),
+            "refused": str(refused[one]) if one in refused else None,
+        }
+        for one in instants
+    ]
+
+
 def render_compacted(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     """A table of completed compactions."""
+    yield from _render_scheduled(data)
     if not data["compacted"]:
-        yield Text("nothing to do: no compaction is pending")
+        yield Text(_nothing(data))
         return
     columns = (
         Column(title="instant", cell=lambda r: r["instant"]),
@@ -93,3 +181,33 @@ def render_compacted(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         Column(title="", cell=lambda r: "finished an earlier run" if r["resumed"] else ""),
     )
     yield RowsTable(title="compacted", columns=columns, rows=data["compacted"])
+
+
+def _nothing(data: Mapping[str, Any]) -> str:
+    scheduled = data.get("scheduled")
+    if scheduled is None:
+        return "nothing to do: no compaction is pending. To request one too: --schedule, with --lock or --sole-writer"
+    return f"nothing to do: no compaction is pending, and none was requested: {scheduled['why']}"
+
+
+def _render_scheduled(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    scheduled = data.get("scheduled")
+    for plan in scheduled["plans"] if scheduled else ():
+        what = "compaction" if plan["action"] == "compaction" else "log compaction"
+        verb = "would request" if data.get("dry_run") else "requested"
+        at = "" if data.get("dry_run") else f" {plan['instant']}"
+        yield Text(f"{verb} {what}{at}: {plural(plan['file_groups'], 'file group')}")
+
+
+def _render_dry_run(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    yield from _render_scheduled(data)
+    if not data["pending"]:
+        if not (data["scheduled"] and data["scheduled"]["plans"]):
+            yield Text(_nothing(data))
+        return
+    columns = (
+        Column(title="instant", cell=lambda r: r["instant"]),
+        Column(title="file groups", cell=lambda r: f"{r['file_groups']:,}", right=True),
+        Column(title="refused", cell=lambda r: r["refused"]),
+    )
+    yield RowsTable(title="would be executed", columns=columns, rows=data["pending"])

@@ -50,6 +50,7 @@ def run_compactions(
     *,
     instant: str | None = None,
     lock: str | None = None,
+    sole_writer: bool = False,
     drop_metadata: bool = False,
     output: OutputOptions,
     execute: ExecuteOptions,
@@ -82,7 +83,7 @@ def run_compactions(
         check_keepable(table, moves_rows=False)
     if limit.closed or (not instants and not recorded_instants(seen.storage)):
         return Compactions(left=instants)
-    held = table_lock(table.storage, lock)
+    held = table_lock(table.storage, lock, sole_writer=sole_writer)
     run = _Run(refused={})
     with ExitStack() as open_:
         if instants:
