@@ -15,8 +15,9 @@ from phantombase.timeline.parquet.output_options import _UNITS, Bloom, Codec, Ou
 
 
 class Executor(Enum):
-    """Where file slices are compacted: on Spark, or in this process (tests, tiny jobs). The same code runs."""
+    """Where file slices are compacted: on Spark, or in this process. The same code runs. AUTO decides for each plan."""
 
+    AUTO = "auto"
     SPARK = "spark"
     LOCAL = "local"
 
@@ -52,9 +53,14 @@ def output_from_json(values: object) -> OutputOptions | None:
 class ExecuteOptions:
     """Where and how wide file slices are compacted (stage: execute)."""
 
-    executor: Executor = option(Executor.SPARK, "where file slices are compacted")
-    master: str = option("local[*]", "Spark master")
-    threads: int = option(os.cpu_count() or 1, "slices at a time with --executor local", least=1)
+    executor: Executor = option(
+        Executor.AUTO,
+        "where file slices are compacted; auto: in this process, but on Spark if a master is given or a plan is large",
+    )
+    master: str | None = option(None, "Spark master; default: local[*], where Spark is used", metavar="URL")
+    threads: int = option(
+        os.cpu_count() or 1, "slices at a time in this process; fewer where memory has no room for them", least=1
+    )
     driver_memory: str = option("1g", "memory of the Spark driver JVM")
     executor_memory: str | None = option(
         None, "memory of a Spark executor JVM on a cluster; default: Spark's", metavar="SIZE"
@@ -79,8 +85,8 @@ class ExecuteOptions:
             if getattr(self, name) is not None:
                 raise UsageError(
                     f"--{name.replace('_', '-')} means nothing here",
-                    expected="--executor spark with the --master of a cluster",
-                    found=f"--executor {self.executor.value} --master {self.master}",
+                    expected="the --master of a cluster, and not --executor local",
+                    found=f"--executor {self.executor.value} --master {self.spark_master}",
                 )
 
     @property
@@ -92,7 +98,25 @@ class ExecuteOptions:
     @property
     def on_cluster(self) -> bool:
         """Whether slices are compacted by executors of a cluster, in other processes than this one."""
-        return self.executor is Executor.SPARK and re.fullmatch(r"local(\[.*\])?", self.master) is None
+        return self.asks_for_spark and re.fullmatch(r"local(\[.*\])?", self.spark_master) is None
+
+    @property
+    def spark_master(self) -> str:
+        """The master that Spark gets."""
+        return self.master or "local[*]"
+
+    @property
+    def wants_spark(self) -> str | None:
+        """Why `auto` means Spark whatever the plan; None: it depends on the plan."""
+        if self.master is not None:
+            return f"a master is given: {self.master}"
+        named = next((name for name, _ in self.spark_conf if not name.startswith(_HADOOP)), None)
+        return None if named is None else f"a setting of Spark is given: {named}"
+
+    @property
+    def asks_for_spark(self) -> bool:
+        """Whether these options alone mean Spark."""
+        return self.executor is Executor.SPARK or (self.executor is Executor.AUTO and self.wants_spark is not None)
 
 
 _HADOOP = "spark.hadoop."

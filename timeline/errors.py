@@ -28,6 +28,8 @@ A message has what, where (path, instant), expected, found, and what to do next.
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class PhantombaseError(Exception):
     """Base of every error raised on purpose; its text is one line fit for a user."""
@@ -62,6 +64,13 @@ class PhantombaseError(Exception):
             parts.append(f"found {_short(self.found)}")
         line = "; ".join(parts)
         return f"{line}. {self.todo}" if self.todo else line
+
+    def below(self, base: str) -> Self:
+        """The same error, its path below a base: a path within a table does not say which table."""
+        if self.path is None or self.path.startswith(base):
+            return self
+        kind, parts = type(self), ("expected", "found", "todo", "instant")
+        return kind(self.what, path=f"{base}/{self.path}", **{name: getattr(self, name) for name in parts})
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keeps the keyword-only details through pickling: errors travel from Spark tasks to the driver."""

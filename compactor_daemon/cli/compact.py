@@ -23,6 +23,7 @@ from phantombase.timeline.terminal.plain import human_bytes, human_duration, plu
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
 from ..attempt.compact_instant import pending_instants, preflight
+from ..execution.spark_check import check_spark
 from ..options import AttemptOptions, ExecuteOptions
 from ..run.pending import InstantProgress, run_compactions
 from .option_flags import Only, offers
@@ -36,6 +37,7 @@ from .parameters import (
     SoleWriter,
     StorageOption,
     TablePath,
+    check_reachable,
     check_writers_known,
     lock_of,
 )
@@ -91,6 +93,8 @@ def compact(
     _check(schedule, instant, lock, sole_writer, dry_run, drop_metadata_table_)
     requested: Scheduled | None = None
     if schedule:
+        if execute.asks_for_spark and not dry_run:
+            check_spark(execute)
         opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
         held = lock_of(opened.storage, lock, sole_writer, dry_run)
         opened = drop_metadata_table(opened, held) if drop_metadata_table_ else opened
@@ -100,6 +104,7 @@ def compact(
         opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
         emit({**data, "compacted": [], "pending": _pending(opened, instant)}, json, _render_dry_run)
         return
+    check_reachable(lock)
     with compacting() as progress:
         results = run_compactions(
             table,
@@ -114,7 +119,8 @@ def compact(
             storage_options=parse_pairs(storage_option),
             progress=progress,
         )
-    emit({**data, "compacted": [asdict(r) for r in results.done]}, json, render_compacted)
+    executors = [{**asdict(one), "executor": one.executor.value} for one in results.executors]
+    emit({**data, "compacted": [asdict(r) for r in results.done], "executors": executors}, json, render_compacted)
 
 
 def _check(
@@ -181,6 +187,11 @@ def render_compacted(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         Column(title="", cell=lambda r: "finished an earlier run" if r["resumed"] else ""),
     )
     yield RowsTable(title="compacted", columns=columns, rows=data["compacted"])
+    for one in data.get("executors", ()):
+        if one["why"].startswith("--executor "):  # nothing new
+            continue
+        here = f"in this process, {one['threads']} at a time"
+        yield Text(f"{'on Spark' if one['executor'] == 'spark' else here}: {one['why']}", "dim")
 
 
 def _nothing(data: Mapping[str, Any]) -> str:

@@ -235,7 +235,10 @@ def _one(field: Field[Any], kind: Any, given: Any) -> Any:
     if isinstance(given, kind) and not (kind is int and isinstance(given, bool)):
         return given
     if field.metadata["size"] and isinstance(given, str):
-        return parse_bytes(given)
+        try:
+            return parse_bytes(given)
+        except UsageError as error:
+            raise UsageError(f"not a size for {_flag(field)}", expected=error.expected, found=error.found) from error
     if issubclass(kind, Enum):
         try:
             return kind(given)

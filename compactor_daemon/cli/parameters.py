@@ -9,7 +9,8 @@ import typer
 
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.locks.table_lock import ProcessLock, TableLock, table_lock
+from phantombase.timeline.locks.table_lock import STORAGE, ProcessLock, TableLock, parse_lock, table_lock
+from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.storage.contract import Storage
@@ -76,8 +77,18 @@ def open_to_change(
 
 
 def lock_of(storage: Storage, lock: str | None, sole_writer: bool, dry_run: bool) -> TableLock:
-    """The table lock of a command; that of a dry run is this process's."""
-    return ProcessLock(storage.location) if dry_run else table_lock(storage, lock, sole_writer=sole_writer)
+    """The table lock of a command; that of a dry run is this process's. LockError: its servers cannot be reached."""
+    if dry_run:
+        return ProcessLock(storage.location)
+    check_reachable(lock)
+    return table_lock(storage, lock, sole_writer=sole_writer)
+
+
+def check_reachable(lock: str | None) -> None:
+    """LockError: the servers of the named lock cannot be reached. Asked before work whose end needs the lock."""
+    named = parse_lock(lock) if lock not in (None, STORAGE) else None
+    if isinstance(named, ZooKeeperLock):
+        named.check()
 
 
 def merge_options(*sources: Mapping[str, Any]) -> dict[str, Any]:

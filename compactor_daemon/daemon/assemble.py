@@ -16,7 +16,10 @@ from phantombase.timeline.table.table import Table
 from ..claims.claims import Claims, table_id
 from ..claims.table_claims import TableClaims
 from ..claims.zookeeper_claims import ZooKeeperClaims
-from ..execution.runners import Runner, SparkRunner, all_storage_options, open_runner
+from ..execution.executor_choice import check_memory
+from ..execution.machine import this_machine
+from ..execution.open_runner import ChosenRunner, open_runner
+from ..execution.runners import Runner, SparkRunner, all_storage_options
 from ..options import ExecuteOptions
 from ..zookeeper.session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from .dispatch import Rules
@@ -45,6 +48,8 @@ def open_daemon(
     """
     given = all_storage_options(paths, settings.storage_options, execute, runner)
     settings = replace(settings, storage_options=given)
+    if runner is None and not execute.on_cluster:
+        check_memory(settings.output.memory_limit, this_machine())
     storages = [open_storage(path, given) for path in paths]
     if len({storage.location for storage in storages}) < len(storages):
         raise UsageError("a table is named twice", found=" ".join(paths))
@@ -91,4 +96,4 @@ def _lock(table: Table, given: str | None, sole_writer: bool) -> TableLock:
 
 
 def _is_gone(runner: Runner) -> bool:
-    return isinstance(runner, SparkRunner) and runner.is_gone
+    return isinstance(runner, SparkRunner | ChosenRunner) and runner.is_gone

@@ -9,9 +9,9 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, Protocol
 
@@ -19,11 +19,10 @@ from phantombase.timeline.errors import PhantombaseError, SparkError
 from phantombase.timeline.storage.access.storage_options import Given, StorageOptions
 from phantombase.timeline.storage.contract import Storage
 
-from ..options import ExecuteOptions, Executor
+from ..options import ExecuteOptions
 from ..records.slice_done import SliceDone
 from .hadoop_conf import hadoop_conf
 from .slice_task import Round, SlicePart, SliceTask, compact_slice
-from .spark_session import StartingSpark
 
 SliceProgress = Callable[[int, int], None]
 """Called with (slices done, slices in all) while tasks run; an error that it raises ends them."""
@@ -51,19 +50,6 @@ class Spark(Protocol):
     def context(self) -> Any:
         """Waits for the context; SparkError: Spark does not start."""
         ...
-
-
-@contextmanager
-def open_runner(options: ExecuteOptions) -> Iterator[Runner]:
-    """The runner of an executor. Spark starts in the background; the first tasks wait for it. It ends at exit."""
-    if options.executor is Executor.LOCAL:
-        yield LocalRunner(options.threads)
-        return
-    spark = StartingSpark(options)
-    try:
-        yield SparkRunner(spark)
-    finally:
-        spark.stop()
 
 
 def all_storage_options(

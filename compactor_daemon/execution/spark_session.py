@@ -74,9 +74,10 @@ class StartingSpark:
             except Exception as error:
                 failure = SparkError(
                     "Spark did not start",
-                    path=self._options.master,
+                    path=self._options.spark_master,
                     found=f"{type(error).__name__}: {error}; the end of the JVM's output: {_last_words(log)}",
-                    todo="Install Java 17 or newer (JAVA_HOME or PATH), and check that the master can be reached.",
+                    todo="Spark needs Java 17 or newer (JAVA_HOME or PATH), and a master that can be reached. "
+                    "--executor local needs neither.",
                 )
                 failure.__cause__ = error
                 self._context.set_exception(failure)
@@ -107,7 +108,7 @@ class StartingSpark:
                 "spark.driver.extraJavaOptions": f"{_LEAN_JVM} {archive.java_options}".strip(),
             }
         # On a cluster few settings are made here, because they override the cluster's own spark-defaults.conf.
-        conf = SparkConf().setMaster(self._options.master).setAll(list(chosen.items()))
+        conf = SparkConf().setMaster(self._options.spark_master).setAll(list(chosen.items()))
         for key, value in defaults.items():
             conf.setIfMissing(key, value)
         gateway = None

@@ -26,7 +26,10 @@ from ..attempt.abandoned import abandoned_uploads_aborted
 from ..attempt.compact_instant import Compacted, compact_instant, pending_instants, preflight
 from ..attempt.retire import finish_completed, littered_instants
 from ..claims.lock_file import claim_all, claim_one
-from ..execution.runners import Runner, all_storage_options, open_runner
+from ..execution.executor_choice import Choice, check_memory
+from ..execution.machine import this_machine
+from ..execution.open_runner import log_choice, open_runner
+from ..execution.runners import Runner, all_storage_options
 from ..options import AttemptOptions, ExecuteOptions
 from ..time_limit import Limit
 
@@ -39,10 +42,14 @@ InstantProgress: TypeAlias = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compactions:
-    """What a run did, and the instants that it left because its limit was reached; earliest first."""
+    """What a run did, and the instants that it left because its limit was reached; earliest first.
+
+    `executors`: what ran the file slices, and why; empty if nothing had to be merged, or a runner was given.
+    """
 
     done: tuple[Compacted, ...] = ()
     left: tuple[str, ...] = ()
+    executors: tuple[Choice, ...] = ()
 
 
 def run_compactions(
@@ -72,6 +79,8 @@ def run_compactions(
     called several times a second with the progress of an instant. `storage_options`: see `all_storage_options`.
     """
     limit = limit or Limit()
+    if runner is None and not execute.on_cluster:
+        check_memory(output.memory_limit, this_machine())
     if isinstance(path, Table):
         table = path.reload()
     else:
@@ -88,7 +97,7 @@ def run_compactions(
     with ExitStack() as open_:
         if instants:
             # Before the checks: Spark takes longer to start than the checks take.
-            running = runner or open_.enter_context(open_runner(execute))
+            running = runner or open_.enter_context(open_runner(execute, run.note_executor))
             with _proved(table.storage):
                 run.refused = preflight(seen, instants)
                 if len(run.refused) == len(instants) and not littered_instants(table):
@@ -121,7 +130,7 @@ def run_compactions(
         raise run.parked
     if run.left:
         _log.info("stopped_by_limit", done=len(run.done), left=run.left)
-    return Compactions(done=tuple(run.done), left=run.left)
+    return Compactions(done=tuple(run.done), left=run.left, executors=tuple(run.executors))
 
 
 @contextmanager
@@ -145,8 +154,15 @@ class _Run:
 
     refused: dict[str, PhantombaseError]
     done: list[Compacted] = field(default_factory=list)
+    executors: list[Choice] = field(default_factory=list)
     left: tuple[str, ...] = ()
     parked: PhantombaseError | None = None
+
+    def note_executor(self, choice: Choice) -> None:
+        """Keeps the choice for a plan, and logs it if it is another than the last one."""
+        if choice not in self.executors:
+            self.executors.append(choice)
+            log_choice(choice)
 
     def each(self, pending: tuple[str, ...], compact: Callable[[str], Compacted]) -> None:
         """Executes the instants one after the other. Pending plans never share a file group."""

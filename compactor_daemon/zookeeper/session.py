@@ -9,7 +9,6 @@ UnknownStateError; the caller must look at ZooKeeper to find the outcome (see `z
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -20,10 +19,13 @@ from typing import Any
 import structlog
 
 from phantombase.timeline.errors import UnknownStateError, UsageError, ZooKeeperError
+from phantombase.timeline.locks.zookeeper_lock import kazoo_log
 from phantombase.timeline.option import check_above_zero
+from phantombase.timeline.reachable import why_unreachable
 
 _log = structlog.get_logger()
 
+_PORT = 2181
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "max_delay": 2.0}
 
 
@@ -102,7 +104,7 @@ class ZooKeeperSession:
             default_acl=self._acl,
             auth_data=[("digest", options.digest)] if options.digest else None,
             connection_retry=dict(_RECONNECT),
-            logger=_kazoo_log(),
+            logger=kazoo_log(),
             use_ssl=any((options.ca, options.certfile)),
             ca=options.ca,
             certfile=options.certfile,
@@ -171,13 +173,6 @@ class ZooKeeperSession:
         self._on_change()
 
 
-def _kazoo_log() -> logging.Logger:
-    """A logger without kazoo's warning for each try to reconnect: the session logs each change of state once."""
-    log = logging.getLogger("kazoo.client.phantombase")
-    log.setLevel(logging.ERROR)
-    return log
-
-
 @contextmanager
 def zookeeper_session(
     options: ZooKeeperOptions, on_change: Callable[[], None] = lambda: None
@@ -193,6 +188,8 @@ def zookeeper_session(
                 "no connection to ZooKeeper",
                 path=options.servers,
                 expected=f"an answer within {options.connect_timeout_s:g} s",
+                found=why_unreachable(options.servers.split(","), _PORT)
+                or "a server that takes connections, but no session",
                 todo="Check that the servers run, and that TLS is used on both sides or on none.",
             ) from error
         yield session

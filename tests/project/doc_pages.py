@@ -81,8 +81,6 @@ class Story:
         words = [word.replace("/data/", f"{self.folder}/") for word in words]
         words = [re.sub(r"^\d{17}$", lambda _: self.instants[-1], word) for word in words]
         words = [word.replace(SHOWN_ZOOKEEPER, self.zookeeper or "") for word in words]
-        if words[0] in ("compact", "run", "demo") and "--executor" not in words:
-            words += ["--executor", "local"]
         if words[0] == "run" and "--once" not in words:
             words.append("--once")
         done = CliRunner().invoke(_APPS[name], words, env={"COLUMNS": _COLUMNS})

@@ -173,4 +173,6 @@ def check_supported(properties: Mapping[str, str], version: int) -> None:
 
 
 def _refusal(what: str, key: str, expected: str, found: str, todo: str = _USE_HUDI) -> UnsupportedError:
-    return UnsupportedError(f"{what} ({key}) not supported", path=PROPERTIES, expected=expected, found=found, todo=todo)
+    return UnsupportedError(
+        f"{what} ({key}): not supported", path=PROPERTIES, expected=expected, found=found, todo=todo
+    )

@@ -12,6 +12,7 @@ and closing the session removes every node that it made, even one whose creation
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
@@ -26,12 +27,14 @@ from typing import Any
 import structlog
 
 from ..errors import LockError, UsageError
+from ..reachable import why_unreachable
 from .section import Section
 
 _log = structlog.get_logger()
 
 _CONTENDER = re.compile(r"(?:.*-)?lock-(?P<sequence>-?\d+)")
 _HOSTS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s/,:\[\]]+):\d+(?:,(?:\[[0-9A-Fa-f:.%]+\]|[^\s/,:\[\]]+):\d+)*")
+_PORT = 2181
 _LAST_WORD_S = 2.0
 """Time allowed, after the timeout, for finding out who holds the lock."""
 _ANSWER_S = 5.0
@@ -71,6 +74,20 @@ class ZooKeeperLock:
         chroot = self.hosts.partition("/")[2].strip("/")
         return "/" + "/".join(part for part in (chroot, self.base_path.strip("/"), self.key) if part)
 
+    def check(self) -> None:
+        """LockError: no server takes a connection. `hold` waits for one; this finds a wrong name before any work."""
+        if problem := self.unreachable():
+            raise LockError(
+                "no server of the ZooKeeper lock can be reached",
+                path=f"zookeeper:{self.hosts.partition('/')[0]}{self.folder}",
+                found=problem,
+                todo="Check the host names and ports of the lock, and that ZooKeeper runs. Nothing was changed.",
+            )
+
+    def unreachable(self) -> str | None:
+        """Why no server takes a connection; None: one does."""
+        return why_unreachable(self.hosts.partition("/")[0].split(","), _PORT)
+
     @contextmanager
     def hold(self, purpose: str) -> Iterator[Section]:
         """See `TableLock.hold`. LockError also if the session ends during the wait.
@@ -101,6 +118,13 @@ def parse_zookeeper_lock(text: str) -> ZooKeeperLock:
     return ZooKeeperLock(hosts=hosts, base_path=f"/{base}", key=key)
 
 
+def kazoo_log() -> logging.Logger:
+    """A logger without kazoo's warning for each try to connect: the error at the end says it once."""
+    log = logging.getLogger("kazoo.client.phantombase")
+    log.setLevel(logging.ERROR)
+    return log
+
+
 class _Contender:
     """One wait for the lock, and one section under it. Each call may take as long as the remaining time."""
 
@@ -119,6 +143,7 @@ class _Contender:
             timeout=lock.session_timeout_s,
             auth_data=[("digest", lock.digest)] if lock.digest else None,
             connection_retry=dict(_RECONNECT),
+            logger=kazoo_log(),
         )
         self._client.add_listener(self._heard)
 
@@ -189,7 +214,7 @@ class _Contender:
         self._deadline = time.monotonic() + _LAST_WORD_S
         try:
             if not self._client.connected:
-                return f"no connection to {self._lock.hosts}"
+                return f"no connection: {self._lock.unreachable() or self._lock.hosts}"
             first = self._nodes()[0]
             data, _ = self._call(self._client.get_async, f"{self._lock.folder}/{first}")
         except Exception as error:

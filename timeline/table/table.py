@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from ..clock.options import ClockOptions
-from ..errors import MissingFileError, NotATableError, TableChangedError, UnsupportedError, UsageError
+from ..errors import MalformedError, MissingFileError, NotATableError, TableChangedError, UnsupportedError, UsageError
 from ..format.commit_metadata import CommitMetadata
 from ..format.compaction_plan import CompactionPlan
 from ..format.instant import Instant, parse_time
@@ -234,8 +234,12 @@ class Table:
 
 
 def _supported(storage: Storage) -> TableConfig:
-    config = load_table_config(storage)
-    config.check_supported()
+    """The settings. An error names the table: there may be many, and each has such a file."""
+    try:
+        config = load_table_config(storage)
+        config.check_supported()
+    except (MalformedError, UnsupportedError) as error:
+        raise error.below(storage.base_path) from error
     return config
 
 

@@ -1,0 +1,108 @@
+"""Which executor runs the file slices of a plan, with how many threads, and why (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.terminal.plain import human_bytes, plural
+
+from ..options import ExecuteOptions, Executor
+
+LARGE_BYTES = 8 << 30
+"""A plan that reads more is large: Spark's processes share the work better than threads of one process do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a plan asks for: its file slices, the bytes they read, and the memory limit of one slice's merge."""
+
+    slices: int
+    read_bytes: int
+    slice_memory: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What this machine has. `total_memory`, `free_memory`: bytes that this process may use, None if unknown."""
+
+    java: bool
+    spark: bool
+    total_memory: int | None
+    free_memory: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The executor, the slices that it merges at a time (None: as Spark is set up), and why."""
+
+    executor: Executor
+    threads: int | None
+    why: str
+
+
+class Sized(Protocol):
+    """A file slice with its sizes."""
+
+    @property
+    def base_bytes(self) -> int:
+        """Bytes of the base file."""
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of the logs."""
+
+
+def work_of(slices: Iterable[Sized], slice_memory: int) -> Work:
+    """The work of some file slices."""
+    sizes = [one.base_bytes + one.log_bytes for one in slices]
+    return Work(slices=len(sizes), read_bytes=sum(sizes), slice_memory=slice_memory)
+
+
+def choose(options: ExecuteOptions, work: Work, machine: Machine) -> Choice:
+    """The executor for this work. `auto`: in process, unless a master is given or the plan is large."""
+    executor, why = _executor(options, work, machine)
+    if executor is Executor.SPARK:
+        return Choice(executor=executor, threads=None, why=why)
+    threads, fewer = _threads(options.threads, work, machine)
+    return Choice(executor=executor, threads=threads, why=f"{why}; {fewer}" if fewer else why)
+
+
+def _executor(options: ExecuteOptions, work: Work, machine: Machine) -> tuple[Executor, str]:
+    if options.executor is not Executor.AUTO:
+        return options.executor, f"--executor {options.executor.value} is given"
+    if why := options.wants_spark:
+        return Executor.SPARK, why
+    plan = f"{plural(work.slices, 'file group')} and {human_bytes(work.read_bytes)} to read"
+    if work.read_bytes <= LARGE_BYTES:
+        return Executor.LOCAL, f"a small plan: {plan}; Spark from {human_bytes(LARGE_BYTES)} on"
+    if not machine.spark:
+        return Executor.LOCAL, f"a large plan: {plan}; but PySpark is not installed"
+    if not machine.java:
+        return Executor.LOCAL, f"a large plan: {plan}; but no Java was found"
+    return Executor.SPARK, f"a large plan: {plan}"
+
+
+def _threads(asked: int, work: Work, machine: Machine) -> tuple[int, str]:
+    """As many slices at a time as memory has room for, at least one, and what was lowered."""
+    wanted = max(1, min(asked, work.slices))
+    if machine.free_memory is None or work.slice_memory * wanted <= machine.free_memory:
+        return wanted, ""
+    fits = max(1, machine.free_memory // work.slice_memory)
+    if fits >= wanted:
+        return wanted, ""
+    free, limit = human_bytes(machine.free_memory), human_bytes(work.slice_memory)
+    return fits, f"{fits} at a time, not {wanted}: {free} of memory are free, and --memory-limit is {limit}"
+
+
+def check_memory(slice_memory: int, machine: Machine) -> None:
+    """UsageError: the memory limit of one slice is more than this machine has."""
+    if machine.total_memory is not None and slice_memory > machine.total_memory:
+        raise UsageError(
+            "the memory limit of one file slice is more than this machine, or container, has",
+            expected=f"--memory-limit of {human_bytes(machine.total_memory)} or less",
+            found=str(human_bytes(slice_memory)),
+            todo="Log data beyond the limit is spilled to --spill-dir, so a smaller one works too.",
+        )

@@ -1,0 +1,152 @@
+"""What a user gets wrong: one clear line, the right exit code, no trace in the table."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.golden_tables import unzip_golden
+from tests.support.places import ROOT
+
+_DROPS = os.geteuid() == 0 and shutil.which("setpriv") is not None
+_AS_A_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if _DROPS else []
+"""Takes from root what other users do not have."""
+_REFUSED = "127.0.0.1:1"
+
+
+def fails(*args: str | Path, code: int = 1, **environment: str) -> str:
+    """The one line that a command prints, which must fail."""
+    command = [*_AS_A_USER, sys.executable, "-m", "phantombase.compactor_daemon.cli.main", *map(str, args)]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    lines = [line for line in done.stderr.splitlines() if "[info " not in line]
+    assert (done.returncode, done.stdout, len(lines)) == (code, "", 1), done.stderr
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+def traces(folder: Path) -> dict[Path, int]:
+    """All files with their times."""
+    return {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table with a pending compaction."""
+    return unzip_golden("v9_pending", tmp_path_factory.mktemp("mistakes"))
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("compact",),
+        ("compact", "--schedule", "--sole-writer"),
+        ("schedule", "--sole-writer"),
+        ("status",),
+        ("clean", "--sole-writer"),
+        ("run", "--once"),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_path(args: tuple[str, ...], tmp_path: Path) -> None:
+    missing = tmp_path / "no" / "table"
+    line = fails(args[0], missing, *args[1:])
+    assert f"no such folder; at {missing}; expected the base path of a Hudi table" in line
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["compact", "schedule", "run"])
+def test_a_copy_on_write_table(command: str, tmp_path: Path) -> None:
+    path = unzip_golden("v6_plain", tmp_path)
+    properties = path / ".hoodie/hoodie.properties"
+    properties.write_text(properties.read_text().replace("MERGE_ON_READ", "COPY_ON_WRITE"))
+    before = traces(path)
+    given = {"compact": ("--schedule", "--sole-writer"), "schedule": ("--sole-writer",), "run": ("--once",)}[command]
+    assert "COPY_ON_WRITE" in (line := fails(command, path, *given))
+    assert str(path) in line
+    assert traces(path) == before
+
+
+@pytest.mark.parametrize(("hosts", "why"), [("nohost.invalid:2181", "unknown host"), (_REFUSED, "connection refused")])
+def test_a_wrong_host_of_the_lock(hosts: str, why: str, table: Path) -> None:
+    """Before anything is merged, not after a minute of it."""
+    before, began = traces(table), time.monotonic()
+    for command in ("compact", "schedule"):
+        assert f"{hosts}: {why}" in fails(command, table, "--lock", f"zookeeper:{hosts}/locks/t")
+    assert time.monotonic() - began < 30
+    assert traces(table) == before
+
+
+def test_a_wrong_host_of_the_fleet(table: Path) -> None:
+    """The servers are named, with why each cannot be reached."""
+    before = traces(table)
+    assert f"{_REFUSED}: connection refused" in fails("run", table, "--once", "--zookeeper", _REFUSED)
+    assert traces(table) == before
+
+
+@pytest.mark.parametrize("given", [(), ("--schedule", "--sole-writer")], ids=["compact", "compact --schedule"])
+def test_a_wrong_master(given: tuple[str, ...], table: Path) -> None:
+    before = traces(table)
+    line = fails("compact", table, *given, "--master", f"spark://{_REFUSED}")
+    assert f"spark://{_REFUSED}" in line
+    assert "connection refused" in line
+    assert traces(table) == before
+
+
+def test_no_java(table: Path) -> None:
+    """One line that offers what needs none."""
+    before = traces(table)
+    line = fails("compact", table, "--executor", "spark", JAVA_HOME="/nowhere")
+    assert "Java 17" in line
+    assert "--executor local" in line
+    assert traces(table) == before
+
+
+@pytest.mark.parametrize(
+    ("args", "what"),
+    [
+        (("compact", "--exectuor", "local"), "--executor"),
+        (("compcat",), "compact"),
+        (("compact", "--executor", "flink"), "auto"),
+        (("schedule", "--target-io", "5x", "--dry-run"), "not a size for target"),
+        (("compact", "--lock", "foo"), "zookeeper:"),
+        (("schedule",), "--sole-writer"),
+    ],
+    ids=lambda a: " ".join(a) if isinstance(a, tuple) else "",
+)
+def test_a_typo(args: tuple[str, ...], what: str, table: Path) -> None:
+    before = traces(table)
+    assert what in fails(args[0], table, *args[1:], code=2)
+    assert traces(table) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not _DROPS, reason="root may write everything")
+@pytest.mark.parametrize(
+    "args", [("compact",), ("schedule", "--sole-writer"), ("clean", "--sole-writer")], ids=" ".join
+)
+def test_no_permission(args: tuple[str, ...], tmp_path: Path) -> None:
+    """A table that may be read only."""
+    path = unzip_golden("v9_pending", tmp_path)
+    folders = [path, *(p for p in path.rglob("*") if p.is_dir())]
+    before = traces(path)
+    try:
+        for folder in folders:
+            folder.chmod(0o555)
+        assert "ermission denied" in fails(args[0], path, *args[1:])
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+    assert traces(path) == before

@@ -1,0 +1,51 @@
+"""Tables of rows in terminals that are too narrow for them."""
+
+from __future__ import annotations
+
+import io
+from operator import itemgetter
+
+import pytest
+from rich.console import Console
+
+from phantombase.timeline.terminal.text_table import Column, RowsTable
+
+_INSTANT = "20261122115711425"
+_WORDS = "a delta commit that began before it has not ended yet"
+
+
+def shown(width: int, **row: str | None) -> str:
+    """A table with one row, whose fields are the columns."""
+    columns = [Column(title=name, cell=itemgetter(name), shorten=name == "by") for name in row]
+    out = io.StringIO()
+    Console(file=out, width=width).print(RowsTable(title="one", columns=columns, rows=[row]))
+    text = out.getvalue()
+    assert max(len(line) for line in text.splitlines()) <= width
+    return text
+
+
+@pytest.mark.parametrize("width", [40, 50, 60, 80])
+def test_an_instant_is_never_broken(width: int) -> None:
+    """Text beside it wraps."""
+    text = shown(width, instant=_INSTANT, why=_WORDS, since=None)
+    assert _INSTANT in text
+    assert "…" not in text
+    assert sum(text.count(word) for word in _WORDS.split()) >= len(_WORDS.split()) - 2
+
+
+def test_columns_without_a_value_go_first() -> None:
+    """They are shown where there is room."""
+    row = {"instant": _INSTANT, "state": "requested", "by": None, "since": None, "try": None, "slices": None}
+    assert "slices" in shown(80, **row)
+    narrow = shown(34, **row)
+    assert "slices" not in narrow
+    assert _INSTANT in narrow
+    assert "requested" in narrow
+
+
+def test_what_may_be_shortened_is() -> None:
+    """With an ellipsis, and no more than needed."""
+    text = shown(32, instant=_INSTANT, by="builder-17.example:4711")
+    assert _INSTANT in text
+    assert "builder" in text
+    assert "…" in text
