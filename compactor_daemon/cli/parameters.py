@@ -36,6 +36,7 @@ Lock = Annotated[
         "table's own storage, on S3, GCS and Azure as Hudi's StorageBasedLockProvider; not on HDFS",
     ),
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="check everything, show what would be done, change nothing")]
 SoleWriter = Annotated[
     bool, typer.Option(help="no other process writes to the table, or requests compactions, while this runs")
 ]

@@ -97,10 +97,12 @@ def released(data: Row) -> Iterator[RenderableType]:
     """What `release` did."""
     if data["attempt"] is not None:
         files = plural(len(data["files"]), "file")
-        yield Text(f"took back attempt {data['attempt']} of {data['instant']}: it does not stand, {files} removed")
+        verb = "would take" if data["dry_run"] else "took"
+        yield Text(f"{verb} back attempt {data['attempt']} of {data['instant']}: it does not stand, {files} removed")
         return
     if data["failures"]:
-        yield Text(f"released {data['instant']}: {plural(data['failures'], 'failure')} removed, it may be tried again")
+        verb = "would release" if data["dry_run"] else "released"
+        yield Text(f"{verb} {data['instant']}: {plural(data['failures'], 'failure')} removed, it may be tried again")
     else:
         yield Text(f"nothing to release: {data['instant']} has no failures")
 

@@ -17,7 +17,7 @@ from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.plain import plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
-from .parameters import Json, Lock, SoleWriter, StorageOption, TablePath, open_to_change
+from .parameters import DryRun, Json, Lock, SoleWriter, StorageOption, TablePath, open_to_change
 
 app = typer.Typer(
     name="savepoint",
@@ -41,6 +41,7 @@ def create(
     ] = None,
     comment: Annotated[str, typer.Option(metavar="TEXT", help="why it is kept")] = "",
     user: Annotated[str, typer.Option(metavar="NAME", help="who keeps it [default: the user of this process]")] = "",
+    dry_run: DryRun = False,
     lock: Lock = None,
     sole_writer: SoleWriter = False,
     storage_option: StorageOption = None,
@@ -53,15 +54,16 @@ def create(
     Example: `compactor-daemon savepoint create /data/orders --comment "before the backfill" --sole-writer`
     """
     configure_logging(json)
-    opened, held = open_to_change(table, storage_option, lock, sole_writer, _WHAT, _TODO)
-    kept = create_savepoint(opened, held, instant, user=user or _user(), comment=comment)
-    emit({"table": table, **_row(kept)}, json, _render_created)
+    opened, held = open_to_change(table, storage_option, lock, sole_writer, _WHAT, _TODO, dry_run=dry_run)
+    kept = create_savepoint(opened, held, instant, user=user or _user(), comment=comment, dry_run=dry_run)
+    emit({"table": table, "dry_run": dry_run, **_row(kept)}, json, _render_created)
 
 
 @app.command()
 def delete(
     table: TablePath,
     instant: Annotated[str, typer.Argument(metavar="INSTANT", help="the savepoint")],
+    dry_run: DryRun = False,
     lock: Lock = None,
     sole_writer: SoleWriter = False,
     storage_option: StorageOption = None,
@@ -72,9 +74,9 @@ def delete(
     Example: `compactor-daemon savepoint delete /data/orders 20260101120000000 --sole-writer`
     """
     configure_logging(json)
-    opened, held = open_to_change(table, storage_option, lock, sole_writer, _WHAT, _TODO)
-    delete_savepoint(opened, held, instant)
-    emit({"table": table, "deleted": instant}, json, _render_deleted)
+    opened, held = open_to_change(table, storage_option, lock, sole_writer, _WHAT, _TODO, dry_run=dry_run)
+    delete_savepoint(opened, held, instant, dry_run=dry_run)
+    emit({"table": table, "dry_run": dry_run, "deleted": instant}, json, _render_deleted)
 
 
 @app.command("list")
@@ -109,11 +111,13 @@ def _row(kept: Kept) -> dict[str, Any]:
 
 def _render_created(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     where = f"{plural(data['files'], 'file')} in {plural(data['partitions'], 'partition')}"
-    yield Text(f"savepoint {data['instant']}: {where} are kept until it is deleted")
+    verb = "would be" if data["dry_run"] else "are"
+    yield Text(f"savepoint {data['instant']}: {where} {verb} kept until it is deleted")
 
 
 def _render_deleted(data: Mapping[str, Any]) -> Iterable[RenderableType]:
-    yield Text(f"savepoint {data['deleted']} is deleted: the next clean may remove its files")
+    verb = "would be" if data["dry_run"] else "is"
+    yield Text(f"savepoint {data['deleted']} {verb} deleted: the next clean may remove its files")
 
 
 def _render_list(data: Mapping[str, Any]) -> Iterable[RenderableType]:

@@ -29,6 +29,7 @@ from ..removal.unschedule import unschedule
 from .option_flags import offers
 from .parameters import (
     CLOCK,
+    DryRun,
     Json,
     Lock,
     SoleWriter,
@@ -192,6 +193,7 @@ def _title(what: str, rows: list[Any]) -> str:
 def unschedule_command(
     table: TablePath,
     instant: Annotated[str, typer.Argument(metavar="INSTANT", help="the pending compaction")],
+    dry_run: DryRun = False,
     lock: Lock = None,
     sole_writer: SoleWriter = False,
     storage_option: StorageOption = None,
@@ -213,12 +215,14 @@ def unschedule_command(
         sole_writer,
         "unschedule needs to know which other processes write to the table",
         "An unknown write may be about to write logs on the plan's slices: without the plan they would be lost.",
+        dry_run=dry_run,
     )
-    done = unschedule(opened, instant, held)
-    emit({"table": table, **asdict(done)}, json, _render_unscheduled)
+    done = unschedule(opened, instant, held, dry_run=dry_run)
+    emit({"table": table, "dry_run": dry_run, **asdict(done)}, json, _render_unscheduled)
 
 
 def _render_unscheduled(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     ended = f"; {plural(len(data['attempts']), 'attempt')} ended" if data["attempts"] else ""
     groups = plural(data["file_groups"], "file group")
-    yield Text(f"unscheduled compaction {data['instant']}: {groups} free for the next plan{ended}")
+    verb = "would unschedule" if data["dry_run"] else "unscheduled"
+    yield Text(f"{verb} compaction {data['instant']}: {groups} free for the next plan{ended}")

@@ -11,7 +11,6 @@ import typer
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import PhantombaseError, UsageError
-from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.terminal.boundary import EXIT_FAILED
@@ -29,11 +28,22 @@ from ..status.status import Clock, claim_rows, status_report, work_rows
 from ..zookeeper.session import ZooKeeperSession, zookeeper_session
 from . import render_status as status_render
 from .option_flags import offers
-from .parameters import ATTEMPT, CLOCK, Lock, SoleWriter, StorageOption, TablePath, check_writers_known
+from .parameters import (
+    ATTEMPT,
+    CLOCK,
+    DryRun,
+    Lock,
+    SoleWriter,
+    StorageOption,
+    TablePath,
+    check_writers_known,
+    lock_of,
+)
 from .zookeeper import ZOOKEEPER, Fleet, ZooKeeperFlags
 
 _RECENT = 5
 _WHO_WRITES = "release --unreadable needs to know which other processes write to the table"
+_WHY_WRITERS = "An unknown write or compactor may change the same files. --dry-run needs neither."
 _LOOKER = "status"
 RETRY = RetryOptions()
 
@@ -117,6 +127,7 @@ def release(
         bool,
         typer.Option("--unreadable", help="also take back an unreadable decision; no process may be at work on it"),
     ] = False,
+    dry_run: DryRun = False,
     lock: Lock = None,
     sole_writer: SoleWriter = False,
     storage_option: StorageOption = None,
@@ -133,15 +144,18 @@ def release(
     configure_logging(json)
     opened, taken = Table.open(table, parse_pairs(storage_option)), TakenBack(attempt=None)
     if unreadable:
-        check_writers_known(lock, sole_writer, _WHO_WRITES, "An unknown write or compactor may change the same files.")
-        held = table_lock(opened.storage, lock, sole_writer=sole_writer)
-        taken = take_back_unreadable(opened, instant, held)
+        if not dry_run:
+            check_writers_known(
+                lock, sole_writer, _WHO_WRITES, "An unknown write or compactor may change the same files."
+            )
+        held = lock_of(opened.storage, lock, sole_writer, dry_run)
+        taken = take_back_unreadable(opened, instant, held, dry_run=dry_run)
     elif lock is not None or sole_writer:
         raise UsageError("only --unreadable needs a lock", todo="Leave out --lock and --sole-writer.")
     else:
         pending_instants(opened, instant)
-    removed = release_failures(opened.storage, instant)
-    found = {"table": table, "instant": instant, "failures": removed, **asdict(taken)}
+    removed = release_failures(opened.storage, instant, dry_run=dry_run)
+    found = {"table": table, "instant": instant, "dry_run": dry_run, "failures": removed, **asdict(taken)}
     emit(found, json, status_render.released)
 
 

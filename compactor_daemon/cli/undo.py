@@ -18,7 +18,7 @@ from phantombase.timeline.terminal.text_table import Column, RowsTable
 from ..restoring.restore import restore_table
 from ..restoring.rollback import roll_back_newest
 from .option_flags import offers
-from .parameters import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, open_to_change
+from .parameters import CLOCK, DryRun, Json, Lock, SoleWriter, StorageOption, TablePath, open_to_change
 
 _WHAT = "needs to know which other processes write to the table"
 _TODO = "What another process writes meanwhile without the same lock may be lost. Stop all writers and compactors."
@@ -65,6 +65,7 @@ def restore_command(
 def rollback_command(
     table: TablePath,
     instant: Annotated[str, typer.Argument(metavar="INSTANT", help="the newest completed write")],
+    dry_run: DryRun = False,
     lock: Lock = None,
     sole_writer: SoleWriter = False,
     clock: ClockOptions = CLOCK,
@@ -79,9 +80,11 @@ def rollback_command(
     Example: `compactor-daemon rollback /data/orders 20260101120000000 --sole-writer`
     """
     configure_logging(json)
-    opened, held = open_to_change(table, storage_option, lock, sole_writer, f"a rollback {_WHAT}", _TODO, clock=clock)
-    done = roll_back_newest(opened, held, instant)
-    emit({"table": table, **asdict(done)}, json, _render_rolled_back)
+    opened, held = open_to_change(
+        table, storage_option, lock, sole_writer, f"a rollback {_WHAT}", _TODO, clock=clock, dry_run=dry_run
+    )
+    done = roll_back_newest(opened, held, instant, dry_run=dry_run)
+    emit({"table": table, "dry_run": dry_run, **asdict(done)}, json, _render_rolled_back)
 
 
 def _render_restored(data: Mapping[str, Any]) -> Iterable[RenderableType]:
@@ -105,6 +108,11 @@ def _render_restored(data: Mapping[str, Any]) -> Iterable[RenderableType]:
 
 
 def _render_rolled_back(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    if data["dry_run"] and not data["rollback"]:
+        yield Text(f"{data['instant']} would be taken back")
+        if data["metadata_dropped"]:
+            yield Text("the metadata table would go: it was compacted since")
+        return
     yield Text(f"{data['instant']} is taken back by rollback {data['rollback']}")
     if data["metadata_dropped"]:
         yield Text("the metadata table is gone: the next Hudi writer builds it anew")

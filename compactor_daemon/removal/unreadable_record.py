@@ -56,10 +56,11 @@ class TakenBack:
 
 
 def take_back_unreadable(
-    table: Table, instant: str, lock: TableLock, options: AttemptOptions | None = None
+    table: Table, instant: str, lock: TableLock, options: AttemptOptions | None = None, *, dry_run: bool = False
 ) -> TakenBack:
     """Takes back what the last attempt may have decided, if its fate cannot be read. `lock`: shared by all writers.
 
+    `dry_run`: nothing is changed.
     UsageError: no compaction with records. ConflictError: see `refuse` in the module; nothing was changed then.
     """
     options = options or AttemptOptions()
@@ -74,6 +75,8 @@ def take_back_unreadable(
         _refuse_at_work(table, instant, options)
         number = numbers[-1]
         finals = _finals(table, instant)
+        if dry_run:
+            return TakenBack(attempt=number, files=finals)
         section.check()
         for path in finals:
             storage.delete(path)

@@ -75,10 +75,12 @@ class Unscheduled:
     attempts: tuple[int, ...]
 
 
-def unschedule(table: Table, instant: str, lock: TableLock, options: AttemptOptions | None = None) -> Unscheduled:
+def unschedule(
+    table: Table, instant: str, lock: TableLock, options: AttemptOptions | None = None, *, dry_run: bool = False
+) -> Unscheduled:
     """Removes a pending compaction plan. `lock` is the one that all writers and schedulers share.
 
-    A plan that cannot be read: see `unreadable_plan`.
+    A plan that cannot be read: see `unreadable_plan`. `dry_run`: everything is checked, nothing is changed.
     UsageError: no such plan. MalformedError: the plan cannot be read, and must stay. ConflictError, BarrierError:
     refused, see the module; also if the compaction is being published, or a rollback names it. After a refusal the plan
     is still there.
@@ -86,18 +88,21 @@ def unschedule(table: Table, instant: str, lock: TableLock, options: AttemptOpti
     pending_instants(table, instant)
     options = options or AttemptOptions()
     if is_unreadable(table, instant):
-        return _unschedule_unread(table, instant, lock, options)
+        return _unschedule_unread(table, instant, lock, options, dry_run)
     deletes = cache(partial(may_delete, table.storage))
     for _ in range(_TRIES):
         table = table.reload()
         view = consistent(partial(_view, table, instant))
         keys = movable_keys(view, instant, deletes)
         refuse_moved(table, view, instant, keys)
-        table.storage.prove()
+        if not dry_run:
+            table.storage.prove()
         with lock.hold("unschedule a compaction") as section:
             table = table.reload()
             plan, go = _refuse(table, instant, options)
             if movable_keys(_view(table, instant), instant, deletes) == keys:
+                if dry_run:
+                    return Unscheduled(instant=instant, file_groups=len(plan.operations), attempts=())
                 return _remove(table, instant, plan, go, options, section)
     raise ConflictError(
         "writes under this plan kept completing while their keys were looked at",
@@ -108,9 +113,12 @@ def unschedule(table: Table, instant: str, lock: TableLock, options: AttemptOpti
     )
 
 
-def _unschedule_unread(table: Table, instant: str, lock: TableLock, options: AttemptOptions) -> Unscheduled:
+def _unschedule_unread(
+    table: Table, instant: str, lock: TableLock, options: AttemptOptions, dry_run: bool
+) -> Unscheduled:
     """MalformedError: the plan file has other content by now, and must not be removed unread."""
-    table.storage.prove()
+    if not dry_run:
+        table.storage.prove()
     with lock.hold("unschedule a compaction") as section:
         table = table.reload()
         pending_instants(table, instant)
@@ -121,7 +129,10 @@ def _unschedule_unread(table: Table, instant: str, lock: TableLock, options: Att
                 instant=instant,
                 todo="Run again.",
             )
-        return _remove(table, instant, refuse_begun(table, instant, options), None, options, section)
+        plan = refuse_begun(table, instant, options)
+        if dry_run:
+            return Unscheduled(instant=instant, file_groups=len(plan.operations), attempts=())
+        return _remove(table, instant, plan, None, options, section)
 
 
 def _view(table: Table, instant: str) -> TableView:

@@ -16,7 +16,6 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.state_files import load_state_files
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.drop import drop_within
 from phantombase.timeline.metadata_table.location import open_metadata_table
@@ -43,9 +42,10 @@ class RolledBack:
     metadata_dropped: bool = False
 
 
-def roll_back_newest(table: Table, lock: TableLock, instant: str) -> RolledBack:
+def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bool = False) -> RolledBack:
     """Takes a completed write back that nothing was built upon; a pending rollback of it, Hudi's too, is finished.
 
+    `dry_run`: everything is checked, nothing is changed, and `rollback` is empty.
     UsageError: another write, plan or savepoint came later, or it is no write of a writer. ConflictError: a process is
     at work. LockError, StorageError: run again, or let the next writer finish it.
     """
@@ -61,13 +61,20 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str) -> RolledBack:
             refuse_work(table, timeline)
             _refuse_cleaned(table, timeline, write)
         _refuse_built_upon(table, timeline, write)
-        dropped = _drop_if_compacted(table, write, section)
+        drops = _was_compacted_since(table, write)
+        if dry_run:
+            return RolledBack(instant=instant, rollback="", metadata_dropped=drops)
+        if drops:
+            _log.warning(
+                "metadata_table_dropped", table=table.storage.base_path, why="it was compacted after this write"
+            )
+            drop_within(table, section)
         unpublish(table, write, section.check)
     table = table.reload()
     pending = table.load_timeline().find(instant, write.family)
     if pending is None:  # another process has rolled it back since
         return RolledBack(instant=instant, rollback=completed_rollback_of(table, instant) or "")
-    return RolledBack(instant=instant, rollback=roll_back(table, pending, lock), metadata_dropped=dropped)
+    return RolledBack(instant=instant, rollback=roll_back(table, pending, lock), metadata_dropped=drops)
 
 
 def _write(table: Table, timeline: Timeline, instant: str) -> Instant:
@@ -121,13 +128,9 @@ def _refuse_cleaned(table: Table, timeline: Timeline, write: Instant) -> None:
         )
 
 
-def _drop_if_compacted(table: Table, write: Instant, section: Section) -> bool:
-    """Drops a metadata table whose compaction has merged the write: its records cannot be removed from it any more."""
+def _was_compacted_since(table: Table, write: Instant) -> bool:
+    """Whether a compaction of the metadata table has merged the write: its records cannot be removed any more."""
     if not table.config.metadata_partitions:
         return False
     later = (i for i in open_metadata_table(table).load_timeline().completed if i.action == "commit")
-    if all(i.requested_time <= write.requested_time for i in later):
-        return False
-    _log.warning("metadata_table_dropped", table=table.storage.base_path, why="it was compacted after this write")
-    drop_within(table, section)
-    return True
+    return any(i.requested_time > write.requested_time for i in later)

@@ -138,10 +138,13 @@ def record_failure(storage: Storage, instant: str, failure: Failure) -> None:
         number += 1
 
 
-def release_failures(storage: Storage, instant: str) -> int:
-    """Removes the failures of an instant, which may then be tried at once; returns how many there were."""
+def release_failures(storage: Storage, instant: str, *, dry_run: bool = False) -> int:
+    """Removes the failures of an instant, which may then be tried at once; returns how many there were.
+
+    `dry_run`: nothing is removed.
+    """
     numbers = _numbers(storage, instant)
-    for number in numbers:
+    for number in () if dry_run else numbers:
         storage.delete(f"{_folder(instant)}/{number}")
     return len(numbers)
 

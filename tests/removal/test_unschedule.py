@@ -334,7 +334,8 @@ def test_the_command(as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     done = CliRunner().invoke(app, [*command, "--sole-writer", *(["--json"] if as_json else [])])
     assert done.exit_code == 0
     if as_json:
-        assert json.loads(done.stdout) == {"table": str(path), "instant": instant, "file_groups": 1, "attempts": []}
+        found = {"table": str(path), "instant": instant, "file_groups": 1, "attempts": [], "dry_run": False}
+        assert json.loads(done.stdout) == found
     else:
         assert f"unscheduled compaction {instant}: 1 file group free for the next plan" in done.stdout
 

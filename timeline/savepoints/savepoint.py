@@ -34,10 +34,13 @@ class Kept:
     savepoint: Savepoint
 
 
-def create_savepoint(table: Table, lock: TableLock, instant: str | None, *, user: str, comment: str) -> Kept:
+def create_savepoint(
+    table: Table, lock: TableLock, instant: str | None, *, user: str, comment: str, dry_run: bool = False
+) -> Kept:
     """Keeps the state at a completed write, by default the newest one before all pending writes.
 
-    A savepoint that is there already is returned as it is. UsageError: no such write, or a state that is not whole any
+    A savepoint that is there already is returned as it is. `dry_run`: nothing is changed.
+    UsageError: no such write, or a state that is not whole any
     more, or may still change. ConflictError: a clean is pending, and may be removing files of that state.
     """
     with lock.hold("make a savepoint") as section:
@@ -50,6 +53,8 @@ def create_savepoint(table: Table, lock: TableLock, instant: str | None, *, user
         _refuse(table, timeline, instant)
         files = state_files(table.load_view(), instant)
         made = Savepoint(user=user, comment=comment, made_ms=clock_ms(), files=files)
+        if dry_run:
+            return Kept(instant=instant, savepoint=made)
         completion = table.completion_time(timeline)
         section.check()
         table.storage.put_if_absent(table.instant_path(_of(instant, State.INFLIGHT)), b"")
@@ -59,8 +64,8 @@ def create_savepoint(table: Table, lock: TableLock, instant: str | None, *, user
     return Kept(instant=instant, savepoint=made)
 
 
-def delete_savepoint(table: Table, lock: TableLock, instant: str) -> None:
-    """Lets the files of a savepoint go. UsageError: there is none at this instant."""
+def delete_savepoint(table: Table, lock: TableLock, instant: str, *, dry_run: bool = False) -> None:
+    """Lets the files of a savepoint go. `dry_run`: nothing is changed. UsageError: there is none at this instant."""
     with lock.hold("delete a savepoint") as section:
         table = table.still()
         found = [i for i in table.load_timeline().instants if (i.action, i.requested_time) == (ACTION, instant)]
@@ -71,6 +76,8 @@ def delete_savepoint(table: Table, lock: TableLock, instant: str) -> None:
                 instant=instant,
                 todo="`compactor-daemon savepoint list TABLE` lists them.",
             )
+        if dry_run:
+            return
         section.check()
         table.storage.delete(table.instant_path(_of(instant, State.INFLIGHT)))
         for one in found:
