@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from phantombase.timeline.terminal.plain import Row, human_bytes, human_duration, moment, plural
-from phantombase.timeline.terminal.text_table import Column, RowsTable
+from phantombase.timeline.terminal.text_table import Column, RowsTable, facts_grid
 
 _NAMED = 2
 """Up to this many compactions that wait for a write are named; more are counted."""
@@ -36,10 +36,11 @@ def status(data: Row) -> Iterator[RenderableType]:
         late = f", {data['overdue']:,} overdue" if data["overdue"] else ""
         title = f"{plural(len(pending), 'pending compaction')}{late}"
         yield RowsTable(title=title, columns=_PENDING_COLUMNS, rows=pending)
-        yield ""
-        yield from _reasons(pending)
+        reasons = list(_reasons(pending))
+        yield from ("", *reasons) if reasons else ()
     else:
         yield Text("No compaction is pending.")
+    yield from _outlook(data)
     if writes:
         yield ""
         yield RowsTable(title=plural(len(writes), "pending write"), columns=_WRITE_COLUMNS, rows=writes)
@@ -66,6 +67,44 @@ def status(data: Row) -> Iterator[RenderableType]:
             severity = finding["severity"]
             yield _labelled(f"{severity}:", _SEVERITIES[severity], f"{finding['what']} ({finding['found']})")
             yield Text(f"  {finding['todo']}", "dim")
+
+
+def _outlook(data: Row) -> Iterator[RenderableType]:
+    """When the next plan is due, what it would find, the last success, and what a clean could remove."""
+    facts: dict[str, str] = {}
+    if (ahead := data.get("next_plan")) is not None:
+        facts["next plan"] = ahead["problem"] or f"{_due(ahead)} ({ahead['trigger']})"
+        for one in ahead.get("triggers", ()):
+            if one["trigger"] != ahead["trigger"]:
+                facts[f"  by {one['trigger']}"] = _due(one)
+    if (backlog := data.get("backlog")) is not None:
+        facts["backlog"] = backlog["problem"] or _backlog(backlog)
+    if last := data["last_success"]:
+        ago = "at an unknown time" if last["ago_s"] is None else f"{human_duration(max(0.0, last['ago_s']))} ago"
+        facts["last compaction"] = f"{last['instant']}, {ago}"
+    else:
+        facts["last compaction"] = "none on the active timeline"
+    if (clean := data.get("cleanable")) is not None:
+        facts["a clean removes"] = clean["problem"] or _cleanable(clean)
+    yield ""
+    yield facts_grid(facts)
+
+
+def _due(row: Row) -> str:
+    return f"{'due' if row['due'] else 'not due'}: {row['why']}"
+
+
+def _backlog(row: Row) -> str:
+    if not row["file_groups"]:
+        return "no log files outside of pending plans"
+    files, groups = plural(row["log_files"], "log file"), plural(row["file_groups"], "file group")
+    return f"{files}, {human_bytes(row['log_bytes'])}, of {groups} in no plan"
+
+
+def _cleanable(row: Row) -> str:
+    if not row["files"]:
+        return f"nothing: {row['why']}"
+    return f"{plural(row['files'], 'file')}, {human_bytes(row['bytes'])}, with the default of `clean`"
 
 
 def _reasons(pending: list[Row]) -> Iterator[RenderableType]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
+from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import PhantombaseError, UsageError
+from phantombase.timeline.planning.triggers import TriggerOptions
 from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.terminal.boundary import EXIT_FAILED
-from phantombase.timeline.terminal.console import configure_logging, emit
+from phantombase.timeline.terminal.console import clear_screen, configure_logging, emit
+from phantombase.timeline.terminal.plain import Row
 
 from ..attempt.compact_instant import pending_instants
 from ..claims.claims import Claim, find_table_id
@@ -23,11 +27,12 @@ from ..options import AttemptOptions
 from ..removal.unreadable_record import TakenBack, take_back_unreadable
 from ..state.failures import RetryOptions, release_failures
 from ..status.coexistence import Beside, coexistence, look_beside
+from ..status.outlook import outlook
 from ..status.snapshot import Claimed, TableLook, look_at_table
 from ..status.status import Clock, claim_rows, status_report, work_rows
 from ..zookeeper.session import ZooKeeperSession, zookeeper_session
 from . import render_status as status_render
-from .option_flags import offers
+from .option_flags import Only, offers
 from .parameters import (
     ATTEMPT,
     CLOCK,
@@ -46,6 +51,7 @@ _WHO_WRITES = "release --unreadable needs to know which other processes write to
 _WHY_WRITERS = "An unknown write or compactor may change the same files. --dry-run needs neither."
 _LOOKER = "status"
 RETRY = RetryOptions()
+TRIGGER = TriggerOptions()
 
 TablePaths = Annotated[list[str], typer.Argument(metavar="TABLE...", help="base paths of tables")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document: sizes in bytes, times in seconds")]
@@ -66,31 +72,53 @@ def status(
     foreign_grace: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="the value that the daemons use")
     ] = ATTEMPT.foreign_grace_s,
+    brief: Annotated[
+        bool, typer.Option("--brief", help="leave out backlog and cleaning, for which every partition is listed")
+    ] = False,
+    watch: Annotated[
+        float | None, typer.Option(min=0.1, metavar="SECONDS", help="show it again every so many seconds, until Ctrl-C")
+    ] = None,
+    trigger: Annotated[TriggerOptions, Only("strategy", "max_delta_commits", "max_delta_seconds")] = TRIGGER,
     clock: ClockOptions = CLOCK,
     storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """Show a table's pending compactions: which process works on each, its progress, and why the others wait.
 
-    Also shows signs of Hudi's own writers and compactors on the table. Without `--zookeeper` only storage is read:
+    Also shows when the next plan is due, the log files that no plan holds yet, the last compaction, what a clean could
+    remove, and signs of Hudi's own writers and compactors on the table. Without `--zookeeper` only storage is read:
     heartbeats show which processes work, as of the last beat (every 30 s). Exit code 1: ZooKeeper did not answer.
 
-    Example: `compactor-daemon status /data/orders --slo 3600`
+    Example: `compactor-daemon status /data/orders --slo 3600 --watch 5`
     """
     configure_logging(json)
     # First: a path without a table is refused before ZooKeeper is asked.
     opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
     claimed = _claimed(zookeeper, opened)
     attempt = AttemptOptions(foreign_grace_s=foreign_grace)
-    data = status_report(
-        _looked(opened, claimed, recent=_RECENT),
-        _clock(opened),
-        slo_s=slo,
-        attempt=attempt,
-        retry=RetryOptions(retries=retries, backoff_s=backoff),
-        findings=coexistence(_beside(opened), clock_ms(), attempt),
-    )
+
+    def looked() -> Row:
+        data = status_report(
+            _looked(opened, claimed, recent=_RECENT),
+            _clock(opened),
+            slo_s=slo,
+            attempt=attempt,
+            retry=RetryOptions(retries=retries, backoff_s=backoff),
+            findings=coexistence(_beside(opened), clock_ms(), attempt),
+        )
+        return data if brief else {**data, **outlook(opened, trigger, CleanOptions())}
+
+    data = looked()
     emit(data, json, status_render.status)
+    while watch is not None:
+        try:
+            time.sleep(watch)
+            claimed = _claimed(zookeeper, opened)
+            data = looked()
+        except KeyboardInterrupt:
+            return
+        clear_screen()
+        emit(data, json, status_render.status)
     if data["claims"] == "unknown":
         raise typer.Exit(EXIT_FAILED)
 

@@ -1,6 +1,6 @@
 """The state of a table's pending compactions: which process works on each, and why the others wait.
 
-`snapshot` reads the table, `status` derives the state.
+`snapshot` reads the table, `status` derives the state; `outlook` is what lies ahead.
 
-May import: claims, decisions, ground, records, services, state; all of timeline.
+May import: claims, cleaning, decisions, ground, records, services, state; all of timeline.
 """

@@ -93,6 +93,7 @@ def status_report(
         "half_way": [_half_way_row(i, clock) for i in seen.half_way],
         "services": None if seen.services is None else _services_row(seen.services, clock),
         "recent": [_recent_row(i, metadata) for i, metadata in seen.recent],
+        "last_success": _last_success(seen, clock),
         "beside_hudi": [{**asdict(f), "severity": f.severity.name.lower()} for f in findings],
     }
 
@@ -322,6 +323,14 @@ def _holds(age_s: float | None, row: Mapping[str, Any]) -> bool:
 
 
 # --- done --------------------------------------------------------------------------------------------------------
+
+
+def _last_success(seen: TableLook, clock: Clock) -> Row | None:
+    """The newest completed compaction; on version 6 its age is that of its request."""
+    if not seen.recent:
+        return None
+    instant, _ = seen.recent[0]
+    return {"instant": instant.requested_time, "ago_s": clock.age(instant.completion_time or instant.requested_time)}
 
 
 def _recent_row(instant: Instant, metadata: CommitMetadata | PhantombaseError) -> Row:

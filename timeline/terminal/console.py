@@ -43,6 +43,11 @@ def emit(data: Data, json_flag: bool, render: Callable[[Data], Iterable[Renderab
         console.print(item)
 
 
+def clear_screen() -> None:
+    """Before a result that replaces the last one; nothing in a pipe, where each result follows the other."""
+    Console().clear()
+
+
 # --- progress and logs -------------------------------------------------------------------------------------------
 
 

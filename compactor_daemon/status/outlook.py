@@ -1,0 +1,81 @@
+"""What lies ahead of a table: logs that no plan holds yet, when the next plan is due, and what a clean could remove.
+
+The rows are for JSON and terminal alike. Nothing is changed. What cannot be found out is `problem`, and the rest is
+still shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.planning.triggers import TriggerOptions, TriggerStrategy, triggered
+from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.terminal.plain import Row
+from phantombase.timeline.view.view import TableView, is_replaced, latest_slice
+
+from ..cleaning.clean import clean_table
+
+_SHOWN = (
+    TriggerStrategy.NUM_COMMITS_AFTER_LAST_REQUEST,
+    TriggerStrategy.NUM_COMMITS,
+    TriggerStrategy.TIME_ELAPSED,
+)
+"""Triggers that need no other; those that combine them say nothing new."""
+
+
+def outlook(table: Table, trigger: TriggerOptions, clean: CleanOptions) -> Row:
+    """All of it. `trigger`, `clean`: the options with which plans are requested, and cleans run."""
+    return {
+        "backlog": _known(lambda: backlog_row(consistent(lambda: table.reload().load_view()))),
+        "next_plan": _known(lambda: next_plan_row(table.reload().load_timeline(), table.now(), trigger)),
+        "cleanable": _known(lambda: _cleanable(table, clean)),
+    }
+
+
+def _known(look: Callable[[], Row]) -> Row:
+    try:
+        return {**look(), "problem": None}
+    except PhantombaseError as error:
+        return {"problem": str(error)}
+
+
+def backlog_row(view: TableView) -> Row:
+    """Log files that no pending plan holds: each read merges them until they are compacted (pure)."""
+    newest = [
+        found
+        for group in view.groups
+        if group.pending_compaction is None
+        and not is_replaced(group, view.facts)
+        and (found := latest_slice(group)) is not None
+        and found.logs
+    ]
+    return {
+        "file_groups": len(newest),
+        "log_files": sum(len(one.logs) for one in newest),
+        "log_bytes": sum(one.log_bytes for one in newest),
+    }
+
+
+def next_plan_row(timeline: Timeline, now: datetime, options: TriggerOptions) -> Row:
+    """How far each trigger is, and the one that is asked (pure)."""
+    asked = triggered(timeline, now, options)
+    rows = []
+    for strategy in _SHOWN:
+        one = TriggerOptions(
+            strategy=strategy,
+            max_delta_commits=options.max_delta_commits,
+            max_delta_seconds=options.max_delta_seconds,
+        )
+        found = triggered(timeline, now, one)
+        rows.append({"trigger": strategy.value, "due": found.fired, "why": found.why})
+    return {"trigger": options.strategy.value, "due": asked.fired, "why": asked.why, "triggers": rows}
+
+
+def _cleanable(table: Table, options: CleanOptions) -> Row:
+    found = clean_table(table, options, ProcessLock(table.storage.location), dry_run=True)
+    return {"files": found.files, "bytes": found.bytes, "why": found.why}
