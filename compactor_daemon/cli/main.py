@@ -21,6 +21,7 @@ COMMANDS = {
     "release": _of("status", "release", "Compactions", "Remove the recorded failures of a pending compaction, so that a parked one is tried again."),
     "status": _of("status", "status", "Look", "Show a table's pending compactions: which process works on each, its progress, and why the others wait."),
     "claims": _of("status", "claims", "Look", "Show which process works on which compaction, since when, and its progress."),
+    "config": _of("config", "app", "Look", "Show the settings of a command, and where each value comes from."),
     "demo": _of("demo", "demo", "Look", "Compact a small table that real Apache Hudi 1.2.0 wrote."),
     "clean": _of("services.clean", "clean_command", "Table services", "Remove old file slices and replaced file groups, which only reads of the past still need."),
     "archive": _of("services.archive", "archive_command", "Table services", "Move the oldest completed instants from the active timeline into the archive, as Hudi does after commits."),

@@ -1,4 +1,4 @@
-"""Command line options made of the fields of option dataclasses, and the same options in a file or under Hudi's names.
+"""Command line options made of the fields of option dataclasses, and the same options under Hudi's names.
 
 Each option is defined once: its dataclass has the default, the help and the validation. A command takes dataclasses:
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from enum import Enum
@@ -31,9 +30,6 @@ from ..options import print_bytes
 from .option_groups import group_of
 from .parameters import merge_options
 
-_CONFIG = Annotated[
-    str | None, typer.Option(metavar="FILE", help="a TOML file; its table `schedule` sets options of plans by name")
-]
 _CONF = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=VALUE", help="an option under Hudi's own name"),
@@ -57,7 +53,7 @@ class Prefix:
 def offers(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command an option for each field of the option dataclasses among its parameters, which have defaults.
 
-    ScheduleOptions also add `--config`; both ScheduleOptions and OutputOptions add `--conf`. UsageError: an option is
+    ScheduleOptions and OutputOptions add `--conf`. UsageError: an option is
     given twice with different values.
     """
     own = inspect.signature(command, eval_str=True).parameters
@@ -74,9 +70,9 @@ def offers(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(**given: Any) -> None:
         typed = {name: group.typed(given) for name, group in groups.items()}
-        pairs, file = given.pop("conf", None) or [], given.pop("config", None)
+        pairs = given.pop("conf", None) or []
         for name, group in groups.items():
-            given[name] = group.built(typed[name], _conf_of(group.kind, kinds, pairs), file)
+            given[name] = group.built(typed[name], _conf_of(group.kind, kinds, pairs))
         command(**given)
 
     run.__signature__ = inspect.Signature(list(params.values()))  # type: ignore[attr-defined]
@@ -111,20 +107,18 @@ class _Group:
         found = {field: given.pop(flag) for flag, field in self.fields.items()}
         return {f.name: _value(self.kind, f, value) for f, value in found.items() if value not in (None, [])}
 
-    def built(self, typed: Mapping[str, Any], pairs: list[str], file: str | None) -> Any:
+    def built(self, typed: Mapping[str, Any], pairs: list[str]) -> Any:
         """The dataclass, built from all sources. `pairs`: options under Hudi's names."""
         sources = [typed]
         if self.kind is OutputOptions:
             sources.append(parse_hudi_conf(pairs))
         if self.kind is ScheduleOptions:
-            in_file = _read(file)
-            strategies = typed.get("strategies") or in_file.get("strategies") or ()
-            sources += [parse_schedule_conf(pairs, strategies), in_file]
+            sources.append(parse_schedule_conf(pairs, typed.get("strategies") or ()))
         return replace(self.default, **merge_options(*sources))
 
 
 _SEVERAL_SOURCES: dict[type, dict[str, Any]] = {
-    ScheduleOptions: {"config": _CONFIG, "conf": _CONF},
+    ScheduleOptions: {"conf": _CONF},
     OutputOptions: {"conf": _CONF},
 }
 """Dataclasses whose options can be given in other ways too, and the parameters for these."""
@@ -148,28 +142,9 @@ def _conf_of(kind: type, kinds: set[type], pairs: list[str]) -> list[str]:
     return [p for p in pairs if (p.partition("=")[0] in SCHEDULE_CONF) == (kind is ScheduleOptions)]
 
 
-def _read(path: str | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    try:
-        with open(path, "rb") as file:
-            document = tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise UsageError("unreadable configuration file", path=path, found=str(error)) from error
-    by_name = {_flag(f): f for f in fields(ScheduleOptions)}
-    table = document.pop("schedule", {})
-    given = {str(name).replace("-", "_"): value for name, value in table.items()} if isinstance(table, dict) else {}
-    if isinstance(table, dict) and len(given) < len(table):
-        raise UsageError("an option is given twice", path=path, found=", ".join(table))
-    unknown = [*document, *(name for name in given if name not in by_name)]
-    if unknown or not isinstance(table, dict):
-        raise UsageError(
-            "not an option in a configuration file",
-            path=path,
-            expected="[schedule] with " + ", ".join(by_name),
-            found=", ".join(unknown) or "no table",
-        )
-    return {by_name[name].name: _value(ScheduleOptions, by_name[name], value) for name, value in given.items()}
+def flags_of(kind: type) -> tuple[str, ...]:
+    """The names of the parameters that stand for the fields of a dataclass."""
+    return tuple(_flag(f) for f in fields(kind))
 
 
 def _flag(field: Field[Any]) -> str:

@@ -38,7 +38,7 @@ from ..daemon.table_on_storage import Settings
 from ..options import AttemptOptions, ExecuteOptions
 from ..services.options import Service, ServiceOptions, parse_services
 from ..state.failures import RetryOptions
-from .option_flags import Only, Prefix, offers
+from .option_flags import Only, Prefix, flags_of, offers
 from .parameters import ATTEMPT, CLOCK, EXECUTE, OUTPUT, Json, Lock, StorageOption, check_writers_known
 from .zookeeper import ZOOKEEPER, ZooKeeperFlags
 
@@ -49,6 +49,7 @@ _KILLED = 128
 
 @offers
 def run_daemon(
+    ctx: typer.Context,
     tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="base paths of the tables")],
     zookeeper: ZooKeeperFlags = ZOOKEEPER,
     once: Annotated[bool, typer.Option("--once", help=help_of(Rules, "once"))] = False,
@@ -104,7 +105,7 @@ def run_daemon(
     Example: `compactor-daemon run /data/orders /data/rides --zookeeper zk1:2181,zk2:2181,zk3:2181`
     """
     configure_logging(json, quiet=False)
-    if not schedule and requests != _SCHEDULE:
+    if not schedule and requests != _SCHEDULE and _are_typed(ctx, requests):
         raise UsageError("options for requesting compactions are given without --schedule", todo="Add --schedule.")
     if schedule or services is not None:
         check_writers_known(
@@ -151,6 +152,12 @@ def run_daemon(
     emit(_data(summary), json, _render)
     if summary.failed or summary.problems or any(done.failed for _, done in summary.services):
         raise typer.Exit(EXIT_FAILED)
+
+
+def _are_typed(ctx: typer.Context, options: Any) -> bool:
+    """Whether an option of a dataclass was typed: a file or a variable may have it for other commands."""
+    sources = (ctx.get_parameter_source(name) for name in flags_of(type(options)))
+    return any(source is not None and source.name == "COMMANDLINE" for source in sources)
 
 
 def _services(names: str | None, given: Mapping[Service, Any], counted: int) -> ServiceOptions:

@@ -55,7 +55,7 @@ _WRITES: Mapping[str, tuple[type, ...]] = {
 }
 """Options of writers: Python only."""
 
-_EVERYWHERE = {"--log-level", "--verbose"}
+_EVERYWHERE = {"--log-level", "--verbose", "--config"}
 """Options of every command."""
 
 _FLAGS = {"poll_s": "poll-interval", "claim_wait_s": "wait", "strategy": "trigger", "strategies": "strategy"}
@@ -74,19 +74,20 @@ _MEANINGS = {
 _HEAD = """# Options
 
 This page is generated from the code by `python -m tests.project.option_reference`; a test compares it. Each option
-has one home: a field of a frozen dataclass, which checks its value. The command line, the file of `--config`,
-Hudi's names (`--conf NAME=VALUE`, `.conf({...})`) and the Python interface all fill the same fields.
+has one home: a field of a frozen dataclass, which checks its value. The command line, variables, the file of
+`--config`, Hudi's names (`--conf NAME=VALUE`, `.conf({...})`) and the Python interface all fill the same fields.
 
 - **Field** is the name in Python. **Option** is the name on the command line; a dash: Python only.
-- The file of `--config` is TOML. Its table `[schedule]` takes the options of `schedule` by their names on the command
-  line: `max-file-slices = 10`.
+- A value comes from the first of: the command line; the variable `PHANTOMBASE_NAME`, the option in capitals with
+  underscores; the [file of `--config`](../guides/daemon.md#settings-in-a-file) or `PHANTOMBASE_CONFIG`; the default.
+  `compactor-daemon config show COMMAND` prints each with where it comes from.
 - `ScheduleOptions` has the fields of the first four parts, and `incremental`.
 - Defaults are those of the fields. One differs: `compactor-daemon schedule` and `schedule(...)` request at once, by
   the trigger `always`.
-- A value that is given twice and differs is an error.
+- An option and Hudi's name for it that say two things are an error.
 - `from phantombase import ScheduleOptions, ExecuteOptions, OutputOptions, AttemptOptions, ReadOptions`. Writers take
   the fields of `WriteOptions` by `.option(...)`, and those of the others by the method of the same subject.
-- Every command also takes `--log-level LEVEL` and `-v`.
+- Every command also takes `--config FILE`, `--log-level LEVEL` and `-v`.
 - Sizes are in bytes and may be written like `512m` or `2g`. Names that end in `_s` are in seconds.
 
 Guides show the options at work: [inline](../guides/inline.md), [daemon](../guides/daemon.md),

@@ -1,4 +1,4 @@
-"""Terminal code that all commands share: the error boundary, output, progress, tables, logging.
+"""Terminal code that all commands share: the error boundary, settings, help, output, progress, tables, logging.
 
 May import: format, ground.
 """

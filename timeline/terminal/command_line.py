@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from .config_option import add_variables
 from .help_page import command_page, page
 from .log_level import with_log_options
 
@@ -127,6 +128,7 @@ class _Loaded(MutableMapping[str, Any]):
         for one in _with_inner(command):
             one.help = flowing(one.help or "")
             one.format_help = partial(_write_help, one)
+            add_variables(name if one is command else f"{name} {one.name}", one.params)
         return command
 
 

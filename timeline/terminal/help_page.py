@@ -120,13 +120,14 @@ def _kind(param: Any) -> str:
 
 
 def _meaning(param: Any) -> str:
-    shown, values, text = _default(param), _values(param), param.help or ""
+    shown, values, text = shown_default(param), _values(param), param.help or ""
     if values and not param.metavar and not _are_few(values):
         text = f"{text}: {', '.join(values)}"
     return f"{text} [default:{_KEPT}{shown}]" if shown else text
 
 
-def _default(param: Any) -> str:
+def shown_default(param: Any) -> str:
+    """The default as the page shows it; empty: there is none to show."""
     if isinstance(param.show_default, str):
         return param.show_default
     value = getattr(param.default, "value", param.default)

@@ -1,4 +1,4 @@
-"""`-v` and `--log-level`: options that every command has, and the level that was chosen."""
+"""The options that every command has: `-v`, `--log-level`, `--config`; and the level that was chosen."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from enum import Enum
 from typing import Annotated, Any
 
 import typer
+
+from .config_option import CONFIG
 
 
 class LogLevel(Enum):
@@ -35,9 +37,10 @@ _OPTIONS = {
         typer.Option("--log-level", help="log lines from debug, info, warning or error on", metavar="LEVEL"),
     ),
     "verbose": (bool, typer.Option("--verbose", "-v", help="the same as --log-level debug")),
+    "config": (str | None, CONFIG),
 }
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
-_DEFAULTS: dict[str, Any] = {"log_level": None, "verbose": False}
+_DEFAULTS: dict[str, Any] = {"log_level": None, "verbose": False, "config": None}
 
 
 def chosen_level() -> LogLevel | None:
@@ -46,7 +49,7 @@ def chosen_level() -> LogLevel | None:
 
 
 def with_log_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options `--log-level` and `-v`, which `configure_logging` obeys."""
+    """The command with `--log-level` and `-v`, which `configure_logging` obeys, and with `--config`."""
     own = list(inspect.signature(command, eval_str=True).parameters.values())
     added = [
         inspect.Parameter(name, _KEYWORD, default=_DEFAULTS[name], annotation=Annotated[kind, mark])
@@ -55,6 +58,7 @@ def with_log_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*, log_level: LogLevel | None = None, verbose: bool = False, **given: Any) -> None:
+        given.pop("config", None)  # its callback has read it
         token = _chosen.set(LogLevel.DEBUG if verbose else log_level)
         try:
             command(**given)

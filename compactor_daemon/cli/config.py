@@ -1,0 +1,89 @@
+"""`compactor-daemon config show`: the settings of a command, and where each value comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.terminal.console import configure_logging, emit
+from phantombase.timeline.terminal.help_page import shown_default
+from phantombase.timeline.terminal.settings import FILE, settings_of, variable
+from phantombase.timeline.terminal.text_table import Column, RowsTable
+
+from .parameters import Json
+
+app = typer.Typer(
+    name="config",
+    add_completion=False,
+    help="Show the settings of a command, and where each value comes from.",
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def config() -> None:
+    """There will be more than one command."""
+
+
+@app.command()
+def show(
+    ctx: typer.Context,
+    command: Annotated[str, typer.Argument(metavar="[COMMAND]", help="a command, such as `run`")] = "run",
+    json: Json = False,
+) -> None:
+    """Show every setting of a command, `run` by default, with its value and where that comes from.
+
+    A value comes from the first of: the command line, the variable PHANTOMBASE_NAME (NAME is the option in capitals,
+    dashes as underscores), the file of `--config` or PHANTOMBASE_CONFIG, the default.
+
+    The file is TOML. On top stand settings that several commands share. A table, such as [compact], has the options of
+    that command by their names without dashes in front; those of [schedule] count for `run` too, and [run] may have
+    `tables`. A name that is no setting is an error.
+
+    Examples: `compactor-daemon config show compact`, `compactor-daemon config show run --config fleet.toml`
+    """
+    configure_logging(json)
+    emit({"command": command, "settings": _rows(ctx, command)}, json, _render)
+
+
+def _rows(ctx: typer.Context, command: str) -> list[dict[str, Any]]:
+    root = ctx.find_root()
+    found: Any = root.command
+    for name in command.split():
+        found = getattr(found, "commands", {}).get(name) if found is not None else None
+    if found is None or hasattr(found, "commands"):
+        raise UsageError("no such command", found=command, todo="`compactor-daemon --help` lists the commands.")
+    path = f"{root.info_name} {command}"
+    with type(ctx)(found, parent=root, info_name=command) as looked:
+        config = next(p for p in found.params if p.name == "config")
+        given = ctx.params.get("config") or config.consume_value(looked, {})[0]
+        config.callback(looked, config, given)
+        assert looked.command_path == path
+        return [_row(looked, name, param) for name, param in settings_of(command, found.params).items()]
+
+
+def _row(ctx: Any, name: str, param: Any) -> dict[str, Any]:
+    value, source = param.consume_value(ctx, {})
+    kind = source.name.lower() if source is not None else "default"
+    where = {"environment": variable(name), "default_map": ctx.meta.get(FILE, {}).get(param.name)}.get(kind, "default")
+    if name == "storage-option" and value:  # keys of an object store are no output
+        value = [f"{str(one).partition('=')[0]}=..." for one in ([value] if isinstance(value, str) else value)]
+    value = shown_default(param) if where == "default" else value
+    return {"name": name, "value": value if value not in ("", ()) else None, "from": where}
+
+
+def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    columns = (
+        Column(title="setting", cell=lambda r: r["name"]),
+        Column(title="value", cell=lambda r: None if r["value"] is None else _text(r["value"])),
+        Column(title="from", cell=lambda r: r["from"]),
+    )
+    yield RowsTable(title=f"settings of {data['command']}", columns=columns, rows=data["settings"])
+
+
+def _text(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
