@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from phantombase import Writer
 from phantombase.timeline.table.table import Table
 from tests.support.golden_tables import unzip_golden
@@ -34,12 +32,11 @@ def run(line: str, table: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
 
 
-@pytest.mark.spark
 def test_the_shown_commands_run(tmp_path: Path) -> None:
-    """Schedule and compact, exactly as shown, through the installed commands and Spark."""
+    """One command compacts a table, exactly as shown, through the installed commands."""
     table = unzip_golden("v9_plain", tmp_path)
     shown = [c for c in commands(README) if c.startswith("compactor-daemon")]
-    assert [line.split()[1] for line in shown] == ["schedule", "compact"]
+    assert [line.split()[1] for line in shown] == ["compact"]
     for line in shown:
         done = run(line, table)
         assert done.returncode == 0, done.stderr
