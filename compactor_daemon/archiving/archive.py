@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from phantombase.timeline.archiving.archive_log import in_logs_already, write_archive_log
+from phantombase.timeline.archiving.archive import Archive
 from phantombase.timeline.archiving.choice import Choice, Facts, choose
-from phantombase.timeline.archiving.history import add_to_history, archived_already, make_current
 from phantombase.timeline.archiving.levels import compact_history
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.archiving.removal import remove_instants
@@ -94,7 +93,7 @@ def archive_table(table: Table, options: ArchiveOptions, lock: TableLock, *, dry
             some = _some(choice.archived)
             if not some:
                 break
-            written.append(_write(seen, some, section.check))
+            written.append(_archive(seen.table, section.check).write(some, seen.timeline, seen.files))
             remove_instants(seen.table.storage, of_instants(seen.files, some), section.check)
             archived.append(_described(seen.files, some))
     merged = _merge(table, lock)
@@ -120,16 +119,15 @@ def _look(table: Table) -> _Seen:
     return _Seen(table=table, timeline=timeline, files=files)
 
 
+def _archive(table: Table, check: Callable[[], None]) -> Archive:
+    return Archive(storage=table.storage, config=table.config, moment=table.times.moment, check=check)
+
+
 def _finish(seen: _Seen, check: Callable[[], None]) -> Sequence[str]:
     """Removes instants from the active timeline that are archived already."""
-    storage, config = seen.table.storage, seen.table.config
-    if config.layout.has_completion_times:
-        make_current(storage, config, check)
-        both = archived_already(storage, config, seen.timeline.instants)
-    else:
-        both = in_logs_already(storage, config, seen.timeline.instants)
+    both = _archive(seen.table, check).held_already(seen.timeline.instants)
     if both:
-        remove_instants(storage, of_instants(seen.files, both), check)
+        remove_instants(seen.table.storage, of_instants(seen.files, both), check)
     return [i.requested_time for i in both]
 
 
@@ -144,13 +142,6 @@ def _some(instants: Sequence[Instant]) -> Sequence[Instant]:
     """The first `_AT_ONCE` of them, and those of the same time as the last."""
     some = instants[:_AT_ONCE]
     return [i for i in instants if some and i.requested_time <= some[-1].requested_time]
-
-
-def _write(seen: _Seen, some: Sequence[Instant], check: Callable[[], None]) -> str:
-    table = seen.table
-    if table.layout.has_completion_times:
-        return add_to_history(table.storage, table.config, some, seen.files, seen.timeline.completed_at, check)
-    return write_archive_log(table.storage, table.config, some, seen.files, table.times.moment, check)
 
 
 def _merge(table: Table, lock: TableLock) -> tuple[str, ...]:

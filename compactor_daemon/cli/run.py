@@ -97,8 +97,8 @@ def run_daemon(
     was paused or cut off cannot harm a table later: storage decides which attempt wins, not ZooKeeper.
 
     With `--services` it also keeps the tables small, as Hudi's writers do after commits: it removes file slices that no
-    reader needs, moves old instants into the archive, compacts and cleans the metadata table, and joins small files
-    that were appended (`stitch`). Leave this to Hudi's writers where they do it already.
+    reader needs, moves old instants into the archive, does the same for the metadata table and compacts it, and
+    joins small files that were appended (`stitch`). Leave this to Hudi's writers where they do it already.
 
     SIGTERM or SIGINT stops the daemon gracefully (`--on-term`); a second signal ends it at once.
 

@@ -53,10 +53,12 @@ def _metadata(table: Table, options: ServiceOptions, lock: TableLock) -> Service
     files, size = sum(one.files for one in served.cleans), sum(one.bytes for one in served.cleans)
     if served.cleans:
         did.append(f"{plural(files, 'file')} of the metadata table removed, {human_bytes(size)}")
+    if archived := len(served.archived.instants):
+        did.append(f"{plural(archived, 'instant')} of the metadata table archived")
     return ServiceDone(
         service=Service.METADATA,
         what=", ".join(did) or served.why,
-        instants=len(served.compactions) + len(served.cleans),
+        instants=len(served.compactions) + len(served.cleans) + archived,
         files=files,
         bytes=size,
     )

@@ -8,11 +8,12 @@ Commits go oldest first, without holes. Each rule gives a border, a time from wh
     trigger      delta commits that a trigger of compactions counts
     replaced     the first replace commit that no clean has passed, or whose replaced files are still there: without it
                  their rows would be back
-    metadata     what the last compaction of the metadata table does not hold
+    metadata     what the last compaction of the metadata table does not hold; for the metadata table itself too
     records      a compaction that phantombase has not cleaned up behind, or whose ledger is not in the audit log
     pin          version 6: writes after a moment that a reader holds, since its archive is not read
     two files    an instant with two completed files, of which the archive could keep one
     clock        a commit that completed after everything that would stay: a new time must exceed it
+    further      those of the caller; of a metadata table see `metadata_table.services.archive`
 
 Rules after ArchivalUtils, TimelineArchiverV1 and V2, ClusteringUtils and CompactionUtils of Hudi 0.15.0 and 1.2.0;
 `pending` is wider than Hudi's, and the last four are not in Hudi.
@@ -34,6 +35,14 @@ _BY_COUNT = ("clean", "rollback")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Border:
+    """Commits from `time` on stay, and why; "": all stay."""
+
+    time: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What the choice needs besides the timeline.
 
@@ -41,7 +50,8 @@ class Facts:
     commits with replaced files that still lie there. `metadata`: the table has a metadata table; `metadata_compacted`:
     the time of its last compaction. `unfinished`: compactions with records of phantombase that are still needed.
     `held`: the earliest moment that a pin holds. `doubled`: instants with two completed files. `written`: of completed
-    instants without a completion time the time at which their files were written.
+    instants without a completion time the time at which their files were written. `borders`: further ones, which hold
+    for cleans and rollbacks too.
     """
 
     cleaned_to: str | None = None
@@ -52,14 +62,7 @@ class Facts:
     held: str | None = None
     doubled: frozenset[str] = frozenset()
     written: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Border:
-    """Commits from `time` on stay, and why; "": all stay."""
-
-    time: str
-    why: str
+    borders: tuple[Border, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +125,7 @@ def _borders(timeline: Timeline, facts: Facts, options: ArchiveOptions) -> Itera
         after = (i.requested_time for i in timeline.completed if i.requested_time > facts.held)
         yield from _at(_first(after), f"a pin holds {facts.held or 'everything'}")
     yield from _at(_first(facts.doubled), "instant {} has two completed files")
+    yield from facts.borders
 
 
 def _first(times: Iterable[str]) -> str | None:
@@ -215,7 +219,8 @@ def _services(
     the metadata table does not hold stays too: Hudi's readers pass over its entries of instants that are not on the
     active timeline.
     """
-    earliest = next((i.requested_time for i in timeline.instants if not i.completed), None)
+    pending = (i.requested_time for i in timeline.instants if not i.completed)
+    earliest = _first((*pending, *(border.time for border in facts.borders)))
     found: list[Instant] = []
     for action in _BY_COUNT:
         done = [i for i in timeline.instants if i.action == action and i.completed]

@@ -32,12 +32,13 @@ def metadata_command(
     storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
-    """Compact and clean Hudi's metadata table, if it has one and that is due.
+    """Compact, clean and archive Hudi's metadata table, if it has one and that is due.
 
     The metadata table lists the files of the table for Hudi's readers. Each write adds a log file to each of its
     partitions; its compaction merges them into base files, so that readers need not; its clean removes old files: two
-    slices of each file group stay. Hudi's writers do the same in passing, writers of phantombase where they are asked
-    to. What a dead process left is finished first.
+    slices of each file group stay. Instants that the table itself has archived are then archived here too. Hudi's
+    writers do the same in passing, writers of phantombase where they are asked to. What a dead process left is
+    finished first.
 
     Example: `compactor-daemon metadata /data/orders --sole-writer`
     """
@@ -63,6 +64,12 @@ def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield Text(f"{did} {plural(one['files'], 'file')}{of}{earlier}: {data['why_clean']}")
     if not data["cleans"]:
         yield Text(f"nothing to clean: {data['why_clean']}")
+    archived = data["archived"]
+    if count := len(archived["instants"]):
+        did = "would archive" if data["dry_run"] else "archived"
+        yield Text(f"{did} {plural(count, 'instant')}, then stopped: {archived['why']}")
+    else:
+        yield Text(f"nothing to archive: {archived['why']}")
     if not data["compactions"]:
         yield Text(f"nothing to compact: {data['why']}")
         return

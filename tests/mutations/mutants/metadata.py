@@ -20,6 +20,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/metadata_table/update", "        commit.forget(table, instant)\n", "        pass\n", "attempt/metadata_faults"),
     ("timeline/metadata_table/update", "if types and _other_types(table, types):", "if False:", "metadata_table/commit"),
     ("timeline/metadata_table/records/combine", "_unscaled if _is_decimal(older, newer) else _java_order", "_java_order", "metadata_table/read"),
+    # How it is made.
+    ("timeline/metadata_table/create", "_FIRST_COMPLETION if config.layout.has_completion_times else None", "f\"{id(object()):017}\" if config.layout.has_completion_times else None", "metadata_table/create"),
+    ("writer_hooks/new_table/create", "            config = make_metadata_table(storage, config)\n", "            make_metadata_table(storage, config)\n", "metadata_table/create"),
     # Its compaction.
     ("timeline/metadata_table/services/due", "    if pending and pending[0] <= last:\n", "    if False:\n", "services/due"),
     ("timeline/metadata_table/services/due", "    if dead:\n", "    if False:\n", "services/due"),
@@ -36,6 +39,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/metadata_table/services/clean", "if g.key not in view.facts.replaced", "if True", "services/clean"),
     ("timeline/metadata_table/services/serve", "timeline.pending_compactions or timeline.pending(\"clean\")", "timeline.pending_compactions", "services/clean"),
     ("timeline/metadata_table/services/due", "for i in metadata.instants if i.is_write", "for i in metadata.instants", "services/clean"),
+    # Its archiving.
+    ("timeline/metadata_table/services/archive", "    return border.why if first >= border.time else None\n", "    return None\n", "services/archive"),
+    ("timeline/metadata_table/services/archive", "metadata_compacted=max(compactions, default=None)", "metadata_compacted=\"9\"", "services/archive"),
+    ("timeline/metadata_table/services/archive", "    return active, Border(time=min(logs), why=why)\n", "    return (active,)\n", "services/archive"),
+    ("timeline/metadata_table/services/archive", "        borders=further,\n", "", "services/archive"),
+    ("timeline/metadata_table/services/archive", "return first is not None and any(time > first for time in filled)", "return False", "services/archive"),
+    ("timeline/metadata_table/services/archive", "if not dry_run and (both := archive.held_already(timeline.instants)):", "if both := ():", "services/archive"),
+    ("timeline/metadata_table/services/serve", "or waits is None or archive is None", "or waits is None", "services/archive"),
     ("timeline/metadata_table/metadata_view", "if time > filled.get(partition, \"\")", "if True", "services/serve"),
     ("timeline/metadata_table/metadata_view", "instant.requested_time.startswith(MADE_UP)", "True", "services/serve"),
     ("timeline/metadata_table/column_stats/column_range", "        high = math.nan\n", "        pass\n", "metadata_table/column_stats"),

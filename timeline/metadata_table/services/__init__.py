@@ -1,7 +1,7 @@
-"""The metadata table's own services, when each is due, and their execution: compactions and cleans.
+"""The metadata table's own services, when each is due, and their execution: compactions, cleans and archiving.
 
 The way in is `serve.serve_metadata`.
 
-May import: avro, cleaning, format, ground, instants, locks, log, metadata_table, metadata_table/records, pins, storage,
-table, view.
+May import: archiving, avro, cleaning, format, ground, instants, locks, log, metadata_table, metadata_table/records,
+pins, storage, table, view.
 """

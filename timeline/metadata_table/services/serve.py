@@ -1,8 +1,8 @@
-"""Runs what is due on the metadata table, in Hudi's order: pending compactions, a clean, a compaction."""
+"""Runs what is due on the metadata table, in Hudi's order: pending compactions, a clean, a compaction, archiving."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...format.commit_metadata import CommitMetadata
 from ...format.compaction_plan import CompactionPlan
@@ -14,6 +14,7 @@ from ...locks.table_lock import TableLock
 from ...table.table import Table
 from ..location import open_metadata_table
 from ..metadata_view import load_metadata_view
+from .archive import MetadataArchived, archive_metadata, archive_waits
 from .clean import clean_due, clean_instant, clean_waits, execute_clean, pending_clean, request_clean
 from .compact import execute, request
 from .due import Due, due
@@ -51,12 +52,16 @@ class MetadataClean:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataServed:
-    """What was done, or would be in a dry run. `why`: why a new compaction was due or not; `why_clean`: a new clean."""
+    """What was done, or would be in a dry run. `why`: why a new compaction was due or not; `why_clean`: a new clean.
+
+    `archived`: instants, and what stopped archiving there.
+    """
 
     compactions: tuple[MetadataCompaction, ...] = ()
     cleans: tuple[MetadataClean, ...] = ()
     why: str = ""
     why_clean: str = ""
+    archived: MetadataArchived = field(default_factory=MetadataArchived)
 
 
 def serve_metadata(table: Table, options: MetadataOptions, lock: TableLock, *, dry_run: bool = False) -> MetadataServed:
@@ -75,23 +80,29 @@ def serve_metadata(table: Table, options: MetadataOptions, lock: TableLock, *, d
         finished = _finish_compactions(table, section, dry_run=dry_run)
         cleans, why_clean = _clean(table, section, dry_run=dry_run)
         compaction, why = _compact(table, options, section, dry_run=dry_run)
-        return MetadataServed(compactions=(*finished, *compaction), cleans=tuple(cleans), why=why, why_clean=why_clean)
+        return MetadataServed(
+            compactions=(*finished, *compaction),
+            cleans=tuple(cleans),
+            why=why,
+            why_clean=why_clean,
+            archived=archive_metadata(table, section, dry_run=dry_run),
+        )
 
 
 def _nothing(table: Table, options: MetadataOptions) -> MetadataServed | None:
-    """Why there is nothing to do, by the timeline alone; None: there may be something."""
+    """Why there is nothing to do, by the timelines alone; None: there may be something."""
     if not table.config.metadata_partitions:
         why = "the table has no metadata table"
-        return MetadataServed(why=why, why_clean=why)
+        return MetadataServed(why=why, why_clean=why, archived=MetadataArchived(why=why))
     timeline = open_metadata_table(table).load_timeline()
     if timeline.pending_compactions or timeline.pending("clean"):
         return None
     count = commits_since_compaction(timeline)
-    waits = clean_waits(timeline)
-    if count >= options.max_delta_commits or waits is None:
+    waits, archive = clean_waits(timeline), archive_waits(table.load_timeline(), timeline)
+    if count >= options.max_delta_commits or waits is None or archive is None:
         return None
     why = f"{count} of {options.max_delta_commits} delta commits since the last compaction"
-    return MetadataServed(why=why, why_clean=waits)
+    return MetadataServed(why=why, why_clean=waits, archived=MetadataArchived(why=archive))
 
 
 def _finish_compactions(table: Table, section: Section, *, dry_run: bool) -> list[MetadataCompaction]:
