@@ -7,6 +7,7 @@ from tests.mutations.mutants import (
     daemon,
     filters,
     formats,
+    front_door,
     ground,
     merging,
     metadata,
@@ -43,4 +44,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *archiving.MUTANTS,
     *cleaning.MUTANTS,
     *serving.MUTANTS,
+    *front_door.MUTANTS,
 )

@@ -1,0 +1,26 @@
+# ruff: noqa: E501
+"""Mutants of the commands: executor, dry runs, settings, exit codes."""
+
+from __future__ import annotations
+
+from tests.mutations.mutants.mutant import Mutant
+
+_CHOICE = "compactor_daemon/execution/executor_choice"
+_SETTINGS = "timeline/terminal/settings"
+
+MUTANTS: tuple[Mutant, ...] = (
+    (_CHOICE, "if work.read_bytes <= LARGE_BYTES:", "if work.read_bytes < LARGE_BYTES:", "execution/executor_choice"),
+    (_CHOICE, "    if not machine.java:", "    if False:", "execution/executor_choice"),
+    (_CHOICE, "fits = max(1, machine.free_memory // work.slice_memory)", "fits = machine.free_memory // work.slice_memory", "execution/executor_choice"),
+    ("compactor_daemon/options", "        if self.master is not None:\n            return", "        if False:\n            return", "execution/executor_choice"),
+    ("compactor_daemon/removal/unschedule", "                if dry_run:\n", "                if False:\n", "removal/dry_runs"),
+    ("compactor_daemon/restoring/rollback", "        if dry_run:\n", "        if False:\n", "removal/dry_runs"),
+    ("timeline/savepoints/savepoint", "        if dry_run:\n            return Kept", "        if False:\n            return Kept", "removal/dry_runs"),
+    ("compactor_daemon/cli/compact", "    if schedule and instant is not None:", "    if False:", "planning/compact_now"),
+    ("compactor_daemon/cli/compact", "    if schedule and not dry_run:\n        check", "    if False:\n        check", "planning/compact_now"),
+    (_SETTINGS, '"run": frozenset({"schedule", "tables"})', '"run": frozenset({"schedule", "tables"}), "compact": frozenset({"schedule"})', "cli/config"),
+    (_SETTINGS, "*_BESIDE.get(command, ()), command):", "command, *_BESIDE.get(command, ())):", "cli/config"),
+    (_SETTINGS, "        if len(given) < len(values):", "        if False:", "cli/config"),
+    ("compactor_daemon/cli/config", 'if name == "storage-option" and value:', "if False:", "cli/config"),
+    ("compactor_daemon/status/outlook", "        if group.pending_compaction is None\n        and not", "        if not", "planning/outlook"),
+)  # fmt: skip
