@@ -7,9 +7,11 @@ import signal
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
+from importlib.metadata import version
 from types import FrameType
 from typing import Annotated, Any
 
+import structlog
 import typer
 from rich.console import RenderableType
 from rich.text import Text
@@ -45,6 +47,8 @@ from .zookeeper import ZOOKEEPER, ZooKeeperFlags
 _RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
 _CLEAN, _ARCHIVE, _METADATA, _STITCH = CleanOptions(), ArchiveOptions(), MetadataOptions(), StitchOptions()
 _KILLED = 128
+
+_log = structlog.get_logger()
 
 
 @offers
@@ -148,6 +152,17 @@ def run_daemon(
         if metrics_port is not None:
             stack.enter_context(serve(metrics_port, metrics, lambda: _health(daemon)))
         stack.enter_context(_signals(daemon, on_term))
+        _log.info(
+            "serving",
+            version=version("phantombase"),
+            tables=len(tables),
+            poll_s=rules.poll_s,
+            executor=execute.executor.value,
+            requests=schedule,
+            services=services,
+            fleet=servers is not None,
+            metrics_port=metrics_port,
+        )
         summary = daemon.run()
     emit(_data(summary), json, _render)
     if summary.failed or summary.problems or any(done.failed for _, done in summary.services):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 
@@ -44,6 +45,8 @@ from .table_state import Pending
 
 _ASK_AGAIN_S = 300.0
 """How soon to check again whether a compaction is due: time alone can make it so, without new writes."""
+_SECONDS = re.compile(r"\d+ of \d+ seconds")
+"""What changes at each look in the reason that no plan is due."""
 
 _log = structlog.get_logger()
 
@@ -78,6 +81,7 @@ class ServedTable:
         self._plans: dict[str, CompactionPlan] = {}
         self._refused: tuple[Instant, ...] = ()
         self._ask_at = 0.0
+        self._why_not = ""
         self._opened: Table | None = None
 
     def open(self) -> None:
@@ -100,11 +104,11 @@ class ServedTable:
             table.times.check_zone(timeline)
         recorded = set(recorded_instants(table.storage)) if instants else set()
         now, settings = clock_ms(), self._settings
-        due = (
-            settings.schedule is not None
-            and (timeline.instants != self._refused or time.monotonic() >= self._ask_at)
-            and bool(is_due(table, timeline, settings.schedule))
-        )
+        due = False
+        if settings.schedule is not None and (timeline.instants != self._refused or time.monotonic() >= self._ask_at):
+            asked = is_due(table, timeline, settings.schedule)
+            due = bool(asked)
+            self._note_why_not("" if asked else f"not due: {asked.why}")
         self._plans = {i: p for i, p in self._plans.items() if i in instants}
         pending = [
             Pending(
@@ -129,8 +133,16 @@ class ServedTable:
         seen = table.load_timeline().instants
         scheduled = schedule_compaction(table, self._lock, self._settings.schedule)
         self._refused = () if scheduled.instant else seen
+        self._note_why_not("" if scheduled.instant else scheduled.why)
         self._ask_at = time.monotonic() + _ASK_AGAIN_S
         return scheduled
+
+    def _note_why_not(self, why: str) -> None:
+        """Logs why nothing is requested, once a change of the reason; empty: something is."""
+        reason = _SECONDS.sub("", why)
+        if reason and reason != self._why_not:
+            _log.info("not_requested", table=self.path, why=why)
+        self._why_not = reason
 
     def sweep(self) -> None:
         """Finishes littered instants that are completed or gone, except those that another process has claimed."""

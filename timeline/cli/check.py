@@ -83,8 +83,7 @@ def validate(
     """
     table = Table.open(path, parse_pairs(storage_option)).with_clock(ClockOptions(timezone=timezone))
     wrong = consistent(lambda: find_mistimed(table.reload()))
-    # Version 6 has times to validate also without a metadata table.
-    if table.config.metadata_partitions or table.layout.has_completion_times:
+    if table.config.metadata_partitions:
         found = consistent(lambda: validate_table(table.reload()))
         commits = commits_to_compact(table)
     else:

@@ -130,3 +130,7 @@ def test_the_table_of_a_command_is_above_the_top() -> None:
         {"threads": 1, "compact": {"threads": 2}}, "f", "compact", ["threads"], ["compact"], lambda: frozenset()
     )
     assert (found["threads"].value, found["threads"].where) == (2, "f [compact]")
+    both = {"schedule": {"max-plans": 1}, "run": {"max-plans": 2}}
+    assert (
+        settings_in(both, "f", "run", ["max-plans"], ["run", "schedule"], lambda: frozenset())["max-plans"].value == 2
+    )

@@ -16,6 +16,7 @@ from phantombase.timeline.errors import NotATableError, PhantombaseError, TableC
 from phantombase.timeline.metadata_table import validate as validation
 from phantombase.timeline.metadata_table.validate import Difference, validate
 from phantombase.timeline.recovery.modification_times import all_files, repair_times
+from tests.support.golden_tables import unzip_golden
 from tests.support.metadata_tables import ADDED, VERSIONS, Indexed, entry
 
 MISSING, EXTRA, SIZE = "missing in the metadata table", "only in the metadata table", "other size"
@@ -240,3 +241,9 @@ def test_show(table: Indexed) -> None:
     code, text = invoke("show", table.path)
     assert code == 0
     assert re.search(r"metadata table +on \(.*\); not a Hudi table", text)
+
+
+def test_a_table_without_metadata_table_is_good(tmp_path: Path) -> None:
+    """There is nothing to compare."""
+    result = CliRunner().invoke(app, ["validate", str(unzip_golden("v9_plain", tmp_path))], catch_exceptions=False)
+    assert (result.exit_code, result.stdout) == (0, "good: no metadata table\n")
