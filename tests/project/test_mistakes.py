@@ -54,9 +54,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("compact",),
         ("compact", "--schedule", "--sole-writer"),
-        ("schedule", "--sole-writer"),
         ("status",),
-        ("clean", "--sole-writer"),
         ("run", "--once"),
     ],
     ids=" ".join,
@@ -90,6 +88,7 @@ def test_a_wrong_host_of_the_lock(hosts: str, why: str, table: Path) -> None:
     assert traces(table) == before
 
 
+@pytest.mark.deep
 def test_a_wrong_host_of_the_fleet(table: Path) -> None:
     """The servers are named, with why each cannot be reached."""
     before = traces(table)
