@@ -6,6 +6,7 @@ file come last.
 
     winner against base row        OVERWRITE_0X, COMMIT_TIME   always the log
                                    EVENT_TIME (1.x)            natural delete, or ordering value >= the base row's
+                                   EVENT_TIME_AVRO_0X          any delete, or ordering value >= the base row's
                                    EVENT_TIME_0X               delete block, or ordering value >= the base row's
                                    (a null ordering value in the base always loses)
 
@@ -98,6 +99,8 @@ class SliceMerge:
         if mode in (MergeMode.COMMIT_TIME, MergeMode.OVERWRITE_WITH_LATEST_0X) or not won.ordering:
             return np.ones(len(hit), np.bool_)
         is_delete = won.kinds[key] == EntryKind.DELETE
+        if mode is MergeMode.EVENT_TIME_AVRO_0X:
+            is_delete = won.kinds[key] != EntryKind.ROW
         always = won.natural[key] if mode is MergeMode.EVENT_TIME else is_delete
         rows = pa.array(hit)
         right = tuple(self._rule.comparable(a.take(rows)) for a in base.ordering)

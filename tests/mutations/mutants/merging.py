@@ -48,6 +48,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/merge/slice_merge", "if mode in (MergeMode.COMMIT_TIME, MergeMode.OVERWRITE_WITH_LATEST_0X)", "if mode in (MergeMode.COMMIT_TIME,)", "merge/slice_merge"),
     ("timeline/merge/slice_merge", "won.natural[key] if mode is MergeMode.EVENT_TIME else is_delete", "is_delete", "merge/slice_merge"),
     ("timeline/merge/slice_merge", "won.natural[key] if mode is MergeMode.EVENT_TIME else is_delete", "won.natural[key]", "merge/slice_merge"),
+    ("timeline/merge/slice_merge", "if mode is MergeMode.EVENT_TIME_AVRO_0X:", "if False:", "merge/slice_merge"),
     ("timeline/merge/slice_merge", "is_delete = won.kinds[key] == EntryKind.DELETE", "is_delete = won.kinds[key] != EntryKind.ROW", "merge/slice_merge"),
     ("timeline/merge/slice_merge", "always | at_least(left, right", "at_least(left, right", "merge/slice_merge"),
     ("timeline/merge/slice_merge", "self._rule.comparable(a.take(rows)) for", "a.take(rows) for", "merge/slice_merge"),
