@@ -115,7 +115,7 @@ class SharedAnywhere:
     def creator(self, rows: pa.Table) -> Writer:
         """A write of ours that makes the table, as `create` does; Hudi's later writes know its options.
 
-        The metadata table only Hudi can make, and only its writers clean and archive.
+        Only its writers clean and archive, and make the metadata table.
         """
         conf: dict[str, object] = {
             "hoodie.table.name": "shared",

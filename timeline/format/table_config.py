@@ -97,6 +97,10 @@ class TableConfig:
         kept = ",".join(name for name in self._list(_METADATA_BUILT) if name not in dropped)
         return TableConfig(properties={**self.properties, _METADATA_BUILT: kept})
 
+    def with_metadata_partition(self, name: str) -> TableConfig:
+        """The same settings of a new table that has a metadata table with this partition only."""
+        return TableConfig(properties={**self.properties, _METADATA_BUILT: name, _METADATA_BUILDING: ""})
+
     @property
     def version(self) -> int:
         """Table version."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from phantombase.timeline.errors import MalformedError, NotATableError
 from phantombase.timeline.format.table_config import PROPERTIES, TableConfig, load_table_config
+from phantombase.timeline.metadata_table.create import make_metadata_table
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.table.table import Table
@@ -25,6 +26,8 @@ def create_table(storage: Storage, spec: NewTable) -> Table:
         _refuse_remains(storage, config)
         for folder in (*(f"{HOODIE}/{name}" for name in _FOLDERS), config.history_folder):
             storage.make_folder(folder)
+        if spec.metadata_table:
+            config = make_metadata_table(storage, config)
         if storage.put_if_absent(PROPERTIES, config.dump()):
             return Table.on(storage)
         existing = load_table_config(storage)

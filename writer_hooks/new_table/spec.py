@@ -1,6 +1,6 @@
 """The description of a new table, and the hoodie.properties that Hudi would give it (pure).
 
-Version 6 is made as by Hudi 0.15.0, versions 8 and 9 as by 1.2.0; always MERGE_ON_READ, without a metadata table.
+Version 6 is made as by Hudi 0.15.0, versions 8 and 9 as by 1.2.0; always MERGE_ON_READ.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NewTable:
     `merge_mode`: EVENT_TIME (the default with ordering fields) or COMMIT_TIME (the default without).
     `times`: options of the TIMESTAMP generator, under Hudi's names. `utc_timezone`: instants are in UTC; Hudi's default
     is the zone of each writer. `schema_text`: the Avro record, if the table must have it before its first
-    commit, as with SQL's CREATE TABLE.
+    commit, as with SQL's CREATE TABLE. `metadata_table`: with Hudi's metadata table, which lists its files.
     """
 
     name: str
@@ -53,6 +53,7 @@ class NewTable:
     database: str = ""
     times: tuple[tuple[str, str], ...] = ()
     schema_text: str | None = None
+    metadata_table: bool = False
 
     @property
     def mode(self) -> MergeMode:

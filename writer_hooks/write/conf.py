@@ -28,12 +28,13 @@ def _flag(text: str) -> bool:
 _Known: TypeAlias = Mapping[str, tuple[str, Callable[[str], Any]]]
 """By name: the field that it sets, and the function that makes its value of text."""
 
+_METADATA = "hoodie.metadata.enable"
 _KNOWN: _Known = {
     "hoodie.bucket.index.num.buckets": ("buckets", int),
     "hoodie.bucket.index.hash.field": ("bucket_fields", lambda text: tuple(f.strip() for f in text.split(","))),
     "hoodie.combine.before.upsert": ("combine", _flag),
     "hoodie.combine.before.insert": ("combine", _flag),
-    "hoodie.metadata.enable": ("drop_metadata_table", lambda text: not _flag(text)),
+    _METADATA: ("drop_metadata_table", lambda text: not _flag(text)),
     "hoodie.metadata.compact.max.delta.commits": (
         "metadata",
         lambda text: MetadataOptions(max_delta_commits=int(text)),
@@ -127,7 +128,10 @@ def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[di
         found["archive"] = _archive(options.archive, archive)
     if modes or schedule:
         found["compaction"] = _compaction(options.compaction, modes, schedule)
-    return parse_table_conf(table), replace(options, **found)
+    given = parse_table_conf(table)
+    if _METADATA in conf:
+        given["metadata_table"] = not found["drop_metadata_table"]
+    return given, replace(options, **found)
 
 
 def parse_operation_conf(conf: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -58,10 +58,20 @@ class Writer:
 
     # --- the table -------------------------------------------------------------------------------------------------
 
-    def table(self, name: str, *, version: int | None = None, database: str | None = None) -> Writer:
+    def table(
+        self,
+        name: str,
+        *,
+        version: int | None = None,
+        database: str | None = None,
+        metadata_table: bool | None = None,
+    ) -> Writer:
         """The table's name, and the version of a new table: 6, 8 or 9 (`hoodie.table.name`,
-        `hoodie.write.table.version`)."""
-        return self._with(name=name, version=version, database=database)
+        `hoodie.write.table.version`).
+
+        `metadata_table`: a new table gets Hudi's metadata table, which lists its files (`hoodie.metadata.enable`).
+        """
+        return self._with(name=name, version=version, database=database, metadata_table=metadata_table)
 
     def key(self, *fields: str) -> Writer:
         """The columns that make a row unique (`hoodie.datasource.write.recordkey.field`)."""

@@ -20,6 +20,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/metadata_table/update", "        commit.forget(table, instant)\n", "        pass\n", "attempt/metadata_faults"),
     ("timeline/metadata_table/update", "if types and _other_types(table, types):", "if False:", "metadata_table/commit"),
     ("timeline/metadata_table/records/combine", "_unscaled if _is_decimal(older, newer) else _java_order", "_java_order", "metadata_table/read"),
+    # How it is made.
+    ("timeline/metadata_table/create", "_FIRST_COMPLETION if config.layout.has_completion_times else None", "f\"{id(object()):017}\" if config.layout.has_completion_times else None", "metadata_table/create"),
+    ("writer_hooks/new_table/create", "            config = make_metadata_table(storage, config)\n", "            make_metadata_table(storage, config)\n", "metadata_table/create"),
     # Its compaction.
     ("timeline/metadata_table/services/due", "    if pending and pending[0] <= last:\n", "    if False:\n", "services/due"),
     ("timeline/metadata_table/services/due", "    if dead:\n", "    if False:\n", "services/due"),

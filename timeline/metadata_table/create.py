@@ -1,0 +1,131 @@
+"""Makes the metadata table of a table that does not exist yet: the partition `files`, and nothing in it.
+
+    its folders and hoodie.properties
+    <first>.deltacommit.requested, .inflight | a log file | the completed delta commit
+    (the caller) hoodie.properties of the table, which names the partition
+
+The last step makes both tables. No step depends on the time or on chance, so two processes at once, or one after the
+death of another, make the same. Hudi fills a partition in the same way under the same made-up time, with a base file
+where there is something to list.
+"""
+
+from __future__ import annotations
+
+from ..avro.schema import with_meta_columns
+from ..format.commit_metadata import CommitMetadata, WriteStat
+from ..format.commit_metadata import encode as encode_commit
+from ..format.file_name import LogFileName
+from ..format.instant import Instant, State
+from ..format.partition_metadata import partition_metadata
+from ..format.table_config import PROPERTIES, TableConfig, checksum
+from ..log.encode import hfile_block
+from ..storage.contract import Storage
+from ..storage.folders import HOODIE
+from .location import METADATA_FOLDER
+from .records.encode import encoder
+from .records.files import files_records
+from .records.hfile_write import encode_hfile
+from .records.schema import new_schema
+from .valid_instants import MADE_UP
+
+_PARTITION, _FILE_ID = "files", "files-0000-0"
+_FOLDERS = (".aux/.bootstrap/.partitions", ".aux/.bootstrap/.fileids", ".schema", ".temp")
+_CLASSES = "org.apache.hudi.metadata.HoodieTableMetadata"
+_FIRST_COMPLETION = "19700101000000000"
+"""The completion time of the first delta commit, on versions that have them: before that of any write."""
+
+
+def make_metadata_table(storage: Storage, config: TableConfig) -> TableConfig:
+    """Makes it below the folder of a table with these settings; returns the settings of the table that has it.
+
+    May be repeated. StorageError: see `Storage`.
+    """
+    of_metadata = metadata_config(config)
+    root = f"{METADATA_FOLDER}/{HOODIE}"
+    for folder in (*(f"{root}/{name}" for name in _FOLDERS), f"{METADATA_FOLDER}/{of_metadata.history_folder}"):
+        storage.make_folder(folder)
+    storage.put_if_absent(f"{METADATA_FOLDER}/{PROPERTIES}", of_metadata.dump())
+    time = f"{MADE_UP}000" if config.layout.has_completion_times else f"{MADE_UP}010"
+    log = LogFileName(file_id=_FILE_ID, instant=time, version=1, token="0-0-0")
+    content = _first_block(config, time)
+    begun = Instant(requested_time=time, action="deltacommit", state=State.REQUESTED)
+    completion = _FIRST_COMPLETION if config.layout.has_completion_times else None
+    done = Instant(requested_time=time, action="deltacommit", state=State.COMPLETED, completion_time=completion)
+    for path, data in (
+        (_path(of_metadata, begun), b""),
+        (_path(of_metadata, begun.at(State.INFLIGHT)), b""),
+        (f"{_PARTITION}/.hoodie_partition_metadata", partition_metadata(time, 1)),
+        (f"{_PARTITION}/{log}", content),
+        (_path(of_metadata, done), _first_commit(config, log, len(content))),
+    ):
+        storage.put_if_absent(f"{METADATA_FOLDER}/{path}", data)
+    return config.with_metadata_partition(_PARTITION)
+
+
+def metadata_config(config: TableConfig) -> TableConfig:
+    """The settings of the metadata table of a table, as Hudi 0.15.0 (version 6) and 1.2.0 make them (pure)."""
+    name = f"{config.name}_metadata"
+    common = {
+        "hoodie.compaction.payload.class": "org.apache.hudi.metadata.HoodieMetadataPayload",
+        "hoodie.datasource.write.drop.partition.columns": "false",
+        "hoodie.populate.meta.fields": "false",
+        "hoodie.table.base.file.format": "HFILE",
+        "hoodie.table.checksum": str(checksum("", name)),
+        "hoodie.table.name": name,
+        "hoodie.table.recordkey.fields": "key",
+        "hoodie.table.type": "MERGE_ON_READ",
+        "hoodie.table.version": str(config.version),
+    }
+    if not config.layout.has_completion_times:
+        own = {
+            "hoodie.archivelog.folder": "archived",
+            "hoodie.compaction.record.merger.strategy": "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5",
+            "hoodie.table.keygenerator.class": f"{_CLASSES}KeyGenerator",
+            "hoodie.timeline.layout.version": "1",
+        }
+    else:
+        own = {
+            "hoodie.archivelog.folder": "history",
+            "hoodie.record.merge.mode": "CUSTOM",
+            "hoodie.record.merge.strategy.id": "00000000-0000-0000-0000-000000000000",
+            "hoodie.table.initial.version": str(config.version),
+            "hoodie.table.keygenerator.type": "HOODIE_TABLE_METADATA",
+            "hoodie.timeline.history.path": "history",
+            "hoodie.timeline.layout.version": "2",
+            "hoodie.timeline.path": "timeline",
+        }
+    return TableConfig(properties={**common, **own})
+
+
+def _path(of_metadata: TableConfig, instant: Instant) -> str:
+    return f"{of_metadata.timeline_folder}/{of_metadata.layout.file_name(instant)}"
+
+
+def _first_block(config: TableConfig, time: str) -> bytes:
+    """A block with the list of partitions, which is empty."""
+    text = with_meta_columns(new_schema(config.layout))
+    entries = [(key.encode(), value) for key, value in map(encoder(text), files_records({}))]
+    content = encode_hfile(entries, {"schema": text.encode()})
+    return b"".join(bytes(part) for part in hfile_block(content, instant=time, schema_text=text))
+
+
+def _first_commit(config: TableConfig, log: LogFileName, size: int) -> bytes:
+    stat = WriteStat(
+        file_id=_FILE_ID,
+        path=f"{_PARTITION}/{log}",
+        prev_commit=log.instant,
+        num_writes=1,
+        num_inserts=1,
+        total_write_bytes=size,
+        partition_path=_PARTITION,
+        file_size_in_bytes=size,
+        log_version=log.version,
+        log_offset=0,
+        log_files=(str(log),),
+    )
+    commit = CommitMetadata(
+        partition_to_write_stats={_PARTITION: (stat,)},
+        extra_metadata={"schema": new_schema(config.layout)},
+        operation_type="BULK_INSERT" if not config.layout.has_completion_times else "BULK_INSERT_PREPPED",
+    )
+    return encode_commit(commit, config.layout.encoding)
