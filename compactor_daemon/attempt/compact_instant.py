@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 import structlog
@@ -120,7 +121,8 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
         for instant, plan in plans.items():
             with _noted(refused, instant):
                 inputs = planned_inputs(table, view, plan, instant, rules)
-                list(pool.map(lambda one: check_slice(table.storage, one.slice, rules), inputs))
+                check = partial(check_slice, table.storage, rules=rules, into_log=plan.merges_logs)
+                list(pool.map(check, (one.slice for one in inputs)))
     return refused
 
 

@@ -24,7 +24,7 @@ from phantombase.timeline.read.slice_log import check_slice
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup, GroupKey, latest_slice
-from tests.reading.test_refusals import UNKNOWN_INDEX, digest, evolves_on_read, written_instant
+from tests.reading.test_refusals import NO_COLUMNS, UNKNOWN_INDEX, digest, evolves_on_read, written_instant
 from tests.support.builders import block
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import HookedStorage
@@ -48,7 +48,7 @@ def unreadable(path: Path, log: Path) -> None:
 
 
 DAMAGE = {
-    "partial": (appended(3, {7: "true"}, struct.pack(">ii", 3, 0)), PARTIAL),
+    "partial": (appended(3, {2: NO_COLUMNS, 7: "true"}, struct.pack(">ii", 3, 0)), PARTIAL),
     "hfile": (appended(4, {}, b"hfile"), "HFILE_DATA log blocks are not supported"),
     "kryo": (appended(1, {}, struct.pack(">ii", 2, 4) + b"kryo"), "old content version"),
     "unreadable": (unreadable, "log file does not continue with a block"),
@@ -126,7 +126,10 @@ def test_the_command_shows_what_is_left_out(tmp_path: Path) -> None:
     assert "cannot be merged" in shown("--dry-run")
     text = " ".join(shown().split())
     assert "requested compaction" in text
-    assert f"left out: 1 file group that cannot be merged, such as {first.partition}/{first.file_id}: {PARTIAL}" in text
+    assert (
+        f"left out: 1 file group that cannot be merged, such as {first.partition}/{first.file_id}: these {PARTIAL}"
+        in text
+    )
 
 
 @pytest.mark.parametrize("picking", Picking)
@@ -204,8 +207,8 @@ def test_what_is_requested_is_what_a_compactor_checks(tmp_path: Path, monkeypatc
     """Any error of its check is the reason, and nothing else is caught."""
     path = unzip_golden("v9_plain", tmp_path)
 
-    def fail(*args: Any) -> None:
-        check_slice(*args)
+    def fail(*args: Any, **options: Any) -> None:
+        check_slice(*args, **options)
         raise PhantombaseError("some day another rule")
 
     monkeypatch.setattr("phantombase.timeline.planning.survey.check_slice", fail)

@@ -92,11 +92,14 @@ def kryo_deletes(path: Path) -> None:
     log.write_bytes(log.read_bytes() + block(1, {0: written_instant(path), 2: "{}"}, content))
 
 
+NO_COLUMNS = '{"type": "record", "name": "r", "fields": []}'
+
+
 def partial_rows(path: Path) -> None:
-    """Appends a data block that holds only some columns."""
+    """Appends a data block that holds only some columns, and not the ordering column."""
     log = planned_log(path)
     log.write_bytes(
-        log.read_bytes() + block(3, {0: written_instant(path), 2: "{}", 7: "true"}, struct.pack(">ii", 3, 0))
+        log.read_bytes() + block(3, {0: written_instant(path), 2: NO_COLUMNS, 7: "true"}, struct.pack(">ii", 3, 0))
     )
 
 

@@ -318,7 +318,7 @@ def reference_log(mode: MergeMode, entries: Sequence[LogEntry]) -> LogEntry:
     return old
 
 
-_0X = (MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X)
+_0X = (MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X, MergeMode.EVENT_TIME_AVRO_0X)
 
 
 def _log_log(mode: MergeMode, old: LogEntry, new: LogEntry) -> LogEntry:
@@ -348,7 +348,9 @@ def reference_log_wins(mode: MergeMode, log: LogEntry, base: Java, *, base_null:
     """Whether the surviving log entry takes effect on a base row."""
     if mode in (MergeMode.COMMIT_TIME, MergeMode.OVERWRITE_WITH_LATEST_0X):
         return True
-    if mode is MergeMode.EVENT_TIME_0X:
+    if mode is MergeMode.EVENT_TIME_AVRO_0X and log.kind is not Kind.ROW:
+        return True
+    if mode in (MergeMode.EVENT_TIME_0X, MergeMode.EVENT_TIME_AVRO_0X):
         return log.kind is Kind.DELETE or base_null or compare(log.order, base) >= 0
     return log.commit_time_delete or compare(log.order, base) >= 0
 

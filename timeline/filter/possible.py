@@ -6,7 +6,7 @@ can match" is certain; "some row may" is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from .tree import And, Compare, Filter, In, IsNull, Like, Not, Op, Or
+from .tree import And, Compare, Filter, In, IsNull, Like, Not, Op, Or, columns_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,15 @@ def comparable(value: pa.Scalar) -> Any:
 def may_match(node: Filter, bounds: BoundsOf) -> bool:
     """False only if no row within these bounds matches the bound filter."""
     return True in _results(node, bounds)
+
+
+def may_match_together(node: Filter, parts: Sequence[BoundsOf]) -> bool:
+    """False only if no row matches of which each column is that of a row of any of these parts."""
+    if len(parts) == 1 or len(columns_of(node)) == 1:
+        return any(may_match(node, bounds) for bounds in parts)
+    if isinstance(node, And):
+        return all(may_match_together(one, parts) for one in node.parts)
+    return not isinstance(node, Or) or any(may_match_together(one, parts) for one in node.parts)
 
 
 def _results(node: Filter, bounds: BoundsOf) -> Results:

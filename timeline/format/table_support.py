@@ -23,6 +23,7 @@ class MergeMode(Enum):
 
     OVERWRITE_WITH_LATEST_0X = "OverwriteWithLatestAvroPayload"
     EVENT_TIME_0X = "DefaultHoodieRecordPayload"
+    EVENT_TIME_AVRO_0X = "EventTimeAvroPayload"
     COMMIT_TIME = "COMMIT_TIME_ORDERING"
     EVENT_TIME = "EVENT_TIME_ORDERING"
 
@@ -68,8 +69,7 @@ def merge_mode_of(properties: Mapping[str, str], version: int) -> MergeMode:
         if strategy != _EVENT_TIME_STRATEGY:
             raise _refusal("custom merge strategies", _STRATEGY_0X, _EVENT_TIME_STRATEGY, strategy)
         if payload == _EVENT_TIME_PAYLOAD:
-            # In 0.15 its `_hoodie_is_deleted` rows delete whatever their ordering value is; in 1.x they do not.
-            raise _refusal("this payload class on version 6", _PAYLOAD, _DEFAULT_PAYLOAD_0X, payload)
+            return MergeMode.EVENT_TIME_AVRO_0X
         return _AS_0X[by_payload or _BY_PAYLOAD[_DEFAULT_PAYLOAD_0X]]
     mode = _known(_MODES, properties.get(_MODE, "").upper(), "merge mode", _MODE)
     if mode is not None:

@@ -91,6 +91,11 @@ class LogBlock:
         return self.header(HeaderKey.INSTANT_TIME)
 
     @property
+    def is_partial(self) -> bool:
+        """Whether its rows are partial updates: they have the columns of its schema, which is not the table's."""
+        return self.kind is not BlockKind.DELETE and self.headers.get(HeaderKey.IS_PARTIAL, "").lower() == "true"
+
+    @property
     def record_positions(self) -> pyroaring.BitMap64 | None:
         """Row numbers in the base file, one for each entry in the block's order; None if the writer gave none.
 

@@ -37,14 +37,16 @@ def decode_rows(
     *,
     float_as_text: bool = True,
     part_bytes: int | None = None,
+    partial: bool = False,
 ) -> Iterator[pa.Table]:
     """The rows of a data block under `schema` (only its columns are decoded or read); see `conform` for
-    `float_as_text`. A block of more than `part_bytes` encoded bytes is returned in several tables.
+    `float_as_text`. A block of more than `part_bytes` encoded bytes is returned in several tables. `partial`: the
+    caller knows which columns a block of partial updates lacks; they are null here.
 
-    UnsupportedError: HFile blocks, partial updates, changelogs. MalformedError: the content does not match the framing
-    or the headers.
+    UnsupportedError: HFile blocks, changelogs, and partial updates unless `partial`. MalformedError: the content does
+    not match the framing or the headers.
     """
-    check_block(block, source)
+    check_block(block, source, partial=partial)
     parquet = block.kind is BlockKind.PARQUET_DATA
     with decoding(block):
         parts = (
@@ -55,14 +57,11 @@ def decode_rows(
         yield from parts
 
 
-def check_block(block: LogBlock, source: pa.NativeFile) -> None:
-    """UnsupportedError if the block cannot be decoded; reads only its first bytes."""
-    if block.headers.get(HeaderKey.IS_PARTIAL, "").lower() == "true":
+def check_block(block: LogBlock, source: pa.NativeFile, *, partial: bool = False) -> None:
+    """UnsupportedError if the block cannot be decoded; reads only its first bytes. `partial`: see `decode_rows`."""
+    if block.is_partial and not partial:
         raise UnsupportedError(
-            "partial-update log blocks are not supported",
-            path=block.path,
-            instant=block.instant,
-            todo="Compact the table with Hudi.",
+            "partial-update log blocks are not supported here", path=block.path, instant=block.instant
         )
     if f'"{OPERATION}"' in block.headers.get(HeaderKey.SCHEMA, ""):
         raise changelog(block.path, block.instant)

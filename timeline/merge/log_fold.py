@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -17,8 +17,9 @@ from ..arrow.ordering import Ordering, ranks, same_class
 from ..errors import MalformedError
 from ..format.table_config import MergeMode
 from ..log.delete_block import Deletes
+from .gaps import Gaps, Lacking, Trace, filled, trace
 from .rule import HUDI_0X, Keyed, MergeRule
-from .winner import EntryKind, winners
+from .winner import EntryKind, behind_natural, winners
 
 T = TypeVar("T", bound=np.generic)
 
@@ -42,7 +43,10 @@ class Entries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """For each key, in order of first appearance (`first`, an index into the entries), the winning entry (`best`)."""
+    """For each key, in order of first appearance (`first`, an index into the entries), the winning entry (`best`).
+
+    `trace`: which entries give columns to the merged rows, if rows may lack some.
+    """
 
     keys: pa.Array
     kinds: npt.NDArray[np.uint8]
@@ -50,13 +54,15 @@ class Settled:
     ordering: Ordering
     first: Indices
     best: Indices
+    trace: Trace | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winners:
     """The winning log entry of each distinct key, in order of the keys' first appearance.
 
-    `row`: index into `rows`, -1 for deletes. `entries`: number of all entries folded.
+    `row`: index into `rows`, -1 for deletes. `entries`: number of all entries folded. `lacking`: the columns that rows
+    lack, if the logs hold partial updates.
     """
 
     keys: pa.Array
@@ -66,6 +72,7 @@ class Winners:
     row: Indices
     rows: pa.Table
     entries: int
+    lacking: Lacking | None = None
 
     @property
     def is_update(self) -> Flags:
@@ -74,11 +81,16 @@ class Winners:
 
 
 class LogFold:
-    """Collects a slice's log entries, oldest first, and holds them in memory until `drain` or `finish`."""
+    """Collects a slice's log entries, oldest first, and holds them in memory until `drain` or `finish`.
 
-    def __init__(self, rule: MergeRule, schema: pa.Schema) -> None:
+    `gaps`: rows may lack columns, and come with their shapes.
+    """
+
+    def __init__(self, rule: MergeRule, schema: pa.Schema, gaps: Gaps | None = None) -> None:
         self._rule = rule
-        self._schema = schema
+        self._gaps = gaps
+        self._out = schema
+        self._schema = schema if gaps is None else gaps.held(schema)
         self._parts: list[Entries] = []
         self.nbytes = 0
 
@@ -105,12 +117,14 @@ class LogFold:
     def finish(self) -> Winners:
         """Finds the winner of every key."""
         parts = self.drain()
-        settled = settle(self._rule, parts)
+        settled = settle(self._rule, parts, self._gaps)
         kinds = _concat([p.kinds for p in parts], np.uint8)
         rows = pa.concat_tables([self._schema.empty_table(), *(p.rows for p in parts)])
+        if self._gaps is not None:
+            return won_partly(self._gaps, settled, kinds, rows, self._out)
         wanted = row_numbers(kinds)[settled.best]
         live = settled.kinds == EntryKind.ROW
-        row = np.where(live, np.cumsum(live) - 1, -1)
+        row = _row_numbers_of(live)
         # Only the winning rows stay in memory.
         return won(settled, row, rows.take(pa.array(wanted[live])), len(kinds))
 
@@ -126,6 +140,21 @@ def won(settled: Settled, row: Indices, rows: pa.Table, entries: int) -> Winners
         rows=rows,
         entries=entries,
     )
+
+
+def won_partly(gaps: Gaps, settled: Settled, kinds: npt.NDArray[np.uint8], rows: pa.Table, out: pa.Schema) -> Winners:
+    """The winners of rows that may lack columns; `rows`: those of all entries."""
+    assert settled.trace is not None, "settled with gaps"
+    live = settled.kinds == EntryKind.ROW
+    row = _row_numbers_of(live)
+    merged, lacking = filled(gaps, out, rows, row_numbers(kinds), settled.trace, settled.best, np.flatnonzero(live))
+    return replace(won(settled, row, merged, len(kinds)), lacking=lacking)
+
+
+def _row_numbers_of(live: Flags) -> Indices:
+    """The number of each key's row among the winners, -1 for deletes."""
+    row = np.where(live, np.cumsum(live) - 1, -1)
+    return np.asarray(row, np.int64)
 
 
 def row_numbers(kinds: npt.NDArray[np.uint8]) -> Indices:
@@ -175,7 +204,7 @@ def _is_integer_zero(rule: MergeRule, values: Ordering, count: int) -> Flags:
     return np.asarray(pc.fill_null(zero, False).to_numpy(zero_copy_only=False), np.bool_)
 
 
-def settle(rule: MergeRule, parts: Sequence[Entries]) -> Settled:
+def settle(rule: MergeRule, parts: Sequence[Entries], gaps: Gaps | None = None) -> Settled:
     """The winner of each key among the entries of all parts, in order. Does not read the rows."""
     encoded = pa.chunked_array([p.keys for p in parts], pa.string()).dictionary_encode()
     keys = encoded.chunk(0).dictionary if encoded.num_chunks else pa.array([], pa.string())
@@ -194,7 +223,17 @@ def settle(rule: MergeRule, parts: Sequence[Entries]) -> Settled:
         ordering=tuple(v.take(pa.array(best)) for v in values),
         first=first,
         best=best,
+        trace=None if gaps is None else _trace(mode, codes, kinds, natural, order, len(keys)),
     )
+
+
+def _trace(
+    mode: MergeMode, codes: Indices, kinds: npt.NDArray[np.uint8], natural: Flags, order: Indices, keys: int
+) -> Trace:
+    is_row = np.asarray(kinds == EntryKind.ROW)
+    if mode is MergeMode.COMMIT_TIME:
+        return trace(codes, is_row, np.ones(len(codes), np.bool_), np.zeros(len(codes), np.int64), keys)
+    return trace(codes, is_row, behind_natural(codes, kinds, natural, keys), order, keys)
 
 
 def _concat(parts: Sequence[npt.NDArray[T]], kind: type[T]) -> npt.NDArray[T]:

@@ -15,7 +15,7 @@ from ..arrow.ordering import Ordering
 from ..format.table_config import MergeMode
 
 IS_DELETED = "_hoodie_is_deleted"
-HUDI_0X = frozenset({MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X})
+HUDI_0X = frozenset({MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X, MergeMode.EVENT_TIME_AVRO_0X})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ file come last.
 
     winner against base row        OVERWRITE_0X, COMMIT_TIME   always the log
                                    EVENT_TIME (1.x)            natural delete, or ordering value >= the base row's
+                                   EVENT_TIME_AVRO_0X          any delete, or ordering value >= the base row's
                                    EVENT_TIME_0X               delete block, or ordering value >= the base row's
                                    (a null ordering value in the base always loses)
 
@@ -42,6 +43,7 @@ class SliceMerge:
         self._won = won
         self._lookup = KeyLookup(won.keys)
         self._seen = np.zeros(len(won.keys), np.bool_)
+        self._hashed = hashed
         self._hashes = _winner_hashes(won) if hashed else None
         self._counts = dict.fromkeys(("base_rows", "untouched", "kept", "replaced", "deleted", "duplicate_hits"), 0)
 
@@ -61,9 +63,22 @@ class SliceMerge:
         updates = self._won.is_update[key]
         self._count(len(at), int(applied.size), int(updates.sum()), int((~updates).sum()))
         row = self._won.row[key[updates]]
+        if self._won.lacking is not None:
+            return self._completed(base, hit, key, updates)
         return Changes(
             replaced=hit[updates], deleted=hit[~updates], values=self._won.rows, row=row, hashes=self._of(row)
         )
+
+    def _completed(self, base: Keyed, hit: Indices, key: Indices, updates: Flags) -> Changes:
+        """The changes by winners that lack columns: each row of `values` is made for its base row."""
+        won, replaced = self._won, hit[updates]
+        assert won.lacking is not None, "winners that lack columns"
+        values = won.lacking.completed(won.rows, won.row[key[updates]], base.rows, replaced)
+        hashes = NO_HASHES
+        if self._hashed:
+            hashes = identity_hashes(values, won.keys.take(pa.array(key[updates])))
+        row = np.arange(len(replaced), dtype=np.int64)
+        return Changes(replaced=replaced, deleted=hit[~updates], values=values, row=row, hashes=hashes)
 
     def _of(self, row: Indices) -> Hashes:
         return self._hashes[row] if self._hashes is not None else NO_HASHES
@@ -84,6 +99,8 @@ class SliceMerge:
         if mode in (MergeMode.COMMIT_TIME, MergeMode.OVERWRITE_WITH_LATEST_0X) or not won.ordering:
             return np.ones(len(hit), np.bool_)
         is_delete = won.kinds[key] == EntryKind.DELETE
+        if mode is MergeMode.EVENT_TIME_AVRO_0X:
+            is_delete = won.kinds[key] != EntryKind.ROW
         always = won.natural[key] if mode is MergeMode.EVENT_TIME else is_delete
         rows = pa.array(hit)
         right = tuple(self._rule.comparable(a.take(rows)) for a in base.ordering)
@@ -103,7 +120,10 @@ class SliceMerge:
         """The winners whose key is in no base row: number of the key, row, hash. Call after the last batch."""
         missing = np.flatnonzero(self._won.is_update & ~self._seen)
         row = self._won.row[missing]
-        return missing, self._won.rows.take(pa.array(row)), self._of(row)
+        rows = self._won.rows.take(pa.array(row))
+        if self._won.lacking is not None:
+            rows = self._won.lacking.inserted(rows)  # the hashes take null for what is lacking, too
+        return missing, rows, self._of(row)
 
     def ledger(self, rows_out: int) -> Ledger:
         """The ledger of this merge (counts are rows, except names with keys or entries)."""

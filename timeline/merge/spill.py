@@ -15,7 +15,8 @@ from ..arrow.arrays import Indices
 from ..arrow.columns import flat
 from ..arrow.key_lookup import hash_keys
 from ..arrow.spill_file import POSITION, SpillFile
-from .log_fold import Entries, Winners, row_numbers, settle, won
+from .gaps import Gaps
+from .log_fold import Entries, Winners, row_numbers, settle, won, won_partly
 from .rule import MergeRule
 from .winner import EntryKind
 
@@ -31,10 +32,18 @@ class _Partition:
 
 
 class LogSpill:
-    """`partitions` pairs of files in `folder`: the entries without their rows, and the rows."""
+    """`partitions` pairs of files in `folder`: the entries without their rows, and the rows.
 
-    def __init__(self, folder: str, rule: MergeRule, schema: pa.Schema, partitions: int) -> None:
+    `gaps`: as of the `LogFold` that the entries come from.
+    """
+
+    def __init__(
+        self, folder: str, rule: MergeRule, schema: pa.Schema, partitions: int, gaps: Gaps | None = None
+    ) -> None:
         self._rule = rule
+        self.gaps = gaps
+        self._out = schema
+        schema = schema if gaps is None else gaps.held(schema)
         self._schema = schema
         fields = [(_KEY, pa.string()), (_KIND, pa.uint8()), (_NATURAL, pa.bool_()), (POSITION, pa.int64())]
         entry = pa.schema([*fields, *((f"__{i}", kind) for i, kind in enumerate(rule.ordering_types))])
@@ -83,14 +92,18 @@ class LogSpill:
             ordering=tuple(flat(table.column(f"__{i}")) for i in range(len(self._rule.ordering_types))),
             rows=self._schema.empty_table(),
         )
-        settled = settle(self._rule, [entries])
+        settled = settle(self._rule, [entries], self.gaps)
+        first = np.asarray(table.column(POSITION))[settled.first]
+        if self.gaps is not None:
+            # Any row may give columns, so all of the partition's rows are held: a share of the memory limit.
+            return won_partly(self.gaps, settled, kinds, partition.rows.read_all(), self._out), first
         live = settled.kinds == EntryKind.ROW
         wanted = row_numbers(kinds)[settled.best[live]]
         order = np.argsort(wanted)
         row = np.full(len(settled.keys), -1, np.int64)
         row[np.flatnonzero(live)[order]] = np.arange(len(order))
         rows = _pick(partition.rows, wanted[order], self._schema)
-        return won(settled, row, rows, len(kinds)), np.asarray(table.column(POSITION))[settled.first]
+        return won(settled, row, rows, len(kinds)), first
 
 
 def _pick(file: SpillFile, wanted: Indices, schema: pa.Schema) -> pa.Table:

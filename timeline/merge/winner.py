@@ -76,6 +76,20 @@ def _event_time(
 ) -> Ints:
     if not natural.any():
         return _greatest(codes, order, positions, keys)
+    alive, reset = _behind_natural(codes, kinds, natural, positions, keys)
+    return _or_else(_greatest(codes[alive], order[alive], positions[alive], keys), reset)
+
+
+def behind_natural(codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, keys: int) -> Flags:
+    """Which entries stand behind the last natural delete of their key, by the rule of EVENT_TIME."""
+    if not natural.any():
+        return np.ones(len(codes), np.bool_)
+    return _behind_natural(codes, kinds, natural, np.arange(len(codes), dtype=np.int64), keys)[0]
+
+
+def _behind_natural(
+    codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, positions: Ints, keys: int
+) -> tuple[Flags, Ints]:
     reset = _last(codes[natural], positions[natural], keys)
     alive = positions > reset[codes]
     # After a natural delete, a delete-block entry counts only if there is a row in between.
@@ -83,7 +97,7 @@ def _event_time(
     first_row = np.full(keys, len(codes), np.int64)
     first_row[codes[rows][::-1]] = positions[rows][::-1]
     alive &= (reset[codes] < 0) | (positions >= first_row[codes])
-    return _or_else(_greatest(codes[alive], order[alive], positions[alive], keys), reset)
+    return alive, reset
 
 
 def _hudi_0x(

@@ -1,7 +1,7 @@
 """Leaves out file slices by the column statistics of the metadata table, before any of their files is opened.
 
-A merged row is one row of one file of its slice. So a slice has no matching row if no file of it can hold one. A file
-without statistics may hold any row.
+Each value of a merged row is that of a row of one file of its slice; after partial updates, of several files. So a
+slice has no matching row if some condition of the filter holds in no file. A file without statistics may hold any row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import structlog
 
 from ..avro.schema import COMMIT_SEQNO, COMMIT_TIME, FILE_NAME
 from ..errors import MalformedError, MissingFileError, UnsupportedError
-from ..filter.possible import UNKNOWN, Bounds, may_match
+from ..filter.possible import UNKNOWN, Bounds, BoundsOf, may_match_together
 from ..metadata_table.column_stats.bounds import stats_bounds
 from ..metadata_table.read import read_entries
 from ..metadata_table.records.keys import column_stats_key
@@ -47,10 +47,10 @@ def skip(table: Table, slices: Sequence[FileSlice], where: Where | None) -> tupl
         _log.warning("column_statistics_not_used", path=table.storage.base_path, reason=str(error))
         return tuple(slices)
 
-    def may_have(file: BaseFile | LogFile) -> bool:
-        return may_match(where.filter, lambda column: known.get((file.path, column), UNKNOWN))
+    def bounds(file: BaseFile | LogFile) -> BoundsOf:
+        return lambda column: known.get((file.path, column), UNKNOWN)
 
-    return tuple(slice_ for slice_ in slices if any(map(may_have, slice_.files)))
+    return tuple(s for s in slices if may_match_together(where.filter, [bounds(file) for file in s.files]))
 
 
 def _bounds(

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from ..arrow.spill_file import spill_folder
-from ..avro.schema import project
-from ..errors import MalformedError
+from ..avro.schema import parse_avro, project
+from ..errors import MalformedError, UnsupportedError
 from ..log.block import BlockKind, HeaderKey, LogBlock, scan_blocks
-from ..log.decode import check_block, count_entries, decode_rows
+from ..log.decode import check_block, count_entries, decode_rows, decoding
 from ..log.delete_block import Deletes, decode_deletes
 from ..log.visibility import Selection, Skipped, Visibility, select_blocks
+from ..merge.gaps import SHAPE, Gaps
 from ..merge.log_fold import LogFold, Winners
-from ..merge.rule import IS_DELETED, Keyed
+from ..merge.rule import HUDI_0X, IS_DELETED, Keyed
 from ..merge.slice_rules import SliceRules
 from ..merge.spill import LogSpill
 from ..prefetch import prefetched
@@ -72,14 +73,15 @@ def read_logs(
     `out`: the row columns that are needed. `stack` keeps open files, and the spill's files. `where`: a read's filter:
     only entries of its keys are kept.
     """
-    fold, spill = LogFold(rules.merge, out), None
     sources = _opened(storage, slice_, stack)
     selection = _select(sources, rules.visibility)
+    gaps = _gaps(selection.blocks, rules)
+    fold, spill = LogFold(rules.merge, out, gaps), None
     total_bytes = sum(b.content_bytes for b in selection.blocks)
     entries, read_bytes = 0, 0.0
     for block in selection.blocks:
         count, found = count_entries(block, sources[block.path]), 0
-        for part in _parts(block, sources[block.path], rules, out):
+        for part in _parts(block, sources[block.path], rules, out, gaps):
             found += len(part.keys)
             if isinstance(part, Keyed):
                 fold.add_rows(where.keyed(part) if where else part)
@@ -87,7 +89,7 @@ def read_logs(
                 fold.add_deletes(where.deletes(part) if where else part)
             if fold.nbytes > rules.fold_bytes:
                 share = (read_bytes + block.content_bytes * found / max(count, found, 1)) / total_bytes
-                spill = spill or _open_spill(fold.nbytes / share, rules, out, stack)
+                spill = spill or _open_spill(fold.nbytes / share, rules, out, stack, gaps)
                 spill.add(fold.drain())
         _check_count(block, found, count)
         entries += count
@@ -98,21 +100,64 @@ def read_logs(
     return spill, count_blocks(selection, entries)
 
 
-def _parts(block: LogBlock, source: pa.NativeFile, rules: SliceRules, out: pa.Schema) -> Iterator[Keyed | Deletes]:
+def _gaps(blocks: Iterable[LogBlock], rules: SliceRules) -> Gaps | None:
+    """The shapes of the rows, None if all rows are whole. UnsupportedError: see `_partial_columns`."""
+    found = dict.fromkeys(columns for b in blocks if (columns := _partial_columns(b, rules)) is not None)
+    return Gaps(shapes=tuple(found)) if found else None
+
+
+def _partial_columns(block: LogBlock, rules: SliceRules) -> frozenset[str] | None:
+    """The columns of a block of partial updates, None if its rows are whole.
+
+    UnsupportedError: in Hudi 0.15 they do not exist; a merge needs columns that the block lacks.
+    """
+    if not block.is_partial:
+        return None
+    with decoding(block):
+        columns = frozenset(field["name"] for field in parse_avro(block.header(HeaderKey.SCHEMA))["fields"])
+    needed = {*rules.keys.fields, *rules.ordering_fields}
+    if rules.merge.mode in HUDI_0X or not needed <= columns:
+        raise UnsupportedError(
+            "these partial-update log blocks are not supported",
+            path=block.path,
+            instant=block.instant,
+            expected=f"versions 8 and 9, and the columns {', '.join(sorted(needed))}",
+            found=f"{rules.merge.mode.value}, {', '.join(sorted(columns))}",
+            todo="Compact the table with Hudi.",
+        )
+    return columns
+
+
+def _parts(
+    block: LogBlock, source: pa.NativeFile, rules: SliceRules, out: pa.Schema, gaps: Gaps | None
+) -> Iterator[Keyed | Deletes]:
     if block.kind is BlockKind.DELETE:
         yield from decode_deletes(block, source)
         return
     # Rows marked deleted count only if the table has the column.
     marks = [IS_DELETED] if IS_DELETED in rules.schema.names else []
     schema = project(rules.schema, [*out.names, *rules.keys.fields, *rules.ordering_fields, *marks])
-    for rows in decode_rows(block, source, schema, float_as_text=rules.float_text_in_logs, part_bytes=rules.part_bytes):
-        yield rules.keyed(rows, out.names, block.path)
+    if gaps is not None:
+        schema = pa.schema([field.with_nullable(True) for field in schema])
+    columns, text = _partial_columns(block, rules), rules.float_text_in_logs
+    for rows in decode_rows(
+        block, source, schema, float_as_text=text, part_bytes=rules.part_bytes, partial=columns is not None
+    ):
+        keyed = rules.keyed(rows, out.names, block.path)
+        yield keyed if gaps is None else _with_shape(keyed, gaps.shape_of(columns))
 
 
-def _open_spill(expected_bytes: float, rules: SliceRules, out: pa.Schema, stack: ExitStack) -> LogSpill:
+def _with_shape(batch: Keyed, shape: int) -> Keyed:
+    shapes = pa.repeat(pa.scalar(shape, pa.int32()), len(batch.keys))
+    return replace(batch, rows=batch.rows.append_column(pa.field(SHAPE, pa.int32()), shapes))
+
+
+def _open_spill(
+    expected_bytes: float, rules: SliceRules, out: pa.Schema, stack: ExitStack, gaps: Gaps | None
+) -> LogSpill:
     """Opens a spill whose partitions take at most half of the allowed memory each, if keys spread evenly."""
     partitions = min(_PARTITIONS_MAX, max(2, math.ceil(2 * expected_bytes / rules.fold_bytes)))
-    return LogSpill(stack.enter_context(spill_folder(rules.spill_folder)), rules.merge, out, partitions)
+    return LogSpill(stack.enter_context(spill_folder(rules.spill_folder)), rules.merge, out, partitions, gaps)
 
 
 def _check_count(block: LogBlock, found: int, expected: int) -> None:
@@ -125,12 +170,28 @@ def _check_count(block: LogBlock, found: int, expected: int) -> None:
         )
 
 
-def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules) -> None:
-    """UnsupportedError or MalformedError if the slice's log files could not be merged; reads only headers."""
+def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules, *, into_log: bool = False) -> None:
+    """UnsupportedError or MalformedError if the slice's log files could not be merged; reads only headers.
+
+    `into_log`: by a log compaction, which cannot write partial updates.
+    """
     with ExitStack() as stack:
         sources = _opened(storage, slice_, stack, headers=True)
         for block in _select(sources, rules.visibility).blocks:
-            check_block(block, sources[block.path])
+            partial = _partial_columns(block, rules) is not None
+            if partial and into_log:
+                raise no_log_compaction(block)
+            check_block(block, sources[block.path], partial=partial)
+
+
+def no_log_compaction(block: LogBlock) -> UnsupportedError:
+    """The refusal of a log compaction of partial updates."""
+    return UnsupportedError(
+        "log compactions of partial-update log blocks are not supported",
+        path=block.path,
+        instant=block.instant,
+        todo="Compact the file group, or take the plan back (`unschedule`).",
+    )
 
 
 def _opened(

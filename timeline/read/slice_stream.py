@@ -113,7 +113,7 @@ class SliceStream:
                 merge.untouched(table.num_rows)
                 yield self._changed(table, NO_CHANGES)
             return
-        if self._where is not None and not self._where.rows(won.rows).num_rows and not self._base_may_match():
+        if self._nothing_matches(won):
             return
         for table in self._base_tables(self._base_schema, Needed.MERGED):
             keyed = self._keyed(table)
@@ -126,6 +126,8 @@ class SliceStream:
         folder = stack.enter_context(spill_folder(rules.spill_folder))
         merge = self._merge = SpilledMerge(rules.merge, spill, self._out, folder, hashed=rules.identity)
         needed = project(rules.schema, [*rules.keys.fields, *rules.ordering_fields])
+        if spill.gaps is not None:
+            needed = self._base_schema  # base rows complete the rows of the logs
 
         def keys() -> Iterator[Keyed]:
             for table in self._base_tables(needed, Needed.ALL):
@@ -164,6 +166,12 @@ class SliceStream:
         """Base rows with what merging needs; only those that the filter's keys leave."""
         keyed = self._rules.keyed(rows, self._out.names, self._slice.file_id)
         return keyed if self._where is None else self._where.keyed(keyed)
+
+    def _nothing_matches(self, won: Winners) -> bool:
+        """Whether no base row can match and no winner does, before they are merged."""
+        if self._where is None or won.lacking is not None:  # a row put together of two may match although neither does
+            return False
+        return not self._where.rows(won.rows).num_rows and not self._base_may_match()
 
     def _base_may_match(self) -> bool:
         base, where = self._slice.base, self._where

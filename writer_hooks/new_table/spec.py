@@ -203,6 +203,7 @@ def check_same_table(config: TableConfig, spec: NewTable) -> None:
 
 AS_NEW = {
     MergeMode.EVENT_TIME_0X: MergeMode.EVENT_TIME,
+    MergeMode.EVENT_TIME_AVRO_0X: MergeMode.EVENT_TIME,
     MergeMode.OVERWRITE_WITH_LATEST_0X: MergeMode.COMMIT_TIME,
 }
 

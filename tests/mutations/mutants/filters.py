@@ -6,9 +6,15 @@ from tests.mutations.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     (
+        "timeline/filter/possible",
+        "return all(may_match_together(one, parts) for one in node.parts)",
+        "return any(may_match(node, bounds) for bounds in parts)",
+        "filter",
+    ),
+    (
         "timeline/read/data_skipping",
-        "any(map(may_have, slice_.files))",
-        "any(map(may_have, [slice_.base] if slice_.base else []))",
+        "[bounds(file) for file in s.files]",
+        "[bounds(file) for file in s.files[:1]]",
         "reading/data_skipping",
     ),
     (
@@ -68,14 +74,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     (
         "timeline/read/slice_stream",
-        "if self._where is not None and not self._where.rows(won.rows).num_rows and not self._base_may_match():",
-        "if self._where is not None and not self._base_may_match():",
+        "return not self._where.rows(won.rows).num_rows and not self._base_may_match()",
+        "return not self._base_may_match()",
         "reading/filters",
     ),
     (
         "timeline/read/slice_stream",
-        "if self._where is not None and not self._where.rows(won.rows).num_rows and not self._base_may_match():",
-        "if self._where is not None and not self._where.rows(won.rows).num_rows:",
+        "return not self._where.rows(won.rows).num_rows and not self._base_may_match()",
+        "return not self._where.rows(won.rows).num_rows",
         "reading/filters",
     ),
     ("timeline/read/bucket_pruning", "if count >= _SAMPLE_KEYS_MIN and found", "if found", "bucket_pruning"),

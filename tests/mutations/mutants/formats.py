@@ -42,7 +42,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/log/block", "if count < 0 or self.position + count > self._end:", "if False:", "log/block"),
     ("timeline/log/decode", "if value < 0:", "if False:", "log/decode"),
     ("timeline/log/decode", "if version != CONTENT_VERSION:", "if False:", "log/decode"),
-    ("timeline/log/decode", '.lower() == "true":', '== "1":', "log/decode"),
+    ("timeline/log/block", '.lower() == "true"', '== "1"', "log/decode"),
     ("timeline/log/decode", "if total != expected or lengths.min(initial=0) < 0:", "if False:", "log/decode"),
     ("timeline/log/decode", "if content.size != block.content_bytes:", "if False:", "log/decode"),
     ("timeline/log/decode", "float_as_text=text)", "float_as_text=True)", "log/decode"),

@@ -16,7 +16,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.filter.bind import bound
 from phantombase.timeline.filter.evaluate import matching, truth
 from phantombase.timeline.filter.parse import parse_filter
-from phantombase.timeline.filter.possible import Bounds, comparable, may_match
+from phantombase.timeline.filter.possible import Bounds, comparable, may_match, may_match_together
 from phantombase.timeline.filter.tree import And, Compare, In, IsNull, Like, Not, Op, only_values
 from tests.support.random_filters import random_filter
 from tests.support.seed import SEED
@@ -227,6 +227,31 @@ def test_what_bounds_rule_out_is_not_there() -> None:
         possible = may_match(node, lambda name, rows=other: _bounds(rows.column(name)))  # type: ignore[misc]
         assert possible or not matching(node, other).num_rows, f"seed {SEED}: {node} on {other.to_pylist()}"
         assert may_match(node, lambda name: Bounds()) or not possible
+        ruled_out += not possible
+    assert ruled_out > 20
+
+
+def test_what_parts_rule_out_is_not_in_rows_put_together() -> None:
+    """Each column of a row may come from another file; a part alone rules out what it did."""
+    random, ruled_out = Random(SEED), 0
+    for _ in range(400):
+        parts = [
+            pa.table(
+                {
+                    "n": pa.array([random.choice((None, 1, 2, 3, 9)) for _ in range(2)], pa.int32()),
+                    "t": pa.array([random.choice((None, "a", "ab", "b")) for _ in range(2)], pa.string()),
+                }
+            )
+            for _ in range(random.randint(1, 3))
+        ]
+        node = bound(parse_filter(random_filter(random, parts[0])), parts[0].schema)
+        bounds = [lambda name, rows=rows: _bounds(rows.column(name)) for rows in parts]
+        possible = may_match_together(node, bounds)
+        n, t = (pa.chunked_array([c for rows in parts for c in rows.column(name).chunks]) for name in ("n", "t"))
+        pairs = [(x, y) for x in n for y in t]
+        mixed = pa.table({"n": [x.as_py() for x, _ in pairs], "t": [y.as_py() for _, y in pairs]}, parts[0].schema)
+        assert possible or not matching(node, mixed).num_rows, f"seed {SEED}: {node} on {mixed.to_pylist()}"
+        assert len(parts) > 1 or possible == may_match(node, bounds[0])
         ruled_out += not possible
     assert ruled_out > 20
 

@@ -283,18 +283,13 @@ def test_key_generators(changes: dict[str, str], expected: str) -> None:
         (f"{PAYLOADS}OverwriteWithLatestAvroPayload", MergeMode.OVERWRITE_WITH_LATEST_0X),
         ("com.uber.hoodie.common.model.OverwriteWithLatestAvroPayload", MergeMode.OVERWRITE_WITH_LATEST_0X),
         (f"{PAYLOADS}DefaultHoodieRecordPayload", MergeMode.EVENT_TIME_0X),
+        (f"{PAYLOADS}EventTimeAvroPayload", MergeMode.EVENT_TIME_AVRO_0X),
     ],
 )
 def test_merge_mode_of_version_6(payload: str | None, expected: MergeMode) -> None:
     """By payload class alone, Hudi 0.15's default being overwrite-with-latest."""
     config = config_of(6, compaction__payload__class=payload, compaction__record__merger__strategy=EVENT_TIME_ID)
     assert config.merge_mode is expected
-
-
-def test_event_time_payload_is_refused_on_version_6() -> None:
-    """0.15's EventTimeAvroPayload treats rows marked deleted unlike DefaultHoodieRecordPayload."""
-    with pytest.raises(UnsupportedError, match="EventTimeAvroPayload"):
-        config_of(6, compaction__payload__class=f"{PAYLOADS}EventTimeAvroPayload").check_supported()
 
 
 @pytest.mark.parametrize("version", [8, 9])

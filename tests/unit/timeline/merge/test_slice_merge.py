@@ -45,6 +45,7 @@ from tests.support.builders import (
 
 COMMIT, EVENT = MergeMode.COMMIT_TIME, MergeMode.EVENT_TIME
 OVERWRITE_0X, EVENT_0X = MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X
+EVENT_AVRO_0X = MergeMode.EVENT_TIME_AVRO_0X
 LONG, INT = COLUMN["long"], COLUMN["int"]
 
 Columns = Sequence[OrderingColumn]
@@ -202,6 +203,14 @@ def test_hudi_0x_null_in_the_base_is_not_zero() -> None:
     """In 0.15 any log row beats a base row without an ordering value, also one below 0 on an int column."""
     assert case(EVENT_0X, "bnull", "upd-1", INT) == ["upd-1"]
     assert case(EVENT_0X, "bnull", "isdel-1", INT) == GONE
+
+
+def test_rows_marked_deleted_of_flinks_payload() -> None:
+    """They delete any base row; among log entries their ordering values count."""
+    assert case(EVENT_AVRO_0X, "b10", "isdel5") == GONE
+    assert case(EVENT_AVRO_0X, "b10", "upd5") == ["b10"]
+    assert case(EVENT_AVRO_0X, "b1", "upd5 isdel3") == ["upd5"]
+    assert case(EVENT_0X, "b10", "isdel5") == ["b10"]
 
 
 @pytest.mark.parametrize(
@@ -375,7 +384,7 @@ class Slice:
         self._nulls = nulls
         self._labels = itertools.count()
         self.rule = rule_of(
-            mode, columns, every_duplicate=mode in (OVERWRITE_0X, EVENT_0X) and data.draw(st.booleans())
+            mode, columns, every_duplicate=mode in (OVERWRITE_0X, EVENT_0X, EVENT_AVRO_0X) and data.draw(st.booleans())
         )
         self._fold = LogFold(self.rule, table([]).schema)
         self.log: list[tuple[str, LogEntry]] = []
@@ -477,11 +486,11 @@ MULTIPLE = (
 SHAPES = [
     *(
         pytest.param(mode, [column], id=f"{mode.name}-{column.name}")
-        for mode in (EVENT, EVENT_0X, OVERWRITE_0X)
+        for mode in (EVENT, EVENT_0X, EVENT_AVRO_0X, OVERWRITE_0X)
         for column in ORDERING_COLUMNS
     ),
     *(pytest.param(EVENT, columns, id=f"EVENT_TIME-{'-'.join(c.name for c in columns)}") for columns in MULTIPLE),
-    *(pytest.param(mode, [], id=f"{mode.name}-none") for mode in (EVENT, EVENT_0X, OVERWRITE_0X)),
+    *(pytest.param(mode, [], id=f"{mode.name}-none") for mode in (EVENT, EVENT_0X, EVENT_AVRO_0X, OVERWRITE_0X)),
     pytest.param(COMMIT, [LONG], id="COMMIT_TIME"),
 ]
 

@@ -15,7 +15,7 @@ from phantombase.timeline.merge.winner import EntryKind, winners
 from tests.support.builders import INTEGER_0, HudiFails, Kind, LogEntry, reference_log
 
 KINDS = {Kind.ROW: EntryKind.ROW, Kind.DELETED_ROW: EntryKind.DELETED_ROW, Kind.DELETE: EntryKind.DELETE}
-ZERO_X = (MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X)
+ZERO_X = (MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X, MergeMode.EVENT_TIME_AVRO_0X)
 
 
 def entry(text: str) -> LogEntry:

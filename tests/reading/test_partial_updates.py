@@ -1,0 +1,96 @@
+"""A table of Spark SQL's MERGE INTO that sets some columns (1.2.0, version 9): read and compacted as Hudi reads it.
+
+`tests/golden/more/v9_partial_updates.zip`: partial updates late and in time, of one column and of several, a null, a
+delete and an UPDATE between them; Hudi's metadata table with column statistics.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.timeline.errors import UnsupportedError
+from phantombase.timeline.filter.bind import bound
+from phantombase.timeline.filter.evaluate import matching
+from phantombase.timeline.filter.parse import parse_filter
+from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.universal import Picking
+from phantombase.timeline.read import data_skipping
+from phantombase.timeline.read.slice_log import check_slice
+from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read, read_table
+from phantombase.timeline.table.table import Table
+from tests.planning.test_schedule_refusals import schedule
+from tests.support.compare_rows import assert_same_rows
+from tests.support.golden_tables import unzip_golden
+from tests.support.random_filters import random_filter
+from tests.support.seed import SEED
+
+NAME = "more/v9_partial_updates"
+
+
+def unpacked(into: Path) -> tuple[Table, Path]:
+    """The table, and the folder of what Hudi read."""
+    path = unzip_golden(NAME, into)
+    return Table.open(str(path)), path.with_name(f"{path.name}.expected")
+
+
+@pytest.fixture(params=["in_memory", "spilled"])
+def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log entries stay in memory, or each block of them is spilled."""
+    if request.param == "spilled":
+        monkeypatch.setattr(SliceRules, "fold_bytes", 1000.0)
+
+
+@pytest.mark.usefixtures("memory")
+def test_read_as_hudi_reads(tmp_path: Path) -> None:
+    """Every column, meta columns included."""
+    table, hudis = unpacked(tmp_path)
+    for query, file in ((Query.SNAPSHOT, "snapshot"), (Query.READ_OPTIMIZED, "read_optimized")):
+        rows = read_table(table, ReadOptions(query=query))
+        assert_same_rows(rows, pq.read_table(hudis / f"{file}.parquet"))
+
+
+@pytest.mark.usefixtures("memory")
+def test_compacted_as_hudi_reads(tmp_path: Path) -> None:
+    """And the ledgers balance."""
+    table, hudis = unpacked(tmp_path)
+    path = table.storage.base_path
+    for command in (["schedule", path, "--sole-writer"], ["compact", path, "--executor", "local"]):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+    for query in (Query.SNAPSHOT, Query.READ_OPTIMIZED):
+        assert_same_rows(read_table(table, ReadOptions(query=query)), pq.read_table(hudis / "snapshot.parquet"))
+
+
+@pytest.mark.usefixtures("memory")
+def test_a_filter_sees_rows_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row may match although none of its files holds such a row: nothing is left out before the merge."""
+    monkeypatch.setattr(data_skipping, "LEAST_FILES", 1)
+    table, _ = unpacked(tmp_path)
+    rows = read_table(table)
+    random = Random(SEED)
+    plain = rows.drop_columns([name for name in rows.column_names if name.startswith("_hoodie")])
+    texts = ["city = 'A' and n = 4", "city = 'A' and fare = 7.0 and n = 99", "fare = 100.0 and city = 'B'", "n = 7"]
+    for text in [*texts, *(random_filter(random, plain) for _ in range(20))]:
+        wanted = matching(bound(parse_filter(text), rows.schema), rows)
+        assert_same_rows(read_table(table, ReadOptions(filter=text)), wanted)
+
+
+def test_log_compactions_are_refused(tmp_path: Path) -> None:
+    """Before anything is requested: a log compaction would write whole rows."""
+    table, _ = unpacked(tmp_path)
+    options = ScheduleOptions(picking=Picking.UNIVERSAL, compaction_trigger=2, max_size_amplification=10_000)
+    done = schedule(Path(table.storage.base_path), options)
+    assert done.requested == ()
+    assert "log compactions of partial-update log blocks are not supported" in done.why
+    scan = plan_read(table, ReadOptions())
+    for slice_ in scan.slices:
+        check_slice(table.storage, slice_, scan.rules)
+        with pytest.raises(UnsupportedError, match="log compactions of partial-update"):
+            check_slice(table.storage, slice_, scan.rules, into_log=True)

@@ -1,0 +1,149 @@
+"""Rows that lack some of the table's columns, as the blocks of partial updates hold them (pure, vectorised).
+
+The *shape* of a row says which columns it has: 0 for all of them, else the number of a set of columns. While log
+entries are folded, a column of their rows holds it.
+
+A key's log entries are merged in log order, each with what came before it:
+
+    row, not older than what came before      its columns replace what came before
+    row, older                                it gives only the columns that are lacking until then
+    delete that takes effect                  forgets what came before
+
+So a column of the merged row is that of the last leading entry that has it; if none has it, that of the first other
+one. *Leading*: not older than any entry before it. *Counted*: behind the last delete that took effect. Columns that
+no log entry has are the base row's. Source: Hudi 1.2.0, partialMerge of DefaultSparkRecordMerger and
+OverwriteWithLatestSparkRecordMerger, SparkRecordMergingUtils.mergePartialRecords; both were asked. Its readers end
+where a key has no base row, and by commit time where the row stands behind a delete; these rules hold there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ..arrow.arrays import Flags, Indices
+from ..errors import MalformedError
+
+SHAPE = "__shape"
+"""The column of a row's shape, int32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gaps:
+    """The shapes of the rows of one slice's logs; shape n has the columns `shapes[n - 1]`."""
+
+    shapes: tuple[frozenset[str], ...]
+
+    def held(self, out: pa.Schema) -> pa.Schema:
+        """The schema of folded rows: any column may be lacking, and the shape comes last."""
+        return pa.schema([*(field.with_nullable(True) for field in out), pa.field(SHAPE, pa.int32())])
+
+    def shape_of(self, columns: frozenset[str] | None) -> int:
+        """The shape of the rows of a block; None: they have all columns."""
+        return 0 if columns is None else 1 + self.shapes.index(columns)
+
+    def present(self, rows: pa.Table, name: str) -> Flags:
+        """Which of the rows have a column."""
+        has = np.array([True, *(name in columns for columns in self.shapes)])
+        return np.asarray(has[np.asarray(rows.column(SHAPE))], np.bool_)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Of each entry: the number of its key, whether it counts and whether it leads (see the module)."""
+
+    codes: Indices
+    counted: Flags
+    leading: Flags
+
+
+def trace(codes: Indices, is_row: Flags, alive: Flags, order: Indices, keys: int) -> Trace:
+    """Which entries may give columns to the merged row of their key.
+
+    `alive`: not made void by a delete without an ordering value. `order`: ranks of the ordering values.
+    """
+    by_key = np.flatnonzero(alive)
+    by_key = by_key[np.argsort(codes[by_key], kind="stable")]
+    code, row = codes[by_key], is_row[by_key]
+    rank = np.unique(order[by_key], return_inverse=True)[1].astype(np.int64)
+    place = code * (int(rank.max(initial=0)) + 1) + rank
+    leads = place >= np.maximum.accumulate(place)
+    at = np.arange(len(by_key), dtype=np.int64)
+    deleted = np.full(keys, -1, np.int64)
+    deleted[code[leads & ~row]] = at[leads & ~row]
+    starts = leads & row & (at > deleted[code])
+    start = np.full(keys, len(by_key), np.int64)
+    start[code[starts][::-1]] = at[starts][::-1]
+    counted, leading = np.zeros(len(codes), np.bool_), np.zeros(len(codes), np.bool_)
+    counted[by_key] = row & (at >= start[code])
+    leading[by_key] = leads
+    return Trace(codes=codes, counted=counted, leading=leading)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lacking:
+    """Which columns winning rows lack after the merge of the logs: `columns`, one flag for each row.
+
+    `schema`: that of whole rows.
+    """
+
+    columns: Mapping[str, Flags]
+    schema: pa.Schema
+
+    def completed(self, rows: pa.Table, row: Indices, base: pa.Table, hit: Indices) -> pa.Table:
+        """The winners with the numbers `row`, and the columns they lack from the base rows with the numbers `hit`."""
+        columns = []
+        for name in base.column_names:
+            lacks = self.columns.get(name)
+            if lacks is None:
+                columns.append(rows.column(name).take(pa.array(row)))
+                continue
+            both = pa.chunked_array(
+                [*rows.column(name).chunks, *base.column(name).chunks], base.schema.field(name).type
+            )
+            columns.append(both.take(pa.array(np.where(lacks[row], rows.num_rows + hit, row))))
+        return _required(pa.Table.from_arrays(columns, schema=base.schema))
+
+    def inserted(self, rows: pa.Table) -> pa.Table:
+        """Winners without a base row: what they lack is null (Hudi fails). MalformedError: a required column."""
+        return _required(pa.Table.from_arrays(rows.columns, schema=self.schema))
+
+
+def _required(rows: pa.Table) -> pa.Table:
+    """The rows, checked: while rows may lack columns, no column is required."""
+    for field in rows.schema:
+        if not field.nullable and rows.column(field.name).null_count:
+            raise MalformedError(
+                "rows put together from partial updates lack a required column",
+                expected=str(field),
+                found=f"{rows.column(field.name).null_count} rows without it",
+                todo="Compact the table with Hudi.",
+            )
+    return rows
+
+
+def filled(
+    gaps: Gaps, out: pa.Schema, rows: pa.Table, numbers: Indices, found: Trace, best: Indices, wanted: Indices
+) -> tuple[pa.Table, Lacking]:
+    """The merged rows of the `wanted` keys, and what they still lack.
+
+    `numbers`: for each entry the number of its row in `rows`. `best`: for each key its winning entry.
+    """
+    entries, keys = np.flatnonzero(found.counted), len(best)
+    code, leads = found.codes[entries], found.leading[entries]
+    chosen = best[wanted]
+    columns, lacking = [], {}
+    for name in out.names:
+        has = gaps.present(rows, name)[numbers[entries]]
+        source = np.full(keys, -1, np.int64)
+        source[code[has][::-1]] = entries[has][::-1]
+        source[code[has & leads]] = entries[has & leads]
+        lacks = source[wanted] < 0
+        columns.append(rows.column(name).take(pa.array(numbers[np.where(lacks, chosen, source[wanted])])))
+        if lacks.any():
+            lacking[name] = lacks
+    nullable = pa.schema([field.with_nullable(True) for field in out])
+    return pa.Table.from_arrays(columns, schema=nullable), Lacking(columns=lacking, schema=out)
