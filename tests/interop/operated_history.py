@@ -1,5 +1,5 @@
 """A history in which operators take part: real Hudi restores, rolls back, cleans, archives, replaces and clusters, and
-phantombase cleans, archives, stitches, restores, rolls back, makes savepoints and compacts the metadata table.
+phantombase cleans, archives, stitches, restores, rolls back, makes savepoints and serves the metadata table.
 
 They do so also between two steps of a compaction of ours, whose process sleeps meanwhile or dies there. A model in
 plain Python says what all must read then: services change no row, a restore and a rollback bring the rows of before
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -30,6 +31,7 @@ from phantombase.timeline.format.instant import parse_time
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.read import compacted_after
+from phantombase.timeline.metadata_table.services import archive
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.validate import Difference, validate
@@ -48,6 +50,7 @@ from tests.support.failing_storage import HookedStorage, ProcessDied, die_at
 __all__ = ["STOCK", "OperatedHistory"]
 
 LOCK = ProcessLock("operators")
+FEW = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compaction_commits=1)
 STOCK: dict[str, object] = {
     **METADATA_TABLE,
     "hoodie.clean.automatic": "true",
@@ -226,12 +229,12 @@ class OperatedHistory(History):
 
     def we_archive(self) -> bool:
         """As early as Hudi does here."""
-        options = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compaction_commits=1)
-        return self.we_do(lambda: archive_table(self.table.open(), options, LOCK))
+        return self.we_do(lambda: archive_table(self.table.open(), FEW, LOCK))
 
     def we_serve_metadata(self) -> bool:
-        """Its compaction, early."""
-        return self.we_do(lambda: serve_metadata(self.table.open(), MetadataOptions(max_delta_commits=2), LOCK))
+        """Its compaction, clean and archiving, early."""
+        with patch.object(archive, "OPTIONS", FEW):
+            return self.we_do(lambda: serve_metadata(self.table.open(), MetadataOptions(max_delta_commits=2), LOCK))
 
     def we_stitch(self) -> bool:
         """Two files are enough."""

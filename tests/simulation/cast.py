@@ -17,6 +17,7 @@ from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable, Se
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.compactor_daemon.state.failures import RetryOptions
+from phantombase.compactor_daemon.stitching.complete import take_back_dead
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
@@ -25,6 +26,7 @@ from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.commit.clean_up import remove_traces
 from phantombase.writer_hooks.commit.conflict import Footprint
 from phantombase.writer_hooks.commit.transaction import transaction
 from tests.simulation import rows
@@ -56,6 +58,7 @@ class Cast:
     parked: dict[str, str] = field(default_factory=dict)
     written: int = 0
     closed: bool = False
+    stitches: bool = False
     writing: set[Host] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -117,10 +120,14 @@ class Cast:
                 looked_up=False,
             )
             begun.complete(mine, metadata([stat(file_id, path, len(data))], rows={row: file_id}))
+        if self.stitches:
+            remove_traces(self.table())
 
     def roll_back(self, table: Table) -> None:
-        """Rolls dead writers back."""
+        """Rolls dead writers back, and with them stitchings of dead processes where the table has stitchings."""
         roll_back_dead_writers(table, self.lock, lazy=False, now_ms=partial(storage_ms, table.storage), expiry_s=120.0)
+        if self.stitches:
+            take_back_dead(table, table.load_timeline(), self.lock)
 
     # --- schedulers and compactors -----------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 import structlog
@@ -130,6 +131,9 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
         lambda t: None if stage.on.me.host.hudi else pending_writer(t),
     )
     monkeypatch.setattr("phantombase.compactor_daemon.attempt.remerge.compact_slice", rows.merge_slice)
+    monkeypatch.setattr("phantombase.compactor_daemon.stitching.stitch.planned", rows.planned_group)
+    monkeypatch.setattr("phantombase.compactor_daemon.stitching.stitch.make", rows.make_stitched)
+    monkeypatch.setattr("phantombase.compactor_daemon.stitching.complete.read_back", rows.read_stitched)
     monkeypatch.setattr(TableConfig, "parse", staticmethod(cache(TableConfig.parse)))
     monkeypatch.setattr(Layout, "parse", _remembered(Layout.parse))
     monkeypatch.setattr("phantombase.timeline.instants.instant_files.decode_commit", lru_cache(1 << 12)(decode_commit))
@@ -165,8 +169,8 @@ def _process(world: World) -> Process:
     return Process(host="world", boot="", pid=world.me.host.number, started=0)
 
 
-def _name(world: World) -> SimpleNamespace:
-    """A name that only this process makes, and makes in every run."""
+def _name(world: World) -> UUID:
+    """A name that only this process makes, and makes in every run; it does not begin as that of a bucket."""
     host = world.me.host
     host.names_made += 1
-    return SimpleNamespace(hex=f"{host.number:08x}{host.names_made:024x}")
+    return UUID(hex=f"f{host.number:07x}{host.names_made:024x}")

@@ -7,25 +7,34 @@ from __future__ import annotations
 
 import json
 import uuid
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from phantombase.compactor_daemon.execution.runners import SliceProgress
 from phantombase.compactor_daemon.execution.slice_task import SliceTask, _base_instant, _merged, _record
 from phantombase.compactor_daemon.records.slice_done import SliceDone
+from phantombase.compactor_daemon.stitching.made import Made, Recipe
+from phantombase.compactor_daemon.stitching.planned import planned
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.partition_metadata import partition_metadata
+from phantombase.timeline.format.replace_request import StitchGroup
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.instants.attempt_names import attempt_folder
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.log.block import scan_blocks
 from phantombase.timeline.log.visibility import Visibility, select_blocks
+from phantombase.timeline.merge.identity import Identity
 from phantombase.timeline.merge.ledger import Ledger
+from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.read.slice_log import LogCounts, count_blocks
+from phantombase.timeline.stitching.choice import Window
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.traces.markers import Marker, log_marker_kind, make_marker
 from phantombase.timeline.view.view import FileSlice, input_names, is_replaced, latest_slice
@@ -138,6 +147,12 @@ def commit_bytes_of(table: Table, commit: CommitMetadata) -> bytes:
     return encode(commit, table.layout.encoding)
 
 
+def rows_of_files(storage: Storage, commit: CommitMetadata) -> dict[str, str]:
+    """The rows of the base files that a commit names, with their file groups."""
+    stats = [stat_ for of in commit.partition_to_write_stats.values() for stat_ in of]
+    return {row: s.file_id for s in stats if s.path for row in json.loads(storage.read(s.path))}
+
+
 def base_bytes(rows: Iterable[str]) -> bytes:
     """A base file, much larger than a log file: log files alone are merged where that is asked for."""
     return json.dumps(list(rows)).encode().ljust(_BASE_BYTES)
@@ -240,6 +255,43 @@ def merge_slice(storage: Storage, task: SliceTask) -> SliceDone:
         merged=_merged(inputs, counts),
     )
     return _record(storage, f"{folder}/{task.position}.ok", done)
+
+
+def planned_group(window: Window) -> StitchGroup:
+    """Stands for `planned.planned`: the id of the file group shows its partition."""
+    group = planned(window)
+    return replace(group, file_id=new_group(window.partition, group.file_id))
+
+
+def make_stitched(storage: Storage, recipe: Recipe, file_id: str, name: str, inputs: tuple[FileSlice, ...]) -> Made:
+    """Stands for `made.make`."""
+    found = [row for one in inputs if one.base is not None for row in json.loads(storage.read(one.base.path))]
+    staged, data = f"{staged_folder(recipe.instant)}/{uuid.uuid4().hex}.parquet", base_bytes(found)
+    storage.put_if_absent(staged, data)
+    partition = inputs[0].partition
+    return Made(
+        partition=partition,
+        file_id=file_id,
+        inputs=inputs,
+        staged=staged,
+        final=f"{partition}/{name}",
+        size=len(data),
+        ledger=replace(
+            _books(0, len(found)), identity=Identity(base=0, removed=0, added=_hash(found), out=_hash(found))
+        ),
+        ranges=None,
+        seconds=0.0,
+    )
+
+
+def read_stitched(storage: Storage, path: str, rules: SliceRules) -> tuple[int, int, int]:
+    """Stands for `slice_task.read_back` of such a file."""
+    data = storage.read(path)
+    return len(json.loads(data)), _hash(json.loads(data)), len(data)
+
+
+def _hash(found: list[str]) -> int:
+    return sum(zlib.crc32(row.encode()) for row in found)
 
 
 def _merged_log(storage: Storage, task: SliceTask, rows: list[str]) -> bytes:

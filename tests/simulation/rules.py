@@ -14,7 +14,7 @@ from phantombase.timeline.instants.attempt_names import GO, attempts, recorded_i
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.table.table import Table
-from tests.simulation.rows import PARTITIONS, rows_in, snapshot
+from tests.simulation.rows import PARTITIONS, rows_in, rows_of_files, snapshot
 from tests.simulation.world import Actor, Call, World
 
 OUR_TOKEN = "990000000"
@@ -136,9 +136,12 @@ class Rules:
         name = parse_data_file(path.rpartition("/")[2])
         if name is not None and call.name in ("place", "put_if_absent"):
             if str(name.token).endswith(OUR_TOKEN):
-                gos = decisions(
-                    world.disk, _instant_of(world.disk, path)
-                )  # taken back ones too: who does that removes it
+                time = _instant_of(world.disk, path)
+                stitching = Table.on(world.disk).load_timeline().find(time, "replacecommit")
+                if stitching is not None:
+                    assert stitching.state is State.INFLIGHT, f"{path} has its name while its plan is {stitching.state}"
+                    return
+                gos = decisions(world.disk, time)  # taken back ones too: who does that removes it
                 assert path in {p.final for go in gos for p in go.placements}, f"{path} has its final name before go"
         elif call.name != "put_if_absent":
             self.check_rows(world)
@@ -197,10 +200,10 @@ class Rules:
         self.named |= {
             s.path: instant.requested_time for of in commit.partition_to_write_stats.values() for s in of if s.path
         }
-        rows = rows_in(commit)
+        clustered = commit.operation_type == "CLUSTER"
+        rows = rows_in(commit) or (rows_of_files(table.storage, commit) if clustered else {})
         gone = {i for ids in (commit.partition_to_replace_file_ids or {}).values() for i in ids}
         replaced = {r: g for r, g in self.rows.items() if g in gone}
-        clustered = commit.operation_type == "CLUSTER"
         effect = Effect({}, {}, replaced) if clustered else Effect(rows, replaced, {})
         self._effects[instant.requested_time, instant.family] = effect
         for row in effect.removed:

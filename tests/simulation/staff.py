@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.stitching.stitch import stitch_table
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.cleaning.options import Policy as Own
 from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.stitching.options import StitchOptions
 from tests.simulation.operator import Operator
 from tests.simulation.replacing import cluster, overwrite
 from tests.simulation.rows import PARTITIONS
@@ -23,9 +26,12 @@ if TYPE_CHECKING:
 
     from tests.simulation.cast import Cast
 
-SERVICES = frozenset({"clean", "versions", "archive", "restore", "replace", "we clean", "we archive"})
+STITCH = "we stitch"
+"""The service that others may work beside, and that may die: its plan shows what it does."""
+SERVICES = frozenset({"clean", "versions", "archive", "restore", "replace", "we clean", "we archive", STITCH})
 """What a plot may have of these. `versions`: a cleaner that keeps the newest slices only. `we`: phantombase's own."""
 
+_STITCH = StitchOptions(target_size=10_000, min_files=2, wait_s=1.0)
 _OWN_ARCHIVE = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compaction_commits=1)
 
 
@@ -48,19 +54,27 @@ class Staff:
             "we clean": self._we_clean,
             "we archive": lambda: len(archive_table(self._cast.table(), _OWN_ARCHIVE, self._cast.lock).archived),
             "replace": self._replace,
+            STITCH: self._we_stitch,
         }
         for _ in range(rounds):
             self._cast.rest()
+            if service == STITCH:
+                self._count(service, once[service])
+                continue
             if self._busy:  # nobody restores a table that is being cleaned
                 self._cast.world.wait(lambda: not self._busy, None)
             self._busy = True
             try:
-                if once[service]():
-                    self._cast.outcomes[f"{service} done"] += 1
-            except PhantombaseError as error:
-                self._cast.outcomes[f"{service}: {error.what}"] += 1
+                self._count(service, once[service])
             finally:
                 self._busy = False
+
+    def _count(self, service: str, once: Callable[[], object]) -> None:
+        try:
+            if once():
+                self._cast.outcomes[f"{service} done"] += 1
+        except PhantombaseError as error:
+            self._cast.outcomes[f"{service}: {error.what}"] += 1
 
     def clean(self, policy: Policy, retained: int) -> int:
         """By one of Hudi's policies."""
@@ -87,6 +101,11 @@ class Staff:
         policy, retain = self._chance.choice([(Own.COMMITS, 1), (Own.COMMITS, 2), (Own.VERSIONS, 1)])
         options = CleanOptions(policy=policy, retain=retain, floor_s=0)
         return clean_table(self._cast.table(), options, self._cast.lock).files
+
+    def _we_stitch(self) -> bool:
+        done = stitch_table(self._cast.table(), _STITCH, self._cast.lock, output=OutputOptions(), threads=1)
+        self._cast.outcomes["stitchings finished"] += len(done.finished)
+        return done.done is not None
 
     def forget(self) -> None:
         """Deletes the savepoint, if there is one."""

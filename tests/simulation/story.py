@@ -19,7 +19,7 @@ from tests.simulation.memory_storage import MemoryStorage
 from tests.simulation.object_memory import MovingMemory, ObjectMemory
 from tests.simulation.played import Stage
 from tests.simulation.rules import Rules, decides
-from tests.simulation.staff import SERVICES, Staff
+from tests.simulation.staff import SERVICES, STITCH, Staff
 from tests.simulation.world import Actor, Call, Fault, Host, World, WorldLock
 
 ATTEMPT = AttemptOptions(foreign_grace_s=0.3, foreign_look_s=0.0, barrier_s=0.6, barrier_poll_s=0.03)
@@ -145,7 +145,7 @@ class Story:
         self.rules = Rules(first, foreign=self.plot.hudi, locked=is_locked, is_lost=lock.is_lost)
         self.rules.trace = [str(self.plot)] if trace else None
         self.chooser.late = lambda: self.rules.late
-        self.cast = Cast(self.world, lock, ATTEMPT, chance=self.pick)
+        self.cast = Cast(self.world, lock, ATTEMPT, chance=self.pick, stitches=STITCH in self.plot.services)
         self.staff = Staff(self.cast, self.pick, self.plot.partitions)
         self._sleepers: dict[Host, int] = {}
         self._over = False
@@ -239,7 +239,7 @@ class Story:
         if not living:
             return
         host = self.pick.choice(living)
-        if host.name in SERVICES or host.name == "operator":
+        if host.name in SERVICES - {STITCH} or host.name == "operator":
             return
         if self._jumps and self.pick.random() < 0.5:
             self._jumps -= 1
@@ -294,7 +294,7 @@ class Story:
 
     def _may_be_late(self, host: Host, name: str) -> bool:
         """Whether a request may take effect after it was given up. For a writer's see `_may_pause`."""
-        if self.plot.services & {"restore", "replace"} and host.name.startswith("writer"):
+        if self.plot.services & {"restore", "replace", STITCH} and host.name.startswith("writer"):
             return False
         return self.plot.storage is StorageKind.OBJECTS and name in ("put_if_absent", "place")
 
@@ -303,14 +303,17 @@ class Story:
 
         Not in its section, where it would lose the lock: who unschedules on version 6, see `Cast.may_oversleep`; a
         writer beside an operator, who has stopped the writers before restoring, or beside writes that replace file
-        groups: a commit that is put after its writer's last look cannot be fenced, in Hudi neither. Nor can a requested
+        groups: a commit that is put after its writer's last look cannot be fenced, in Hudi neither; a stitching is such
+        a commit too. Nor can a requested
         instant of version 6 that archiving has passed meanwhile: what was archived above it counts as pending. Beside
         a Hudi compactor, which merges the plan's files only and looks at no barrier, writers and schedulers never stop.
         """
         if self.cast.lock.is_inside(host):
             if self.plot.version == 6 and host.name == "unscheduler":
                 return False
-            if self.plot.services & {"restore", "replace"} and host.name.startswith("writer"):
+            if self.plot.services & {"restore", "replace", STITCH} and host.name.startswith("writer"):
+                return False
+            if host.name == STITCH:
                 return False
             if self.plot.version == 6 and "archive" in self.plot.services and host.name.startswith("writer"):
                 return False

@@ -1,4 +1,4 @@
-"""Random stories in which phantombase itself cleans and archives, as much as it may at each moment, beside all others.
+"""Random stories in which phantombase itself cleans, archives and stitches, as much as it may, beside all others.
 
 `PHANTOMBASE_SERVICE_SEEDS=n`: so many of them (100; with all tests 1,000).
 """
@@ -14,6 +14,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation.played import Stage, simulated
+from tests.simulation.staff import STITCH
 from tests.simulation.story import Plot
 from tests.simulation.test_seeds import played
 from tests.support.selection import ALL
@@ -39,3 +40,19 @@ def test_no_row_is_lost(stage: Stage) -> None:
     ours = {what: count for what, count in outcomes.items() if what.startswith("we ")}
     print(ours)
     assert min(ours.get(f"we {what} done", 0) for what in ("clean", "archive")) > SEEDS // 10, ours
+
+
+def test_no_row_is_lost_beside_stitchings(stage: Stage) -> None:
+    """They move rows to other file groups, and die, pause and fail as compactors do."""
+    outcomes: Counter[str] = Counter()
+    for seed in range(SEEDS // 2):
+        plot = Plot.of(random.Random(seed))
+        if not plot.locked or plot.hudi:
+            continue
+        beside = {STITCH, *(("we clean", "we archive") if seed % 2 else ()), *(("replace",) if seed % 3 == 0 else ())}
+        plot = replace(plot, services=frozenset(beside), unschedules=False, groups=5, writes=3, deaths=4)
+        outcomes += played(seed, stage, plot=plot).outcomes
+    ours = {what: count for what, count in outcomes.items() if "stitch" in what}
+    print(ours)
+    assert ours.get(f"{STITCH} done", 0) > SEEDS // 10, ours
+    assert not ALL or ours.get("stitchings finished", 0) > 2, ours
