@@ -53,8 +53,7 @@ class Prefix:
 def offers(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command an option for each field of the option dataclasses among its parameters, which have defaults.
 
-    ScheduleOptions and OutputOptions add `--conf`. UsageError: an option is
-    given twice with different values.
+    ScheduleOptions and OutputOptions add `--conf`. UsageError: an option is given twice with different values.
     """
     own = inspect.signature(command, eval_str=True).parameters
     hints = get_type_hints(command, include_extras=True)

@@ -29,6 +29,9 @@ _NAME = "hoodie.table.name"
 _DATABASE = "hoodie.database.name"
 _CHECKSUM = "hoodie.table.checksum"
 _REQUIRED = (_VERSION, _NAME, "hoodie.table.type", _CHECKSUM)
+_FOLDERS = tuple(
+    f"{HOODIE}/{name}" for name in (".aux/.bootstrap/.partitions", ".aux/.bootstrap/.fileids", ".schema", ".temp")
+)
 _METADATA_BUILT = "hoodie.table.metadata.partitions"
 _METADATA_BUILDING = "hoodie.table.metadata.partitions.inflight"
 _METADATA_PARTITIONS = (_METADATA_BUILT, _METADATA_BUILDING)
@@ -246,6 +249,12 @@ def load_table_config(storage: Storage) -> TableConfig:
         found=f"no {HOODIE} folder" if storage.find(HOODIE) is None else "neither it nor its backup",
         todo="Check the path; it must be the table's base folder.",
     )
+
+
+def make_table_folders(storage: Storage, config: TableConfig) -> None:
+    """Makes the folders that Hudi makes with a table, before its hoodie.properties."""
+    for folder in (*_FOLDERS, config.history_folder):
+        storage.make_folder(folder)
 
 
 def save_table_config(storage: Storage, config: TableConfig) -> None:

@@ -47,9 +47,9 @@ _AS_0X = {
 
 _STRATEGY_0X = "hoodie.compaction.record.merger.strategy"
 _STRATEGY = "hoodie.record.merge.strategy.id"
-_EVENT_TIME_STRATEGY = "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5"
+EVENT_TIME_STRATEGY = "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5"
 _BY_STRATEGY = {
-    _EVENT_TIME_STRATEGY: MergeMode.EVENT_TIME,
+    EVENT_TIME_STRATEGY: MergeMode.EVENT_TIME,
     "ce9acb64-bde0-424c-9b91-f6ebba25356d": MergeMode.COMMIT_TIME,
 }
 
@@ -65,9 +65,9 @@ def merge_mode_of(properties: Mapping[str, str], version: int) -> MergeMode:
     payload = properties.get(_PAYLOAD, "").replace("com.uber.hoodie", "org.apache.hudi")
     by_payload = _known(_BY_PAYLOAD, payload, "payload class", _PAYLOAD)
     if version in LAYOUT_1.versions:
-        strategy = properties.get(_STRATEGY_0X) or _EVENT_TIME_STRATEGY
-        if strategy != _EVENT_TIME_STRATEGY:
-            raise _refusal("custom merge strategies", _STRATEGY_0X, _EVENT_TIME_STRATEGY, strategy)
+        strategy = properties.get(_STRATEGY_0X) or EVENT_TIME_STRATEGY
+        if strategy != EVENT_TIME_STRATEGY:
+            raise _refusal("custom merge strategies", _STRATEGY_0X, EVENT_TIME_STRATEGY, strategy)
         if payload == _EVENT_TIME_PAYLOAD:
             return MergeMode.EVENT_TIME_AVRO_0X
         return _AS_0X[by_payload or _BY_PAYLOAD[_DEFAULT_PAYLOAD_0X]]

@@ -17,11 +17,11 @@ from ..format.commit_metadata import encode as encode_commit
 from ..format.file_name import LogFileName
 from ..format.instant import Instant, State
 from ..format.partition_metadata import partition_metadata
-from ..format.table_config import PROPERTIES, TableConfig, checksum
+from ..format.table_config import PROPERTIES, TableConfig, checksum, make_table_folders
+from ..format.table_support import EVENT_TIME_STRATEGY
 from ..log.encode import hfile_block
 from ..storage.contract import Storage
-from ..storage.folders import HOODIE
-from .location import METADATA_FOLDER
+from .location import METADATA_FOLDER, Below
 from .records.encode import encoder
 from .records.files import files_records
 from .records.hfile_write import encode_hfile
@@ -29,7 +29,6 @@ from .records.schema import new_schema
 from .valid_instants import MADE_UP
 
 _PARTITION, _FILE_ID = "files", "files-0000-0"
-_FOLDERS = (".aux/.bootstrap/.partitions", ".aux/.bootstrap/.fileids", ".schema", ".temp")
 _CLASSES = "org.apache.hudi.metadata.HoodieTableMetadata"
 _FIRST_COMPLETION = "19700101000000000"
 """The completion time of the first delta commit, on versions that have them: before that of any write."""
@@ -40,11 +39,9 @@ def make_metadata_table(storage: Storage, config: TableConfig) -> TableConfig:
 
     May be repeated. StorageError: see `Storage`.
     """
-    of_metadata = metadata_config(config)
-    root = f"{METADATA_FOLDER}/{HOODIE}"
-    for folder in (*(f"{root}/{name}" for name in _FOLDERS), f"{METADATA_FOLDER}/{of_metadata.history_folder}"):
-        storage.make_folder(folder)
-    storage.put_if_absent(f"{METADATA_FOLDER}/{PROPERTIES}", of_metadata.dump())
+    of_metadata, below = metadata_config(config), Below(storage, METADATA_FOLDER)
+    make_table_folders(below, of_metadata)
+    below.put_if_absent(PROPERTIES, of_metadata.dump())
     time = f"{MADE_UP}000" if config.layout.has_completion_times else f"{MADE_UP}010"
     log = LogFileName(file_id=_FILE_ID, instant=time, version=1, token="0-0-0")
     content = _first_block(config, time)
@@ -58,7 +55,7 @@ def make_metadata_table(storage: Storage, config: TableConfig) -> TableConfig:
         (f"{_PARTITION}/{log}", content),
         (_path(of_metadata, done), _first_commit(config, log, len(content))),
     ):
-        storage.put_if_absent(f"{METADATA_FOLDER}/{path}", data)
+        below.put_if_absent(path, data)
     return config.with_metadata_partition(_PARTITION)
 
 
@@ -79,7 +76,7 @@ def metadata_config(config: TableConfig) -> TableConfig:
     if not config.layout.has_completion_times:
         own = {
             "hoodie.archivelog.folder": "archived",
-            "hoodie.compaction.record.merger.strategy": "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5",
+            "hoodie.compaction.record.merger.strategy": EVENT_TIME_STRATEGY,
             "hoodie.table.keygenerator.class": f"{_CLASSES}KeyGenerator",
             "hoodie.timeline.layout.version": "1",
         }

@@ -40,8 +40,8 @@ def create_savepoint(
     """Keeps the state at a completed write, by default the newest one before all pending writes.
 
     A savepoint that is there already is returned as it is. `dry_run`: nothing is changed.
-    UsageError: no such write, or a state that is not whole any
-    more, or may still change. ConflictError: a clean is pending, and may be removing files of that state.
+    UsageError: no such write, or a state that is not whole any more, or may still change. ConflictError: a clean is
+    pending, and may be removing files of that state.
     """
     with lock.hold("make a savepoint") as section:
         table = table.still()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from phantombase.timeline.errors import MalformedError, NotATableError
-from phantombase.timeline.format.table_config import PROPERTIES, TableConfig, load_table_config
+from phantombase.timeline.format.table_config import PROPERTIES, TableConfig, load_table_config, make_table_folders
 from phantombase.timeline.metadata_table.create import make_metadata_table
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.table.table import Table
 
 from .spec import NewTable, check_same_table
-
-_FOLDERS = (".aux/.bootstrap/.partitions", ".aux/.bootstrap/.fileids", ".schema", ".temp")
 
 
 def create_table(storage: Storage, spec: NewTable) -> Table:
@@ -24,8 +22,7 @@ def create_table(storage: Storage, spec: NewTable) -> Table:
     existing = _existing(storage)
     if existing is None:
         _refuse_remains(storage, config)
-        for folder in (*(f"{HOODIE}/{name}" for name in _FOLDERS), config.history_folder):
-            storage.make_folder(folder)
+        make_table_folders(storage, config)
         if spec.metadata_table:
             config = make_metadata_table(storage, config)
         if storage.put_if_absent(PROPERTIES, config.dump()):

@@ -12,7 +12,7 @@ from typing import Any
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.layout import Layout
 from phantombase.timeline.format.table_config import MergeMode, TableConfig, checksum
-from phantombase.timeline.format.table_support import KEY_GENERATOR_CLASSES
+from phantombase.timeline.format.table_support import EVENT_TIME_STRATEGY, KEY_GENERATOR_CLASSES
 
 from ..keys.key_generator import KeyGenerator, inferred_kind
 from ..keys.partition_times import PREFIX
@@ -23,7 +23,7 @@ _PAYLOADS = {
     MergeMode.COMMIT_TIME: "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload",
 }
 _STRATEGIES = {
-    MergeMode.EVENT_TIME: "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5",
+    MergeMode.EVENT_TIME: EVENT_TIME_STRATEGY,
     MergeMode.COMMIT_TIME: "ce9acb64-bde0-424c-9b91-f6ebba25356d",
 }
 
