@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,11 +21,9 @@ from phantombase.timeline.metadata_table.services import archive
 from phantombase.timeline.metadata_table.services.archive import archive_waits, borders, shows_gone
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.validate import validate
-from phantombase.timeline.storage.local import LocalStorage
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at
 from tests.support.selection import ALL, deep
-from tests.unit.timeline.metadata_table.services.test_clean import made
+from tests.unit.timeline.metadata_table.services.test_clean import finished_behind_deaths, made
 from tests.unit.timeline.metadata_table.services.test_serve import entries, files_of, rows, serve
 
 STEP = 1 if ALL else 4
@@ -101,28 +98,12 @@ def test_nothing_that_the_table_still_has(tmp_path: Path) -> None:
 
 
 def test_a_death_at_a_storage_call(path: Path, tmp_path: Path) -> None:
-    """The next run finishes it, also behind a write; readers see the same all the time."""
-    before, options = entries(open_table(path)), MetadataOptions(max_delta_commits=100)
-    calls = HookedStorage(LocalStorage(str(shutil.copytree(path, tmp_path / "whole"))), lambda call: call.do())
-    expected = serve(open_table(tmp_path / "whole", calls), options).archived.instants
-    changing = [n for n, name in enumerate(calls.calls) if Failure.AFTER.can_hit(name) or name == "delete_all"]
-    assert len(changing) > 10
-    for number in changing[::STEP] + changing[-1:]:
-        copied = shutil.copytree(path, tmp_path / "died")
-        with pytest.raises(ProcessDied):
-            serve(open_table(copied, HookedStorage(LocalStorage(str(copied)), die_at(number))), options)
-        assert entries(open_table(copied)) == before, calls.calls[number]
-        between = shutil.copytree(copied, tmp_path / "between")
-        serve(open_table(copied), options)
-        assert entries(open_table(copied)) == before
-        writer(rows(range(6), 10**7)).upsert(str(between))
-        serve(open_table(between), options)
-        for one in (copied, between):
-            metadata = open_metadata_table(open_table(one))
-            assert {i.requested_time for i in load_history(metadata.storage, metadata.config)} >= set(expected)
-            assert not {i.requested_time for i in metadata.load_timeline().instants} & set(expected)
-            assert validate(open_table(one)).differences == ()
-            shutil.rmtree(one)
+    planned = serve(open_table(path), MetadataOptions(max_delta_commits=100), dry_run=True).archived
+    expected = set(planned.instants)
+    for one in finished_behind_deaths(path, tmp_path, least=11, step=STEP):
+        metadata = open_metadata_table(open_table(one))
+        assert {i.requested_time for i in load_history(metadata.storage, metadata.config)} >= expected
+        assert not {i.requested_time for i in metadata.load_timeline().instants} & expected
 
 
 def completed(time: str, action: str = "deltacommit", done: str | None = None) -> Instant:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -120,15 +121,17 @@ def test_on_version_6_its_instant_follows_the_last_delta_commit(tmp_path: Path) 
     assert clean_instant(later, lambda: "") is None
 
 
-def test_a_death_at_a_storage_call(path: Path, tmp_path: Path) -> None:
-    """The next run finishes it, also behind a write; readers see the same all the time."""
-    before = entries(open_table(path))
+def finished_behind_deaths(path: Path, tmp_path: Path, *, least: int, step: int) -> Iterator[Path]:
+    """Copies of a table whose services died at a storage call, of which there are so many at least, and ran again.
+
+    One at once, one behind a write. Readers see the same all the time.
+    """
+    before, options = entries(open_table(path)), MetadataOptions(max_delta_commits=100)
     calls = HookedStorage(LocalStorage(str(shutil.copytree(path, tmp_path / "whole"))), lambda call: call.do())
-    options = MetadataOptions(max_delta_commits=100)
     serve(open_table(tmp_path / "whole", calls), options)
     changing = [n for n, name in enumerate(calls.calls) if Failure.AFTER.can_hit(name) or name == "delete_all"]
-    assert len(changing) >= 4
-    for number in changing[::STEP] + changing[-1:]:
+    assert len(changing) >= least
+    for number in changing[::step] + changing[-1:]:
         copied = shutil.copytree(path, tmp_path / "died")
         with pytest.raises(ProcessDied):
             serve(open_table(copied, HookedStorage(LocalStorage(str(copied)), die_at(number))), options)
@@ -136,14 +139,19 @@ def test_a_death_at_a_storage_call(path: Path, tmp_path: Path) -> None:
         between = shutil.copytree(copied, tmp_path / "between")
         serve(open_table(copied), options)
         assert entries(open_table(copied)) == before
-        writer(rows(range(6), 10**6)).upsert(str(between))
+        writer(rows(range(6), 10**7)).upsert(str(between))
         serve(open_table(between), options)
         for one in (copied, between):
-            assert slices(one) == {2}
             assert validate(open_table(one)).differences == ()
-            instants = open_metadata_table(open_table(one)).load_timeline().instants
-            assert all(i.completed for i in instants)
+            yield one
             shutil.rmtree(one)
+
+
+def test_a_death_at_a_storage_call(path: Path, tmp_path: Path) -> None:
+    for one in finished_behind_deaths(path, tmp_path, least=4, step=STEP):
+        assert slices(one) == {2}
+        instants = open_metadata_table(open_table(one)).load_timeline().instants
+        assert all(i.completed for i in instants)
 
 
 def test_a_pending_clean_of_needed_files_is_refused(path: Path) -> None:
