@@ -62,8 +62,7 @@ def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run
     """
     if dry_run:
         seen = table.reload()
-        _, choice = _choice(seen, options, dry_run=True)
-        return _result(None, choice, to_finish(seen))
+        return would_clean(seen, load_whole(seen), options)
     check_keepable(table.reload(), moves_rows=False)
     tidy(table, lock)
     finished = finish_pending(table, lock)
@@ -74,7 +73,8 @@ def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run
                 "another process began a clean meanwhile", path=seen.storage.base_path, todo="Run again."
             )
         known = {pin.path for pin in all_pins(table.storage)}
-        view, choice = _choice(seen, options, dry_run=False)
+        view = load_whole(seen)
+        choice = _choice(seen, view, options, dry_run=False)
         if not choice.gone:
             return _result(None, choice, finished)
         plan = _plan(view, choice, options, retained_since(seen, view.timeline))
@@ -92,11 +92,15 @@ def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run
     return _result(clean.requested_time, choice, finished)
 
 
-def _choice(table: Table, options: CleanOptions, *, dry_run: bool) -> tuple[TableView, Choice]:
+def would_clean(table: Table, view: TableView, options: CleanOptions) -> CleanResult:
+    """What `clean_table` would do; nothing is changed. `view`: of `load_whole`."""
+    return _result(None, _choice(table, view, options, dry_run=True), to_finish(table))
+
+
+def _choice(table: Table, view: TableView, options: CleanOptions, *, dry_run: bool) -> Choice:
     refuse_half_upgraded(table)
-    view = load_whole(table)
     refuse_pending_restore(table, view.timeline)
-    return view, choose(view, gather_facts(table, view, options, dry_run=dry_run), options)
+    return choose(view, gather_facts(table, view, options, dry_run=dry_run), options)
 
 
 def _plan(view: TableView, choice: Choice, options: CleanOptions, before: str) -> CleanPlan:

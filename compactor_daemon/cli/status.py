@@ -188,7 +188,7 @@ def release(
 
 
 def _beside(table: Table) -> Beside:
-    return consistent(lambda: look_beside(table.reload(), table.reload().load_timeline()))
+    return consistent(lambda: look_beside(seen := table.still(), seen.load_timeline()))
 
 
 def _clock(table: Table) -> Clock:
@@ -196,7 +196,7 @@ def _clock(table: Table) -> Clock:
 
 
 def _looked(table: Table, claimed: Claimed = None, recent: int = 0) -> TableLook:
-    return consistent(lambda: look_at_table(table.reload(), claimed, recent=recent))
+    return consistent(lambda: look_at_table(table.still(), claimed, recent=recent))
 
 
 def _claimed(zookeeper: ZooKeeperFlags, table: Table) -> Claimed:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import cache
 
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.triggers import TriggerOptions, TriggerStrategy, triggered
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.terminal.plain import Row
 from phantombase.timeline.view.view import TableView, is_replaced, latest_slice
 
-from ..cleaning.clean import clean_table
+from ..cleaning.clean import would_clean
+from ..cleaning.facts import load_whole
 
 _SHOWN = (
     TriggerStrategy.NUM_COMMITS_AFTER_LAST_REQUEST,
@@ -30,11 +31,17 @@ _SHOWN = (
 
 def outlook(table: Table, trigger: TriggerOptions, clean: CleanOptions) -> Row:
     """All of it. `trigger`, `clean`: the options with which plans are requested, and cleans run."""
+    looked = cache(lambda: consistent(lambda: _look(table)))
     return {
-        "backlog": _known(lambda: backlog_row(consistent(lambda: table.reload().load_view()))),
-        "next_plan": _known(lambda: next_plan_row(table.reload().load_timeline(), table.now(), trigger)),
-        "cleanable": _known(lambda: _cleanable(table, clean)),
+        "backlog": _known(lambda: backlog_row(looked()[1])),
+        "next_plan": _known(lambda: next_plan_row(table.still().load_timeline(), table.now(), trigger)),
+        "cleanable": _known(lambda: _cleanable(*looked(), clean)),
     }
+
+
+def _look(table: Table) -> tuple[Table, TableView]:
+    seen = table.still()
+    return seen, load_whole(seen)
 
 
 def _known(look: Callable[[], Row]) -> Row:
@@ -76,6 +83,6 @@ def next_plan_row(timeline: Timeline, now: datetime, options: TriggerOptions) ->
     return {"trigger": options.strategy.value, "due": asked.fired, "why": asked.why, "triggers": rows}
 
 
-def _cleanable(table: Table, options: CleanOptions) -> Row:
-    found = clean_table(table, options, ProcessLock(table.storage.location), dry_run=True)
+def _cleanable(table: Table, view: TableView, options: CleanOptions) -> Row:
+    found = would_clean(table, view, options)
     return {"files": found.files, "bytes": found.bytes, "why": found.why}
