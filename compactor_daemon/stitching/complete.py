@@ -4,6 +4,7 @@
     inflight  put by phantombase: from here on files of the instant may have their names
     place     each file after its marker. Files of an instant that is not completed are in no slice
     complete  the metadata table, then <T>.replacecommit: the new file groups count, and the old ones do not
+    late      what changed the inputs between the look and the commit: it is taken away again
 
 A process that dies in between leaves a pending stitching, which the next run completes, or takes back. The names of the
 files follow from the plan. A file that has its name already is verified and stays, so all tries agree on its size. If
@@ -43,6 +44,7 @@ from phantombase.timeline.traces.markers import Marker, MarkerKind, delete_marke
 from phantombase.timeline.view.view import FileSlice
 
 from ..execution.slice_task import read_back
+from .late import refuse_changed_inputs
 from .made import Made
 from .pending import Pending, decided_completion, inflight_content, is_at_work, is_of_hudi, pending_stitchings
 from .planned import slices_of
@@ -92,8 +94,9 @@ def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceR
         section.check()
         _put(table, done, encode_commit(metadata, table.layout.encoding))
         _look_back(table, pending, done)
-        delete_markers(table.storage, pending.time)
-        table.storage.delete_folder(staged_folder(pending.time))
+    refuse_changed_inputs(table, timeline, done, placed, lock)
+    delete_markers(table.storage, pending.time)
+    table.storage.delete_folder(staged_folder(pending.time))
     return placed
 
 

@@ -40,6 +40,7 @@ from phantombase.timeline.metadata_table.update import upkeep_of
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.schedule import busy_file_groups, pending_replacing_writes
 from phantombase.timeline.recovery.dead_writers import forget_heartbeats
+from phantombase.timeline.recovery.left_behind import remove_left_behind
 from phantombase.timeline.stitching.choice import StitchChoice, choose_windows
 from phantombase.timeline.stitching.options import StitchOptions
 from phantombase.timeline.stitching.order import SortOrder, check_sortable
@@ -115,8 +116,9 @@ def stitch_table(
     timeline, choice = _choose(seen, options)
     if dry_run:
         return _result(choice, _would(choice), (), ())
-    # A process that was killed right behind its completion has left one.
+    # Of a process that was killed right behind its completion.
     forget_heartbeats(seen, now_ms=partial(storage_ms, seen.storage), expiry_s=EXPIRY_S)
+    remove_left_behind(table.reload())
     if not choice.windows and not pending_stitchings(seen, timeline):
         return _result(choice, None, (), ())
     table.storage.prove()

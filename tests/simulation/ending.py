@@ -12,7 +12,7 @@ from tests.simulation import rows
 from tests.simulation.cast import Cast
 from tests.simulation.rules import OUR_TOKEN, Rules
 from tests.simulation.services import Policy
-from tests.simulation.staff import Staff
+from tests.simulation.staff import STITCH, Staff
 
 _STAY = ("open", "fate", "revoked")
 """Records that stay until their instant is archived."""
@@ -63,6 +63,8 @@ class Ending:
     def _last(self) -> None:
         cast = self.cast
         cast.roll_back(cast.table())
+        if cast.stitches and self._staff is not None:
+            self._staff.work(STITCH, 1)  # what a stitching left that was killed behind its commit
         cast.compactor(2)
         cast.scheduler(1)
         cast.compactor(1)

@@ -303,8 +303,7 @@ class Story:
 
         Not in its section, where it would lose the lock: who unschedules on version 6, see `Cast.may_oversleep`; a
         writer beside an operator, who has stopped the writers before restoring, or beside writes that replace file
-        groups: a commit that is put after its writer's last look cannot be fenced, in Hudi neither; a stitching is such
-        a commit too. Nor can a requested
+        groups: a commit that is put after its writer's last look cannot be fenced, in Hudi neither. Nor can a requested
         instant of version 6 that archiving has passed meanwhile: what was archived above it counts as pending. Beside
         a Hudi compactor, which merges the plan's files only and looks at no barrier, writers and schedulers never stop.
         """
@@ -312,8 +311,6 @@ class Story:
             if self.plot.version == 6 and host.name == "unscheduler":
                 return False
             if self.plot.services & {"restore", "replace", STITCH} and host.name.startswith("writer"):
-                return False
-            if host.name == STITCH:
                 return False
             if self.plot.version == 6 and "archive" in self.plot.services and host.name.startswith("writer"):
                 return False

@@ -27,7 +27,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_EXECUTE, "or begin(table, now, plan, section)):", "or True):", "cleaning/borders"),
     (_EXECUTE, "if pin.path not in (known or ())]", "if False]", "cleaning/clean"),
     (_CLEAN, "if retained else None,", "if found else None,", "cleaning/borders"),
-    (_CLEAN, "_result(None, choice, to_finish(seen))", "_result(None, choice, ())", "cleaning/borders"),
+    (_CLEAN, "dry_run=True), to_finish(table))", "dry_run=True), ())", "cleaning/borders"),
     (_CLEAN, "for time in there if time is not None)", "for time in there if False)", "cleaning/borders"),
     (_CLEAN, "min([before, *", "min([retained, *", "cleaning/borders"),
     (_EXECUTE, "    needed |= frozenset(savepointed(table, view))\n", "", "cleaning/borders"),

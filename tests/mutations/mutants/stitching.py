@@ -11,6 +11,7 @@ _PENDING = "compactor_daemon/stitching/pending"
 _PLANNED = "compactor_daemon/stitching/planned"
 _STITCH = "compactor_daemon/stitching/stitch"
 _MADE = "compactor_daemon/stitching/made"
+_LATE_COMMIT, _LATE = "compactor_daemon/stitching/late", "stitching/late"
 _PURE, _TESTS = "stitching/choice", "stitching/stitch"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -34,6 +35,11 @@ MUTANTS: tuple[Mutant, ...] = (
     (_COMPLETE, "    if storage.find(one.final) is None:\n", "    if True:\n", _TESTS),
     (_COMPLETE, "        if not is_at_work(table, pending) and not is_of_hudi(table, pending):", "        if not is_of_hudi(table, pending):", _TESTS),
     (_COMPLETE, "        _look_back(table, pending, done)\n", "", _TESTS),
+    (_COMPLETE, "    refuse_changed_inputs(table, timeline, done, placed, lock)\n", "", _LATE),
+    (_LATE_COMMIT, "        if not inputs.isdisjoint(_groups_of(table, instant)):\n", "        if False:\n", _LATE),
+    (_LATE_COMMIT, "if not now.is_committed(time)), None)", "if False), None)", _LATE),
+    (_LATE_COMMIT, "        if not made.keys().isdisjoint(_groups_of(table, instant)):\n            yield f\"{instant.action} {instant.requested_time} wrote to its files\"\n", "        yield from ()\n", _LATE),
+    (_LATE_COMMIT, "        if not is_pending_service(table, write):\n", "        if False:\n", _LATE),
     ("timeline/view/fact_loader", " or metadata.operation_type == CLUSTER", "", _TESTS),
     (_PENDING, "    if _PROCESS not in extra:", "    if False:", _TESTS),
     (_STITCH, "            if is_at_work(now, pending) or is_of_hudi(now, pending):\n                continue\n", "", _TESTS),
