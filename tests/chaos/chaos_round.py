@@ -19,8 +19,9 @@ from phantombase.writer_hooks.new_table.create import create_table
 from phantombase.writer_hooks.new_table.spec import NewTable
 from phantombase.writer_hooks.options import WriteOptions
 from tests.chaos.checks import check_rows, check_whole
-from tests.chaos.crew_child import KEYS, WRITERS, Subject, run_reader, run_writer, write_changes
+from tests.chaos.crew_child import KEYS, WRITERS, Subject, run_pinned_reader, run_reader, run_writer, write_changes
 from tests.chaos.fleet import Fleet, fleet, forks, new_switches
+from tests.chaos.growth import Growth
 from tests.chaos.journal import Journal, Model
 from tests.chaos.troubles import troubles
 from tests.support.zookeeper_ensemble import Ensemble, running_ensemble
@@ -28,6 +29,8 @@ from tests.support.zookeeper_ensemble import Ensemble, running_ensemble
 _DAEMONS = 8
 _REST_S = 300.0
 _LONGEST_SESSION_S = 4.0
+_LONG_S = 240.0
+"""Of a round in which tables come to their usual size, and would grow beyond it if they were not served."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +54,12 @@ def play(folder: Path, seed: int, seconds: float) -> Played:
                 _crew(daemons, folder, seed, ensemble.hosts) as crew_is_well,
                 troubles(daemons, ensemble, seed) as trouble,
             ):
-                end = time.monotonic() + seconds
+                end, growth = time.monotonic() + seconds, Growth(tables)
                 while time.monotonic() < end:
                     crew_is_well()
                     daemons.tend()
                     trouble.step()
+                    growth.sample()
                     time.sleep(1.0)
                 trouble.heal()
             _come_to_rest(daemons)
@@ -72,15 +76,29 @@ def play(folder: Path, seed: int, seconds: float) -> Played:
     tried = {name: daemons.count(name) for name in ("decided", "refused", "noticed", "broken")}
     assert tried["broken"] == 0, "a dead attempt decided, or something undecided was published"
     written = {"written": model.committed, "not written": model.lost}
-    return Played(tables=[subject.path for subject in tables], counts={**counts, **tried, **written})
+    counts_of_files = growth.check() if seconds >= _LONG_S else {}
+    return Played(tables=[subject.path for subject in tables], counts={**counts, **tried, **written, **counts_of_files})
 
 
-_KINDS: tuple[tuple[str, int, int | None], ...] = (("v9_buckets", 9, 1), ("v9_keys", 9, None), ("v6_buckets", 6, 1))
-"""Both table versions, both indexes."""
+_KINDS: tuple[tuple[str, int, int | None, bool], ...] = (
+    ("v9_buckets", 9, 1, False),
+    ("v9_keys", 9, None, True),
+    ("v6_buckets", 6, 1, False),
+)
+"""Both table versions, both indexes, with and without a metadata table."""
 
 
-def _table(folder: Path, ensemble: Ensemble, lock: str, name: str, version: int, buckets: int | None) -> Subject:
-    spec = NewTable(name=name, version=version, key_fields=("id",), partition_fields=("day",), ordering_fields=("ts",))
+def _table(
+    folder: Path, ensemble: Ensemble, lock: str, name: str, version: int, buckets: int | None, metadata: bool
+) -> Subject:
+    spec = NewTable(
+        name=name,
+        version=version,
+        key_fields=("id",),
+        partition_fields=("day",),
+        ordering_fields=("ts",),
+        metadata_table=metadata,
+    )
     (folder / name).mkdir()
     create_table(LocalStorage(str(folder / name)), spec)
     mine = lock.format(hosts=ensemble.hosts, name=name)
@@ -102,11 +120,13 @@ def _first_rows(tables: list[Subject], journal: Path) -> None:
 
 @contextmanager
 def _crew(daemons: Fleet, folder: Path, seed: int, hosts: str) -> Iterator[Callable[[], None]]:
-    """Writers and a reader; at any time and at the end they must have found nothing wrong."""
+    """Writers and readers; at any time and at the end they must have found nothing wrong."""
     stop = daemons.context.RawValue(c_bool, False)
     journals = _journals(folder)
     make = daemons.context.Process
     processes = {"reader": make(target=run_reader, args=(folder / "reader.log", stop, daemons.subjects, journals))}
+    pinned = (folder / "pinned.log", stop, daemons.subjects)
+    processes["pinned"] = make(target=run_pinned_reader, args=pinned)
     for n in range(WRITERS):
         writing = (n, seed, daemons.subjects, journals[1 + n], hosts)
         processes[f"writer{n}"] = make(target=run_writer, args=(folder / f"writer{n}.log", stop, writing))

@@ -8,6 +8,7 @@ from pathlib import Path
 from phantombase.compactor_daemon.records.fate import read_fate
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.instants.attempt_names import DEAD, GO, attempts, recorded_instants
+from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
 from phantombase.timeline.table.table import Table
@@ -30,6 +31,9 @@ def check_whole(subject: Subject) -> Counter[str]:
     """Nothing pends or is left over, one file a (file group, instant), every ledger holds; what was done."""
     table = Table.open(str(subject.path))
     look_at_decisions(subject.path)
+    if table.config.metadata_partitions:
+        differences = validate(table).differences
+        assert not differences, f"{subject.name}: {differences}"
     check_nothing_left(subject.path, served=True)
     _check_records(subject.path)
     archived = table.with_archive(table.load_timeline()).archived

@@ -15,11 +15,14 @@ import pyarrow as pa
 
 from phantombase.compactor_daemon.records.fate import read_fate
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
-from phantombase.timeline.errors import ConflictError, LockError
+from phantombase.timeline.errors import ConflictError, LockError, PhantombaseError
 from phantombase.timeline.instants.attempt_names import GO, attempts, recorded_instants
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.pins.pin import PinOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.triggers import TriggerStrategy
-from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.read.held_moment import pinned
+from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import CompactionOptions, Mode, Operation, Write, WriteOptions
@@ -38,6 +41,7 @@ SCHEMA = pa.schema(
 _LOOK_EVERY = 8
 _GATE_S = 5.0
 _READ_EVERY_S = 0.1
+_PINNED_READS, _PINNED_EVERY_S = 8, 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +155,36 @@ def run_reader(log: Path, stop: c_bool, subjects: list[Subject], journals: list[
                 look_at_decisions(subject.path)
             time.sleep(_READ_EVERY_S)
     print(f"reads {reads}", flush=True)
+
+
+def run_pinned_reader(log: Path, stop: c_bool, subjects: list[Subject]) -> None:
+    """A process that reads one state again and again under a pin: nothing that it needs goes."""
+    begin(log)
+    states = late = 0
+    while not stop.value:
+        for subject in subjects:
+            table = Table.open(str(subject.path))
+            options = ReadOptions(as_of=_settled(table.load_timeline()))
+            with pinned(table.reload, options, PinOptions(name="soak", for_s=20)):
+                try:
+                    first = as_rows(read_table(table.reload(), options))
+                except PhantombaseError as error:  # a clean was planned before the pin
+                    print(f"late: {error}", flush=True)
+                    late += 1
+                    continue
+                states += 1
+                for _ in range(_PINNED_READS):
+                    time.sleep(_PINNED_EVERY_S)
+                    again = as_rows(read_table(table.reload(), options))
+                    assert again == first, f"{subject.name}: another state at {options.as_of}"
+    print(f"states {states}", flush=True)
+    assert states > late, "hardly any state could be read under a pin"
+
+
+def _settled(timeline: Timeline) -> str:
+    """The newest write below all that pend: no write that completes from now on belongs to the state at it."""
+    pending = min((i.requested_time for i in timeline.inflight_writers), default="9")
+    return max(time for time in timeline.completed_writes if time < pending)
 
 
 def look_at_decisions(path: Path) -> None:

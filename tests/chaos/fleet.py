@@ -27,7 +27,7 @@ _ENDS = {"exit 0", "exit 1", "exit -9", "exit -15"}
 """Well, with failures to report (or ZooKeeper away at its start), killed, and told to end before it had begun."""
 _SERVICES = [
     "--services",
-    "stitch,clean,archive",
+    "stitch,clean,archive,metadata",
     "--services-interval",
     "2",
     "--stitch-min-file-num",

@@ -2,12 +2,14 @@
 
 PHANTOMBASE_CHAOS_SECONDS   how long (30; with all tests 60): rounds of a minute at most, each with new tables
 PHANTOMBASE_CHAOS_SEED      of the first round (random)
+PHANTOMBASE_SOAK_SECONDS    how long one round on the same tables is, with all tests (600)
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,7 @@ from tests.support.seed import drawn
 from tests.support.selection import ALL
 
 SECONDS = float(os.environ.get("PHANTOMBASE_CHAOS_SECONDS", "60" if ALL else "30"))
+SOAK_S = float(os.environ.get("PHANTOMBASE_SOAK_SECONDS", "600"))
 SEED = drawn("PHANTOMBASE_CHAOS_SEED", 10**6)
 _ROUND_S = 60.0
 _HUDI = {6: "0.15.0", 9: "1.2.0"}
@@ -50,6 +53,19 @@ def test_a_fleet_in_trouble(played: Played) -> None:
     assert (
         min(played.counts[name] for name in ("compactions", "written", "killed", "stopped", "cleans", "archived")) > 0
     )
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(SOAK_S * 3 + 900)
+def test_a_long_time(tmp_path: Path) -> None:
+    """Ten minutes on the same tables: their files and instants stay bounded, and all that must hold holds."""
+    try:
+        played = play(tmp_path, SEED, SOAK_S)
+    except BaseException as error:
+        error.add_note(f"PHANTOMBASE_CHAOS_SEED={SEED}, logs in {tmp_path}")
+        raise
+    print(f"seed {SEED}: {played.counts}", flush=True)
+    assert min(played.counts[name] for name in ("cleans", "archived", "stitched")) > 0
 
 
 @pytest.mark.interop
