@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -59,3 +60,27 @@ def test_the_same_files_stay(before: str, after: str, policy: Policy, tmp_path: 
     assert data_files(path) == data_files(expected)
     assert_same_rows(read_table(open_table(path)), rows)
     assert clean(path, policy).instant is None
+
+
+def test_clusterings(tmp_path: Path) -> None:
+    """What Hudi clustered goes with the same clean: its state before is put together of what it left, and of the input
+    files, which the table before the two later writes has."""
+    path, before = unzip("v6_0.15.0_cluster.cleaned", tmp_path), unzip("v6_0.15.0_cluster.after", tmp_path)
+    stay, rows = data_files(path), read_table(open_table(path))
+    for name in data_files(before) - stay:
+        shutil.copy2(before / name, path / name)
+    for part in (path / ".hoodie").glob("*.clean*"):
+        part.unlink()
+    clean(path)
+    assert data_files(path) == stay
+    assert_same_rows(read_table(open_table(path)), rows)
+
+
+def test_what_a_pending_clustering_needs_stays(tmp_path: Path) -> None:
+    """As Hudi, which cleaned this table beside it."""
+    path = unzip("v6_0.15.0_pending_clustering.after", tmp_path)
+    stay = data_files(path)
+    for part in (path / ".hoodie").glob("*.clean*"):
+        part.unlink()
+    clean(path)
+    assert data_files(path) == stay
