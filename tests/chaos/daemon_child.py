@@ -25,6 +25,7 @@ from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable
 from phantombase.compactor_daemon.records.fate import Go, read_fate
 from phantombase.timeline.errors import AttemptDeadError
 from phantombase.timeline.instants import table_clock
+from phantombase.timeline.instants.attempt_names import instant_folder
 from phantombase.timeline.locks import table_lock as lock
 from phantombase.timeline.locks import zookeeper_lock
 from phantombase.timeline.storage import local as local_storage
@@ -156,11 +157,12 @@ def _watch(switches: Switches) -> None:
             count("refused")
             raise
         fate = read_fate(storage, instant, attempt)
-        count("decided" if before is None and fate is not None and fate.nonce == nonce else "broken")
+        stands = before is None and fate is not None and fate.nonce == nonce
+        count("decided" if stands or _is_forgotten(storage, instant) else "broken")
 
     def published(table: Any, go: Go, *rest: Any) -> None:
         fate = read_fate(table.storage, go.instant, go.attempt)
-        if fate is None or fate.nonce != go.nonce:
+        if (fate is None or fate.nonce != go.nonce) and not _is_forgotten(table.storage, go.instant):
             count("broken")
         publish(table, go, *rest)
 
@@ -182,6 +184,11 @@ def _watch(switches: Switches) -> None:
     compacting.publish = published
     serving.compact_instant = compacted
     serving.ServedTable.look = looked
+
+
+def _is_forgotten(storage: Storage, instant: str) -> bool:
+    """Whether its records went while this process slept: others completed it, and archived it. It publishes nothing."""
+    return storage.find(instant_folder(instant)) is None
 
 
 def _shorten_locks(session_s: float) -> None:
