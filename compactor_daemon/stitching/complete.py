@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import structlog
 
-from phantombase.timeline.audit.group_ledger import GroupLedger, encode_ledgers
+from phantombase.timeline.audit.group_ledger import STITCHED, GroupLedger, encode_ledgers
 from phantombase.timeline.errors import BarrierError, ConflictError, PhantombaseError, StorageError, UnknownCommitError
 from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata, RuntimeStats, WriteStat
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
@@ -48,9 +48,6 @@ from .late import refuse_changed_inputs
 from .made import Made
 from .pending import Pending, decided_completion, inflight_content, is_at_work, is_of_hudi, pending_stitchings
 from .planned import slices_of
-
-LEDGER = "phantombase.stitched"
-"""Key in the commit's extraMetadata; its value is that of the ledgers of a compaction, by new file group."""
 
 _log = structlog.get_logger()
 
@@ -259,7 +256,7 @@ def _commit(placed: Sequence[Made], schema_text: str) -> CommitMetadata:
     ]
     return CommitMetadata(
         partition_to_write_stats={partition: tuple(of) for partition, of in stats.items()},
-        extra_metadata={"schema": schema_text, LEDGER: encode_ledgers(ledgers)},
+        extra_metadata={"schema": schema_text, STITCHED: encode_ledgers(ledgers)},
         operation_type=CLUSTER,
         partition_to_replace_file_ids={partition: tuple(ids) for partition, ids in replaced.items()},
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from phantombase.compactor_daemon.records.fate import read_fate
 from phantombase.timeline.audit.audit import audit, audited_instants
+from phantombase.timeline.audit.stitchings import audit_stitching, stitched_instants
 from phantombase.timeline.instants.attempt_names import DEAD, GO, attempts, recorded_instants
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.table_read import read_table
@@ -45,6 +46,9 @@ def check_whole(subject: Subject) -> Counter[str]:
         assert found.good, f"{subject.name}: {found}"
         assert not found.leftovers, f"{subject.name}: {found.leftovers}"
         counts["compactions"] += 1
+    for instant in stitched_instants(table):
+        found = audit_stitching(table, instant)
+        assert found.good, f"{subject.name}: {found}"
     for instant in recorded_instants(table.storage):
         fates = [read_fate(table.storage, instant, number) for number in attempts(table.storage, instant)]
         kinds = [fate.kind if fate is not None else "open" for fate in fates]

@@ -1,6 +1,6 @@
-"""Verifies a completed compaction again: the files that still exist against its ledger and the audit log.
+"""Verifies completed compactions and stitchings again: the files that still exist against its ledger and the audit log.
 
-The way in is `audit`.
+The ways in are `audit` and `stitchings`.
 
 May import: avro, format, ground, instants, log, merge, parquet, read, storage, table, view.
 """

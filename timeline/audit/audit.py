@@ -35,7 +35,8 @@ from .kept_ledgers import KeptLedgers, commits_with_ledgers, kept_ledgers
 from .log_totals import LogTotals, copied_ledger, log_totals
 from .undone import is_undone
 
-_BATCH_ROWS = 65_536
+BATCH_ROWS = 65_536
+"""Read at once."""
 _MEMORY_BYTES = 1 << 30
 """Memory for the merge that is run again; log data beyond it is spilled."""
 
@@ -205,13 +206,13 @@ def _files(now: _Now, instant: str, recorded: GroupLedger) -> Verdict:
         if now.view is not None and _is_superseded(now, now.view, recorded, instant):
             return Verdict.CLEANED
         raise LedgerError("the written file is gone although it is the newest", path=path, instant=instant)
-    _same("size of the written file", size, recorded.size, path)
-    read = _read_log if isinstance(parse_data_file(recorded.output), LogFileName) else _read_base
+    same("size of the written file", size, recorded.size, path)
+    read = _read_log if isinstance(parse_data_file(recorded.output), LogFileName) else read_base
     rows_out, out, schema = read(now.table, path, recorded)
     ledger = recorded.ledger
-    _same("number of rows in the written file", rows_out, ledger.rows_out, path)
+    same("number of rows in the written file", rows_out, ledger.rows_out, path)
     if ledger.identity is not None:
-        _same("hash of the rows in the written file", f"{out:016x}", f"{ledger.identity.out:016x}", path)
+        same("hash of the rows in the written file", f"{out:016x}", f"{ledger.identity.out:016x}", path)
     if any(now.size(recorded, name) is None for name in recorded.inputs):
         return Verdict.OUTPUT_PROVED
     rules, inputs = _rules(now.table, schema, recorded), _inputs(now, recorded)
@@ -220,17 +221,17 @@ def _files(now: _Now, instant: str, recorded: GroupLedger) -> Verdict:
     if read is _read_log and again != ledger and not ledger.superseded:  # copied, not merged
         taken = log_totals(storage, select_blocks(slice_blocks(storage, inputs), rules.visibility).blocks, rules)
         again = copied_ledger(taken, LogTotals(rows=rows_out, deletes=taken.deletes, identity=out))
-    _same("ledger of the repeated merge", again, ledger, path)
+    same("ledger of the repeated merge", again, ledger, path)
     return Verdict.PROVED
 
 
-def _read_base(table: Table, path: str, recorded: GroupLedger) -> tuple[int, int, TableSchema]:
+def read_base(table: Table, path: str, recorded: GroupLedger) -> tuple[int, int, TableSchema]:
     """Row count of a base file, hash of its rows, and the schema it was written with: the table's may have changed."""
     with table.storage.open_input(path, whole=False) as source, readable("base file", path):
         footer = open_parquet(source).metadata
         schema = table.schema((footer.metadata or {}).get(b"parquet.avro.schema", b"").decode())
     columns = project(schema.arrow, identity_columns(schema.arrow))
-    out = identity_sum(t for t, _ in base_tables(table.storage, path, columns, _BATCH_ROWS))
+    out = identity_sum(t for t, _ in base_tables(table.storage, path, columns, BATCH_ROWS))
     return footer.num_rows, out, schema
 
 
@@ -240,7 +241,7 @@ def _read_log(table: Table, path: str, recorded: GroupLedger) -> tuple[int, int,
         blocks = list(scan_blocks(source, path))
     schema = table.schema(blocks[-1].header(HeaderKey.SCHEMA))
     found = log_totals(table.storage, blocks, _rules(table, schema, recorded))
-    _same("number of deletes in the written file", found.deletes, recorded.ledger.deletes_of_absent, path)
+    same("number of deletes in the written file", found.deletes, recorded.ledger.deletes_of_absent, path)
     return found.rows, found.identity, schema
 
 
@@ -285,6 +286,7 @@ def _inputs(now: _Now, recorded: GroupLedger) -> FileSlice:
     )
 
 
-def _same(what: str, found: object, expected: object, path: str) -> None:
+def same(what: str, found: object, expected: object, path: str) -> None:
+    """LedgerError: they differ."""
     if found != expected:
         raise LedgerError(f"{what} is not what the ledger says", path=path, expected=str(expected), found=str(found))

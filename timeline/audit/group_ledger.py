@@ -20,6 +20,8 @@ from ..view.view import GroupKey
 
 LEDGER = "phantombase.ledger"
 """Key in a commit's extraMetadata; its value: {"total": counts, "file_groups": {partition/file id: counts}}."""
+STITCHED = "phantombase.stitched"
+"""The same of a stitching, by new file group; its inputs are base files of others."""
 AUDIT_LOG = f"{RECORDS}/audit"
 
 

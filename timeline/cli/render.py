@@ -234,7 +234,7 @@ def audit(data: Row) -> Iterator[RenderableType]:
     if not data["instants"]:
         yield Text("No compaction by phantombase has left a ledger here.")
         return
-    yield RowsTable(title=plural(len(data["instants"]), "compaction"), columns=_AUDIT_COLUMNS, rows=data["instants"])
+    yield RowsTable(title=plural(len(data["instants"]), "instant"), columns=_AUDIT_COLUMNS, rows=data["instants"])
     for row in data["instants"]:
         for problem in row["problems"]:
             yield Text.assemble(("wrong:", "bold red"), f" {row['instant']}: {problem}")

@@ -11,6 +11,7 @@ _PENDING = "compactor_daemon/stitching/pending"
 _PLANNED = "compactor_daemon/stitching/planned"
 _STITCH = "compactor_daemon/stitching/stitch"
 _MADE = "compactor_daemon/stitching/made"
+_AUDIT, _AUDITED = "timeline/audit/stitchings", "audit/stitchings"
 _LATE_COMMIT, _LATE = "compactor_daemon/stitching/late", "stitching/late"
 _PURE, _TESTS = "stitching/choice", "stitching/stitch"
 
@@ -40,6 +41,10 @@ MUTANTS: tuple[Mutant, ...] = (
     (_LATE_COMMIT, "if not now.is_committed(time)), None)", "if False), None)", _LATE),
     (_LATE_COMMIT, "        if not made.keys().isdisjoint(_groups_of(table, instant)):\n            yield f\"{instant.action} {instant.requested_time} wrote to its files\"\n", "        yield from ()\n", _LATE),
     (_LATE_COMMIT, "        if not is_pending_service(table, write):\n", "        if False:\n", _LATE),
+    (_AUDIT, "        if (other := now.replaced_by.get(key)) is not None:\n", "        if (other := None) is not None:\n", _AUDITED),
+    (_AUDIT, "            yield f\"{log.path} belongs to a stitched file: its rows are in no base file\"\n", "            yield from ()\n", _AUDITED),
+    (_AUDIT, "    same(\"hash of the rows in the written file\", f\"{out:016x}\", f\"{ledger.identity.out:016x}\", path)\n", "", _AUDITED),
+    (_AUDIT, "    if any(now.size(recorded, name) is None for name in recorded.inputs):\n", "    if True:\n", _AUDITED),
     ("timeline/view/fact_loader", " or metadata.operation_type == CLUSTER", "", _TESTS),
     (_PENDING, "    if _PROCESS not in extra:", "    if False:", _TESTS),
     (_STITCH, "            if is_at_work(now, pending) or is_of_hudi(now, pending):\n                continue\n", "", _TESTS),
