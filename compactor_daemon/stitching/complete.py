@@ -139,8 +139,7 @@ def take_back_dead(table: Table, timeline: Timeline, lock: TableLock) -> None:
 
 def inputs_now(table: Table, pending: Pending, timeline: Timeline) -> tuple[tuple[FileSlice, ...], ...]:
     """The planned slices as they are now, see `slices_of`."""
-    partitions = {group.partition for group in pending.groups}
-    there = {p for p in partitions if not p or table.storage.find(p) is not None}
+    there = table.views.existing(group.partition for group in pending.groups)
     busy = busy_file_groups(table, _other_than(timeline, pending)).groups.keys()
     return slices_of(consistent(lambda: table.load_view(exactly=there)), pending.groups, busy)
 

@@ -93,11 +93,4 @@ def _since(now: Timeline, before: Timeline, done: Instant) -> Iterator[Instant]:
 def _groups_of(table: Table, instant: Instant) -> frozenset[GroupKey]:
     """File groups that a completed write wrote to, or replaced."""
     metadata = table.commit_metadata(instant)
-    named = {
-        (partition, stat.file_id)
-        for partition, stats in metadata.partition_to_write_stats.items()
-        for stat in stats
-        if stat.file_id
-    }
-    gone = (metadata.partition_to_replace_file_ids or {}).items()
-    return frozenset(named | {(partition, file_id) for partition, ids in gone for file_id in ids})
+    return metadata.written_groups | metadata.replaced_groups

@@ -118,7 +118,7 @@ def stitch_table(
         return _result(choice, _would(choice), (), ())
     # Of a process that was killed right behind its completion.
     forget_heartbeats(seen, now_ms=partial(storage_ms, seen.storage), expiry_s=EXPIRY_S)
-    remove_left_behind(table.reload())
+    remove_left_behind(seen)
     if not choice.windows and not pending_stitchings(seen, timeline):
         return _result(choice, None, (), ())
     table.storage.prove()

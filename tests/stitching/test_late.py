@@ -10,11 +10,9 @@ import pytest
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.storage.contract import Storage
-from phantombase.writer_hooks.engine.engine import LocalEngine
-from phantombase.writer_hooks.options import Operation, Write
-from phantombase.writer_hooks.write.write import write
-from tests.stitching.test_stitch import VERSIONS, WRITES, hidden, small_files, stitch
-from tests.support.archived_tables import LOCK, one_row, upsert
+from phantombase.writer_hooks.options import Operation
+from tests.stitching.test_stitch import VERSIONS, begin, hidden, small_files, stitch
+from tests.support.archived_tables import LOCK, one_row, overwrite, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.written_tables import check_nothing_left, read_rows
@@ -37,16 +35,21 @@ def around_the_commit(path: Path, before: Do, after: Do = lambda: None) -> Stora
     return HookedStorage(open_table(path).storage, hook)
 
 
+def built_upon(path: Path, before: Do, after: Do) -> str:
+    """A stitching beside whose commit this is done, so that the commit stays; its error."""
+    with pytest.raises(ConflictError, match="so the commit stays") as caught:
+        stitch(path, around_the_commit(path, before, after))
+    return str(caught.value)
+
+
 @VERSIONS
 @pytest.mark.parametrize("operation", [Operation.UPSERT, Operation.INSERT_OVERWRITE])
 def test_inputs_that_another_write_changed(version: int, operation: Operation, tmp_path: Path) -> None:
     """The write, as some of Hudi's, asks for no pending plan. The commit goes again, and with it all that was made."""
     path = tmp_path / "trips"
     rows = small_files(path, version)
-    batch = LocalEngine(one_row("k1", 100), slots=1)
-    storage = around_the_commit(
-        path, lambda: write(open_table(path), batch, Write(operation=operation, options=WRITES))
-    )
+    do = upsert if operation is Operation.UPSERT else overwrite
+    storage = around_the_commit(path, lambda: do(path, one_row("k1", 100)))
     with pytest.raises(ConflictError, match="right before its commit"):
         stitch(path, storage)
     expected = {**rows, "k1": (100, 100.0)} if operation is Operation.UPSERT else {"k1": (100, 100.0)}
@@ -73,15 +76,8 @@ def test_what_others_have_built_upon_stays(version: int, tmp_path: Path) -> None
     """A row of a later write lies on the new file group: without the commit it would be lost."""
     path = tmp_path / "trips"
     rows = small_files(path, version)
-    batch = LocalEngine(one_row("new", 100), slots=1)
-    storage = around_the_commit(
-        path,
-        lambda: write(open_table(path), batch, Write(operation=Operation.INSERT_OVERWRITE, options=WRITES)),
-        lambda: upsert(path, one_row("k3", 300)),
-    )
-    with pytest.raises(ConflictError, match="so the commit stays") as caught:
-        stitch(path, storage)
-    assert "compactor-daemon rollback" in str(caught.value)
+    error = built_upon(path, lambda: overwrite(path, one_row("new", 100)), lambda: upsert(path, one_row("k3", 300)))
+    assert "compactor-daemon rollback" in error
     assert read_rows(path) == {**rows, "new": (100, 100.0), "k3": (300, 300.0)}  # the error says that some came back
 
 
@@ -90,14 +86,7 @@ def test_what_is_replaced_again_stays(version: int, tmp_path: Path) -> None:
     """Without the commit the rows of its inputs would come back."""
     path = tmp_path / "trips"
     small_files(path, version)
-    batch = LocalEngine(one_row("only", 100), slots=1)
-    storage = around_the_commit(
-        path,
-        lambda: upsert(path, one_row("k1", 100)),
-        lambda: write(open_table(path), batch, Write(operation=Operation.INSERT_OVERWRITE, options=WRITES)),
-    )
-    with pytest.raises(ConflictError, match="so the commit stays"):
-        stitch(path, storage)
+    built_upon(path, lambda: upsert(path, one_row("k1", 100)), lambda: overwrite(path, one_row("only", 100)))
     assert read_rows(path) == {"only": (100, 100.0)}
 
 
@@ -106,18 +95,6 @@ def test_a_write_that_may_build_upon_it(version: int, tmp_path: Path) -> None:
     """A pending write may have looked for its keys while the commit was there."""
     path = tmp_path / "trips"
     small_files(path, version)
-    batch = LocalEngine(one_row("new", 100), slots=1)
-
-    def begins() -> None:
-        table = open_table(path)
-        began = table.next_time(table.load_timeline())
-        for state in ("requested", "inflight"):
-            (path / table.config.timeline_folder / f"{began}.deltacommit.{state}").write_bytes(b"")
-
-    storage = around_the_commit(
-        path,
-        lambda: write(open_table(path), batch, Write(operation=Operation.INSERT_OVERWRITE, options=WRITES)),
-        begins,
-    )
+    storage = around_the_commit(path, lambda: overwrite(path, one_row("new", 100)), lambda: begin(path, "deltacommit"))
     with pytest.raises(ConflictError, match="is pending, which may write to its files"):
         stitch(path, storage)

@@ -432,20 +432,22 @@ def test_an_input_that_changes_while_the_file_is_made(version: int, operation: O
     check_nothing_left(path)
 
 
+def begin(path: Path, action: str) -> None:
+    """Begins a write, as one that does not ask for clusterings."""
+    table = open_table(path)
+    began = table.next_time(table.load_timeline())
+    for state in ("requested", "inflight"):
+        (path / table.config.timeline_folder / f"{began}.{action}.{state}").write_bytes(b"")
+
+
 @VERSIONS
 def test_an_overwrite_that_begins_while_the_file_is_made(version: int, tmp_path: Path) -> None:
     """As of a writer that does not ask for clusterings: it replaces the old file groups, and not the new one."""
     path = tmp_path / "trips"
     rows = small_files(path, version)
 
-    def begins() -> None:
-        table = open_table(path)
-        began = table.next_time(table.load_timeline())
-        for state in ("requested", "inflight"):
-            (path / table.config.timeline_folder / f"{began}.replacecommit.{state}").write_bytes(b"")
-
     with pytest.raises(BarrierError, match="pending write"):
-        stitch(path, while_making(path, begins))
+        stitch(path, while_making(path, lambda: begin(path, "replacecommit")))
     assert not pending_stitchings(open_table(path), open_table(path).load_timeline())
     assert read_rows(path) == rows
 

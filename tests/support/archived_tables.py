@@ -39,6 +39,11 @@ def upsert(path: Path, batch: pa.Table, options: WriteOptions = _WRITES) -> None
     write(open_table(path), LocalEngine(batch, slots=1), Write(operation=Operation.UPSERT, options=options))
 
 
+def overwrite(path: Path, batch: pa.Table) -> None:
+    """One commit: the batch replaces its partitions."""
+    write(open_table(path), LocalEngine(batch, slots=1), Write(operation=Operation.INSERT_OVERWRITE, options=_WRITES))
+
+
 def upsert_at(url: str, version: int, batch: pa.Table) -> None:
     """One commit of a table at a URL, which it makes if it is not there."""
     writer(batch).table("trips", version=version).key("id").partition("day").ordering("ts").upsert(url)

@@ -12,9 +12,10 @@ or restore removes both together with the commit. The audit reports files that a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeAlias
 
 from ..avro.schema import project
 from ..errors import LedgerError, PhantombaseError, UsageError
@@ -35,8 +36,7 @@ from .kept_ledgers import KeptLedgers, commits_with_ledgers, kept_ledgers
 from .log_totals import LogTotals, copied_ledger, log_totals
 from .undone import is_undone
 
-BATCH_ROWS = 65_536
-"""Read at once."""
+_BATCH_ROWS = 65_536
 _MEMORY_BYTES = 1 << 30
 """Memory for the merge that is run again; log data beyond it is spilled."""
 
@@ -144,8 +144,7 @@ class _Now:
 
 
 def _now(table: Table, ledgers: KeptLedgers, problems: list[str]) -> _Now:
-    partitions = {b.partition for b in ledgers.groups}
-    there = {p for p in partitions if not p or table.storage.find(p) is not None}
+    there = table.views.existing(b.partition for b in ledgers.groups)
     try:
         view = consistent(lambda: table.reload().load_view(exactly=there))
     except PhantombaseError as error:  # two base files of an instant, or a lost one: audits must report that
@@ -157,10 +156,15 @@ def _now(table: Table, ledgers: KeptLedgers, problems: list[str]) -> _Now:
 
 def _audit_group(now: _Now, instant: str, recorded: GroupLedger) -> GroupAudit:
     problems = [*_missed_logs(now, instant, recorded), *_second_files(now, instant, recorded)]
+    return audited_group(recorded, problems, lambda: _files(now, instant, recorded))
+
+
+def audited_group(recorded: GroupLedger, problems: list[str], files: Callable[[], Verdict]) -> GroupAudit:
+    """The result for a file group. `problems`: found so far; `files`: checks its files, and raises what disagrees."""
     verdict = Verdict.WRONG
     try:
         recorded.ledger.check_itself(recorded.path(recorded.file_id))
-        verdict = _files(now, instant, recorded)
+        verdict = files()
     except PhantombaseError as error:
         problems.append(str(error))
     return GroupAudit(
@@ -206,13 +210,9 @@ def _files(now: _Now, instant: str, recorded: GroupLedger) -> Verdict:
         if now.view is not None and _is_superseded(now, now.view, recorded, instant):
             return Verdict.CLEANED
         raise LedgerError("the written file is gone although it is the newest", path=path, instant=instant)
-    same("size of the written file", size, recorded.size, path)
     read = _read_log if isinstance(parse_data_file(recorded.output), LogFileName) else read_base
-    rows_out, out, schema = read(now.table, path, recorded)
+    out, schema = read_written(now.table, path, recorded, size, read)
     ledger = recorded.ledger
-    same("number of rows in the written file", rows_out, ledger.rows_out, path)
-    if ledger.identity is not None:
-        same("hash of the rows in the written file", f"{out:016x}", f"{ledger.identity.out:016x}", path)
     if any(now.size(recorded, name) is None for name in recorded.inputs):
         return Verdict.OUTPUT_PROVED
     rules, inputs = _rules(now.table, schema, recorded), _inputs(now, recorded)
@@ -220,9 +220,23 @@ def _files(now: _Now, instant: str, recorded: GroupLedger) -> Verdict:
     again = stream.ledger(sum(batch.num_rows for batch in stream.batches()), out)
     if read is _read_log and again != ledger and not ledger.superseded:  # copied, not merged
         taken = log_totals(storage, select_blocks(slice_blocks(storage, inputs), rules.visibility).blocks, rules)
-        again = copied_ledger(taken, LogTotals(rows=rows_out, deletes=taken.deletes, identity=out))
+        again = copied_ledger(taken, LogTotals(rows=ledger.rows_out, deletes=taken.deletes, identity=out))
     same("ledger of the repeated merge", again, ledger, path)
     return Verdict.PROVED
+
+
+_Read: TypeAlias = Callable[[Table, str, GroupLedger], tuple[int, int, TableSchema]]
+
+
+def read_written(table: Table, path: str, recorded: GroupLedger, size: int, read: _Read) -> tuple[int, TableSchema]:
+    """Hash of the rows of the written file, and its schema. LedgerError: it is not as recorded."""
+    ledger = recorded.ledger
+    same("size of the written file", size, recorded.size, path)
+    rows_out, out, schema = read(table, path, recorded)
+    same("number of rows in the written file", rows_out, ledger.rows_out, path)
+    if ledger.identity is not None:
+        same("hash of the rows in the written file", f"{out:016x}", f"{ledger.identity.out:016x}", path)
+    return out, schema
 
 
 def read_base(table: Table, path: str, recorded: GroupLedger) -> tuple[int, int, TableSchema]:
@@ -230,9 +244,13 @@ def read_base(table: Table, path: str, recorded: GroupLedger) -> tuple[int, int,
     with table.storage.open_input(path, whole=False) as source, readable("base file", path):
         footer = open_parquet(source).metadata
         schema = table.schema((footer.metadata or {}).get(b"parquet.avro.schema", b"").decode())
+    return footer.num_rows, hash_of_base(table, path, schema), schema
+
+
+def hash_of_base(table: Table, path: str, schema: TableSchema) -> int:
+    """Hash of the rows of a base file, as they are read with a schema: columns that it lacks are null."""
     columns = project(schema.arrow, identity_columns(schema.arrow))
-    out = identity_sum(t for t, _ in base_tables(table.storage, path, columns, BATCH_ROWS))
-    return footer.num_rows, out, schema
+    return identity_sum(t for t, _ in base_tables(table.storage, path, columns, _BATCH_ROWS))
 
 
 def _read_log(table: Table, path: str, recorded: GroupLedger) -> tuple[int, int, TableSchema]:

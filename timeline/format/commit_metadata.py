@@ -111,6 +111,18 @@ class CommitMetadata:
         """Paths of the files in the write statistics."""
         return frozenset(s.path for stats in self.partition_to_write_stats.values() for s in stats if s.path)
 
+    @property
+    def written_groups(self) -> frozenset[tuple[str, str]]:
+        """(partition, file id) of each file group in the write statistics."""
+        written = self.partition_to_write_stats.items()
+        return frozenset((partition, s.file_id) for partition, stats in written for s in stats if s.file_id)
+
+    @property
+    def replaced_groups(self) -> frozenset[tuple[str, str]]:
+        """(partition, file id) of each file group that a replace commit replaced."""
+        replaced = (self.partition_to_replace_file_ids or {}).items()
+        return frozenset((partition, file_id) for partition, file_ids in replaced for file_id in file_ids)
+
 
 def decode(data: bytes, where: str) -> CommitMetadata:
     """The metadata in a commit file of any version; unknown fields are ignored.

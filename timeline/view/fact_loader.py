@@ -61,8 +61,8 @@ class FactLoader:
         replaced: dict[GroupKey, str] = {}
         for instant in timeline.completed:
             if instant.family == "replacecommit":
-                for part, file_ids in (self.files.commit_metadata(instant).partition_to_replace_file_ids or {}).items():
-                    replaced.update({(part, file_id): instant.requested_time for file_id in file_ids})
+                gone = self.files.commit_metadata(instant).replaced_groups
+                replaced.update(dict.fromkeys(gone, instant.requested_time))
         return replaced
 
     def pending_plans(self, timeline: Timeline, prevails: str | None = None) -> dict[GroupKey, str]:

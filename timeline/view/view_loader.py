@@ -70,7 +70,11 @@ class ViewLoader:
 
     def planned_partitions(self, plans: Iterable[CompactionPlan]) -> set[str]:
         """The partitions that plans name and whose folders exist."""
-        named = {partition for plan in plans for partition, _ in plan.groups}
+        return self.existing(partition for plan in plans for partition, _ in plan.groups)
+
+    def existing(self, partitions: Iterable[str]) -> set[str]:
+        """Those of these partitions whose folders exist."""
+        named = set(partitions)
         list_ahead(self.storage, named)
         return {p for p in named if not p or listed_if_there(self.storage, p) is not None}
 

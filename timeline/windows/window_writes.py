@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..errors import MissingFileError
-from ..format.commit_metadata import CLUSTER, LOG_COMPACT, SERVICE_OPERATIONS, CommitMetadata, WriteStat
+from ..format.commit_metadata import CLUSTER, LOG_COMPACT, SERVICE_OPERATIONS, CommitMetadata
 from ..format.file_name import LogFileName, parse_data_file
 from ..format.instant import Instant
 from ..instants.timeline import Timeline
@@ -54,11 +54,11 @@ def find_window_writes(table: Table, timeline: Timeline, window: Window) -> Wind
     complete = len(found) == len(inside) and window.begin >= known
     return WindowWrites(
         writes=writes,
-        groups=_groups(found) if complete else None,
-        replaced=_replaced([found[i] for i in found.keys() - services]),
+        groups=frozenset().union(*(m.written_groups for m in found.values())) if complete else None,
+        replaced=frozenset().union(*(found[i].replaced_groups for i in found.keys() - services)),
         stamps=frozenset(i.requested_time for i in services) - outside,
         log_compactions=frozenset(logs),
-        compacted_logs={s.path: i.requested_time for i in compacting for _, s in _stats(found[i]) if s.path},
+        compacted_logs={path: i.requested_time for i in compacting for path in found[i].named_files},
         clusterings=frozenset(i.requested_time for i in services & found.keys() if found[i].operation_type == CLUSTER),
     )
 
@@ -70,19 +70,6 @@ def _counts(timeline: Timeline, write: Instant, window: Window) -> bool:
 
 def _is_service(metadata: CommitMetadata) -> bool:
     return metadata.operation_type in SERVICE_OPERATIONS
-
-
-def _groups(found: Mapping[Instant, CommitMetadata]) -> frozenset[GroupKey]:
-    return frozenset((part, s.file_id) for m in found.values() for part, s in _stats(m) if s.file_id)
-
-
-def _stats(metadata: CommitMetadata) -> Iterator[tuple[str, WriteStat]]:
-    return ((part, stat) for part, stats in metadata.partition_to_write_stats.items() for stat in stats)
-
-
-def _replaced(found: Iterable[CommitMetadata]) -> frozenset[GroupKey]:
-    groups = [(part, ids) for m in found for part, ids in (m.partition_to_replace_file_ids or {}).items()]
-    return frozenset((part, file_id) for part, ids in groups for file_id in ids)
 
 
 def _originals(table: Table, log_compaction: str, others: set[str]) -> frozenset[str] | None:

@@ -49,8 +49,7 @@ class Footprint:
 
 def conflict_with_commit(mine: Footprint, theirs: CommitMetadata) -> str | None:
     """The conflict with a write that completed meanwhile, None if there is none. Not for compactions."""
-    groups = {(part, s.file_id) for part, stats in theirs.partition_to_write_stats.items() for s in stats}
-    groups |= {(part, i) for part, ids in (theirs.partition_to_replace_file_ids or {}).items() for i in ids}
+    groups = theirs.written_groups | theirs.replaced_groups
     for key in sorted((mine.appended | mine.rewritten) & groups):
         return f"file group {'/'.join(key)}"
     for part, bucket in sorted(mine.buckets & {(part, file_id[:8]) for part, file_id in groups}):

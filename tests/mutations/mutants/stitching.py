@@ -43,7 +43,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_LATE_COMMIT, "        if not is_pending_service(table, write):\n", "        if False:\n", _LATE),
     (_AUDIT, "        if (other := now.replaced_by.get(key)) is not None:\n", "        if (other := None) is not None:\n", _AUDITED),
     (_AUDIT, "            yield f\"{log.path} belongs to a stitched file: its rows are in no base file\"\n", "            yield from ()\n", _AUDITED),
-    (_AUDIT, "    same(\"hash of the rows in the written file\", f\"{out:016x}\", f\"{ledger.identity.out:016x}\", path)\n", "", _AUDITED),
+    (_AUDIT, "    out, schema = read_written(now.table, path, recorded, size, read_base)\n", "    _, out, schema = read_base(now.table, path, recorded)\n", _AUDITED),
     (_AUDIT, "    if any(now.size(recorded, name) is None for name in recorded.inputs):\n", "    if True:\n", _AUDITED),
     ("timeline/view/fact_loader", " or metadata.operation_type == CLUSTER", "", _TESTS),
     (_PENDING, "    if _PROCESS not in extra:", "    if False:", _TESTS),

@@ -9,7 +9,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # Writing.
     ("writer_hooks/commit/conflict", "return f\"file group {'/'.join(key)}\"", "continue", "commit/conflict"),
     ("writer_hooks/commit/conflict", "(mine.appended | mine.rewritten) & groups", "mine.appended & groups", "commit/conflict"),
-    ("writer_hooks/commit/conflict", "(theirs.partition_to_replace_file_ids or {}).items()", "{}.items()", "commit/conflict"),
+    ("writer_hooks/commit/conflict", " | theirs.replaced_groups", "", "commit/conflict"),
     ("writer_hooks/commit/conflict", "mine.buckets & {", "set() & {", "commit/conflict"),
     ("writer_hooks/commit/conflict", "if s.num_inserts and _is_base(s.path)", "if _is_base(s.path)", "commit/conflict"),
     ("writer_hooks/commit/conflict", "sorted(mine.inserts & new)", "sorted(set())", "commit/conflict"),
