@@ -43,7 +43,7 @@ from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.cleaning.test_clean import ONE
-from tests.support.archived_tables import LOCK, SMALL, compact, one_row, upsert
+from tests.support.archived_tables import LOCK, SMALL, compact, one_row, overwrite, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, died_copies, fail_at, pause_at
 from tests.support.golden_tables import unzip_golden
@@ -419,12 +419,8 @@ def while_making(path: Path, do: Callable[[], object]) -> Storage:
 def test_an_input_that_changes_while_the_file_is_made(version: int, operation: Operation, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = small_files(path, version)
-    batch = LocalEngine(one_row("k1", 100), slots=1)
-
-    def writes() -> None:
-        write(open_table(path), batch, Write(operation=operation, options=WRITES))
-
-    storage = while_making(path, lambda: hidden(path, writes))
+    do = upsert if operation is Operation.UPSERT else overwrite
+    storage = while_making(path, lambda: hidden(path, lambda: do(path, one_row("k1", 100))))
     with pytest.raises(ConflictError, match="not as they were"):
         stitch(path, storage)
     expected = {**rows, "k1": (100, 100.0)} if operation is Operation.UPSERT else {"k1": (100, 100.0)}
@@ -526,17 +522,13 @@ def test_a_pending_overwrite_is_waited_for(version: int, tmp_path: Path) -> None
     path = tmp_path / "trips"
     small_files(path, version)
 
-    def overwrite(storage: Storage | None = None) -> None:
-        batch = LocalEngine(one_row("only", 7), slots=1)
-        write(open_table(path, storage), batch, Write(operation=Operation.INSERT_OVERWRITE, options=WRITES))
-
     def meanwhile(call: Call) -> object:
         if call.name == "put_if_absent" and call.path.endswith(".hoodie_partition_metadata"):
             with pytest.raises(BarrierError):
                 stitch(path)
         return call.do()
 
-    overwrite(HookedStorage(open_table(path).storage, meanwhile))
+    overwrite(path, one_row("only", 7), HookedStorage(open_table(path).storage, meanwhile))
     assert read_rows(path) == {"only": (7, 7.0)}
     stitch(path)
     assert read_rows(path) == {"only": (7, 7.0)}
@@ -548,9 +540,8 @@ def test_an_overwrite_under_a_plan(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = small_files(path, version)
     request(path)
-    batch = LocalEngine(one_row("only", 7), slots=1)
     with pytest.raises(ConflictError):
-        write(open_table(path), batch, Write(operation=Operation.INSERT_OVERWRITE, options=WRITES))
+        overwrite(path, one_row("only", 7))
     assert read_rows(path) == rows
 
 

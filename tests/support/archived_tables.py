@@ -39,9 +39,10 @@ def upsert(path: Path, batch: pa.Table, options: WriteOptions = _WRITES) -> None
     write(open_table(path), LocalEngine(batch, slots=1), Write(operation=Operation.UPSERT, options=options))
 
 
-def overwrite(path: Path, batch: pa.Table) -> None:
+def overwrite(path: Path, batch: pa.Table, storage: Storage | None = None) -> None:
     """One commit: the batch replaces its partitions."""
-    write(open_table(path), LocalEngine(batch, slots=1), Write(operation=Operation.INSERT_OVERWRITE, options=_WRITES))
+    how = Write(operation=Operation.INSERT_OVERWRITE, options=_WRITES)
+    write(open_table(path, storage), LocalEngine(batch, slots=1), how)
 
 
 def upsert_at(url: str, version: int, batch: pa.Table) -> None:

@@ -106,8 +106,7 @@ class Transaction:
             elif requested in known:
                 continue
             else:
-                stats = metadata.partition_to_write_stats.items()
-                found = conflict_with_plans(mine, [(p, s.file_id) for p, of in stats for s in of], logs_too=by_name)
+                found = conflict_with_plans(mine, metadata.written_groups, logs_too=by_name)
             if found is not None:
                 return f"{instant.file_name}: {found}"
         planned = {k for k, c in self.table.facts.pending_plans(now).items() if c not in known}
