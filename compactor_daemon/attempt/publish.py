@@ -100,7 +100,7 @@ def _complete(table: Table, go: Go, kept: Go, update: Update | None, section: Se
     """Puts the completed file under the lock. `kept`: the decision without the files that must not be placed."""
     storage, change = table.storage, _change(table, kept)
     section.check()
-    apply_update(table, change, update)
+    apply_update(table, change, update, section)
     path = _completed_path(table, go)
     table = table.still()  # again: the steps since the last look may have taken long
     section.check()
@@ -121,7 +121,7 @@ def _complete(table: Table, go: Go, kept: Go, update: Update | None, section: Se
     if done is None:
         raise StorageError("the completed commit is not there after it was written", path=path)
     if not is_ours(table, done, go):  # completed without the lock, between our check and our put
-        apply_update(table, Change.of(go.instant, table.commit_metadata(done), {}), None)
+        apply_update(table, Change.of(go.instant, table.commit_metadata(done), {}), None, section)
     _check_ours(table, done, go, section)
 
 
@@ -208,7 +208,7 @@ def _check_publishable(table: Table, go: Go, section: Section) -> None:
     ruling = standing_of(table, go)
     if ruling.standing is Standing.FALLEN:
         section.check()
-        take_back(table, go, ruling.why)
+        take_back(table, go, ruling.why, section)
     refuse(table, go.instant, ruling)
     if is_revoked(table.storage, go.instant, go.attempt):
         section.check()

@@ -242,7 +242,7 @@ def _taken_back(table: Table, instant: str, lock: TableLock) -> bool:
                 return False
             if ruling.standing is Standing.FALLEN:
                 section.check()
-                take_back(table, go, ruling.why)
+                take_back(table, go, ruling.why, section)
     return True
 
 

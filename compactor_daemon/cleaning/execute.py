@@ -178,7 +178,7 @@ def _complete(table: Table, instant: str, plan: CleanPlan, took_ms: int, lock: T
         if gone := _remove_partitions(table, timeline, plan, section):
             change, update = replace(change, removed_partitions=gone), None
         section.check()
-        apply_update(table, change, update)
+        apply_update(table, change, update, section)
         done = replace(found.at(State.COMPLETED), completion_time=table.completion_time(timeline))
         section.check()
         table.storage.put_if_absent(table.instant_path(done), encode_clean_metadata(plan, instant, took_ms, gone))

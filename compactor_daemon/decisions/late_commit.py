@@ -14,6 +14,7 @@ import structlog
 
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.locks.section import REGARDLESS
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.table.table import Table
 
@@ -45,7 +46,7 @@ def look_back(table: Table, go: Go, path: str) -> None:
         return
     table.storage.delete(path)
     if ruling.standing is Standing.FALLEN:
-        take_back(table, go, ruling.why)
+        take_back(table, go, ruling.why, REGARDLESS)
     refuse(table, go.instant, ruling)
     refuse_revoked(table, go)
 
@@ -70,7 +71,7 @@ def withdraw(table: Table, go: Go, lock: TableLock) -> bool:
             return False
         section.check()
         table.storage.delete(table.instant_path(done))
-        take_back(table, go, ruling.why)
+        take_back(table, go, ruling.why, section)
         return True
 
 

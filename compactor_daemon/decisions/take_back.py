@@ -16,6 +16,7 @@ import structlog
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.instants.attempt_names import attempt_folder
 from phantombase.timeline.locks.heartbeat import process_name
+from phantombase.timeline.locks.section import Section
 from phantombase.timeline.metadata_table.update import forget
 from phantombase.timeline.table.table import Table
 
@@ -25,8 +26,11 @@ from .completed import completed_compaction, remove_placed
 _log = structlog.get_logger()
 
 
-def take_back(table: Table, go: Go, why: str) -> None:
-    """Takes `go` back; the caller holds the table lock. ConflictError: it is completed; no file was removed then."""
+def take_back(table: Table, go: Go, why: str, section: Section) -> None:
+    """Takes `go` back; the caller holds the table lock.
+
+    ConflictError: it is completed; no file was removed then. LockError: the lock was lost before the last step.
+    """
     table = table.reload()
     storage = table.storage
     _refuse_completed(table, go)
@@ -38,7 +42,7 @@ def take_back(table: Table, go: Go, why: str) -> None:
     for path in {*own, *(p.staged for p in go.placements)}:
         storage.delete(path)
     remove_placed(table, go, keep=set())
-    forget(table, go.instant)
+    forget(table, go.instant, section)
     _log.warning("decision_taken_back", instant=go.instant, attempt=go.attempt, why=why)
 
 

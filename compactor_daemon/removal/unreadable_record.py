@@ -80,7 +80,7 @@ def take_back_unreadable(
         section.check()
         for path in finals:
             storage.delete(path)
-        forget(table, instant)
+        forget(table, instant, section)
         section.check()
         revoke_decision(storage, instant, number, "its record cannot be read", process_name())
         for attempt in numbers:

@@ -163,7 +163,7 @@ def _remove(
     storage, who, nonce = table.storage, f"unscheduled by {process_name()}", uuid.uuid4().hex
     section.check()
     if go is not None:
-        take_back(table, go, who)
+        take_back(table, go, who, section)
     ended = _end_attempts(storage, instant, who)
     number = open_next(storage, instant, who)
     section.check()
@@ -171,7 +171,7 @@ def _remove(
     dead = refuse_touched(table, instant, plan, options)
     path, inflight = table.instant_path(table.files.requested_merge(instant)), inflight_path(table, instant)
     data = storage.read(path)
-    forget(table, instant)
+    forget(table, instant, section)
     section.check()
     if dead is not None:
         for left in (*dead.files, dead.inflight):

@@ -86,7 +86,7 @@ def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceR
         metadata = _commit(placed, table.schema(table.schema_text(timeline)).commit_text)
         change = Change.of(pending.time, metadata, {one.final: one.ranges for one in placed if one.ranges is not None})
         section.check()
-        apply_update(table, change, None)
+        apply_update(table, change, None, section)
         done = replace(pending.requested.at(State.COMPLETED), completion_time=completion)
         section.check()
         _put(table, done, encode_commit(metadata, table.layout.encoding))
@@ -117,7 +117,7 @@ def take_back(table: Table, pending: Pending, lock: TableLock, why: str) -> bool
         traces = traces_of(table, pending.time, found.family, scan=False)
         storage.delete_all([join(partition, name) for partition, name in traces.doomed])
         section.check()
-        forget(table, pending.time)
+        forget(table, pending.time, section)
         delete_markers(storage, pending.time)
         for state in (State.INFLIGHT, State.REQUESTED):
             section.check()

@@ -27,7 +27,7 @@ from phantombase.timeline.format.instant import later
 from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.instants.attempt_names import FATE
 from phantombase.timeline.instants.reserved_times import reserve
-from phantombase.timeline.locks.section import Section
+from phantombase.timeline.locks.section import REGARDLESS, Section
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
@@ -285,7 +285,7 @@ def test_what_is_completed_is_never_taken_back(path: Path) -> None:
     go = decided(table, pending_instants(table)[0])
     publish(table, go, LOCK)
     with pytest.raises(ConflictError, match="cannot be taken back"):
-        take_back(table, go, "a mistake")
+        take_back(table, go, "a mistake", REGARDLESS)
     assert len(base_files(path, go.instant)) == 2
     assert find_go(table.storage, go.instant) == go
 
@@ -297,7 +297,7 @@ def test_each_step_of_taking_back_may_be_the_last(path: Path) -> None:
     go = decided(table, pending_instants(table)[0])
     for placement in go.placements:
         place(table, go, placement)
-    take_back(table, go, "restored")
+    take_back(table, go, "restored", REGARDLESS)
     assert find_go(table.storage, go.instant) is None
     assert base_files(path, go.instant) == []
     with suppress(PhantombaseError):  # its plan and inputs are there: it could be merged again
@@ -312,12 +312,12 @@ def test_the_metadata_table_forgets_what_is_taken_back(tmp_path: Path, monkeypat
     go = decided(table, pending_instants(table)[0])
     forgotten: list[tuple[str, int]] = []
 
-    def forget(table: Table, instant: str) -> None:
+    def forget(table: Table, instant: str, _: Section) -> None:
         forgotten.append((instant, len(base_files(path, instant))))
 
     monkeypatch.setattr("phantombase.compactor_daemon.decisions.take_back.forget", forget)
     place(table, go, go.placements[0])
-    take_back(table, go, "restored")
+    take_back(table, go, "restored", REGARDLESS)
     assert forgotten == [(go.instant, 0)]
 
 

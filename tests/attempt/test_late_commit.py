@@ -18,6 +18,7 @@ from phantombase.compactor_daemon.records.fate import Go, is_revoked, revoke_dec
 from phantombase.timeline.errors import ConflictError, StorageError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, decode, encode
 from phantombase.timeline.format.instant import Instant, State, later
+from phantombase.timeline.locks.section import REGARDLESS
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
@@ -82,7 +83,7 @@ def at_put(go: Go) -> tuple[str, str]:
 
 def taken_back(path: Path, go: Go) -> None:
     """As by `unschedule`, killed before it had removed the plan."""
-    take_back(open_table(path), go, "unscheduled")
+    take_back(open_table(path), go, "unscheduled", REGARDLESS)
 
 
 def late(path: Path, go: Go) -> None:
@@ -92,7 +93,7 @@ def late(path: Path, go: Go) -> None:
     def meanwhile() -> None:
         restore_first_commit(path)
         with pytest.raises(ProcessDied):
-            take_back(asleep(path, ("put_if_absent", revoked), nothing, die), go, "its plan is gone")
+            take_back(asleep(path, ("put_if_absent", revoked), nothing, die), go, "its plan is gone", REGARDLESS)
 
     with pytest.raises(ProcessDied):
         publish(asleep(path, at_put(go), meanwhile, die), go, LOCK)
@@ -228,7 +229,7 @@ def test_what_stands_is_not_withdrawn(version: int, tmp_path: Path) -> None:
     revoked = f".hoodie/.phantombase/{go.instant}/{go.attempt}/revoked"
     taker = asleep(path, ("put_if_absent", revoked), lambda: publish(open_table(path), go, LOCK), nothing)
     with pytest.raises(ConflictError, match="cannot be taken back"):
-        take_back(taker, go, "unscheduled")
+        take_back(taker, go, "unscheduled", REGARDLESS)
     assert is_revoked(open_table(path).storage, go.instant, go.attempt)
     finish_completed(open_table(path), LOCK)
     assert base_files(path, go.instant)

@@ -30,3 +30,7 @@ class Section:
                 found="not held any more: this process stopped for too long, or could not renew it",
                 todo="Run again: what this section did is finished or taken back.",
             )
+
+
+REGARDLESS = Section(purpose="take back what came too late", lock="none", is_held=lambda: True)
+"""Of steps that must be made although the lock may be lost: what they take back is their own process's alone."""

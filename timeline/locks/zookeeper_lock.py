@@ -232,13 +232,17 @@ class _Contender:
         self._wake.set()
 
     def is_held(self) -> bool:
-        """Whether the node of this process is there; an answer that does not come in time is no."""
+        """Whether the node of this process is there; an answer that does not come in time is no.
+
+        A server of an ensemble may be behind, and answer with a node that is gone: it first takes in what it missed.
+        """
         from kazoo.exceptions import KazooException
 
         if self._lost or not self._client.connected:
             return False
         self._deadline = time.monotonic() + _ANSWER_S
         try:
+            self._call(self._client.sync_async, self._mine)
             return self._call(self._client.exists_async, self._mine) is not None and not self._lost
         except (KazooException, self._client.handler.timeout_exception):
             return False

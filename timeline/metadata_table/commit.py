@@ -28,11 +28,12 @@ from ..format.layout import Slicing
 from ..format.rollback_plan import decode_rollback_plan
 from ..instants.timeline import Timeline
 from ..locks.heartbeat import BEAT_S, heartbeat, heartbeat_path
+from ..locks.section import Section
 from ..log.encode import hfile_block
 from ..table.table import Table
 from ..traces.find import traces_of
 from ..traces.markers import delete_markers
-from ..traces.revoke import revoke
+from ..traces.revoke import revoke, revokes
 from .location import BUILD_ANEW, open_metadata_table
 from .records.hfile_write import encode_hfile, grouped
 from .records.keys import file_group_index
@@ -68,63 +69,113 @@ def newest_schema(metadata: Table) -> str:
     )
 
 
-def commit_records(table: Table, instant: str, records: EncodedRecords, schema_text: str) -> None:
+def commit_records(table: Table, instant: str, records: EncodedRecords, schema_text: str, section: Section) -> None:
     """Makes a delta commit with these records (the caller holds the table lock); may be repeated.
 
     `table`: the data table. MalformedError: a partition without file groups. ConflictError: another process makes
-    the same commit, without the lock.
+    the same commit, without the lock. LockError: the lock was lost.
     """
     metadata = open_metadata_table(table)
-    forget(table, instant)
-    timeline = metadata.load_timeline()
-    slices = {p: open_slices(metadata, p, timeline) for p in records}
-    parts: dict[OpenSlice, list[EncodedRecord]] = {}
-    for partition, keyed in records.items():
-        of_partition = slices[partition]
-        for one in keyed:
-            parts.setdefault(of_partition[file_group_index(one[0], len(of_partition))], []).append(one)
+    if not metadata.layout.has_completion_times and _is_recorded(metadata, instant, records, schema_text):
+        return
+    forget(table, instant, section)
+    parts = _by_slice(metadata, records)
     with heartbeat(metadata.storage, instant, BEAT_S):  # without one Hudi 1.2 treats writes here as dead
+        section.check()
         _begin(metadata, instant, parts)
         stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
         for slice_, encoded in parts.items():
+            section.check()
             stats[slice_.partition].append(_append(metadata, slice_, instant, encoded, schema_text))
         completion = table.completion_time(table.load_timeline(), also_above=metadata.load_timeline().used_times())
         done = Instant(requested_time=instant, action=_ACTION, state=State.COMPLETED, completion_time=completion)
         extra = {_SCHEMA: without_meta_columns(schema_text)}
-        _put(metadata, done, _commit(metadata, {p: tuple(s) for p, s in stats.items()}, extra))
+        content = _commit(metadata, {p: tuple(s) for p, s in stats.items()}, extra)
+        section.check()
+        _put(metadata, done, content)
 
 
-def forget(table: Table, instant: str) -> None:
+def _by_slice(metadata: Table, records: EncodedRecords) -> dict[OpenSlice, list[EncodedRecord]]:
+    timeline = metadata.load_timeline()
+    parts: dict[OpenSlice, list[EncodedRecord]] = {}
+    for partition, keyed in records.items():
+        slices = open_slices(metadata, partition, timeline)
+        for one in keyed:
+            parts.setdefault(slices[file_group_index(one[0], len(slices))], []).append(one)
+    return parts
+
+
+def _is_recorded(metadata: Table, instant: str, records: EncodedRecords, schema_text: str) -> bool:
+    """Whether a dead process has recorded just these records at the instant already; asked on version 6 alone.
+
+    There each try puts a completed file of the same name. Were it removed, a process that sleeps right before might
+    remove that of another one, which has gone on meanwhile.
+    """
+    found = metadata.load_timeline().find(instant, _ACTION)
+    if found is None or not found.completed:
+        return False
+    written = {s.path: s for of in metadata.commit_metadata(found).partition_to_write_stats.values() for s in of}
+    parts = _by_slice(metadata, records)
+    if len(written) != len(parts):
+        return False
+    for slice_, encoded in parts.items():
+        ours = [log for log in slice_.logs if f"{slice_.partition}/{log}" in written]
+        if len(ours) != 1 or metadata.storage.read(f"{slice_.partition}/{ours[0]}") != _log(
+            encoded, instant, schema_text
+        ):
+            return False
+        behind = (log for log in slice_.logs if log.version >= ours[0].version and log != ours[0])
+        if any(revokes(metadata, f"{slice_.partition}/{log}", instant) for log in behind):
+            return False
+    return True
+
+
+def _log(records: Sequence[EncodedRecord], instant: str, schema_text: str) -> bytes:
+    """A log file; the same bytes for the same records."""
+    # Readers look up keys and prefixes of keys. Only HFiles allow that, and they are in the order of their keys.
+    entries = sorted((key.encode(), value) for key, value in records)
+    contents = (encode_hfile(some, {_SCHEMA: schema_text.encode()}) for some in grouped(entries, _BLOCK_BYTES))
+    blocks = (hfile_block(content, instant=instant, schema_text=schema_text) for content in contents)
+    return b"".join(bytes(part) for block in blocks for part in block)
+
+
+def forget(table: Table, instant: str, section: Section) -> None:
     """Removes an instant of the data table from the metadata table, if it is there (the caller holds the lock).
 
-    May be repeated; after a crash at any line the next process that forgets the instant finishes it.
+    May be repeated; after a crash at any line the next process that forgets the instant finishes it. Another process
+    may have committed the instant here since the lock was lost. So all files are found first, then the lock is checked,
+    then they go: what that process has made has other names. Only files of states have the same ones, so the lock is
+    checked before each. LockError: the lock was lost.
     """
     metadata = open_metadata_table(table)
     storage, timeline = metadata.storage, metadata.load_timeline()
-    _forget_rollbacks(metadata, timeline, instant)
+    _forget_rollbacks(metadata, timeline, instant, section)
     found = timeline.find(instant, _ACTION)
     if found is None:
         return
     _refuse_compacted(metadata, timeline, found)
     traces = traces_of(metadata, instant, _ACTION, scan=True)
+    completed = metadata.files.completed_commits(instant)
     for slice_ in traces.revoked:
+        section.check()
         revoke(metadata, slice_, instant)
+    section.check()
     for partition, name in traces.doomed:
         storage.delete(f"{partition}/{name}")
     delete_markers(storage, instant)
-    for completed in metadata.files.completed_commits(instant):
-        storage.delete(metadata.instant_path(completed))
-    for state in (State.INFLIGHT, State.REQUESTED):
-        storage.delete(metadata.instant_path(found.at(state)))
+    for one in (*completed, found.at(State.INFLIGHT), found.at(State.REQUESTED)):
+        section.check()
+        storage.delete(metadata.instant_path(one))
     storage.delete(heartbeat_path(instant))
 
 
-def _forget_rollbacks(metadata: Table, timeline: Timeline, instant: str) -> None:
+def _forget_rollbacks(metadata: Table, timeline: Timeline, instant: str, section: Section) -> None:
     """Removes rollbacks of the instant that Hudi began here: Hudi would finish them, whatever is recorded by then."""
     for rollback in timeline.pending("rollback"):
         path = metadata.instant_path(rollback.at(State.REQUESTED))
         if decode_rollback_plan(metadata.storage.read(path), path).target == instant:
             for state in (State.INFLIGHT, State.REQUESTED):
+                section.check()
                 metadata.storage.delete(metadata.instant_path(rollback.at(state)))
 
 
@@ -177,11 +228,7 @@ def _append(
     metadata: Table, slice_: OpenSlice, instant: str, records: Sequence[EncodedRecord], schema_text: str
 ) -> WriteStat:
     """Puts a new log file on a slice."""
-    # Readers look up keys and prefixes of keys. Only HFiles allow that, and they are in the order of their keys.
-    entries = sorted((key.encode(), value) for key, value in records)
-    contents = (encode_hfile(some, {_SCHEMA: schema_text.encode()}) for some in grouped(entries, _BLOCK_BYTES))
-    blocks = (hfile_block(content, instant=instant, schema_text=schema_text) for content in contents)
-    data = b"".join(bytes(part) for block in blocks for part in block)
+    data = _log(records, instant, schema_text)
     by_name = metadata.layout.slicing is Slicing.BY_BASE_INSTANT
     base_instant = slice_.base_instant if by_name else instant
     first = 1 + max((log.version for log in slice_.logs if log.instant == base_instant), default=0)

@@ -17,6 +17,7 @@ import structlog
 from ..format.commit_metadata import CommitMetadata
 from ..format.file_name import BaseFileName, parse_data_file
 from ..format.table_config import save_table_config
+from ..locks.section import Section
 from ..table.table import Table
 from . import commit
 from .column_stats.index_records import index_records
@@ -111,11 +112,12 @@ def prepare(table: Table, change: Change) -> Update | None:
     return Update(upkeep=wanted, measure=measure, dropped=dropped, records=records, schema_text=schema_text)
 
 
-def apply_update(table: Table, change: Change, prepared: Update | None) -> None:
+def apply_update(table: Table, change: Change, prepared: Update | None, section: Section) -> None:
     """Records a change in the metadata table; the caller holds the table lock and loaded `table` inside it.
 
     Removes indexes that cannot be kept first. May be repeated: the records of an earlier try are forgotten. An update
     that was `prepared` for other partitions, or other columns with statistics, than there are now is prepared again.
+    LockError: the lock was lost.
     """
     if not table.config.metadata_partitions:
         return
@@ -125,6 +127,7 @@ def apply_update(table: Table, change: Change, prepared: Update | None) -> None:
         update = prepare(table, change)
     assert update is not None
     if update.dropped:
+        section.check()
         save_table_config(table.storage, table.config.without_metadata_partitions(update.dropped))
         _log.warning(
             "indexes_dropped",
@@ -134,18 +137,18 @@ def apply_update(table: Table, change: Change, prepared: Update | None) -> None:
             why="phantombase does not keep them",
             todo="A Hudi writer that has them enabled builds them again.",
         )
-    commit_records(table, change.instant, update.records, update.schema_text)
+    commit_records(table, change.instant, update.records, update.schema_text, section)
 
 
-def forget(table: Table, instant: str) -> None:
-    """Removes an instant that will not complete from the metadata table, if there is one.
+def forget(table: Table, instant: str, section: Section) -> None:
+    """Removes an instant that will not complete from the metadata table, if there is one. LockError: see `Section`.
 
     If another action has completed at the same time, the records of that instant belong to that action and stay.
     """
     if not table.config.metadata_partitions:
         return
     if all(i.requested_time != instant for i in table.load_timeline().completed):
-        commit.forget(table, instant)
+        commit.forget(table, instant, section)
 
 
 def upkeep_of(table: Table, moves_rows: bool) -> Upkeep:

@@ -193,8 +193,8 @@ def _complete(table: Table, rollback: PendingRollback, content: bytes, left: Cha
             raise _not_pending(table, plan.target)
         section.check()
         if left.files:
-            apply_update(table, left, update)
-        forget(table, plan.target)
+            apply_update(table, left, update, section)
+        forget(table, plan.target, section)
         section.check()
         for state in (State.INFLIGHT, State.REQUESTED):
             table.storage.delete(table.instant_path(plan.instant.at(state)))

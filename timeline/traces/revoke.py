@@ -33,7 +33,7 @@ def revoke(table: Table, slice_: RevokedSlice, target: str) -> tuple[tuple[str, 
             return None
         behind = max((n.version for n, _ in logs if str(n) in slice_.logs), default=0)
         for name, size in logs:
-            if name.version > behind and _revokes(table, join(slice_.partition, str(name)), target):
+            if name.version > behind and revokes(table, join(slice_.partition, str(name)), target):
                 return (slice_.partition, str(name)), size
         version = max(name.version for name, _ in logs) + 1
         made = LogFileName(file_id=slice_.file_id, instant=slice_.base_instant, version=version, token=_TOKEN)
@@ -48,6 +48,7 @@ def revoke(table: Table, slice_: RevokedSlice, target: str) -> tuple[tuple[str, 
     )
 
 
-def _revokes(table: Table, path: str, target: str) -> bool:
+def revokes(table: Table, path: str, target: str) -> bool:
+    """Whether a log file has a command block that revokes the blocks of `target`."""
     blocks = scan_blocks(table.storage.open_input(path), path)
     return any(b.kind is BlockKind.COMMAND and b.headers.get(HeaderKey.TARGET_INSTANT_TIME) == target for b in blocks)

@@ -136,7 +136,7 @@ class Transaction:
                 requested_time=self.instant, action=self.action, state=State.COMPLETED, completion_time=completion
             )
             section.check()
-            apply_update(table, change, update)
+            apply_update(table, change, update, section)
             path = table.instant_path(done)
             data = encode_commit(metadata, table.layout.encoding)
             section.check()

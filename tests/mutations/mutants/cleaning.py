@@ -38,7 +38,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_FACTS, "    if not table.layout.has_completion_times or view.timeline.archived:\n", "    if True:\n", "cleaning/borders"),
     (_CHOICE, "if since < timeline.start else first", "if False else first", "cleaning/borders"),
     (_CHOICE, "        retained=retained,\n", "        retained=None if by_versions else retained,\n", "cleaning/borders"),
-    (_EXECUTE, "        apply_update(table, change, update)\n", "", "cleaning/clean"),
+    (_EXECUTE, "        apply_update(table, change, update, section)\n", "", "cleaning/clean"),
     (_CLEAN, "    forget_expired(table.storage)\n", "", "cleaning/clean"),
     ("timeline/format/clean", "        if \"/\" in name or parse_data_file(name) is None:\n", "        if False:\n", "cleaning/clean"),
     ("timeline/format/clean", "        if not inside_table(partition):\n", "        if False:\n", "cleaning/clean"),

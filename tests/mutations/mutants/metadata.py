@@ -7,9 +7,9 @@ from tests.mutations.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     # The metadata table.
-    ("writer_hooks/commit/transaction", "            apply_update(table, change, update)\n", "", "attempt/metadata_faults"),
-    ("timeline/recovery/rollback", "        forget(table, plan.target)\n", "", "attempt/metadata_faults"),
-    ("timeline/metadata_table/commit", "    forget(table, instant)\n", "", "attempt/metadata_faults metadata_table/commit"),
+    ("writer_hooks/commit/transaction", "            apply_update(table, change, update, section)\n", "", "attempt/metadata_faults"),
+    ("timeline/recovery/rollback", "        forget(table, plan.target, section)\n", "", "attempt/metadata_faults"),
+    ("timeline/metadata_table/commit", "    forget(table, instant, section)\n", "", "attempt/metadata_faults metadata_table/commit"),
     ("timeline/metadata_table/commit", "    _refuse_compacted(metadata, timeline, found)\n", "", "metadata_table/commit"),
     ("timeline/metadata_table/commit", "with_meta_columns(without_meta_columns(text))", "text", "attempt/metadata_faults"),
     ("timeline/metadata_table/commit", "file_group_index(one[0], len(of_partition))", "0", "metadata_table/commit metadata_table/column_stats"),
@@ -17,7 +17,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/metadata_table/records/partitions", "        elif name in building:\n            raise being_built(name, where)\n", "", "metadata_table/commit"),
     ("timeline/metadata_table/update", "(update.upkeep, update.measure) != now", "False", "metadata_table/commit"),
     ("timeline/metadata_table/update", "len(records[BLOOM_FILTERS]) < _base_files(change.files)", "False", "metadata_table/commit"),
-    ("timeline/metadata_table/update", "        commit.forget(table, instant)\n", "        pass\n", "attempt/metadata_faults"),
+    ("timeline/metadata_table/update", "        commit.forget(table, instant, section)\n", "        pass\n", "attempt/metadata_faults"),
     ("timeline/metadata_table/update", "if types and _other_types(table, types):", "if False:", "metadata_table/commit"),
     ("timeline/metadata_table/records/combine", "_unscaled if _is_decimal(older, newer) else _java_order", "_java_order", "metadata_table/read"),
     # How it is made.
@@ -29,7 +29,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/metadata_table/services/due", "    if building:\n", "    if False:\n", "services/due"),
     ("timeline/metadata_table/services/due", "    if not told:\n", "    if True:\n", "services/due"),
     ("timeline/metadata_table/services/compact", "        _remove_leftovers(metadata, instant, plan, section)\n", "", "services/serve"),
-    ("timeline/metadata_table/services/compact", "    if not metadata.storage.put_if_absent(path, content):\n        raise _other(metadata, path, instant)\n    return", "    metadata.storage.put_if_absent(path, content)\n    return", "services/serve"),
+    ("timeline/metadata_table/services/compact", "        if not metadata.storage.put_if_absent(path, content):\n            raise _other(metadata, path, instant)\n    return", "        metadata.storage.put_if_absent(path, content)\n    return", "services/serve"),
+    ("timeline/metadata_table/services/compact", " and name.instant == instant and name.token != _TOKEN", " and name.instant == instant", "attempt/metadata_behind_a_lost_lock"),
+    ("timeline/metadata_table/services/compact", "    if metadata.layout.slicing is Slicing.BY_BASE_INSTANT:\n", "    if False:\n", "attempt/metadata_behind_a_lost_lock"),
+    ("timeline/metadata_table/commit", "    _forget_rollbacks(metadata, timeline, instant, section)\n", "    section = Section(purpose='', lock='', is_held=lambda: True)\n", "attempt/metadata_behind_a_lost_lock"),
     # Its cleans.
     ("timeline/metadata_table/services/clean", "policy=Policy.VERSIONS, retain=2", "policy=Policy.VERSIONS, retain=1", "services/clean"),
     ("timeline/metadata_table/services/clean", "    if len(after) < _INSTANTS_AFTER_COMPACTION:\n", "    if False:\n", "services/clean"),

@@ -314,7 +314,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "attempt/late_commit attempt/decision",
     ),
     ("compactor_daemon/decisions/take_back", "    remove_placed(table, go, keep=set())\n", "", "attempt/standing"),
-    ("compactor_daemon/decisions/take_back", "    forget(table, go.instant)\n", "", "attempt/decision"),
+    ("compactor_daemon/decisions/take_back", "    forget(table, go.instant, section)\n", "", "attempt/decision"),
     # Publishing.
     (
         "compactor_daemon/attempt/publish",
@@ -366,7 +366,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "attempt/decision",
     ),
     ("compactor_daemon/attempt/publish", "        storage.delete(inflight)\n", "        pass\n", "attempt/decision"),
-    ("compactor_daemon/attempt/publish", "    apply_update(table, change, update)\n", "", "attempt/metadata_faults"),
+    (
+        "compactor_daemon/attempt/publish",
+        "    apply_update(table, change, update, section)\n",
+        "",
+        "attempt/metadata_faults",
+    ),
     (
         "compactor_daemon/attempt/publish",
         "    if done is None:\n        raise StorageError(",
@@ -375,7 +380,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/publish",
-        "{}), None)\n    _check_ours(table, done, go, section)\n",
+        "{}), None, section)\n    _check_ours(table, done, go, section)\n",
         "{}), None)\n",
         "attempt/attempt",
     ),
@@ -393,7 +398,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/publish",
-        "    if ruling.standing is Standing.FALLEN:\n        section.check()\n        take_back(table, go, ruling.why)\n    refuse(table, go.instant, ruling)\n    if is_revoked",
+        "    if ruling.standing is Standing.FALLEN:\n        section.check()\n        take_back(table, go, ruling.why, section)\n    refuse(table, go.instant, ruling)\n    if is_revoked",
         "    refuse(table, go.instant, ruling)\n    if is_revoked",
         "attempt/standing",
     ),

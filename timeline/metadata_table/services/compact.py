@@ -1,10 +1,12 @@
 """Executes a compaction of the metadata table, as its plan fixes it (the caller holds the data table's lock).
 
-    plan (requested) | inflight | leftovers of this instant go | base files | the completed commit
+    plan (requested) | inflight | what Hudi left of this instant goes | base files | the completed commit
 
-Every step may be repeated: what a base file contains follows from the plan, and its name from the plan's instant.
-Readers see no base file before the completed commit. The inflight file is put before any base file: it is what makes
-Hudi remove what a dead process of phantombase left, before it executes the plan again.
+Every step may be repeated: what a base file contains follows from the plan, and its name from the plan's instant. So a
+base file that is there already, of a dead process of phantombase, stays: a process that lost the lock unnoticed must
+find nothing to remove that another one has completed since. Readers see no base file before the completed commit. The
+inflight file is put before any base file: it is what makes Hudi remove what a dead process left, before it executes
+the plan again.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from ...format.commit_metadata import CommitMetadata, WriteStat, encode
 from ...format.compaction_plan import CompactionOperation, CompactionPlan, encode_plan
 from ...format.file_name import BaseFileName, LogFileName, parse_data_file
 from ...format.instant import Instant, State
+from ...format.layout import Slicing
 from ...format.write_token import COMPACTOR
+from ...instants.timeline import Timeline
 from ...locks.heartbeat import BEAT_S, heartbeat
 from ...locks.section import Section
 from ...log.visibility import Visibility
@@ -60,6 +64,8 @@ def execute(table: Table, instant: str, section: Section) -> CommitMetadata:
         stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
         for operation in plan.operations:
             slice_ = _planned_slice(metadata, operation)
+            if len(slice_.logs) > len(operation.delta_file_paths):
+                _refuse_undecided(metadata, data, timeline, instant)
             written = _write(metadata, slice_, instant, schema_text, (visibility, valid), section)
             stats[operation.partition_path].append(written)
         commit = CommitMetadata(
@@ -75,19 +81,31 @@ def execute(table: Table, instant: str, section: Section) -> CommitMetadata:
 
 
 def _remove_leftovers(metadata: Table, instant: str, plan: CompactionPlan, section: Section) -> None:
-    """Removes base files of this instant that a dead process left: the plan is not completed."""
+    """Removes base files of this instant that a dead Hudi process left: the plan is not completed."""
     for partition in sorted({operation.partition_path for operation in plan.operations}):
         for entry in metadata.storage.list(partition):
             name = None if entry.is_folder else parse_data_file(entry.name)
-            if isinstance(name, BaseFileName) and name.instant == instant:
+            if isinstance(name, BaseFileName) and name.instant == instant and name.token != _TOKEN:
                 section.check()
                 metadata.storage.delete(f"{partition}/{entry.name}")
 
 
 def _planned_slice(metadata: Table, operation: CompactionOperation) -> FileSlice:
-    """The file slice that an operation names. MissingFileError: one of its files is gone."""
+    """The file slice that an operation names. MissingFileError: one of its files is gone.
+
+    On version 6 with all log files that name its base instant: a process that lost the lock unnoticed may have put the
+    plan behind a delta commit that it does not know, and what the base file lacks no reader would find again.
+    """
     partition = operation.partition_path
     sizes = {entry.name: entry.size for entry in metadata.storage.list(partition)}
+    logs = {str(log): log for log in map(LogFileName.parse, operation.delta_file_paths)}
+    if metadata.layout.slicing is Slicing.BY_BASE_INSTANT:
+        for name in filter(None, map(parse_data_file, sizes)):
+            if isinstance(name, LogFileName) and (name.file_id, name.instant) == (
+                operation.file_id,
+                operation.base_instant_time,
+            ):
+                logs[str(name)] = name
 
     def size(name: str) -> int:
         if name not in sizes:
@@ -105,10 +123,27 @@ def _planned_slice(metadata: Table, operation: CompactionOperation) -> FileSlice
         base_instant=operation.base_instant_time or "",
         base=None if base is None else DataFile(partition=partition, name=BaseFileName.parse(base), size=size(base)),
         logs=tuple(
-            DataFile(partition=partition, name=LogFileName.parse(log), size=size(log))
-            for log in operation.delta_file_paths
+            DataFile(partition=partition, name=log, size=size(name))
+            for name, log in sorted(logs.items(), key=lambda one: one[1].sort_key)
         ),
     )
+
+
+def _refuse_undecided(metadata: Table, data: Timeline, timeline: Timeline, instant: str) -> None:
+    """ConflictError: a log file beside those of the plan may be of an instant that pends on the data table.
+
+    Merged, it could not be forgotten any more; left out, it would be lost.
+    """
+    done = {i.requested_time for i in timeline.completed}
+    if undecided := sorted(i.requested_time for i in data.instants if not i.completed and i.requested_time in done):
+        raise ConflictError(
+            "a compaction of the metadata table waits for an instant of the table",
+            path=metadata.storage.base_path,
+            instant=instant,
+            expected=f"{undecided[0]} completed or rolled back",
+            found="pending",
+            todo="The next write to the table completes it or rolls it back. Then run again.",
+        )
 
 
 def _write(
@@ -128,8 +163,11 @@ def _write(
     name = BaseFileName(file_id=slice_.file_id, token=_TOKEN, instant=instant, extension=".hfile")
     path = f"{slice_.partition}/{name}"
     section.check()
-    if not metadata.storage.put_if_absent(path, content):
-        raise _other(metadata, path, instant)
+    if not metadata.storage.put_if_absent(path, content) and metadata.storage.read(path) != content:
+        section.check()
+        metadata.storage.delete(path)  # of a dead process that had another schema, or wrote HFiles in another way
+        if not metadata.storage.put_if_absent(path, content):
+            raise _other(metadata, path, instant)
     return WriteStat(
         file_id=slice_.file_id,
         path=path,
