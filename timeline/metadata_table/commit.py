@@ -111,8 +111,9 @@ def _is_recorded(metadata: Table, instant: str, records: EncodedRecords, schema_
     There each try puts a completed file of the same name. Were it removed, a process that sleeps right before might
     remove that of another one, which has gone on meanwhile.
     """
-    found = metadata.load_timeline().find(instant, _ACTION)
-    if found is None or not found.completed:
+    timeline = metadata.load_timeline()
+    found = timeline.find(instant, _ACTION)
+    if found is None or not found.completed or timeline.pending("rollback"):  # Hudi would finish it, see `forget`
         return False
     written = {s.path: s for of in metadata.commit_metadata(found).partition_to_write_stats.values() for s in of}
     parts = _by_slice(metadata, records)

@@ -35,6 +35,8 @@ from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.traces.find import traces_of
+from phantombase.timeline.traces.revoke import revoke
 from phantombase.writer_hooks.commit.place_files import place_all
 from tests.support.compaction_steps import open_table, run_one
 from tests.support.golden_tables import unzip_golden
@@ -201,6 +203,30 @@ def test_told_again_and_forgotten(table: Table) -> None:
     newest = table.load_timeline().completed_writes[table.load_timeline().latest_completed]
     (done / f"{instant}{suffix}.deltacommit").write_bytes(table.storage.read(table.instant_path(newest)))
     assert listed(table) == before | {f"three-0_0-0-0_{instant}.parquet"}
+
+
+@pytest.mark.parametrize("undone", ["nothing", "revoked", "by Hudi"])
+def test_the_same_told_again(undone: str, tmp_path: Path) -> None:
+    """It stays where nothing undoes it: a process asleep may be about to delete a completed file of that name."""
+    table = open_table(unzip_golden("v6_with_metadata_table", tmp_path))
+    metadata, instant = open_metadata_table(table), table.next_time(table.load_timeline())
+    name = f"one-0_0-0-0_{instant}.parquet"
+    told(table, instant, name)
+    logs = set(path_of(metadata).rglob("*.log.*"))
+    if undone == "revoked":  # by a process that died while it forgot the instant
+        for slice_ in traces_of(metadata, instant, "deltacommit", scan=True).revoked:
+            revoke(metadata, slice_, instant)
+    if undone == "by Hudi":
+        plan = encode_rollback_plan(RollbackPlan(target=instant, action="deltacommit"), metadata.storage.base_path)
+        rollback = Instant(requested_time=f"{int(instant) + 10**6}", action="rollback", state=State.REQUESTED)
+        metadata.storage.put_if_absent(metadata.instant_path(rollback), plan)
+    told(table, instant, name)
+    assert (set(path_of(metadata).rglob("*.log.*")) == logs) == (undone == "nothing")
+    assert metadata.load_timeline().pending("rollback") == ()
+    newest = table.load_timeline().completed_writes[table.load_timeline().latest_completed]
+    done = path_of(table) / table.config.timeline_folder / f"{instant}.deltacommit"
+    done.write_bytes(table.storage.read(table.instant_path(newest)))
+    assert name in listed(table)
 
 
 def test_a_rollback_that_hudi_began_is_not_finished_over_what_is_told_again(table: Table) -> None:
