@@ -146,15 +146,15 @@ def test_an_error_at_every_call_the_next_run_finishes(version: int, failure: Fai
 )
 def test_the_same_as_hudi(table: str, after: str, options: ArchiveOptions, tmp_path: Path) -> None:
     """Real Hudi archived the same table with the same options: the same instants go, with the same content."""
-    ours, theirs = _unzipped(table, tmp_path / "ours"), _unzipped(after, tmp_path / "theirs")
+    ours, theirs = unzipped(table, tmp_path / "ours"), unzipped(after, tmp_path / "theirs")
     rows = read_table(open_table(ours)).sort_by("_hoodie_record_key")
     archive(ours, options)
     assert active(ours) == active(theirs)
     assert read_table(open_table(ours)).sort_by("_hoodie_record_key") == rows
-    assert _archive_of(ours) == _archive_of(theirs)
+    assert archive_of(ours) == archive_of(theirs)
 
 
-def _unzipped(name: str, into: Path) -> Path:
+def unzipped(name: str, into: Path) -> Path:
     """A table with the modification times that it had."""
     with ZipFile(Path(__file__).with_name("tables") / f"{name}.zip") as archived:
         archived.extractall(into)
@@ -164,7 +164,7 @@ def _unzipped(name: str, into: Path) -> Path:
     return next(path.parent for path in into.rglob(".hoodie") if path.parent.name != "metadata")
 
 
-def _archive_of(path: Path) -> list[dict[str, Any]]:
+def archive_of(path: Path) -> list[dict[str, Any]]:
     """The rows of the history with its names, or the records of the archive logs: of completed commits with content."""
     table = open_table(path)
     folder = path / table.config.history_folder
@@ -195,7 +195,7 @@ def _archive_of(path: Path) -> list[dict[str, Any]]:
 
 def test_files_of_a_replaced_group_keep_their_replace_commit(tmp_path: Path) -> None:
     """Archived too early, the replaced rows would be back."""
-    path = _unzipped("v6_0.15.0_replaced.before", tmp_path)
+    path = unzipped("v6_0.15.0_replaced.before", tmp_path)
     rows = read_table(open_table(path)).num_rows
     done = archive(path, SMALL)
     replacing = min(i.requested_time for i in open_table(path).load_timeline().completed if i.family == "replacecommit")
@@ -363,7 +363,7 @@ def test_it_cleans_up_behind_a_compaction_first(version: int, tmp_path: Path) ->
 
 def test_files_that_a_clean_left_behind_keep_their_replace_commit(tmp_path: Path) -> None:
     """A clean may have passed the replace commit and failed to delete a file."""
-    path = _unzipped("v6_0.15.0_replaced.before", tmp_path)
+    path = unzipped("v6_0.15.0_replaced.before", tmp_path)
     rows = read_table(open_table(path)).num_rows
     schema = root_record(
         "HoodieCleanMetadata", optional("totalFilesDeleted", "int"), optional("earliestCommitToRetain", STRING)
