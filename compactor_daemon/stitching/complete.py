@@ -44,7 +44,7 @@ from phantombase.timeline.traces.markers import Marker, MarkerKind, delete_marke
 from phantombase.timeline.view.view import FileSlice
 
 from ..execution.slice_task import read_back
-from .late import refuse_changed_inputs
+from .late import refuse_changed_inputs, withdraw_late
 from .made import Made
 from .pending import Pending, decided_completion, inflight_content, is_at_work, is_of_hudi, pending_stitchings
 from .planned import slices_of
@@ -130,8 +130,10 @@ def take_back(table: Table, pending: Pending, lock: TableLock, why: str) -> bool
 def take_back_dead(table: Table, timeline: Timeline, lock: TableLock) -> None:
     """Takes back the stitchings of dead processes, before a write: it would fail on the file groups in their plans.
 
-    `timeline`: loaded not long before. Errors: see `take_back`, `pending_stitchings`.
+    Also those that committed after they were taken back, see `withdraw_late`. `timeline`: loaded not long before.
+    Errors: see `take_back`, `pending_stitchings`.
     """
+    withdraw_late(table, timeline, lock)
     for pending in pending_stitchings(table, timeline):
         if not is_at_work(table, pending) and not is_of_hudi(table, pending):
             take_back(table, pending, lock, "its process is dead")

@@ -3,12 +3,19 @@
 A process may sleep between its last look and the put, for so long that its lock is lost. A write of Hudi that replaces
 file groups asks for no plan, so it may replace the inputs meanwhile; a rollback may undo what wrote them. The commit
 makes their rows visible again. It is taken away as long as nothing can rest on it.
+
+Where the plan was taken back meanwhile, the commit replaces file groups by files that are gone. If its process died
+before it looked back, the next write or run withdraws the commit: phantombase does not read the table until then, and
+Hudi reads it without the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
+import structlog
+
+from phantombase.timeline.audit.group_ledger import STITCHED, decode_ledgers
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant
@@ -16,10 +23,13 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.recovery.dead_writers import is_pending_service
+from phantombase.timeline.storage.contract import list_of_table
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey
 
 from .made import Made
+
+_log = structlog.get_logger()
 
 _WRITES = ("commit", "deltacommit", "replacecommit")
 
@@ -49,6 +59,69 @@ def refuse_changed_inputs(
         else f"Rows that {other} replaced or undid are visible again. Stop the writers, then roll it back: "
         f"compactor-daemon rollback TABLE {done.requested_time}, or restore the table.",
     )
+
+
+def withdraw_late(table: Table, timeline: Timeline, lock: TableLock) -> None:
+    """Withdraws the commits of stitchings that were put after their plans had been taken back. Errors: of the storage.
+
+    One stays, with an error in the log, if another write has completed in its partitions since: it may have written
+    rows again that it did not see. `timeline`: loaded not long before.
+    """
+    if not any(i.family == "replacecommit" for i in timeline.completed):
+        return
+    names = _modified(table)
+    for done in timeline.completed:
+        if done.family != "replacecommit" or _has_plan(done, names) or not _is_late(table, done):
+            continue
+        with lock.hold("withdraw a late stitching") as section:
+            table = table.reload()
+            now, names = table.load_timeline(), _modified(table)
+            if done not in now.completed or _has_plan(done, names) or not _is_late(table, done):
+                continue
+            if since := _written_since(table, now, done, names):
+                where = table.storage.base_path
+                _log.error("late_stitching_stays", table=where, instant=done.requested_time, why=since)
+                continue
+            section.check()
+            table.storage.delete(table.instant_path(done))
+        _log.warning("late_stitching_withdrawn", table=table.storage.base_path, instant=done.requested_time)
+
+
+def _modified(table: Table) -> dict[str, int]:
+    """The files of the active timeline, with the times when they were put (ms)."""
+    return {e.name: e.modified_ms for e in list_of_table(table.storage, table.config.timeline_folder)}
+
+
+def _has_plan(done: Instant, names: Collection[str]) -> bool:
+    return any(n.startswith(f"{done.requested_time}.") and n.endswith(".requested") for n in names)
+
+
+def _is_late(table: Table, done: Instant) -> bool:
+    """Whether none of its files is there, but all that they were made of.
+
+    So it is no stitching whose plan an archiver has removed already: that happens once the inputs are gone.
+    """
+    metadata = table.commit_metadata(done)
+    text = metadata.extra_metadata.get(STITCHED)
+    groups = () if text is None else decode_ledgers(text, table.instant_path(done))
+    find = table.storage.find
+    made = [one.path(one.output) for one in groups if one.output is not None]
+    return (
+        bool(made)
+        and all(find(path) is None for path in made)
+        and all(find(one.path(name)) is not None for one in groups for name in one.inputs)
+    )
+
+
+def _written_since(table: Table, now: Timeline, done: Instant, names: Mapping[str, int]) -> str:
+    """A write that completed in the partitions of a stitching after its commit was put; "": none."""
+    partitions = {partition for partition, _ in _groups_of(table, done)}
+    put = names[table.layout.file_name(done)]
+    behind = (i for i in now.completed if i.family in _WRITES and names.get(table.layout.file_name(i), put) >= put)
+    for other in behind:
+        if other != done and not partitions.isdisjoint(partition for partition, _ in _groups_of(table, other)):
+            return f"{other.action} {other.requested_time} completed behind it"
+    return ""
 
 
 def _changed_by(table: Table, before: Timeline, done: Instant, placed: Sequence[Made]) -> str | None:

@@ -52,6 +52,7 @@ from phantombase.timeline.table.table import Table, consistent
 
 from ..attempt.attempt import merge_rules
 from .complete import complete, inputs_now, take_back
+from .late import withdraw_late
 from .made import Made, Recipe, make
 from .pending import Pending, is_at_work, is_of_hudi, pending_stitchings
 from .planned import output_name, planned
@@ -113,6 +114,8 @@ def stitch_table(
     too, the next write or run does so.
     """
     seen = table.reload()
+    if not dry_run:
+        withdraw_late(seen, seen.load_timeline(), lock)
     timeline, choice = _choose(seen, options)
     if dry_run:
         return _result(choice, _would(choice), (), ())
