@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import structlog
 
 from phantombase.timeline.audit.group_ledger import STITCHED, decode_ledgers
-from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline
@@ -101,7 +101,10 @@ def _is_late(table: Table, done: Instant) -> bool:
 
     So it is no stitching whose plan an archiver has removed already: that happens once the inputs are gone.
     """
-    metadata = table.commit_metadata(done)
+    try:
+        metadata = table.commit_metadata(done)
+    except MissingFileError:
+        return False  # archived since the timeline was loaded
     text = metadata.extra_metadata.get(STITCHED)
     groups = () if text is None else decode_ledgers(text, table.instant_path(done))
     find = table.storage.find

@@ -680,6 +680,18 @@ def test_a_commit_that_is_not_late_stays(gone: str, tmp_path: Path) -> None:
     assert done in open_table(path).load_timeline().completed
 
 
+def test_a_commit_that_is_archived_meanwhile_is_not_late(tmp_path: Path) -> None:
+    """A writer that loaded the timeline before goes on."""
+    path = tmp_path / "trips"
+    small_files(path, 9)
+    assert stitch(path).done is not None
+    timeline = open_table(path).load_timeline()
+    (done,) = (i for i in timeline.completed if i.action == "replacecommit")
+    for file in (path / ".hoodie/timeline").glob(f"{done.requested_time}*"):
+        file.unlink()
+    withdraw_late(open_table(path), timeline, LOCK)
+
+
 def test_a_schema_that_grew(tmp_path: Path) -> None:
     """Old files lack a column: it is null in the new one."""
     path = tmp_path / "trips"
