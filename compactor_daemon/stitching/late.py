@@ -71,12 +71,12 @@ def withdraw_late(table: Table, timeline: Timeline, lock: TableLock) -> None:
         return
     names = _modified(table)
     for done in timeline.completed:
-        if done.family != "replacecommit" or _has_plan(done, names) or not _is_late(table, done):
+        if not _is_late(table, done, names):
             continue
         with lock.hold("withdraw a late stitching") as section:
             table = table.reload()
             now, names = table.load_timeline(), _modified(table)
-            if done not in now.completed or _has_plan(done, names) or not _is_late(table, done):
+            if done not in now.completed or not _is_late(table, done, names):
                 continue
             if since := _written_since(table, now, done, names):
                 where = table.storage.base_path
@@ -92,15 +92,14 @@ def _modified(table: Table) -> dict[str, int]:
     return {e.name: e.modified_ms for e in list_of_table(table.storage, table.config.timeline_folder)}
 
 
-def _has_plan(done: Instant, names: Collection[str]) -> bool:
-    return any(n.startswith(f"{done.requested_time}.") and n.endswith(".requested") for n in names)
-
-
-def _is_late(table: Table, done: Instant) -> bool:
-    """Whether none of its files is there, but all that they were made of.
+def _is_late(table: Table, done: Instant, names: Collection[str]) -> bool:
+    """Whether a commit is of a stitching without plan, and none of its files is there, but all they were made of.
 
     So it is no stitching whose plan an archiver has removed already: that happens once the inputs are gone.
     """
+    time = done.requested_time
+    if done.family != "replacecommit" or any(n.startswith(f"{time}.") and n.endswith(".requested") for n in names):
+        return False
     try:
         metadata = table.commit_metadata(done)
     except MissingFileError:

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
+from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.attempt.retire import finish_completed
-from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.errors import LockError
 from phantombase.timeline.locks.table_lock import table_lock
@@ -31,7 +30,7 @@ from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.attempt.test_standing import place_all, replace_first_group
-from tests.support.compaction_steps import OPTIONS, OUTPUT, decided, open_table
+from tests.support.compaction_steps import decided, open_table, run_under
 from tests.support.dead_writer import leave_dead_write
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import unzip_golden
@@ -100,15 +99,7 @@ def _compact(table: Table) -> None:
     lock = table_lock(table.storage, None)
     finish_completed(table, lock)
     for instant in pending_instants(table):
-        compact_instant(
-            table,
-            instant,
-            lock=lock,
-            runner=LocalRunner(1),
-            progress=lambda done, total: None,
-            output=OUTPUT,
-            options=OPTIONS,
-        )
+        run_under(table, instant, lock)
 
 
 def _fallen(path: Path) -> None:

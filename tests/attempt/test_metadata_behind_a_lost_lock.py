@@ -16,8 +16,7 @@ import pyarrow as pa
 import pytest
 
 from phantombase import writer
-from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
-from phantombase.compactor_daemon.execution.runners import LocalRunner
+from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock, TableLock
@@ -26,7 +25,7 @@ from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from tests.support.compaction_steps import OPTIONS, OUTPUT, decided, open_table, run_all
+from tests.support.compaction_steps import decided, open_table, run_all, run_under
 from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import ALL, deep
@@ -61,15 +60,7 @@ def serve(table: Table, lock: TableLock = LOCK) -> None:
 
 def compact(table: Table, lock: TableLock = LOCK) -> None:
     for instant in pending_instants(table):
-        compact_instant(
-            table,
-            instant,
-            lock=lock,
-            runner=LocalRunner(1),
-            progress=lambda done, total: None,
-            output=OUTPUT,
-            options=OPTIONS,
-        )
+        run_under(table, instant, lock)
 
 
 def write(path: Path, ts: int) -> None:
@@ -135,7 +126,7 @@ def play(
     write(whole, 2 * 10**6)
     expected = read_rows(whole)
     assert len(calls) > 4
-    for at, what in calls[::step]:
+    for at, what in (c for n, c in enumerate(calls) if n % step == 0 or c[1].startswith("delete")):
         for more in lives:
             path = shutil.copytree(start, folder / "slept")
             sleep_and_die(path, work, at, more, meanwhile)

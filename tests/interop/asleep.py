@@ -8,13 +8,11 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Any
 
-from phantombase.compactor_daemon.attempt.compact_instant import compact_instant
-from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.local import LocalStorage
 from tests.interop.shared_table import SharedTable
-from tests.support.compaction_steps import OPTIONS, OUTPUT, open_table
+from tests.support.compaction_steps import open_table, run_under
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.sections import kept
 
@@ -80,15 +78,8 @@ def compact_asleep(table: SharedTable, instant: str, moment: Moment, act: Callab
     """
     slices = len(table.open().compaction_plan(instant).operations)
     asleep = _Asleep(str(table.path), moment, slices, act)
-    compact_instant(
-        open_table(table.path, HookedStorage(LocalStorage(str(table.path)), asleep.hook)).with_clock(table.clock),
-        instant,
-        lock=asleep,
-        runner=LocalRunner(1),
-        progress=lambda done, total: None,
-        output=OUTPUT,
-        options=OPTIONS,
-    )
+    storage = HookedStorage(LocalStorage(str(table.path)), asleep.hook)
+    run_under(open_table(table.path, storage).with_clock(table.clock), instant, asleep)
     return asleep.acted
 
 

@@ -1,4 +1,7 @@
-"""A stitching whose process sleeps right before its commit, while its inputs change: no row comes back or is lost."""
+"""A stitching whose process sleeps right before its commit: no row comes back, and none is lost.
+
+Meanwhile its inputs change, or its plan is taken back.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,16 @@ from pathlib import Path
 import pytest
 
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
-from phantombase.timeline.errors import ConflictError
+from phantombase.compactor_daemon.stitching.complete import take_back
+from phantombase.compactor_daemon.stitching.late import withdraw_late
+from phantombase.compactor_daemon.stitching.pending import pending_stitchings
+from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.storage.contract import Storage
 from phantombase.writer_hooks.options import Operation
 from tests.stitching.test_stitch import VERSIONS, begin, hidden, small_files, stitch
 from tests.support.archived_tables import LOCK, one_row, overwrite, upsert
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import Call, HookedStorage
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.written_tables import check_nothing_left, read_rows
 
 Do = Callable[[], object]
@@ -33,6 +39,12 @@ def around_the_commit(path: Path, before: Do, after: Do = lambda: None) -> Stora
         return done
 
     return HookedStorage(open_table(path).storage, hook)
+
+
+def taken_back(path: Path) -> None:
+    """Takes the pending stitching back, under a lock that its sleeping process has lost."""
+    (pending,) = pending_stitchings(open_table(path), open_table(path).load_timeline())
+    take_back(open_table(path), pending, type(LOCK)("another: the lock of the sleeper was lost"), "test")
 
 
 def built_upon(path: Path, before: Do, after: Do) -> str:
@@ -98,3 +110,93 @@ def test_a_write_that_may_build_upon_it(version: int, tmp_path: Path) -> None:
     storage = around_the_commit(path, lambda: overwrite(path, one_row("new", 100)), lambda: begin(path, "deltacommit"))
     with pytest.raises(ConflictError, match="is pending, which may write to its files"):
         stitch(path, storage)
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_process_that_commits_late(version: int, tmp_path: Path) -> None:
+    """It sleeps right before it puts the completed file; meanwhile its plan is taken back, and its files are gone."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+
+    def meanwhile(call: Call) -> object:
+        completes = call.name == "put_if_absent" and call.path.endswith(".replacecommit")
+        if completes:
+            taken_back(path)
+        done = call.do()
+        if completes:
+            with pytest.raises(MissingFileError, match="clustering"):  # never fewer rows
+                read_rows(path)
+        return done
+
+    with pytest.raises(ConflictError, match="slept"):
+        stitch(path, HookedStorage(open_table(path).storage, meanwhile))
+    assert read_rows(path) == rows
+    upsert(path, one_row("k1", 50))
+    check_nothing_left(path)
+    assert read_rows(path) == {**rows, "k1": (50, 50.0)}
+
+
+@pytest.mark.parametrize("then", ["upsert", "stitch", "write of Hudi"])
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_process_that_commits_late_and_dies(version: int, then: str, tmp_path: Path) -> None:
+    """Before it looks back. The next write or run withdraws its commit, unless a write has completed behind it."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+
+    def dies_late(call: Call) -> object:
+        if call.name == "put_if_absent" and call.path.endswith(".replacecommit"):
+            taken_back(path)
+            call.do()
+            raise ProcessDied(call.path)
+        return call.do()
+
+    with pytest.raises(ProcessDied):
+        stitch(path, HookedStorage(open_table(path).storage, dies_late))
+    with pytest.raises(MissingFileError, match="clustering"):
+        read_rows(path)
+    if then == "stitch":
+        assert stitch(path).done is not None
+        assert read_rows(path) == rows
+        return
+    if then == "write of Hudi":
+        table = open_table(path)
+        (*_, newest) = (i for i in table.load_timeline().completed if i.action == "deltacommit")
+        (path / table.instant_path(newest)).touch()
+        with pytest.raises(MissingFileError, match="clustering"):
+            upsert(path, one_row("k1", 50))
+        return
+    upsert(path, one_row("k1", 50))
+    assert read_rows(path) == {**rows, "k1": (50, 50.0)}
+
+
+@pytest.mark.parametrize("gone", ["the plan", "the plan and an input", "the new files"])
+def test_a_commit_that_is_not_late_stays(gone: str, tmp_path: Path) -> None:
+    """An archiver, or a loss, has removed the plan, inputs or new files."""
+    path = tmp_path / "trips"
+    small_files(path, 9)
+    inputs = sorted(path.glob("*/*.parquet"))
+    assert stitch(path).done is not None
+    (done,) = (i for i in open_table(path).load_timeline().completed if i.action == "replacecommit")
+    if gone == "the new files":
+        for new in {*path.glob("*/*.parquet")} - {*inputs}:
+            new.unlink()
+    else:
+        for state in (".clustering.requested", ".clustering.inflight"):
+            (path / f".hoodie/timeline/{done.requested_time}{state}").unlink()
+    if gone.endswith("input"):
+        for file in {*path.glob("*/*.parquet")} - {*inputs[1:]}:
+            file.unlink()
+    withdraw_late(open_table(path), open_table(path).load_timeline(), LOCK)
+    assert done in open_table(path).load_timeline().completed
+
+
+def test_a_commit_that_is_archived_meanwhile_is_not_late(tmp_path: Path) -> None:
+    """A writer that loaded the timeline before goes on."""
+    path = tmp_path / "trips"
+    small_files(path, 9)
+    assert stitch(path).done is not None
+    timeline = open_table(path).load_timeline()
+    (done,) = (i for i in timeline.completed if i.action == "replacecommit")
+    for file in (path / ".hoodie/timeline").glob(f"{done.requested_time}*"):
+        file.unlink()
+    withdraw_late(open_table(path), timeline, LOCK)

@@ -18,13 +18,11 @@ import pytest
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.stitching.complete import take_back
-from phantombase.compactor_daemon.stitching.late import withdraw_late
 from phantombase.compactor_daemon.stitching.pending import pending_stitchings
 from phantombase.compactor_daemon.stitching.stitch import StitchResult, stitch_table, take_back_pending
 from phantombase.timeline.errors import (
     BarrierError,
     ConflictError,
-    MissingFileError,
     PhantombaseError,
     UnsupportedError,
 )
@@ -598,98 +596,6 @@ def test_a_process_that_wakes_up_late(version: int, tmp_path: Path) -> None:
     files = [parse_data_file(p.name) for p in path.glob("*/*.parquet")]
     assert all(name is not None and name.instant in instants for name in files)
     assert read_rows(path) == rows
-
-
-@pytest.mark.parametrize("version", [6, 9])
-def test_a_process_that_commits_late(version: int, tmp_path: Path) -> None:
-    """It sleeps right before it puts the completed file; meanwhile its plan is taken back, and its files are gone."""
-    path = tmp_path / "trips"
-    rows = small_files(path, version)
-
-    def meanwhile(call: Call) -> object:
-        completes = call.name == "put_if_absent" and call.path.endswith(".replacecommit")
-        if completes:
-            (pending,) = pending_stitchings(open_table(path), open_table(path).load_timeline())
-            take_back(open_table(path), pending, type(LOCK)("another: the lock of the sleeper was lost"), "test")
-        done = call.do()
-        if completes:
-            with pytest.raises(MissingFileError, match="clustering"):  # never fewer rows
-                read_rows(path)
-        return done
-
-    with pytest.raises(ConflictError, match="slept"):
-        stitch(path, HookedStorage(open_table(path).storage, meanwhile))
-    assert read_rows(path) == rows
-    upsert(path, one_row("k1", 50))
-    check_nothing_left(path)
-    assert read_rows(path) == {**rows, "k1": (50, 50.0)}
-
-
-@pytest.mark.parametrize("then", ["upsert", "stitch", "write of Hudi"])
-@pytest.mark.parametrize("version", [6, 9])
-def test_a_process_that_commits_late_and_dies(version: int, then: str, tmp_path: Path) -> None:
-    """Before it looks back. The next write or run withdraws its commit, unless a write has completed behind it."""
-    path = tmp_path / "trips"
-    rows = small_files(path, version)
-
-    def dies_late(call: Call) -> object:
-        if call.name == "put_if_absent" and call.path.endswith(".replacecommit"):
-            (pending,) = pending_stitchings(open_table(path), open_table(path).load_timeline())
-            take_back(open_table(path), pending, type(LOCK)("another: the lock of the sleeper was lost"), "test")
-            call.do()
-            raise ProcessDied(call.path)
-        return call.do()
-
-    with pytest.raises(ProcessDied):
-        stitch(path, HookedStorage(open_table(path).storage, dies_late))
-    with pytest.raises(MissingFileError, match="clustering"):
-        read_rows(path)
-    if then == "stitch":
-        assert stitch(path).done is not None
-        assert read_rows(path) == rows
-        return
-    if then == "write of Hudi":
-        table = open_table(path)
-        (*_, newest) = (i for i in table.load_timeline().completed if i.action == "deltacommit")
-        (path / table.instant_path(newest)).touch()
-        with pytest.raises(MissingFileError, match="clustering"):
-            upsert(path, one_row("k1", 50))
-        return
-    upsert(path, one_row("k1", 50))
-    assert read_rows(path) == {**rows, "k1": (50, 50.0)}
-
-
-@pytest.mark.parametrize("gone", ["the plan", "the plan and an input", "the new files"])
-def test_a_commit_that_is_not_late_stays(gone: str, tmp_path: Path) -> None:
-    """An archiver, or a loss, has removed the plan, inputs or new files."""
-    path = tmp_path / "trips"
-    small_files(path, 9)
-    inputs = sorted(path.glob("*/*.parquet"))
-    assert stitch(path).done is not None
-    (done,) = (i for i in open_table(path).load_timeline().completed if i.action == "replacecommit")
-    if gone == "the new files":
-        for new in {*path.glob("*/*.parquet")} - {*inputs}:
-            new.unlink()
-    else:
-        for state in (".clustering.requested", ".clustering.inflight"):
-            (path / f".hoodie/timeline/{done.requested_time}{state}").unlink()
-    if gone.endswith("input"):
-        for file in {*path.glob("*/*.parquet")} - {*inputs[1:]}:
-            file.unlink()
-    withdraw_late(open_table(path), open_table(path).load_timeline(), LOCK)
-    assert done in open_table(path).load_timeline().completed
-
-
-def test_a_commit_that_is_archived_meanwhile_is_not_late(tmp_path: Path) -> None:
-    """A writer that loaded the timeline before goes on."""
-    path = tmp_path / "trips"
-    small_files(path, 9)
-    assert stitch(path).done is not None
-    timeline = open_table(path).load_timeline()
-    (done,) = (i for i in timeline.completed if i.action == "replacecommit")
-    for file in (path / ".hoodie/timeline").glob(f"{done.requested_time}*"):
-        file.unlink()
-    withdraw_late(open_table(path), timeline, LOCK)
 
 
 def test_a_schema_that_grew(tmp_path: Path) -> None:

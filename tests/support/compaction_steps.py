@@ -19,7 +19,7 @@ from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.records.fate import Go
 from phantombase.compactor_daemon.records.slice_done import SliceDone
 from phantombase.timeline.errors import LockError
-from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.locks.table_lock import ProcessLock, TableLock
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
@@ -40,10 +40,15 @@ def open_table(path: Path, storage: Storage | None = None) -> Table:
 
 def run_one(table: Table, instant: str, lock: str = "") -> None:
     """Compacts one instant in this process. `lock`: a lock of that name instead of the table's."""
+    run_under(table, instant, ProcessLock(lock or table.storage.base_path))
+
+
+def run_under(table: Table, instant: str, lock: TableLock) -> None:
+    """Compacts one instant in this process, under a lock of any kind."""
     compact_instant(
         table,
         instant,
-        lock=ProcessLock(lock or table.storage.base_path),
+        lock=lock,
         runner=LocalRunner(1),
         progress=lambda done, total: None,
         output=OUTPUT,

@@ -76,10 +76,11 @@ def commit_records(table: Table, instant: str, records: EncodedRecords, schema_t
     the same commit, without the lock. LockError: the lock was lost.
     """
     metadata = open_metadata_table(table)
-    if not metadata.layout.has_completion_times and _is_recorded(metadata, instant, records, schema_text):
+    timeline = metadata.load_timeline()
+    if not metadata.layout.has_completion_times and _is_recorded(metadata, timeline, instant, records, schema_text):
         return
-    forget(table, instant, section)
-    parts = _by_slice(metadata, records)
+    _forget(metadata, timeline, instant, section)
+    parts = _by_slice(metadata, metadata.load_timeline(), records)
     with heartbeat(metadata.storage, instant, BEAT_S):  # without one Hudi 1.2 treats writes here as dead
         section.check()
         _begin(metadata, instant, parts)
@@ -95,8 +96,7 @@ def commit_records(table: Table, instant: str, records: EncodedRecords, schema_t
         _put(metadata, done, content)
 
 
-def _by_slice(metadata: Table, records: EncodedRecords) -> dict[OpenSlice, list[EncodedRecord]]:
-    timeline = metadata.load_timeline()
+def _by_slice(metadata: Table, timeline: Timeline, records: EncodedRecords) -> dict[OpenSlice, list[EncodedRecord]]:
     parts: dict[OpenSlice, list[EncodedRecord]] = {}
     for partition, keyed in records.items():
         slices = open_slices(metadata, partition, timeline)
@@ -105,25 +105,24 @@ def _by_slice(metadata: Table, records: EncodedRecords) -> dict[OpenSlice, list[
     return parts
 
 
-def _is_recorded(metadata: Table, instant: str, records: EncodedRecords, schema_text: str) -> bool:
+def _is_recorded(metadata: Table, timeline: Timeline, instant: str, records: EncodedRecords, schema_text: str) -> bool:
     """Whether a dead process has recorded just these records at the instant already; asked on version 6 alone.
 
     There each try puts a completed file of the same name. Were it removed, a process that sleeps right before might
     remove that of another one, which has gone on meanwhile.
     """
-    timeline = metadata.load_timeline()
     found = timeline.find(instant, _ACTION)
     if found is None or not found.completed or timeline.pending("rollback"):  # Hudi would finish it, see `forget`
         return False
     written = {s.path: s for of in metadata.commit_metadata(found).partition_to_write_stats.values() for s in of}
-    parts = _by_slice(metadata, records)
+    parts = _by_slice(metadata, timeline, records)
     if len(written) != len(parts):
         return False
     for slice_, encoded in parts.items():
         ours = [log for log in slice_.logs if f"{slice_.partition}/{log}" in written]
-        if len(ours) != 1 or metadata.storage.read(f"{slice_.partition}/{ours[0]}") != _log(
-            encoded, instant, schema_text
-        ):
+        if len(ours) != 1:
+            return False
+        if metadata.storage.read(f"{slice_.partition}/{ours[0]}") != _log(encoded, instant, schema_text):
             return False
         behind = (log for log in slice_.logs if log.version >= ours[0].version and log != ours[0])
         if any(revokes(metadata, f"{slice_.partition}/{log}", instant) for log in behind):
@@ -149,7 +148,11 @@ def forget(table: Table, instant: str, section: Section) -> None:
     checked before each. LockError: the lock was lost.
     """
     metadata = open_metadata_table(table)
-    storage, timeline = metadata.storage, metadata.load_timeline()
+    _forget(metadata, metadata.load_timeline(), instant, section)
+
+
+def _forget(metadata: Table, timeline: Timeline, instant: str, section: Section) -> None:
+    storage = metadata.storage
     _forget_rollbacks(metadata, timeline, instant, section)
     found = timeline.find(instant, _ACTION)
     if found is None:

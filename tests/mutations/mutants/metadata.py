@@ -9,7 +9,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # The metadata table.
     ("writer_hooks/commit/transaction", "            apply_update(table, change, update, section)\n", "", "attempt/metadata_faults"),
     ("timeline/recovery/rollback", "        forget(table, plan.target, section)\n", "", "attempt/metadata_faults"),
-    ("timeline/metadata_table/commit", "    forget(table, instant, section)\n", "", "attempt/metadata_faults metadata_table/commit"),
+    ("timeline/metadata_table/commit", "    _forget(metadata, timeline, instant, section)\n    parts", "    parts", "attempt/metadata_faults metadata_table/commit"),
     ("timeline/metadata_table/commit", "    _refuse_compacted(metadata, timeline, found)\n", "", "metadata_table/commit"),
     ("timeline/metadata_table/commit", "with_meta_columns(without_meta_columns(text))", "text", "attempt/metadata_faults"),
     ("timeline/metadata_table/commit", "file_group_index(one[0], len(slices))", "0", "metadata_table/commit metadata_table/column_stats"),
@@ -31,7 +31,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/metadata_table/services/compact", "        _remove_leftovers(metadata, instant, plan, section)\n", "", "services/serve"),
     ("timeline/metadata_table/services/compact", "        if not metadata.storage.put_if_absent(path, content):\n            raise _other(metadata, path, instant)\n    return", "        metadata.storage.put_if_absent(path, content)\n    return", "services/serve"),
     ("timeline/metadata_table/services/compact", " and name.instant == instant and name.token != _TOKEN", " and name.instant == instant", "attempt/metadata_behind_a_lost_lock"),
-    ("timeline/metadata_table/commit", "    if not metadata.layout.has_completion_times and _is_recorded(metadata, instant, records, schema_text):\n        return\n", "", "attempt/metadata_behind_a_lost_lock"),
+    ("timeline/metadata_table/commit", "    if not metadata.layout.has_completion_times and _is_recorded(metadata, timeline, instant, records, schema_text):\n        return\n", "", "attempt/metadata_behind_a_lost_lock"),
     ("timeline/metadata_table/commit", "revokes(metadata, f", "False and revokes(metadata, f", "metadata_table/commit"),
     ("timeline/metadata_table/services/compact", "    if metadata.layout.slicing is Slicing.BY_BASE_INSTANT:\n", "    if False:\n", "attempt/metadata_behind_a_lost_lock"),
     ("timeline/metadata_table/commit", "    _forget_rollbacks(metadata, timeline, instant, section)\n", "    section = Section(purpose='', lock='', is_held=lambda: True)\n", "attempt/metadata_behind_a_lost_lock"),

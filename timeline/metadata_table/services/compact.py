@@ -100,11 +100,9 @@ def _planned_slice(metadata: Table, operation: CompactionOperation) -> FileSlice
     sizes = {entry.name: entry.size for entry in metadata.storage.list(partition)}
     logs = {str(log): log for log in map(LogFileName.parse, operation.delta_file_paths)}
     if metadata.layout.slicing is Slicing.BY_BASE_INSTANT:
+        of_slice = (operation.file_id, operation.base_instant_time)
         for name in filter(None, map(parse_data_file, sizes)):
-            if isinstance(name, LogFileName) and (name.file_id, name.instant) == (
-                operation.file_id,
-                operation.base_instant_time,
-            ):
+            if isinstance(name, LogFileName) and (name.file_id, name.instant) == of_slice:
                 logs[str(name)] = name
 
     def size(name: str) -> int:
