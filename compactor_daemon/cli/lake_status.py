@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -75,7 +76,7 @@ def _daemons(daemons: list[Row]) -> Iterator[RenderableType]:
         yield RowsTable(title="lanes, over the last minutes", columns=_USE_COLUMNS, rows=lanes)
 
 
-def _state(row: Row) -> Text:
+def _state(row: Mapping[str, Any]) -> Text:
     if row["problem"]:
         return Text("trouble", "bold red")
     if row["parked"]:

@@ -25,7 +25,8 @@ exception MetaException { 1: string message }
 service Metastore {
   list<string> get_all_databases() throws (1: MetaException problem),
   list<string> get_all_tables(1: string db_name) throws (1: MetaException problem),
-  GetTablesResult get_table_objects_by_name_req(1: GetTablesRequest req) throws (1: MetaException problem),
+  GetTablesResult get_table_objects_by_name_req(1: GetTablesRequest req)
+    throws (1: MetaException problem, 2: MetaException operation, 3: MetaException database),
 }
 """
 _PORT = 9083

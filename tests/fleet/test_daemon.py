@@ -677,9 +677,13 @@ def test_tables_come_and_go_while_the_daemon_runs() -> None:
     old, new = FakeTable("old", "1", "2"), FakeTable("new", "1")
     go_on = threading.Event()
     old.work = lambda instant, limit: until(go_on.is_set)
-    daemon = daemon_of(old, once=False)
     forgotten: list[str] = []
-    daemon._observer.forget = forgotten.append  # type: ignore[method-assign]
+
+    class Watching(Observer):
+        def forget(self, table: str) -> None:
+            forgotten.append(table)
+
+    daemon = daemon_of(old, observer=Watching(), once=False)
     running = Running(daemon)
     until(lambda: old.tried == ["1"])
     daemon.assign({"new": Assigned(served=new, lane=Lane())})

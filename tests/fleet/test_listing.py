@@ -6,15 +6,18 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.lake.listing import FolderListing
-from phantombase.compactor_daemon.lake.metastore import MetastoreListing
+from phantombase.compactor_daemon.lake.metastore import MetastoreListing, _hudi_path
 from phantombase.timeline.errors import StorageError, UsageError
 from phantombase.timeline.storage.access.storage_options import StorageOptions
+from phantombase.timeline.storage.contract import Entry
+from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.open_storage import open_storage
 from tests.support.compaction_steps import open_table
 from tests.support.hive_metastore import HiveMetastore
@@ -65,9 +68,13 @@ def test_a_known_table_costs_no_request(tmp_path: Path, monkeypatch: pytest.Monk
     listing = FolderListing(str(tmp_path), StorageOptions())
     first = listing.tables()
     asked: list[str] = []
-    kind = type(open_storage(str(tmp_path)))
-    listed = kind.list
-    monkeypatch.setattr(kind, "list", lambda self, folder: (asked.append(folder), listed(self, folder))[1])
+    listed = LocalStorage.list
+
+    def counted(self: LocalStorage, folder: str) -> list[Entry]:
+        asked.append(folder)
+        return listed(self, folder)
+
+    monkeypatch.setattr(LocalStorage, "list", counted)
     assert listing.tables() == first
     assert asked == [""]
 
@@ -81,6 +88,7 @@ def test_the_tables_of_a_bucket(s3: S3Server) -> None:
     assert FolderListing(root, StorageOptions()).tables() == {"a": f"{root}/a", "db/b": f"{root}/db/b"}
 
 
+@pytest.mark.deep
 def test_the_hudi_tables_of_a_hive_metastore(tmp_path: Path, hive_metastore: HiveMetastore) -> None:
     """Listed, served and compacted; a MERGE_ON_READ table has several names, other tables are left out."""
     original = pending_table(tmp_path / "original")
@@ -106,6 +114,23 @@ def test_the_hudi_tables_of_a_hive_metastore(tmp_path: Path, hive_metastore: Hiv
     assert ran.exit_code == 0, ran.output
     left = [p.name for p in (orders, rides, hidden) if open_table(p).load_timeline().pending_compactions]
     assert left == ["hidden"]
+
+
+@pytest.mark.parametrize(
+    ("location", "input_format", "parameters", "path"),
+    [
+        ("file:/data/t", HUDI, {}, "/data/t"),
+        ("file:///data/t/", HUDI, {}, "file:///data/t"),
+        ("s3://lake/t", "", {"spark.sql.sources.provider": "HUDI"}, "s3://lake/t"),
+        ("s3://lake/t", "org.apache.hadoop.mapred.TextInputFormat", {}, None),
+        ("", HUDI, {}, None),
+    ],
+)
+def test_the_base_path_of_a_table_of_a_metastore(
+    location: str, input_format: str, parameters: dict[str, str], path: str | None
+) -> None:
+    place = SimpleNamespace(location=location, inputFormat=input_format)
+    assert _hudi_path(SimpleNamespace(sd=place, parameters=parameters)) == path
 
 
 def test_a_metastore_that_does_not_answer_is_one_error() -> None:

@@ -43,8 +43,9 @@ struct Table { 1: string tableName, 2: string dbName, 3: string owner, 7: Storag
 struct Database { 1: string name, 2: string description, 3: string locationUri, 4: map<string, string> parameters }
 exception MetaException { 1: string message }
 service Metastore {
-  void create_database(1: Database database) throws (1: MetaException problem),
-  void create_table(1: Table tbl) throws (1: MetaException problem)
+  void create_database(1: Database database) 
+    throws (1: MetaException a, 2: MetaException b, 3: MetaException c),
+  void create_table(1: Table tbl) throws (1: MetaException a, 2: MetaException b, 3: MetaException c)
 }
 """
 
@@ -54,6 +55,7 @@ class HiveMetastore:
     """A running server."""
 
     port: int
+    folder: str
 
     def create(self, database: str, tables: dict[str, tuple[str, str, dict[str, str]]]) -> None:
         """A database with tables: location, input format and parameters by name."""
@@ -65,7 +67,9 @@ class HiveMetastore:
             kinds.Metastore, "127.0.0.1", self.port, connect_timeout=60_000, socket_timeout=60_000
         ) as client:
             if database != "default":
-                client.create_database(kinds.Database(name=database, description="", locationUri="", parameters={}))
+                client.create_database(
+                    kinds.Database(name=database, description="", locationUri=self.folder, parameters={})
+                )
             for name, (location, input_format, parameters) in tables.items():
                 serde = kinds.SerDeInfo(name="s", serializationLib="org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe")
                 place = kinds.StorageDescriptor(
@@ -122,7 +126,7 @@ def hive_metastore(tmp_path: Path) -> Iterator[HiveMetastore]:
                 assert process.poll() is None, (folder / "out").read_text()[-2000:]
                 assert time.monotonic() < until, (folder / "out").read_text()[-2000:]
                 time.sleep(0.2)
-            yield HiveMetastore(port=port)
+            yield HiveMetastore(port=port, folder=str(folder))
         finally:
             process.kill()
             process.wait()
