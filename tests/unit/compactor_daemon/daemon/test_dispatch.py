@@ -276,3 +276,16 @@ def test_whatever_is_known_decisions_keep_the_rules(
         assert not decision.ended
     # It never sleeps through something it could do, nor for ever.
     assert decision.ended or 0 <= decision.wait_s <= rules.poll_s
+
+
+def test_of_thousands_of_tables_the_most_urgent_are_looked_at_first() -> None:
+    """What rings, or is overdue for longest; others wait until those are done, and are not queued before a bell."""
+    tables = {f"t{n}": replace(SEEN, look_at=NOW - n) for n in range(1, 100)}
+    tables["due"] = replace(SEEN, due=True)
+    tables["rung"] = replace(SEEN, look_at=0)
+    actions = decided(tables).actions
+    assert len(actions) == 16
+    assert actions[:3] == (Request("due"), Relist("rung"), Relist("t99"))
+    busy = {f"b{n}": replace(SEEN, busy=True) for n in range(15)}
+    assert decided({**tables, **busy}).actions == (Request("due"),)
+    assert not decided({**tables, **busy, "c": replace(SEEN, busy=True)}, once=True).ended
