@@ -35,7 +35,7 @@ from tests.support.seed import SEED
 
 LOCK = ProcessLock("followed")
 PARTITIONS = [f"p{n}" for n in range(8)]
-STEPS = 40
+STEPS = 30
 SEEDS = int(os.environ.get("PHANTOMBASE_SERVED", "1"))
 
 

@@ -3,7 +3,7 @@
     timeline -> what its instants record -> which partitions that touches -> their files
 
 `touched` says why the other partitions are as they were. Whole again are loads behind a restore, an upgrade, and
-where a client asks for it (`refresh/`). Each load also lists the partitions again that were listed longest ago: that
+where a client asks for it (`refresh/`). Each load also lists the partition again that was listed longest ago: that
 finds what no instant names, such as a file that was removed by hand.
 """
 
@@ -25,7 +25,7 @@ from .synchronisation import digests
 from .table_state import PartitionFiles, PendingFiles, TableState, groups_with, partition_files, pending_files
 from .touched import above, forgotten, touched
 
-_OLDEST_LISTED = 4
+_OLDEST_LISTED = 1
 
 
 def load_state(table: Table, before: TableState | None = None) -> TableState:
