@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -129,6 +130,24 @@ class History:
         self.told.append(step.__name__)
         with suppress(PhantombaseError):
             step()
+
+
+def test_what_is_archived_later_is_read_from_the_archive_again(tmp_path: Path) -> None:
+    """Its logs stay on their slice when another one is open."""
+    history = History(tmp_path / "t", 9, 1)
+    followed = FollowedTable(history.path)
+
+    def upsert(partition: str) -> None:
+        phantombase.writer(history.rows([(int(partition[1:]), partition)])).upsert(str(history.path))
+
+    def then(*steps: Callable[[], None]) -> None:
+        for step in steps:
+            step()
+            followed.look()
+
+    to_0, to_1 = partial(upsert, "p0"), partial(upsert, "p1")
+    then(to_0, to_0, to_0, to_0, to_0, to_0, history.archive, to_0, history.schedule, history.compact)
+    then(to_1, to_1, to_1, to_1, history.archive, to_0)
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + SEEDS))

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from phantombase.timeline.service import served_table
-from phantombase.timeline.service.loading import load_state
 from phantombase.timeline.service.routes import PREFIX
-from phantombase.timeline.service.synchronisation import counted, digest
-from phantombase.timeline.service.table_state import TableState
+from phantombase.timeline.service.states.loading import load_state
+from phantombase.timeline.service.states.synchronisation import counted, digest
+from phantombase.timeline.service.states.table_state import TableState
 from phantombase.timeline.table.table import Table
 from tests.support.golden_tables import unzip_golden
 from tests.support.service_client import Reply, ServiceClient

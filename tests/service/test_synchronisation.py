@@ -10,7 +10,7 @@ import pytest
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import LAYOUT_2
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.service.synchronisation import Known, agree, counted, digest, digests, may_stay_behind
+from phantombase.timeline.service.states.synchronisation import Known, agree, counted, digest, digests, may_stay_behind
 
 LAYOUT = LAYOUT_2
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from phantombase.timeline.service.loading import load_state
-from phantombase.timeline.service.table_state import TableState
+from phantombase.timeline.service.states.loading import load_state
+from phantombase.timeline.service.states.table_state import TableState
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup, GroupKey
 

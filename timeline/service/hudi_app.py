@@ -8,38 +8,43 @@ from collections.abc import Hashable, Mapping
 
 from ..errors import UsageError
 from ..storage.folders import HOODIE
-from .answers import Answer, AnswerCache, encoded
+from .answers import Answer, AnswerCache, RecentAnswers, encoded
 from .asgi import Receive, Refused, Scope, Send, need, parameters, send_answer, send_error
-from .loading import load_partitions
 from .routes import EMPTY, PREFIX, ROUTES, Fresh, Question, Route
 from .served_table import Held, ServedTable
 from .served_tables import ServedTables, spelled
-from .synchronisation import NO_INSTANT, Known
-from .table_state import TableState
+from .states.loading import load_partitions
+from .states.synchronisation import NO_INSTANT, Known
+from .states.table_state import TableState
 from .view_json import Printer
 
 _NOT_IN_KEYS = frozenset({"basepath", "lastinstantts", "timelinehash", "refreshoff", "pretty"})
+_RECENT_SHARE = 8
 _NAME_BYTES_MAX, _PATH_BYTES_MAX = 255, 2048
 
 
 class HudiApp:
-    """Answers the requests below `/v1/hoodie/view/`."""
+    """Answers the requests below `/v1/hoodie/view/`. `cache_bytes`: how much answers may take that are kept."""
 
-    def __init__(self, tables: ServedTables, cache: AnswerCache) -> None:
-        self._tables, self._cache = tables, cache
+    def __init__(self, tables: ServedTables, cache_bytes: int) -> None:
+        self._tables = tables
+        self._recent = RecentAnswers(cache_bytes // _RECENT_SHARE)
+        self._cache = AnswerCache(cache_bytes - cache_bytes // _RECENT_SHARE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = (scope["method"], scope["path"], scope["query_string"])
+        answer = self._recent.find(request)
         try:
-            given = parameters(scope["query_string"])
-            answer = await self._answer(scope["path"], scope["method"], given)
+            if answer is None:
+                answer = await self._answer(request)
         except Exception as error:
             await send_error(scope, send, error)
-            return
-        if "pretty" in given:
-            answer = Answer(json.dumps(json.loads(answer.plain()), ensure_ascii=False, indent=2).encode(), False)
-        await send_answer(scope, send, answer)
+        else:
+            await send_answer(scope, send, answer)
 
-    async def _answer(self, path: str, method: str, given: Mapping[str, str]) -> Answer:
+    async def _answer(self, request: tuple[str, str, bytes]) -> Answer:
+        method, path, query = request
+        given = parameters(query)
         name = path.removeprefix(PREFIX).removesuffix("/")
         route = ROUTES.get(name)
         if route is None or method not in ((route.method, "HEAD") if route.method == "GET" else (route.method,)):
@@ -48,14 +53,24 @@ class HudiApp:
         _check_partition(given.get("partition", ""))
         held = await _held(table, route, name, given)
         if route.fresh is Fresh.ALWAYS or (route.fresh is not Fresh.NEVER and held.state.pending_files):
-            return await asyncio.to_thread(_fresh, table, held, route, given)
+            return _printed(await asyncio.to_thread(_fresh, table, held, route, given), given)
         key = _key(held, route, name, given)
         answer = self._cache.find(key)
         if answer is None:
             question = Question(held.state, given, _printer(held.state, given))
             answer = await asyncio.to_thread(lambda: encoded(route.answer(question)))
             self._cache.keep(key, answer)
+        answer = _printed(answer, given)
+        if held is table.newest and route.method == "GET":
+            self._recent.keep(request, answer, lambda: table.newest)
         return answer
+
+
+def _printed(answer: Answer, given: Mapping[str, str]) -> Answer:
+    """The answer, for people if they ask for it."""
+    if "pretty" not in given:
+        return answer
+    return Answer(json.dumps(json.loads(answer.plain()), ensure_ascii=False, indent=2).encode(), compressed=False)
 
 
 def _fresh(table: ServedTable, held: Held, route: Route, given: Mapping[str, str]) -> Answer:

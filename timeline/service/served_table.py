@@ -12,9 +12,9 @@ from pathlib import PurePosixPath
 from ..errors import PhantombaseError
 from ..storage.access.storage_options import Given
 from ..table.table import Table
-from .loading import load_state
-from .synchronisation import Known, may_stay_behind, refusal
-from .table_state import TableState
+from .states.loading import load_state
+from .states.synchronisation import Known, may_stay_behind, refusal
+from .states.table_state import TableState
 
 _STATES_KEPT = 4
 _serials = count(1)

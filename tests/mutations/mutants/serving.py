@@ -5,8 +5,12 @@ from __future__ import annotations
 
 from tests.mutations.mutants.mutant import Mutant
 
-_SYNC, _ROUTES, _STATE = "timeline/service/synchronisation", "timeline/service/routes", "timeline/service/table_state"
-_TOUCHED = "timeline/service/touched"
+_SYNC, _ROUTES, _STATE = (
+    "timeline/service/states/synchronisation",
+    "timeline/service/routes",
+    "timeline/service/states/table_state",
+)
+_TOUCHED = "timeline/service/states/touched"
 _MARKERS = "timeline/service/marker_folder"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -34,10 +38,10 @@ MUTANTS: tuple[Mutant, ...] = (
     (_TOUCHED, "    if None in named:\n        return None\n", "", "service/touched"),
     (_TOUCHED, "    if before.timeline.shared_times or timeline.shared_times:\n        return None\n", "", "service/touched"),
     (_TOUCHED, "for p in (*r.bases, *r.replaced) if", "for p in r.bases if", "service/touched"),
-    ("timeline/service/loading", "_OLDEST_LISTED = 1", "_OLDEST_LISTED = 0", "service/touched"),
-    ("timeline/service/instant_records", "        if recorded is None:\n", "        if True:\n", "service/touched"),
-    ("timeline/service/loading", "    if not _goes_out(before.timeline, timeline):\n", "    if True:\n", "service/incremental_states"),
-    ("timeline/service/loading", "[p for p in again - before.partitions.keys() if not above(p, before.partitions)]", "[]", "service/incremental_states"),
+    ("timeline/service/states/loading", "_OLDEST_LISTED = 1", "_OLDEST_LISTED = 0", "service/touched"),
+    ("timeline/service/states/instant_records", "        if recorded is None:\n", "        if True:\n", "service/touched"),
+    ("timeline/service/states/loading", "    if not _goes_out(before.timeline, timeline):\n", "    if True:\n", "service/incremental_states"),
+    ("timeline/service/states/loading", "[p for p in again - before.partitions.keys() if not above(p, before.partitions)]", "[]", "service/incremental_states"),
     ("timeline/dashboard/health", "age > slo_s", "age >= 0", "service/table_states"),
     ("timeline/dashboard/health", "    ages = [(row[\"age_s\"], row) for row in pending if row[\"action\"] == \"compaction\" and", "    ages = [(row[\"age_s\"], row) for row in pending if", "service/table_states"),
     (_MARKERS, "\"\".join(f\"{name}\\n\" for name in names)", "\",\".join(names)", "service/markers"),

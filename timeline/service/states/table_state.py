@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 
-from ..format.compaction_plan import CompactionPlan
-from ..format.file_name import BaseFileName, parse_data_file
-from ..format.instant import Instant, State
-from ..format.table_config import TableConfig
-from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
-from ..storage.contract import Entry
-from ..view.view import FileGroup, GroupKey, ViewFacts, base_instants, file_groups, is_replaced, log_instants
+from ...format.compaction_plan import CompactionPlan
+from ...format.file_name import BaseFileName, parse_data_file
+from ...format.instant import Instant, State
+from ...format.table_config import TableConfig
+from ...instants.timeline import UNKNOWN_COMPLETION, Timeline
+from ...storage.contract import Entry
+from ...view.view import FileGroup, GroupKey, ViewFacts, base_instants, file_groups, is_replaced, log_instants
 from .instant_records import InstantRecords
 from .synchronisation import Known, agree, counted, digests
 

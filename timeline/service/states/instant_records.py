@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..errors import MalformedError, MissingFileError, UnsupportedError
-from ..format.clean import decode_clean_plan
-from ..format.compaction_plan import pending_clustering_file_groups
-from ..format.instant import MERGES, Instant, State
-from ..format.rollback_plan import decode_rollback_plan
-from ..instants.timeline import Timeline
-from ..storage.contract import Entry, list_of_table
-from ..table.table import Table
+from ...errors import MalformedError, MissingFileError, UnsupportedError
+from ...format.clean import decode_clean_plan
+from ...format.compaction_plan import pending_clustering_file_groups
+from ...format.instant import MERGES, Instant, State
+from ...format.rollback_plan import decode_rollback_plan
+from ...instants.timeline import Timeline
+from ...storage.contract import Entry, list_of_table
+from ...table.table import Table
 from .recorded import ANYTHING, NOTHING, Recorded, Records, of_clustering, of_commit, of_plan, of_removal
 
 FileKey: TypeAlias = tuple[str, int, int, str]

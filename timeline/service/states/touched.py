@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..format.instant import Instant
-from ..instants.timeline import Timeline
+from ...format.instant import Instant
+from ...instants.timeline import Timeline
 from .recorded import Recorded, Records
 from .table_state import PartitionFiles, TableState
 

@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ..format.commit_metadata import CLUSTER, CommitMetadata
-from ..format.compaction_plan import CompactionPlan
-from ..format.instant import Instant
-from ..view.view import GroupKey, ViewFacts
+from ...format.commit_metadata import CLUSTER, CommitMetadata
+from ...format.compaction_plan import CompactionPlan
+from ...format.instant import Instant
+from ...view.view import GroupKey, ViewFacts
 
 FileIds: TypeAlias = frozenset[str]
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from ..format.instant import Instant, State
-from ..instants.timeline import Timeline
+from ...format.instant import Instant, State
+from ...instants.timeline import Timeline
 
 NO_INSTANT = "0"
 """What a client without instants counts as its last one."""

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..instants.timeline import Timeline
-from ..look.look import list_ahead
-from ..storage.contract import Entry, listed_if_there
-from ..table.table import Table, consistent
-from ..view.partition_folders import is_partition
-from ..view.view import FileGroup, check_partitions
-from ..view.view_loader import needs_archive
+from ...instants.timeline import Timeline
+from ...look.look import list_ahead
+from ...storage.contract import Entry, listed_if_there
+from ...table.table import Table, consistent
+from ...view.partition_folders import is_partition
+from ...view.view import FileGroup, check_partitions
+from ...view.view_loader import needs_archive
 from .instant_records import InstantRecords, load_records
 from .recorded import FactsByPartition, planned_twice
 from .synchronisation import digests
