@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import quantiles
+from typing import TypeAlias
 from urllib.parse import urlencode
 
 from bench.report import Goal, Report
