@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from .answers import AnswerCache
 from .asgi import App, Receive, Scope, Send, send_text
 from .hudi_app import HudiApp
 from .marker_app import MARKER_PREFIX, MarkerApp
@@ -19,7 +18,7 @@ class ServiceApp:
     def __init__(
         self, tables: ServedTables, cache_bytes: int, *, markers: bool = False, pages: App | None = None
     ) -> None:
-        self._hudi = HudiApp(tables, AnswerCache(cache_bytes))
+        self._hudi = HudiApp(tables, cache_bytes)
         self._pages = pages
         self._markers = MarkerApp(tables) if markers else None
 

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 import structlog
 import uvicorn
+import uvloop
 
 from ..errors import PhantombaseError, UsageError
 from ..option import check_least, least_of, option
 from ..storage.access.storage_options import Given
 from .app import ServiceApp
-from .asgi import MAX_QUERY_BYTES, App
+from .asgi import App
+from .bounded_http import BoundedHttp
 from .served_table import ServedTable
 from .served_tables import ServedTables
 
@@ -24,7 +26,6 @@ HOST = "127.0.0.1"
 DEFAULT_PORT = 26754
 """The port that Hudi's clients ask without settings (`hoodie.filesystem.view.remote.port`)."""
 
-_HEADERS_BYTES = 32 << 10
 _KEEP_ALIVE_S = 75
 _STOP_S = 10
 _LOADS_AT_ONCE = 4
@@ -58,7 +59,8 @@ def serve(
     """
     tables = ServedTables(paths, storage_options)
     app = ServiceApp(tables, options.max_memory, markers=options.markers, pages=pages(tables) if pages else None)
-    asyncio.run(_serve(app, tables, options, on_ready))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(app, tables, options, on_ready))
 
 
 async def _serve(app: ServiceApp, tables: ServedTables, options: ServeOptions, on_ready: Callable[[str], None]) -> None:
@@ -66,8 +68,7 @@ async def _serve(app: ServiceApp, tables: ServedTables, options: ServeOptions, o
         app,
         host=HOST,
         port=options.port,
-        http="h11",  # it bounds the size of a request line; httptools does not
-        h11_max_incomplete_event_size=MAX_QUERY_BYTES + _HEADERS_BYTES,
+        http=BoundedHttp,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -12,9 +12,9 @@ from pathlib import PurePosixPath
 from ..errors import PhantombaseError
 from ..storage.access.storage_options import Given
 from ..table.table import Table
-from .loading import load_state
-from .synchronisation import Known, agree, may_stay_behind, refusal
-from .table_state import TableState
+from .states.loading import load_state
+from .states.synchronisation import Known, may_stay_behind, refusal
+from .states.table_state import TableState
 
 _STATES_KEPT = 4
 _serials = count(1)
@@ -44,6 +44,7 @@ class ServedTable:
         self._table: Table | None = None
         self._held: deque[Held] = deque(maxlen=_STATES_KEPT)
         self._flight: asyncio.Task[Held] | None = None
+        self._whole = False
 
     @property
     def newest(self) -> Held | None:
@@ -77,12 +78,16 @@ class ServedTable:
         newest = self._held[-1]
         for held in reversed(self._held):
             timeline = held.state.timeline
-            if agree(timeline, held.state.digests, client):
+            if held.state.agrees(client):
                 return held if held is newest or may_stay_behind(timeline, newest.state.timeline) else None
         return None
 
-    async def load(self) -> Held:
-        """A state whose load began after this call; calls that come in during a load share the next one."""
+    async def load(self, *, whole: bool = False) -> Held:
+        """A state whose load began after this call; calls that come in during a load share the next one.
+
+        `whole`: everything is read again.
+        """
+        self._whole = self._whole or whole
         running = self._flight
         if running is not None and not running.done():
             await asyncio.wait([running])
@@ -92,9 +97,10 @@ class ServedTable:
         return await asyncio.shield(self._flight)
 
     async def _load(self) -> Held:
-        began = time.monotonic()
+        began, whole, self._whole = time.monotonic(), self._whole, False
+        before = self._held[-1].state if self._held and not whole else None
         try:
-            table, state = await asyncio.to_thread(self._read)
+            table, state = await asyncio.to_thread(self._read, before)
         except PhantombaseError as error:
             self.error = error
             raise
@@ -103,6 +109,6 @@ class ServedTable:
         self._held.append(held)
         return held
 
-    def _read(self) -> tuple[Table, TableState]:
+    def _read(self, before: TableState | None) -> tuple[Table, TableState]:
         table = self._table.reload() if self._table else Table.open(self.path, self.storage_options)
-        return table, load_state(table)
+        return table, load_state(table, before)
