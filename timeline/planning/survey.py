@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 
-import structlog
-
 from ..errors import MalformedError, MissingFileError, PhantombaseError, StorageError
+from ..event_log import get_logger
 from ..format.instant import Instant
 from ..instants.timeline import Timeline
 from ..log.block import BlockKind
@@ -34,7 +33,7 @@ from .partition_walk import PartitionWalk, Waiting, first_and_last
 from .planner import PartitionGroups, Planned
 from .universal import MergeKind, Picking
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 class Survey:
