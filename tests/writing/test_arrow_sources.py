@@ -19,7 +19,7 @@ from phantombase import read, writer
 from phantombase.timeline.errors import UsageError
 from tests.support.places import ROOT
 
-ROWS = {"id": ["a", "b"], "ts": [1, 2], "zone": ["north", "south"]}
+ROWS: dict[str, list[Any]] = {"id": ["a", "b"], "ts": [1, 2], "zone": ["north", "south"]}
 SOURCES: dict[str, Callable[[], Any]] = {
     "pandas": lambda: pd.DataFrame(ROWS),
     "pandas, filtered": lambda: pd.DataFrame({k: [None, *v] for k, v in ROWS.items()}).iloc[[1, 2]].convert_dtypes(),
