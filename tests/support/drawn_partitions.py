@@ -26,7 +26,7 @@ def drawn_timeline(rng: Random, layout: Layout) -> Timeline:
     for time in ("10", "20", "30", "40", "50", "60"):
         action = rng.choice(("deltacommit", "deltacommit", "deltacommit", "commit", "replacecommit"))
         if rng.random() < 0.85:
-            completed = f"{time}_{int(time) + rng.choice((1, 5, 15, 25))}" if layout is LAYOUT_2 else time
+            completed = f"{time}_{max(11, int(time) + rng.choice((1, 5, 15, 25, -15)))}" if layout is LAYOUT_2 else time
             (archived if time < "30" and rng.random() < 0.3 else names).append(f"{completed}.{action}")
         elif rng.random() < 0.7:
             pending = {"commit": "compaction.requested", "replacecommit": "replacecommit.requested"}

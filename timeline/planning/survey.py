@@ -18,7 +18,7 @@ from ..instants.timeline import Timeline
 from ..log.block import BlockKind
 from ..merge.slice_rules import SliceRules
 from ..parquet.read import open_parquet
-from ..prefetch import prefetched
+from ..prefetch import prefetched, prefetched_when_slow
 from ..read.known_blocks import KnownBlocks
 from ..read.slice_log import check_slice, log_entries
 from ..read.table_rules import slice_rules
@@ -68,7 +68,7 @@ class Survey:
             for listed, timeline in self._walked():
                 yield self._grouped(listed, listed.entries, timeline)
         else:
-            yield from prefetched(self._with_rules(aside), lambda one: self._with_plain(*one))
+            yield from prefetched_when_slow(self._with_rules(aside), lambda one: self._with_plain(*one))
         if self._everywhere:
             check_partitions(self._facts, self._listed)
 
@@ -87,7 +87,7 @@ class Survey:
             yield listed, rules
 
     def _with_plain(self, listed: WalkedPartition, rules: PlainRules) -> PartitionGroups:
-        """In a thread of its own. File groups that may have been seen before are never plain."""
+        """File groups that may have been seen before are never plain."""
         if listed.waiting.since is not None:
             return self._grouped(listed, listed.entries, rules.timeline)
         partition = listed.waiting.folder

@@ -46,6 +46,7 @@ class PlainRules:
     ) -> tuple[list[PlainSlice], list[Entry]]:
         """The newest slices of the plain groups of one partition, and the entries of all other groups.
 
+        A folder may have the name of a file, but never a size: `view` takes no notice of it.
         A group whose slice is not accepted is not plain.
         """
         if self.facts.shared:
@@ -54,8 +55,6 @@ class PlainRules:
         logs: dict[str, list[_Log]] = {}
         others: list[Entry] = []
         for entry in entries:
-            if entry.is_folder:
-                continue
             if entry.name.startswith("."):
                 log = LOG_NAME.fullmatch(entry.name)
                 if log is not None and not log[5]:

@@ -19,7 +19,6 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/view/view", "facts.compacted_in(partition) - set(known)", "facts.compacted_in(partition)", "table/plain_slices"),
     # Plain groups, without the view's objects.
     ("timeline/view/plain_slices", "if self.facts.shared:", "if False:", "table/plain_slices"),
-    ("timeline/view/plain_slices", "            if entry.is_folder:\n                continue\n", "", "table/plain_slices"),
     ("timeline/view/plain_slices", "if log is not None and not log[5]:", "if log is not None:", "table/plain_slices"),
     ("timeline/view/plain_slices", "key in facts.pending_plans or ", "", "table/plain_slices"),
     ("timeline/view/plain_slices", " or key in facts.replaced", "", "table/plain_slices"),

@@ -124,6 +124,9 @@ def test_blocks_of_one_writer_are_known(logs: Logs, monkeypatch: pytest.MonkeyPa
         ),
         block(AVRO, {INSTANT_TIME: FIRST, SCHEMA: TEXT}, b"\0\0\0\3\0\0\0\0", version=2),
         b"#HUDI#" + bytes(60),
+        # Its end is torn, so a reader goes on at the next magic, which is inside.
+        block(AVRO, {INSTANT_TIME: FIRST, SCHEMA: TEXT}, b"\0\0\0\3\0\0\0\0" + block(HFILE, {INSTANT_TIME: FIRST}))[:-1]
+        + b"!",
     ],
 )
 @pytest.mark.parametrize("learned", [False, True], ids=["first", "after sound ones"])
