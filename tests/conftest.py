@@ -27,6 +27,7 @@ pytest_plugins = [
     "tests.support.spark_cluster",
     "tests.support.azure_server",
     "tests.support.minio_server",
+    "tests.support.hive_metastore",
 ]
 
 # No deadline: on a shared machine it fails tests at random. A failure prints how to run it again.

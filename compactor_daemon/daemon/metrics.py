@@ -6,6 +6,8 @@ phantombase_bytes_in_total, _bytes_out_total, _rows_in_total, _rows_out_total   
 phantombase_claim_latency_seconds, phantombase_compaction_seconds   histograms
 phantombase_service_instants_total, _service_failed_total           by service: cleans, archived instants; failures
 phantombase_cleaned_files_total, _cleaned_bytes_total               of cleans
+phantombase_table_up                                                1; 0 after a look at the table that failed
+phantombase_lane_running, _lane_occupancy, _lane_bytes              by lane: slots, part of the slots, bytes of an hour
 phantombase_zookeeper_connected                                     1 or 0; absent without ZooKeeper
 """
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from ..attempt.compact_instant import Compacted
+from ..lake.use import LaneUse
 from ..services.done import ServiceDone
 from ..services.options import Service
 from .observer import Observer
@@ -44,6 +47,16 @@ class Metrics(Observer):
         self._service_failed = self._counter("service_failed", "services that failed", "service")
         self._cleaned_files = self._counter("cleaned_files", "files that cleans removed")
         self._cleaned_bytes = self._counter("cleaned_bytes", "bytes that cleans removed")
+        self._up = self._gauge("table_up", "1 if the last look at the table succeeded")
+        self._lanes = [
+            Gauge(f"phantombase_lane_{name}", text, ["lane"], registry=self.registry)
+            for name, text in (
+                ("running", "compactions at work in this daemon, by lane"),
+                ("occupancy", "part of this daemon's slots that a lane has had, over some minutes"),
+                ("bytes", "bytes that compactions of a lane have read in this daemon in an hour"),
+            )
+        ]
+        self._by_table = [v for v in vars(self).values() if isinstance(v, Gauge | Counter | Histogram)]
 
     def serves(self, table: str) -> None:
         """Creates a table's series at the start: a counter that appears with its first event would hide that event."""
@@ -96,6 +109,20 @@ class Metrics(Observer):
         if done.service is Service.CLEAN:
             self._cleaned_files.labels(table).inc(done.files)
             self._cleaned_bytes.labels(table).inc(done.bytes)
+
+    def trouble(self, table: str, error: str | None) -> None:
+        """See `Observer`."""
+        self._up.labels(table).set(error is None)
+
+    def lane(self, use: LaneUse) -> None:
+        """See `Observer`."""
+        for gauge, value in zip(self._lanes, (use.running, use.occupancy, use.bytes), strict=True):
+            gauge.labels(use.lane).set(value)
+
+    def forget(self, table: str) -> None:
+        """See `Observer`."""
+        for family in self._by_table:
+            family.remove_by_labels({"table": table})
 
     def zookeeper(self, connected: bool) -> None:
         """Whether ZooKeeper is connected."""

@@ -55,7 +55,7 @@ _log = structlog.get_logger()
 class Settings:
     """How tables are served. `who`: the daemon's name. `schedule` None: it requests no plans. `clock`: see `Table`.
 
-    `services`: those that `serve` runs.
+    `services`: those that `serve` runs. `sizes`: the bytes of pending instants must be known.
     """
 
     who: str
@@ -67,6 +67,7 @@ class Settings:
     services: ServiceOptions = ServiceOptions()
     clock: ClockOptions = ClockOptions()
     storage_options: StorageOptions = StorageOptions()
+    sizes: bool = False
 
 
 class ServedTable:
@@ -115,7 +116,7 @@ class ServedTable:
                 instant=i,
                 requested_ms=None if (age := table.age_s(i)) is None else now - round(age * 1000),
                 readiness=readiness(read_failures(table.storage, i) if i in recorded else (), now, settings.retry),
-                log_bytes=self._log_bytes(table, i) if settings.order is Order.LARGEST else 0,
+                log_bytes=self._log_bytes(table, i) if settings.sizes or settings.order is Order.LARGEST else 0,
             )
             for i in instants
         ]
@@ -203,6 +204,10 @@ class ServedTable:
         table = self._open()
         if instant in pending_instants(table):
             record_failure(table.storage, instant, failure_of(error, self._settings.who, clock_ms()))
+
+    def close(self) -> None:
+        """See `Served`."""
+        self.claims.close()
 
     def _log_bytes(self, table: Table, instant: str) -> int:
         """The bytes of the planned logs; 0 if a plan of Hudi does not state them.

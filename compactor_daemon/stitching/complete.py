@@ -24,6 +24,7 @@ from phantombase.timeline.errors import BarrierError, ConflictError, Phantombase
 from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata, RuntimeStats, WriteStat
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.instants.reserved_times import bury
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.section import Section
@@ -119,6 +120,7 @@ def take_back(table: Table, pending: Pending, lock: TableLock, why: str) -> bool
         section.check()
         forget(table, pending.time, section)
         delete_markers(storage, pending.time)
+        bury(storage, pending.time)  # while the clock of another process is behind, too, nothing gets this instant
         for state in (State.INFLIGHT, State.REQUESTED):
             section.check()
             storage.delete(table.instant_path(pending.requested.at(state)))

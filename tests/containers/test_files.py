@@ -22,7 +22,7 @@ KUBERNETES = "1.32"
 METRICS = {
     "phantombase_pending", "phantombase_running", "phantombase_parked", "phantombase_oldest_pending_seconds",
     "phantombase_completed_total", "phantombase_failed_total", "phantombase_claim_latency_seconds_bucket",
-    "phantombase_zookeeper_connected", "up",
+    "phantombase_zookeeper_connected", "phantombase_table_up", "up",
 }  # fmt: skip
 MANIFESTS = sorted(p for p in (DEPLOY / "kubernetes").glob("*.yaml") if p.name != "kustomization.yaml")
 

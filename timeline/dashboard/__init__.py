@@ -2,5 +2,5 @@
 
 `people_app` speaks HTTP, `pages` makes HTML, `health` finds the word and its reason.
 
-May import: ground, report, service, table, terminal, view.
+May import: ground, report, service, table, terminal.
 """

@@ -11,7 +11,6 @@ from ..report.overview import overview
 from ..service.served_table import Held, ServedTable
 from ..table.table import consistent
 from ..terminal.plain import Row
-from ..view.view import is_replaced
 from .health import Health, Word, health_of
 
 _FRESH_S = 5.0
@@ -47,7 +46,7 @@ def _row(table: ServedTable, health: Health, more: Row) -> Row:
 def debt(held: Held) -> Row:
     """What compactions have before them: the log files that readers merge."""
     state = held.state
-    groups = [g for p in state.partitions.values() for g in p.groups if not is_replaced(g, state.facts) and g.slices]
+    groups = [g for p in state.partitions.values() for g in p.live if g.slices]
     newest = [g.slices[-1:] if g.pending_compaction is None else g.slices[-2:] for g in groups]
     logs = [sum(len(s.logs) for s in slices) for slices in newest]
     return {

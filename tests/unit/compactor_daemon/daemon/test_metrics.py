@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from phantombase.compactor_daemon.attempt.compact_instant import Compacted
 from phantombase.compactor_daemon.daemon.health import Health, serve
 from phantombase.compactor_daemon.daemon.metrics import Metrics
+from phantombase.compactor_daemon.lake.use import LaneUse
 from phantombase.compactor_daemon.services.done import ServiceDone
 from phantombase.compactor_daemon.services.options import Service
 from phantombase.timeline.errors import UsageError
@@ -164,3 +165,20 @@ def test_a_taken_port_is_an_error_and_a_hanging_client_no_hindrance(served: Serv
     silent.close()
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", port), timeout=60)
+
+
+def test_a_table_in_trouble_is_down_and_one_that_went_has_no_series(served: Served) -> None:
+    served.metrics.looked(TABLE, pending=3, parked=1, oldest_s=42.5)
+    served.metrics.trouble(TABLE, None)
+    assert served.samples()["phantombase_table_up"] == 1
+    served.metrics.trouble(TABLE, "no such disk")
+    assert served.samples()["phantombase_table_up"] == 0
+    served.metrics.served(TABLE, ServiceDone(service=Service.CLEAN, what="", files=1))
+    served.metrics.forget(TABLE)
+    assert served.samples() == {}
+
+
+def test_what_lanes_use_is_shown(served: Served) -> None:
+    served.metrics.lane(LaneUse(lane="sales_*", running=2, occupancy=0.5, bytes=7, why_not=""))
+    names = ("running", "occupancy", "bytes")
+    assert [served.samples()[f"phantombase_lane_{name}"] for name in names] == [2, 0.5, 7]
