@@ -37,6 +37,7 @@ from phantombase.timeline.view.view import FileSlice, input_names
 
 from ..records.fate import OK
 from ..records.slice_done import SliceDone
+from .freed_memory import keep_freed
 from .log_task import LogOutput, stage_log
 
 _log = get_logger()
@@ -153,6 +154,7 @@ def compact_slice(storage: Storage, task: SliceTask) -> SliceDone:
 
 def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
     started = time.monotonic()
+    keep_freed(task.slice, task.rules.memory_bytes)
     inputs, folder, measure = task.slice, attempt_folder(task.instant, task.attempt), task.round.measure
     staged = f"{folder}/{task.position}-{uuid.uuid4().hex}{'.parquet' if task.log is None else '.log'}"
     stage = _stage_base if task.log is None else partial(_stage_log, log=task.log)

@@ -179,3 +179,15 @@ def test_answers_without_gzip_and_pretty(table: Path) -> None:
     pretty = client.ask(LATEST, pretty="", **now)
     assert pretty.json() == plain.json()
     assert b"\n" in pretty.body
+
+
+def test_an_answer_that_is_kept_goes_when_its_partition_moves(table: Path) -> None:
+    files = take_back_last(table)
+    client = ServiceClient.of(table)
+    before = known(table)
+    old = [client.ask(LATEST, partition="north", refreshoff="true", **before) for _ in range(3)]
+    assert len({reply.body for reply in old}) == 1
+    put(files)
+    client.ask(LATEST, partition="north", **known(table))
+    new = client.ask(LATEST, partition="north", refreshoff="true", **before)
+    assert len(logs(new)) == len(logs(old[0])) + 1

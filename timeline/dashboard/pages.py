@@ -16,6 +16,11 @@ _FOLDER = Path(__file__).parent
 _MARKS = {"broken": "✖", "stuck": "■", "late": "▲", "ok": "●"}
 
 
+def login_page(*, wrong: bool = False) -> str:
+    """The form that asks for the token. `wrong`: what was given is not it."""
+    return _environment().get_template("login.html").render(wrong=wrong)
+
+
 def tables_page(rows: Sequence[Row]) -> str:
     """All tables. `rows`: of `table_rows.table_rows`."""
     return _environment().get_template("tables.html").render(rows=[{**_BROKEN, **row} for row in rows], marks=_MARKS)

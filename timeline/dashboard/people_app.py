@@ -15,17 +15,11 @@ from ..service.asgi import Receive, Refused, Scope, Send, send_answer, send_byte
 from ..service.served_table import ServedTable
 from ..service.served_tables import ServedTables
 from ..terminal.plain import Row
+from .login_app import HTML, POLICY
 from .pages import style, table_page, tables_page
 from .table_rows import table_row, table_rows
 
 API, PAGE = "/api/tables", "/t/"
-
-_POLICY = (
-    (b"content-security-policy", b"default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; "
-     b"frame-ancestors 'none'"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-store"),
-)  # fmt: skip
 
 
 class PeopleApp:
@@ -44,7 +38,7 @@ class PeopleApp:
             elif f"{path}/".startswith(f"{API}/"):
                 await send_answer(scope, send, encoded(await self._json(path)), kind=b"application/json")
             else:
-                await send_bytes(send, (await self._html(path)).encode(), b"text/html; charset=utf-8", _POLICY)
+                await send_bytes(send, (await self._html(path)).encode(), HTML, POLICY)
         except Exception as error:
             await send_error(scope, send, error)
 

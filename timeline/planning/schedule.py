@@ -23,6 +23,7 @@ from ..table.pending_restores import refuse_pending_restore
 from ..table.table import Table
 from ..view.view import GroupKey
 from .build_plan import drafts
+from .everything import plan_everything, takes_everything
 from .notes import PlanNotes
 from .options import PLAN_NOW, ScheduleOptions
 from .planner import Planned, Situation, plan_compaction
@@ -96,7 +97,7 @@ def schedule_compaction(
             no_minor=busy.no_minor,
             all_due=asked.everything,
         )
-        planned = plan_compaction(survey.looks(), situation, options, survey.measure, survey.refused)
+        planned = _planned(survey, situation, options)
         _warn(table, planned.notes)
         table.check_unchanged()
         if not planned.plans:
@@ -113,6 +114,13 @@ def schedule_compaction(
                 _make_visible(table, one)
             remove_wanted(table.storage)  # last: the record or a plan shows writers that the table gets compacted
         return Scheduled(requested=tuple(requested), why=f"{planned.why}; {asked.why}", notes=planned.notes)
+
+
+def _planned(survey: Survey, situation: Situation, options: ScheduleOptions) -> Planned:
+    if survey.finds_plain and takes_everything(options, all_due=situation.all_due):
+        looks = survey.looks(aside=situation.busy.keys())
+        return plan_everything(looks, situation, options, survey.measure, survey.refused)
+    return plan_compaction(survey.looks(), situation, options, survey.measure, survey.refused)
 
 
 def _warn(table: Table, notes: PlanNotes) -> None:

@@ -32,15 +32,16 @@ class HudiApp:
         self._cache = AnswerCache(cache_bytes - cache_bytes // _RECENT_SHARE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = (scope["method"], scope["path"], scope["query_string"])
-        answer = self._recent.find(request)
         try:
-            if answer is None:
-                answer = await self._answer(request)
+            answer = await self._answer((scope["method"], scope["path"], scope["query_string"]))
         except Exception as error:
             await send_error(scope, send, error)
         else:
             await send_answer(scope, send, answer)
+
+    def recent(self, path: str, query: bytes) -> Answer | None:
+        """The answer of a GET that was asked for before in the same words, if its state is still the newest."""
+        return self._recent.find((path, query))
 
     async def _answer(self, request: tuple[str, str, bytes]) -> Answer:
         method, path, query = request
@@ -61,8 +62,8 @@ class HudiApp:
             answer = await asyncio.to_thread(lambda: encoded(route.answer(question)))
             self._cache.keep(key, answer)
         answer = _printed(answer, given)
-        if held is table.newest and route.method == "GET":
-            self._recent.keep(request, answer, lambda: table.newest)
+        if held is table.newest and method == "GET":
+            self._recent.keep((path, query), answer, lambda: table.newest)
         return answer
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import PurePosixPath
@@ -45,6 +46,8 @@ class ServedTable:
         self._held: deque[Held] = deque(maxlen=_STATES_KEPT)
         self._flight: asyncio.Task[Held] | None = None
         self._whole = False
+        self.used_s = 0.0
+        self.on_load: Callable[[ServedTable], None] = lambda table: None
 
     @property
     def newest(self) -> Held | None:
@@ -59,6 +62,7 @@ class ServedTable:
 
     async def current(self) -> Held:
         """The newest state, loaded if there is none. PhantombaseError: the table cannot be read."""
+        self.used_s = time.monotonic()
         return self.newest or await self.load()
 
     async def agreed(self, client: Known) -> Held:
@@ -66,21 +70,16 @@ class ServedTable:
 
         BehindError: the client's timeline is none of the table's. PhantombaseError: the table cannot be read.
         """
-        found = self._find(client) if self._held else None
+        self.used_s = time.monotonic()
+        known = tuple(self._held)
+        found = _find(known, client)
         if found is None:
-            await self.load()
-            found = self._find(client)
+            newest = await self.load()
+            known = tuple(self._held) or (newest,)  # another table may have needed the memory
+            found = _find(known, client)
         if found is None:
-            raise BehindError(refusal(self._held[-1].state.timeline, client))
+            raise BehindError(refusal(known[-1].state.timeline, client))
         return found
-
-    def _find(self, client: Known) -> Held | None:
-        newest = self._held[-1]
-        for held in reversed(self._held):
-            timeline = held.state.timeline
-            if held.state.agrees(client):
-                return held if held is newest or may_stay_behind(timeline, newest.state.timeline) else None
-        return None
 
     async def load(self, *, whole: bool = False) -> Held:
         """A state whose load began after this call; calls that come in during a load share the next one.
@@ -106,9 +105,30 @@ class ServedTable:
             raise
         self._table, self.error = table, None
         held = Held(next(_serials), state, began)
+        if before is not None and before.timeline.instants == state.timeline.instants:
+            self._held.pop()  # the older ones are those that clients may still know
         self._held.append(held)
+        self.on_load(self)
         return held
+
+    @property
+    def bytes(self) -> int:
+        """About what its states take in memory."""
+        return self._held[-1].state.bytes if self._held else 0
+
+    def forget(self) -> None:
+        """Lets its states go; the next request loads the table whole."""
+        self._held.clear()
 
     def _read(self, before: TableState | None) -> tuple[Table, TableState]:
         table = self._table.reload() if self._table else Table.open(self.path, self.storage_options)
         return table, load_state(table, before)
+
+
+def _find(known: Sequence[Held], client: Known) -> Held | None:
+    """The newest state from which a client may be answered."""
+    for held in reversed(known):
+        if held.state.agrees(client):
+            newest = known[-1].state.timeline
+            return held if held is known[-1] or may_stay_behind(held.state.timeline, newest) else None
+    return None

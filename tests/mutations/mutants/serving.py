@@ -10,6 +10,7 @@ _SYNC, _ROUTES, _STATE = (
     "timeline/service/routes",
     "timeline/service/states/table_state",
 )
+_ACCESS = "timeline/service/access"
 _TOUCHED = "timeline/service/states/touched"
 _MARKERS = "timeline/service/marker_folder"
 
@@ -24,11 +25,18 @@ MUTANTS: tuple[Mutant, ...] = (
     (_ROUTES, "for g in live(partition, partition.groups, bound) if pending", "for g in live(partition, partition.groups) if pending", "service/recorded_answers"),
     (_STATE, "                found[name.file_id, name.instant] = entry", "                found[entry.name] = entry", "service/moving_table"),
     ("timeline/service/served_table", "    if running is not None and not running.done():\n            await asyncio.wait([running])\n", "    pass\n", "service/moving_table"),
-    ("timeline/service/served_tables", "os.path.realpath(path)} if local", "path} if local", "service/moving_table"),
+    ("timeline/service/served_tables", "os.path.realpath(path)} if _is_local", "path} if _is_local", "service/moving_table"),
     ("timeline/service/hudi_app", "part in (\"\", \".\", \"..\", HOODIE) or", "part in (\"\", \".\") or", "service/moving_table"),
     ("timeline/service/marker_app", "        if \"://\" not in table.path:", "        if False:", "service/markers"),
-    ("timeline/service/app", "    if b\"origin\" in given:", "    if False:", "service/odd_requests"),
-    ("timeline/service/app", "    if host.rpartition(\":\")[0] not in _LOCAL", "    if False", "service/odd_requests"),
+    (_ACCESS, "        if origin is not None and", "        if False and", "service/odd_requests"),
+    (_ACCESS, "        if not self._is_known_host(host):", "        if False:", "service/odd_requests"),
+    (_ACCESS, "_is_in(name, _LOOPBACK) if self.is_local else _is_address(name)", "_is_address(name)", "service/access"),
+    (_ACCESS, "if self.token is None and not self.is_local:", "if False:", "service/access"),
+    (_ACCESS, "return signed and", "return", "service/access"),
+    (_ACCESS, " and now_s < int(until)", "", "service/access"),
+    (_ACCESS, "        if kind.lower() == b\"bearer\":\n            return self.is_token(given.strip().decode(\"latin-1\"))\n", "        if kind:\n            return True\n", "service/access"),
+    ("timeline/service/app", "            if not self._access.is_hudi_client(client[0] if client else None):\n", "            if False:\n", "service/access"),
+    ("timeline/service/app", "return None if self._access.refusal(given) else http_bytes", "return http_bytes", "service/process"),
     (_TOUCHED, "named += [_names(new[i]) for i in new.keys() - old.keys()]", "pass", "service/touched"),
     (_TOUCHED, "named = [_names(old[i], gone=True) for i in gone if not _archived(i, timeline)]", "named = []", "service/touched"),
     (_TOUCHED, "    named += [_back(before, old[i]) for i in gone]\n", "", "service/touched"),

@@ -18,6 +18,8 @@ from .instant_records import InstantRecords
 from .synchronisation import Known, agree, counted, digests
 
 _serials = count(1)
+_PARTITION_BYTES, _GROUP_BYTES, _FILE_BYTES = 2000, 600, 450
+"""Measured: 100 thousand file groups of three files each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,11 @@ class PartitionFiles:
     def by_file_id(self) -> Mapping[str, FileGroup]:
         """The file groups by their ids."""
         return {g.file_id: g for g in self.groups}
+
+    @cached_property
+    def bytes(self) -> int:
+        """About what it takes in memory."""
+        return _PARTITION_BYTES + _GROUP_BYTES * len(self.groups) + _FILE_BYTES * len(self.modified)
 
     @cached_property
     def live(self) -> tuple[FileGroup, ...]:
@@ -70,6 +77,11 @@ class TableState:
     @cached_property
     def _times(self) -> tuple[str, ...]:
         return tuple(i.requested_time for i in counted(self.timeline))
+
+    @cached_property
+    def bytes(self) -> int:
+        """About what it takes in memory; states of one table share most of it."""
+        return sum(files.bytes for files in self.partitions.values())
 
     def agrees(self, client: Known) -> bool:
         """Whether a client may be answered from this state."""
