@@ -11,7 +11,6 @@ from importlib.metadata import version
 from types import FrameType
 from typing import Annotated, Any
 
-import structlog
 import typer
 from rich.console import RenderableType
 from rich.text import Text
@@ -20,6 +19,7 @@ from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.option import help_of
@@ -49,7 +49,7 @@ _RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
 _CLEAN, _ARCHIVE, _METADATA, _STITCH = CleanOptions(), ArchiveOptions(), MetadataOptions(), StitchOptions()
 _KILLED = 128
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 @offers

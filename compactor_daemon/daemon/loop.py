@@ -26,6 +26,7 @@ import structlog
 
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.errors import PhantombaseError, SparkError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.planning.schedule import Scheduled
 
 from ..attempt.compact_instant import Compacted
@@ -40,7 +41,7 @@ from .observer import Observer
 from .served_table import Seen, Served
 from .table_state import Pending, TableState
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 _KEPT = 10_000
 _ASIDE_MAX = 32

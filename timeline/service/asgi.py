@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequen
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
 
-import structlog
-
 from ..errors import NotATableError, PhantombaseError, TableChangedError, UnsupportedError, UsageError
+from ..event_log import get_logger
 from .answers import Answer
 from .served_table import BehindError
 from .served_tables import UnknownTableError
@@ -28,7 +27,7 @@ PLAIN = b"text/plain;charset=utf-8"
 _ALWAYS = ((b"x-content-type-options", b"nosniff"),)
 _FIELDS_MAX = 64
 _FORM_BYTES, _FORM_S = 4 << 10, 10.0
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 
 class Refused(Exception):

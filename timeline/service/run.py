@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import structlog
 import uvicorn
 import uvloop
 
 from ..errors import PhantombaseError, UsageError
+from ..event_log import get_logger
 from ..option import check_least, least_of, option
 from ..storage.access.storage_options import Given
 from .access import Access
@@ -31,7 +31,7 @@ _STOP_S = 10
 _ANSWERS_SHARE = 4
 _LOADS_AT_ONCE = 4
 _LOOK_S = 30.0
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-import structlog
-
 from ..errors import UsageError
+from ..event_log import get_logger
 from ..storage.access.storage_options import Given
 from .discovery import TablePattern, is_pattern
 from .served_table import ServedTable
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 
 class UnknownTableError(Exception):
