@@ -14,6 +14,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
+from prometheus_client import CONTENT_TYPE_LATEST as METRICS_TYPE
+from prometheus_client import CollectorRegistry
+
 from ..errors import PhantombaseError
 from ..service.answers import encoded
 from ..service.asgi import (
@@ -35,6 +38,7 @@ from .crew import Crew
 from .groups import groups_page
 from .instants import instant_page
 from .login_app import HTML, POLICY
+from .metrics import exposition
 from .pages import error_page, fleet_page, style, table_page, tables_page
 from .pages import groups_page as groups_html
 from .pages import instant_page as instant_html
@@ -44,10 +48,18 @@ _NOT_FOUND = Refused(404, "Not found")
 
 
 class PeopleApp:
-    """Answers what is not for Hudi. `slo_s`: see `health.health_of`. `crew`: what the compactor's processes know."""
+    """Answers what is not for Hudi. `slo_s`: see `health.health_of`. `crew`: what the compactor's processes know.
+    `registry`: metrics of the daemon in this process.
+    """
 
-    def __init__(self, tables: ServedTables, slo_s: float | None = None, crew: Crew | None = None) -> None:
-        self._tables, self._crew = tables, crew
+    def __init__(
+        self,
+        tables: ServedTables,
+        slo_s: float | None = None,
+        crew: Crew | None = None,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        self._tables, self._crew, self._registry = tables, crew, registry
         self._rows = TableRows(slo_s, crew)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,6 +72,11 @@ class PeopleApp:
                 raise _NOT_FOUND
             if parts == ["page.css"]:
                 await send_bytes(send, style(), b"text/css; charset=utf-8")
+            elif parts == ["metrics"]:
+                tables = list(self._tables.by_name.values())
+                rows = await self._rows.all(tables)
+                text = await asyncio.to_thread(exposition, tables, rows, self._registry)
+                await send_bytes(send, text, METRICS_TYPE.encode())
             elif is_api:
                 found = await self._data(parts[1:], parameters(scope["query_string"]))
                 await send_answer(scope, send, encoded(found), kind=b"application/json")

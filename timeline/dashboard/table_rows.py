@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from statistics import median
 
 from ..errors import PhantombaseError
@@ -110,6 +111,7 @@ def debt(state: TableState) -> Row:
         "log_files_max": max(counts, default=0),
         "log_files_median": median(counts) if counts else 0,
         "log_bytes": log_bytes,
+        "log_files_waiting": sum(d.log_files for d in waiting),
         "log_bytes_waiting": sum(d.log_bytes for d in waiting),
         "base_bytes": base_bytes,
         "read_amplification": round((base_bytes + log_bytes) / base_bytes, 3) if base_bytes else None,
@@ -133,6 +135,7 @@ def _writes(state: TableState, table: Table, pending: list[Row]) -> Row:
         "seconds_since_compaction": None if done is None or moment(done.instant) is None else done.seconds(now),
         "pending_compactions": len(compactions),
         "oldest_pending_s": max((row["age_s"] or 0.0 for row in compactions), default=None),
+        "utc_offset_s": round((now - datetime.now(UTC).replace(tzinfo=None)).total_seconds()),
         "active_instants": len(timeline.instants),
         "timeline_start": timeline.start or None,
     }
