@@ -88,13 +88,13 @@ async def send_bytes(
 
 async def send_error(scope: Scope, send: Send, error: Exception) -> None:
     """Answers with the status and the reason of an error; those of the service itself are logged."""
-    status, reason = _status(error)
+    status, reason = status_of(error)
     if status >= 500:
         _log.error("request failed", path=scope["path"], reason=reason, exc_info=error)
     await send_text(send, status, reason)
 
 
-def _status(error: Exception) -> tuple[int, str]:
+def status_of(error: Exception) -> tuple[int, str]:
     """The HTTP status of an error, and the reason."""
     match error:
         case Refused():

@@ -14,7 +14,9 @@ from ...format.table_config import TableConfig
 from ...instants.timeline import UNKNOWN_COMPLETION, Timeline
 from ...storage.contract import Entry
 from ...view.view import FileGroup, GroupKey, ViewFacts, base_instants, file_groups, is_replaced, log_instants
+from .debt import GroupDebt, debt_of
 from .instant_records import InstantRecords
+from .recorded import kind_of
 from .synchronisation import Known, agree, counted, digests
 
 _serials = count(1)
@@ -50,6 +52,11 @@ class PartitionFiles:
     def live(self) -> tuple[FileGroup, ...]:
         """The file groups that are not replaced."""
         return tuple(g for g in self.groups if not is_replaced(g, self.facts))
+
+    @cached_property
+    def debts(self) -> tuple[GroupDebt, ...]:
+        """What readers merge, of each file group that has a slice and is not replaced."""
+        return tuple(debt_of(g) for g in self.live if g.slices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +103,11 @@ class TableState:
     def pending_files(self) -> bool:
         """Whether writes are pending whose files some answers show."""
         return any(map(writes_files, self.timeline.instants))
+
+    @cached_property
+    def kinds(self) -> Mapping[tuple[str, str], str]:
+        """(requested time, family) -> what an instant is: a completed compaction is named `commit` on the timeline."""
+        return {(i.requested_time, i.family): kind_of(i, r) for i, r in self.records.records}
 
     @cached_property
     def plans(self) -> Mapping[str, CompactionPlan]:
