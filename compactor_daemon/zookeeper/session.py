@@ -16,14 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import structlog
-
 from phantombase.timeline.errors import UnknownStateError, UsageError, ZooKeeperError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.zookeeper_lock import kazoo_log
 from phantombase.timeline.option import check_above_zero
 from phantombase.timeline.reachable import why_unreachable
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 _PORT = 2181
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "max_delay": 2.0}

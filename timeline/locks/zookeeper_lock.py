@@ -24,13 +24,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import structlog
-
 from ..errors import LockError, UsageError
+from ..event_log import get_logger
 from ..reachable import why_unreachable
 from .section import Section
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 _CONTENDER = re.compile(r"(?:.*-)?lock-(?P<sequence>-?\d+)")
 _HOSTS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s/,:\[\]]+):\d+(?:,(?:\[[0-9A-Fa-f:.%]+\]|[^\s/,:\[\]]+):\d+)*")

@@ -178,10 +178,15 @@ def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules, *, into_
     with ExitStack() as stack:
         sources = _opened(storage, slice_, stack, headers=True)
         for block in _select(sources, rules.visibility).blocks:
-            partial = _partial_columns(block, rules) is not None
-            if partial and into_log:
-                raise no_log_compaction(block)
-            check_block(block, sources[block.path], partial=partial)
+            check_mergeable(block, sources[block.path], rules, into_log=into_log)
+
+
+def check_mergeable(block: LogBlock, source: pa.NativeFile, rules: SliceRules, *, into_log: bool = False) -> None:
+    """See `check_slice`. Looks at nothing but headers and the content's version: `known_blocks` rests on that."""
+    partial = _partial_columns(block, rules) is not None
+    if partial and into_log:
+        raise no_log_compaction(block)
+    check_block(block, source, partial=partial)
 
 
 def no_log_compaction(block: LogBlock) -> UnsupportedError:

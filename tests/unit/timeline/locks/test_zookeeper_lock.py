@@ -17,11 +17,11 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import KazooTimeoutError
-from structlog.testing import capture_logs
 
 from phantombase.timeline.errors import LockError, UsageError
 from phantombase.timeline.locks.table_lock import FileLock, parse_lock
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
+from tests.support.logs import capture_logs
 from tests.support.zookeeper_server import ZooKeeper, wait_until, zookeeper_server
 
 
