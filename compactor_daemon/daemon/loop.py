@@ -202,6 +202,16 @@ class Daemon:
             found = found or problem
         return found
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The tables that it serves now."""
+        return tuple(self._served)
+
+    @property
+    def at_work(self) -> tuple[tuple[str, str], ...]:
+        """(table, instant) of the compactions at work in this process."""
+        return tuple(self._work)
+
     def _trouble_of(self, name: str, state: TableState) -> str | None:
         if (problem := self.summary.problems.get(name)) is not None:
             return problem

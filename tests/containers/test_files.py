@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.daemon.metrics import Metrics
+from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.dashboard.metrics import exposition
 from phantombase.timeline.service.served_table import ServedTable
 from tests.containers.images import ROOT
@@ -26,6 +27,7 @@ from tests.containers.images import ROOT
 DEPLOY = ROOT / "deploy"
 KUBERNETES = "1.32"
 TABLE = "/data/orders"
+WIDE = {"COLUMNS": "250"}
 
 
 def metrics() -> set[str]:
@@ -110,6 +112,25 @@ def test_daemons_are_started_with_options_that_exist(command: list[str]) -> None
     assert command[0] == "run"
     assert given <= known
     assert "--metrics-port 9464" in " ".join(command).replace("--metrics-port=", "--metrics-port ")
+
+
+def test_the_timeline_service_is_started_with_options_that_exist() -> None:
+    """In Kubernetes: with a token, the port of its address and probes, and a volume that it cannot write to."""
+    known = set(re.findall(r"--[a-z-]+", CliRunner().invoke(timeline_app, ["serve", "--help"], env=WIDE).output))
+    pod = manifest("timeline-service")["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    given = {argument.partition("=")[0] for argument in container["args"] if argument.startswith("--")}
+    assert container["args"][0] == "serve"
+    assert {"--token-file", "--hudi-clients", "--host"} <= given <= known
+    address = manifest("timeline-service-address")["spec"]
+    assert address["selector"] == pod["metadata"]["labels"]
+    port = container["ports"][0]
+    assert (address["ports"][0]["targetPort"], f"--port={port['containerPort']}") == (
+        port["name"],
+        container["args"][3],
+    )
+    assert {m["name"] for m in container["volumeMounts"]} == {v["name"] for v in pod["spec"]["volumes"]}
+    assert all(m["readOnly"] for m in container["volumeMounts"])
 
 
 def test_alerts_ask_for_metrics_that_exist_and_have_their_section() -> None:

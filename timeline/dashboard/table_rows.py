@@ -40,7 +40,7 @@ class TableRows:
     async def one(self, table: ServedTable, *, whole: bool = False) -> Row:
         """One table. `whole`: all that its page shows."""
         try:
-            held = await recent(table)
+            held = await table.load() if whole else await recent(table)
             return await asyncio.to_thread(self._row, table, held, whole)
         except PhantombaseError as error:
             return _named(table, Health(Word.BROKEN, str(error)), {"slo_s": self._slo_s})
