@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,4 +34,20 @@ def prefetched(items: Iterable[T], do: Callable[[T], U], ahead: int = AHEAD) -> 
                 future.cancel()
 
 
+def prefetched_when_slow(items: Iterable[T], do: Callable[[T], U]) -> Iterator[U]:
+    """As `prefetched`, once an item has taken far longer than the processor worked for it, say on a network's disk.
+
+    Until then one by one: threads that take turns at the interpreter take a quarter more of its time.
+    """
+    source = iter(items)
+    for item in source:
+        wall, worked = time.perf_counter(), time.thread_time()
+        done = do(item)
+        is_slow = time.perf_counter() - wall > _SLOW * max(time.thread_time() - worked, _LEAST_S)
+        yield done
+        if is_slow:
+            yield from prefetched(source, do)
+
+
+_SLOW, _LEAST_S = 8, 0.001
 _END = object()

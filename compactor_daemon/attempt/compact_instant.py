@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-import structlog
-
 from phantombase.timeline.audit.group_ledger import LEDGER, decode_ledgers
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.errors import AttemptDeadError, MalformedError, PhantombaseError, UsageError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.instants.attempt_names import GO
@@ -45,7 +44,7 @@ from .retire import retire
 
 _PREFLIGHT_THREADS = 8
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,6 +121,10 @@ class Claims(Protocol):
         """Claims an instant. None: another process holds it. UnknownStateError: the outcome is unknown."""
         ...
 
+    def close(self) -> None:
+        """No more is asked of these claims; those that are held stay."""
+        ...
+
 
 def find_table_id(storage: Storage) -> str | None:
     """The name of a table in ZooKeeper, None while no fleet has served it.

@@ -65,6 +65,9 @@ class TableClaims:
             self._ours[instant] = Claim.of_this_process(instant, self._holder)
             return HeldTable(self, instant, self._locks[path].is_held)
 
+    def close(self) -> None:
+        """See `Claims`."""
+
     def _give_back(self, instant: str) -> None:
         path = claim_path(self._table, instant)
         with self._changing:

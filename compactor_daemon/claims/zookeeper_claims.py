@@ -16,15 +16,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import structlog
-
 from phantombase.timeline.errors import PhantombaseError, UnknownStateError
+from phantombase.timeline.event_log import get_logger
 
 from ..state.work_note import WorkNote
 from ..zookeeper.session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from .claims import Claim
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 _REPORT_S = 1.0
 
@@ -48,6 +47,7 @@ class ZooKeeperClaims:
         """Held while a leftover node is found and removed: meanwhile no thread may take it as a claim."""
         self._doubtful: set[str] = set()
         self._held: set[str] = set()
+        self._closed = False
 
     @property
     def available(self) -> bool:
@@ -104,7 +104,18 @@ class ZooKeeperClaims:
         self._call(client.ensure_path_async, self._requests)
         self._call(client.get_async, self._requests)  # raises if this process has no permission
         # In another thread: DataWatch waits for ZooKeeper without a limit.
-        client.handler.spawn(DataWatch, client, self._requests, lambda data, stat: wake())
+        client.handler.spawn(DataWatch, client, self._requests, lambda data, stat: self._rang(wake))
+
+    def close(self) -> None:
+        """See `Claims`: its doorbell is not heard any more."""
+        self._closed = True
+
+    def _rang(self, wake: Callable[[], None]) -> bool:
+        """Whether to go on listening, which is DataWatch's own rule."""
+        if self._closed:
+            return False
+        wake()
+        return True
 
     def ring(self, instant: str) -> None:
         """Announces a requested plan to the fleet."""

@@ -58,6 +58,8 @@ def offers(command: Callable[..., None]) -> Callable[..., None]:
     own = inspect.signature(command, eval_str=True).parameters
     hints = get_type_hints(command, include_extras=True)
     groups = {n: g for n, p in own.items() if (g := _group(hints[n], p.default)) is not None}
+    flags = [flag for group in groups.values() for flag in group.fields]
+    assert len(set(flags)) == len(flags), f"two options of {command.__name__} have the same name"
     kinds = {group.kind for group in groups.values()}
     params: dict[str, inspect.Parameter] = {}
     for name, param in own.items():
@@ -139,6 +141,17 @@ def _conf_of(kind: type, kinds: set[type], pairs: list[str]) -> list[str]:
     if not kinds >= _SEVERAL_SOURCES.keys():
         return pairs
     return [p for p in pairs if (p.partition("=")[0] in SCHEDULE_CONF) == (kind is ScheduleOptions)]
+
+
+def from_settings(default: Any, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """An option dataclass with the settings that a file gives under the names of its options, and the other settings.
+
+    UsageError: not a value of an option.
+    """
+    named = {_flag(f).replace("_", "-"): f for f in fields(default)}
+    known = {name: value for name, value in given.items() if name.replace("_", "-") in named}
+    made = {(f := named[name.replace("_", "-")]).name: _value(type(default), f, v) for name, v in known.items()}
+    return replace(default, **made), {name: value for name, value in given.items() if name not in known}
 
 
 def flags_of(kind: type) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ _TITLES: Mapping[str, str] = {
     "RetryOptions": "Failures",
     "Rules": "Daemon",
     "ClockOptions": "Clock and time zone",
+    "LakeFlags": "Tables of a lake",
     "ZooKeeperFlags": "ZooKeeper",
     "CleanOptions": "Cleaning",
     "ArchiveOptions": "Archiving",

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from importlib.metadata import version
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
-import structlog
 import typer
 from rich.console import RenderableType
 from rich.text import Text
@@ -20,11 +20,13 @@ from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.option import help_of
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.service.run import ServeOptions, read_token
 from phantombase.timeline.stitching.options import StitchOptions
 from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.terminal.boundary import EXIT_FAILED
@@ -39,22 +41,26 @@ from ..daemon.metrics import Metrics
 from ..daemon.table_on_storage import Settings
 from ..options import AttemptOptions, ExecuteOptions
 from ..services.options import Service, ServiceOptions, parse_services
+from ..serving.service import service_of
 from ..state.failures import RetryOptions
+from .lake import LAKE, LakeFlags
 from .option_flags import Only, Prefix, flags_of, offers
-from .parameters import ATTEMPT, CLOCK, EXECUTE, OUTPUT, Json, Lock, StorageOption, check_writers_known
+from .parameters import ATTEMPT, CLOCK, EXECUTE, OUTPUT, Json, Lock, StorageOption, check_reachable, check_writers_known
 from .zookeeper import ZOOKEEPER, ZooKeeperFlags
 
 _RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
 _CLEAN, _ARCHIVE, _METADATA, _STITCH = CleanOptions(), ArchiveOptions(), MetadataOptions(), StitchOptions()
+_SERVE = ServeOptions()
 _KILLED = 128
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 @offers
 def run_daemon(
     ctx: typer.Context,
-    tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="base paths of the tables")],
+    tables: Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="base paths of the tables")] = None,
+    lake: LakeFlags = LAKE,
     zookeeper: ZooKeeperFlags = ZOOKEEPER,
     once: Annotated[bool, typer.Option("--once", help=help_of(Rules, "once"))] = False,
     rules: Annotated[Rules, Only("max_concurrent", "order", "poll_s", "services_s")] = _RULES,
@@ -92,6 +98,26 @@ def run_daemon(
         int | None,
         typer.Option(min=0, max=65535, metavar="PORT", help="port for /metrics (Prometheus), /healthz and /readyz"),
     ] = None,
+    serve_port: Annotated[
+        int | None,
+        typer.Option(
+            "--serve",
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="also run the timeline service, with its pages, on this port",
+        ),
+    ] = None,
+    serve_host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="where --serve listens; beyond this machine it needs a token")
+    ] = _SERVE.host,
+    serve_token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="a file with the token that the pages of --serve ask for")
+    ] = None,
+    serve_hudi_clients: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CIDR", help="networks whose Hudi clients --serve answers; they can send no token"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Serve tables: execute their compactions as they are requested, until stopped.
@@ -106,7 +132,15 @@ def run_daemon(
 
     SIGTERM or SIGINT stops the daemon gracefully (`--on-term`); a second signal ends it at once.
 
-    Example: `compactor-daemon run /data/orders /data/rides --zookeeper zk1:2181,zk2:2181,zk3:2181`
+    With `--serve PORT` the daemon also is a timeline service: a browser shows how its tables are, which process works
+    on what, and what can be done.
+
+    With `--root` or `--catalog` the tables are found, and looked for again at each poll; the daemons of a fleet share
+    them. A table that cannot be served is tried again, less and less often, and the others are served. Rules for the
+    tables of a pattern stand in the configuration file, see the guide to fleets.
+
+    Examples: `compactor-daemon run /data/orders /data/rides --zookeeper zk1:2181,zk2:2181,zk3:2181`,
+    `compactor-daemon run --root s3://lake/warehouse --include orders --schedule --lock storage`
     """
     configure_logging(json, quiet=False)
     if not schedule and requests != _SCHEDULE and _are_typed(ctx, requests):
@@ -118,7 +152,12 @@ def run_daemon(
             f"{'--schedule' if schedule else '--services'} needs to know which other processes write to the tables",
             "A plan made while an unknown write is running would lose that write's rows.",
         )
+    lock = zookeeper.on_lock(lock)
+    check_reachable(lock)
     given = {Service.METADATA: metadata, Service.STITCH: stitch, Service.CLEAN: clean, Service.ARCHIVE: archive}
+    named, options = tables or [], parse_pairs(storage_option)
+    lanes = lake.lanes(ctx.params.get("config"), requests)
+    found = lake.lake(named, lanes, options)
     settings = Settings(
         who=process_name(),
         output=output,
@@ -132,14 +171,16 @@ def run_daemon(
             threads=execute.threads,
         ),
         clock=clock,
-        storage_options=parse_pairs(storage_option),
+        storage_options=options,
     )
     with ExitStack() as stack:
         servers = stack.enter_context(zookeeper.kept())
         metrics = Metrics()
         daemon = stack.enter_context(
             open_daemon(
-                tables,
+                named,
+                lake=found,
+                lanes=lanes,
                 rules=replace(rules, once=once, services=services is not None),
                 settings=settings,
                 execute=execute,
@@ -151,11 +192,23 @@ def run_daemon(
         )
         if metrics_port is not None:
             stack.enter_context(serve(metrics_port, metrics, lambda: _health(daemon)))
+        if serve_port is not None:
+            address = stack.enter_context(
+                service_of(
+                    daemon,
+                    settings,
+                    ServeOptions(port=serve_port, host=serve_host, hudi_clients=tuple(serve_hudi_clients or ())),
+                    token=None if serve_token_file is None else read_token(serve_token_file),
+                    zookeeper=servers,
+                    registry=metrics.registry,
+                )
+            )
+            _log.info("timeline service", address=address)
         stack.enter_context(_signals(daemon, on_term))
         _log.info(
             "serving",
             version=version("phantombase"),
-            tables=len(tables),
+            tables=len(named) if found is None else found.listing.shown,
             poll_s=rules.poll_s,
             executor=execute.executor.value,
             requests=schedule,

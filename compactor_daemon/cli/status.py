@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
@@ -13,6 +13,7 @@ from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import PhantombaseError, UsageError
+from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.triggers import TriggerOptions
 from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table, consistent
@@ -32,6 +33,8 @@ from ..status.snapshot import Claimed, TableLook, look_at_table
 from ..status.status import Clock, claim_rows, status_report, work_rows
 from ..zookeeper.session import ZooKeeperSession, zookeeper_session
 from . import render_status as status_render
+from .lake import LAKE, LakeFlags
+from .lake_status import lake_report, render_lake
 from .option_flags import Only, offers
 from .parameters import (
     ATTEMPT,
@@ -47,6 +50,7 @@ from .parameters import (
 from .zookeeper import ZOOKEEPER, Fleet, ZooKeeperFlags
 
 _RECENT = 5
+_TABLE = "base path of the table (the folder with .hoodie)"
 _WHO_WRITES = "release --unreadable needs to know which other processes write to the table"
 _WHY_WRITERS = "An unknown write or compactor may change the same files. --dry-run needs neither."
 _LOOKER = "status"
@@ -59,7 +63,9 @@ Json = Annotated[bool, typer.Option("--json", help="print one JSON document: siz
 
 @offers
 def status(
-    table: TablePath,
+    ctx: typer.Context,
+    table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help=_TABLE)] = None,
+    lake: Annotated[LakeFlags, Only("root", "catalog", "include", "exclude")] = LAKE,
     zookeeper: Fleet = ZOOKEEPER,
     slo: Annotated[
         float | None,
@@ -89,9 +95,26 @@ def status(
     remove, and signs of Hudi's own writers and compactors on the table. Without `--zookeeper` only storage is read:
     heartbeats show which processes work, as of the last beat (every 30 s). Exit code 1: ZooKeeper did not answer.
 
-    Example: `compactor-daemon status /data/orders --slo 3600 --watch 5`
+    With `--root` or `--catalog`: one row for each table, the worst first, and with `--zookeeper` the daemons that serve
+    them and what their lanes use.
+
+    Examples: `compactor-daemon status /data/orders --slo 3600 --watch 5`,
+    `compactor-daemon status --root s3://lake/warehouse --slo 3600`
     """
     configure_logging(json)
+    if table is None or lake != LAKE:
+        _lake_status(
+            ctx,
+            table,
+            replace(lake, slo_s=slo),
+            zookeeper,
+            RetryOptions(retries=retries, backoff_s=backoff),
+            clock,
+            storage_option,
+            watch,
+            json,
+        )
+        return
     # First: a path without a table is refused before ZooKeeper is asked.
     opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
     claimed = _claimed(zookeeper, opened)
@@ -120,6 +143,34 @@ def status(
         clear_screen()
         emit(data, json, status_render.status)
     if data["claims"] == "unknown":
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _lake_status(
+    ctx: typer.Context,
+    table: str | None,
+    flags: LakeFlags,
+    zookeeper: ZooKeeperFlags,
+    retry: RetryOptions,
+    clock: ClockOptions,
+    storage_option: list[str] | None,
+    watch: float | None,
+    json: bool,
+) -> None:
+    options = parse_pairs(storage_option)
+    found = flags.lake([table] if table else [], flags.lanes(ctx.params.get("config"), ScheduleOptions()), options)
+    assert found is not None
+    while True:
+        data = lake_report(found, options, clock=clock, retry=retry, zookeeper=zookeeper.options())
+        emit(data, json, render_lake)
+        if watch is None:
+            break
+        try:
+            time.sleep(watch)
+        except KeyboardInterrupt:
+            return
+        clear_screen()
+    if data["daemons_problem"]:
         raise typer.Exit(EXIT_FAILED)
 
 

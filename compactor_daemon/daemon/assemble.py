@@ -1,13 +1,13 @@
-"""Builds a daemon of tables, claims and an executor. Everything that can be refused is refused before it starts."""
+"""Builds a daemon of tables, claims and an executor. What no table could be served with is refused before it starts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
-from phantombase.timeline.errors import UsageError
+from phantombase.timeline.errors import PhantombaseError, UsageError
 from phantombase.timeline.locks.table_lock import TableLock, table_lock
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.storage.open_storage import open_storage
@@ -20,12 +20,26 @@ from ..execution.executor_choice import check_memory
 from ..execution.machine import this_machine
 from ..execution.open_runner import ChosenRunner, open_runner
 from ..execution.runners import Runner, SparkRunner, all_storage_options
+from ..lake.lanes import Lane, Lanes
+from ..lake.listing import Listing
+from ..lake.members import Members, fleet_of
 from ..options import ExecuteOptions
 from ..zookeeper.session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
+from .discovery import Discovery
 from .dispatch import Rules
 from .loop import Daemon
 from .observer import Observer
+from .opened_late import OpenedLate
+from .served_table import Served
 from .table_on_storage import ServedTable, Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lake:
+    """Tables that are found: the listing, and the lanes."""
+
+    listing: Listing
+    lanes: Lanes
 
 
 @contextmanager
@@ -35,13 +49,17 @@ def open_daemon(
     rules: Rules,
     settings: Settings,
     execute: ExecuteOptions,
+    lake: Lake | None = None,
+    lanes: Lanes | None = None,
     zookeeper: ZooKeeperOptions | None = None,
     lock: str | None = None,
     sole_writer: bool = False,
     observer: Observer | None = None,
     runner: Runner | None = None,
 ) -> Iterator[Daemon]:
-    """A daemon for some tables, ready to `run`. Errors of the tree: a table, ZooKeeper or the lock cannot be used.
+    """A daemon for some tables, or for those of a `lake`, ready to `run`.
+
+    Errors of the tree: ZooKeeper cannot be used, or none of the named tables; a table that cannot is tried again.
 
     `zookeeper` None: a single daemon. `lock`: the table lock as for `table_lock`; `{name}` in it is replaced by each
     table's name. `sole_writer`: no other process writes to the tables. `runner`: a runner that is open already.
@@ -53,9 +71,7 @@ def open_daemon(
     storages = [open_storage(path, given) for path in paths]
     if len({storage.location for storage in storages}) < len(storages):
         raise UsageError("a table is named twice", found=" ".join(paths))
-    tables = {storage.base_path: Table.open(path, given) for storage, path in zip(storages, paths, strict=True)}
-    for table in tables.values():
-        check_keepable(table, moves_rows=False)
+    lanes = lake.lanes if lake is not None else lanes or Lanes()
     daemons: list[Daemon] = []
 
     def notify(event: Callable[[Daemon], None]) -> None:
@@ -66,22 +82,73 @@ def open_daemon(
         session = None
         if zookeeper is not None:
             session = stack.enter_context(zookeeper_session(zookeeper, lambda: notify(Daemon.session_changed)))
-        served: dict[str, ServedTable] = {}
-        # The executor starts while tables are opened; it is stopped if one of them is refused.
+        # The executor starts while tables are opened; it is stopped if all of them are refused.
         running = runner or stack.enter_context(open_runner(execute))
-        for path, table in tables.items():
+
+        def opened(path: str, lane: Lane) -> Served:
+            table = Table.open(path, given)
+            check_keepable(table, moves_rows=False)
             wake = partial(notify, partial(Daemon.claims_changed, table=path))
             claims = _claims(session, table, settings.who, wake)
-            served[path] = ServedTable(path, claims, _lock(table, lock, sole_writer), running, settings)
-            served[path].open()
-        daemon = Daemon(served, rules, settings.retry, observer=observer, spark_is_gone=partial(_is_gone, running))
+            served = ServedTable(path, claims, _lock(table, lock, sole_writer), running, _of_lane(settings, lane))
+            served.open()
+            if isinstance(claims, ZooKeeperClaims):
+                claims.wake_on_request(partial(notify, lambda daemon: daemon.wake(path)))
+            return served
+
+        def late(path: str, lane: Lane) -> OpenedLate:
+            return OpenedLate(path, partial(opened, path, lane))
+
+        named = {storage.base_path: late(storage.base_path, lanes.of(storage.base_path)) for storage in storages}
+        _open_some(named)
+        daemon = Daemon(
+            named, rules, settings.retry, lanes=lanes, observer=observer, spark_is_gone=partial(_is_gone, running)
+        )
         daemons.append(daemon)
         if session is not None:
             daemon.session_changed()
-        for path, one in served.items():
-            if isinstance(one.claims, ZooKeeperClaims):
-                one.claims.wake_on_request(partial(daemon.wake, path))
+        if lake is not None:
+            stack.enter_context(_discovered(lake, daemon, late, session, settings.who, rules))
         yield daemon
+
+
+def _open_some(tables: Mapping[str, OpenedLate]) -> None:
+    """Opens tables; one that cannot be opened is tried again later. Errors of the tree: none can."""
+    errors: list[PhantombaseError] = []
+    for table in tables.values():
+        try:
+            table.open()
+        except PhantombaseError as error:
+            errors.append(error)
+    if errors and len(errors) == len(tables):
+        raise errors[0]
+
+
+@contextmanager
+def _discovered(
+    lake: Lake,
+    daemon: Daemon,
+    late: Callable[[str, Lane], OpenedLate],
+    session: ZooKeeperSession | None,
+    who: str,
+    rules: Rules,
+) -> Iterator[None]:
+    """The first round is made at entry, so that a wrong root is an error at the start; then rounds go on."""
+    discovery = Discovery(listing=lake.listing, lanes=lake.lanes, daemon=daemon, open_late=late)
+    if session is not None:
+        discovery.members = Members(session, fleet_of(lake.listing.shown), who, discovery.look_now)
+    discovery.round()
+    if rules.once:
+        yield
+        return
+    with discovery.running(rules.poll_s):
+        yield
+
+
+def _of_lane(settings: Settings, lane: Lane) -> Settings:
+    """How a table of a lane is served; a daemon that requests no plans requests none in any lane."""
+    schedule = settings.schedule if lane.schedule is None or settings.schedule is None else lane.schedule
+    return replace(settings, schedule=schedule, sizes=lane.bytes_per_hour is not None)
 
 
 def _claims(session: ZooKeeperSession | None, table: Table, who: str, wake: Callable[[], None]) -> Claims:

@@ -7,7 +7,8 @@
     take        claim an instant and execute it: while fewer than `max_concurrent` are at work
     resume      continue an instant that has waited for writes: it held no slot meanwhile, and comes before any `take`
 
-Tables take turns: first the table with the fewest instants at work here, then the one that was served longest ago.
+Slots are shared by weight among the pools of lanes (`lake`). In a pool tables take turns: first the table with the
+fewest instants at work here, then the latest against its SLO, then the one that was served longest ago.
 Within a table the earliest instant comes first, or the one with the most log bytes. If other daemons claim instants of
 the same table, a daemon picks at random among the first few, so that not all of them try the same instant.
 """
@@ -17,12 +18,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from heapq import nsmallest
 from itertools import islice
 
 from phantombase.timeline.option import check_above_zero, check_least, option
 
+from ..lake.use import Use
 from ..state.failures import Waits
 from .table_state import Pending, TableState
+
+_UPKEEP_MAX = 16
+"""How many tables are looked at, asked for or swept at a time. Others wait here, where the most urgent one is known."""
+_USUAL_SLO_S = 3600.0
+"""Where some tables have an SLO, the one of those without."""
 
 
 class Order(Enum):
@@ -116,39 +124,69 @@ class NextSteps:
     ended: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """How lanes share the slots: what they have used, and the time since the epoch in ms, by which their hours go."""
+
+    use: Use
+    epoch_ms: int
+
+
 def next_steps(
-    tables: Mapping[str, TableState], stop: Stop | None, now_ms: int, rules: Rules, pick: Callable[[int], int]
+    tables: Mapping[str, TableState],
+    stop: Stop | None,
+    now_ms: int,
+    rules: Rules,
+    pick: Callable[[int], int],
+    sharing: Sharing,
 ) -> NextSteps:
     """The next actions. `stop`: None while the daemon must go on. `pick(n)`: a random number below n."""
     running = sum(len(t.running) for t in tables.values())
     if stop is not None:
         ended = running == 0 and not any(t.busy or t.serving for t in tables.values())
         return NextSteps(ended=ended, wait_s=rules.poll_s)
-    actions: list[Action] = [a for name, t in tables.items() if (a := _upkeep(name, t, now_ms)) is not None]
+    closed = {
+        lane.match for lane in sharing.use.lanes.all if lane.hours is not None and not lane.hours.hold(sharing.epoch_ms)
+    }
+    actions = _upkeeps(tables, closed, now_ms)
     free = rules.max_concurrent - sum(t.slots for t in tables.values())
     resumed = _resumed(tables)[: max(0, free)]
-    takes = _takes(tables, free - len(resumed), now_ms, rules, pick)
+    takes = _takes(tables, free - len(resumed), now_ms, rules, pick, sharing)
     at_rest = not actions and not takes and running == 0 and _at_rest(tables)
-    serves = _serves(tables, now_ms) if rules.services and (at_rest or not rules.once) else []
+    serves = _serves(tables, closed, now_ms) if rules.services and (at_rest or not rules.once) else []
     if rules.once and at_rest and not serves and not any(t.serving for t in tables.values()):
         return NextSteps(ended=True)
     wait_s = 0.0 if takes else _wait_s(tables, now_ms, rules)
     return NextSteps(actions=(*actions, *serves, *resumed, *takes), wait_s=wait_s)
 
 
-def _upkeep(name: str, table: TableState, now_ms: int) -> Action | None:
-    if table.busy:
+def _upkeeps(tables: Mapping[str, TableState], closed: set[str], now_ms: int) -> list[Action]:
+    """The most urgent ones, as many as are done at a time."""
+    found = ((u, name) for name, t in tables.items() if (u := _upkeep(name, t, closed, now_ms)) is not None)
+    room = _UPKEEP_MAX - sum(t.busy for t in tables.values())
+    return [action for (_, action), _ in nsmallest(room, found, key=lambda one: one[0][0])] if room > 0 else []
+
+
+def _upkeep(name: str, table: TableState, closed: set[str], now_ms: int) -> tuple[tuple[int, int], Action] | None:
+    """What is due on a table, with its urgency."""
+    if table.busy or table.leaving:
         return None
-    if table.due:
-        return Request(name)
+    if table.due and table.lane.match not in closed:
+        return (0, 0), Request(name)
     if now_ms >= table.look_at:
-        return Relist(name)
-    return Sweep(name) if now_ms >= table.sweep_at and table.available else None
+        return (1, table.look_at), Relist(name)
+    return ((2, table.sweep_at), Sweep(name)) if now_ms >= table.sweep_at and table.available else None
 
 
-def _serves(tables: Mapping[str, TableState], now_ms: int) -> list[Serve]:
+def _serves(tables: Mapping[str, TableState], closed: set[str], now_ms: int) -> list[Serve]:
     return [
-        Serve(name) for name, t in tables.items() if t.looked and t.available and not t.serving and now_ms >= t.serve_at
+        Serve(name)
+        for name, t in tables.items()
+        if t.looked
+        and t.available
+        and not (t.serving or t.leaving or t.troubles)
+        and now_ms >= t.serve_at
+        and t.lane.match not in closed
     ]
 
 
@@ -158,12 +196,57 @@ def _resumed(tables: Mapping[str, TableState]) -> list[Resume]:
 
 
 def _takes(
-    tables: Mapping[str, TableState], slots: int, now_ms: int, rules: Rules, pick: Callable[[int], int]
+    tables: Mapping[str, TableState],
+    slots: int,
+    now_ms: int,
+    rules: Rules,
+    pick: Callable[[int], int],
+    sharing: Sharing,
 ) -> list[Take]:
-    """One instant for each free slot; at most one per table, so that a failed claim is known before the next one."""
-    ready = [name for name, t in tables.items() if t.available and t.is_startable(now_ms)]
-    turns = sorted(ready, key=lambda n: (len(tables[n].running), tables[n].served))
-    return [Take(name, _choose(tables[name], now_ms, rules.order, pick)) for name in turns[: max(0, slots)]]
+    """One instant for each free slot; at most one per table, so that a failed claim is known before the next one.
+
+    Also at most one for each lane with a quota: what it uses is known in the next turn.
+    """
+    use, taken, limited = sharing.use, list[Take](), set[str]()
+    may_begin = {lane.match: not use.why_not(lane, now_ms, sharing.epoch_ms) for lane in use.lanes.all}
+    pools: dict[str, list[str]] = {}
+    for name, t in tables.items():
+        if t.available and not t.leaving and t.is_startable(now_ms) and may_begin[t.lane.match]:
+            pools.setdefault(t.lane.pool, []).append(name)
+    spent = use.turn(pools, now_ms)
+    if slots <= 0:
+        return []
+    key = _turn(tables, now_ms, sharing)
+    ranked = {pool: sorted(names, key=key, reverse=True) for pool, names in pools.items()}
+    while ranked and len(taken) < slots:
+        pool = min(ranked, key=lambda one: (spent[one], one))
+        name = ranked[pool].pop()
+        if not ranked[pool]:
+            del ranked[pool]
+        lane = tables[name].lane
+        instant = _choose(tables[name], now_ms, rules.order, pick)
+        if lane.match in limited or not use.fits(lane, tables[name].log_bytes(instant), now_ms):
+            continue
+        taken.append(Take(name, instant))
+        spent[pool] += use.expected(lane)
+        if lane.quota is not None or lane.bytes_per_hour is not None:
+            limited.add(lane.match)
+    return taken
+
+
+def _turn(
+    tables: Mapping[str, TableState], now_ms: int, sharing: Sharing
+) -> Callable[[str], tuple[int, float, int, str]]:
+    """The order of the tables of a pool."""
+    by_lateness = any(lane.slo_s is not None for lane in sharing.use.lanes.all)
+
+    def key(name: str) -> tuple[int, float, int, str]:
+        table = tables[name]
+        slo_s = table.lane.slo_s or _USUAL_SLO_S
+        late = table.lateness(now_ms, sharing.epoch_ms, slo_s) if by_lateness else 0.0
+        return len(table.running), -late, table.served, name
+
+    return key
 
 
 def _choose(table: TableState, now_ms: int, order: Order, pick: Callable[[int], int]) -> str:

@@ -4,6 +4,8 @@ Only the loop's own thread touches the state. Every event (a finished look or in
 signal) is put into one queue as a change of the state, and wakes the loop.
 
 The loop uses a monotonic clock: a jump of the machine's clock does not change when it looks at tables.
+
+Tables may come and go while it runs (`assign`): work on one that goes is brought to its end first.
 """
 
 from __future__ import annotations
@@ -24,19 +26,22 @@ import structlog
 
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.errors import PhantombaseError, SparkError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.planning.schedule import Scheduled
 
 from ..attempt.compact_instant import Compacted
 from ..claims.claims import HeldClaim
+from ..lake.lanes import Lane, Lanes
+from ..lake.use import LaneUse, Use
 from ..services.done import ServiceDone
 from ..state.failures import Parked, RetryOptions, Waits, Weight, weigh
 from ..time_limit import Limit
-from .dispatch import Action, Relist, Request, Resume, Rules, Serve, Stop, Sweep, Take, next_steps
+from .dispatch import Action, Relist, Request, Resume, Rules, Serve, Sharing, Stop, Sweep, Take, next_steps
 from .observer import Observer
 from .served_table import Seen, Served
 from .table_state import Pending, TableState
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 _KEPT = 10_000
 _ASIDE_MAX = 32
@@ -47,6 +52,10 @@ _SERVICE_THREADS = 2
 """How many tables are served at a time: a clean may take long, and the other tables must be looked at meanwhile."""
 _NEVER_MS = 1 << 62
 _NEAR = 64
+_SHOW_MS = 2000
+"""How often the use of the lanes is made known."""
+_REST, _REST_MAX_S = 4.0, 0.05
+"""After a turn that took long, as with thousands of tables, events are gathered for so much longer, up to a limit."""
 _ECHO_S = 0.5
 """How soon a table is looked at after its claims changed: not at once, since many busy daemons change them often."""
 
@@ -98,6 +107,14 @@ class _Ended:
     error: Exception | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """A table that a daemon serves, and its lane."""
+
+    served: Served
+    lane: Lane
+
+
 def _steady_ms() -> int:
     return round(time.monotonic() * 1000)
 
@@ -119,12 +136,14 @@ class Daemon:
         rules: Rules,
         retry: RetryOptions,
         *,
+        lanes: Lanes | None = None,
         observer: Observer | None = None,
         spark_is_gone: Callable[[], bool] = lambda: False,
         clock: Callable[[], int] = _steady_ms,
         chance: random.Random | None = None,
     ) -> None:
-        self._served = tables
+        lanes = lanes or Lanes()
+        self._served = dict(tables)
         self._rules = rules
         self._retry = retry
         self._observer = observer or Observer()
@@ -132,7 +151,10 @@ class Daemon:
         self._clock = clock
         self._chance = chance or random.Random()
         self._news: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._states = {name: TableState() for name in tables}
+        self._states = {name: TableState(lane=lanes.of(name)) for name in tables}
+        self._leaving: set[str] = set()
+        self._use = Use(lanes=lanes, slots=rules.max_concurrent, began=clock())
+        self._show_at = 0
         self._work: dict[tuple[str, str], _Work] = {}
         self._stop: Stop | None = None
         self._takes = 0
@@ -140,6 +162,8 @@ class Daemon:
         self._fatal: PhantombaseError | None = None
         self._beat = time.monotonic()
         self.summary = Summary()
+        self.lanes: tuple[LaneUse, ...] = ()
+        """What the lanes use, some seconds ago at most."""
 
     # --- called from anywhere ------------------------------------------------------------------------------------
 
@@ -159,6 +183,10 @@ class Daemon:
         """The connection to ZooKeeper came or went, or the session was lost with its claims."""
         self._news.put(self._session_changed)
 
+    def assign(self, tables: Mapping[str, Assigned], members: int = 1) -> None:
+        """From now on serves these tables and no others. `members`: the daemons that share the quotas of bytes."""
+        self._news.put(partial(self._assigned, tables, members))
+
     @property
     def silent_s(self) -> float:
         """Seconds since the loop last went round."""
@@ -166,15 +194,30 @@ class Daemon:
 
     @property
     def trouble(self) -> str | None:
-        """Why the daemon cannot work now; None if it can."""
-        for name, state in self._states.items():
-            if name in self.summary.problems:
-                return self.summary.problems[name]
-            if not state.looked:
-                return f"{name} has not been looked at yet"
-            if not self._served[name].claims.available:
-                return f"claims on {name} cannot be taken: no connection to ZooKeeper"
-        return None
+        """Why the daemon cannot work now; None if it can: one table that cannot be served leaves the others."""
+        found = None
+        for name, state in tuple(self._states.items()):
+            if (problem := self._trouble_of(name, state)) is None:
+                return None
+            found = found or problem
+        return found
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The tables that it serves now."""
+        return tuple(self._served)
+
+    @property
+    def at_work(self) -> tuple[tuple[str, str], ...]:
+        """(table, instant) of the compactions at work in this process."""
+        return tuple(self._work)
+
+    def _trouble_of(self, name: str, state: TableState) -> str | None:
+        if (problem := self.summary.problems.get(name)) is not None:
+            return problem
+        if not state.looked:
+            return f"{name} has not been looked at yet"
+        return None if state.available else f"claims on {name} cannot be taken: no connection to ZooKeeper"
 
     # --- the loop ------------------------------------------------------------------------------------------------
 
@@ -182,25 +225,32 @@ class Daemon:
         """Runs until the end. SparkError: the executor is gone; all claims are given back."""
         with (
             ThreadPoolExecutor(self._rules.max_concurrent + _ASIDE_MAX, "work") as workers,
-            ThreadPoolExecutor(min(_UPKEEP_THREADS, len(self._served)), "upkeep") as upkeep,
+            ThreadPoolExecutor(_UPKEEP_THREADS, "upkeep") as upkeep,
             ThreadPoolExecutor(_SERVICE_THREADS, "services") as services,
         ):
+            self._take_in(0.0, 0.0)  # tables that were assigned before
             while True:
                 self._beat = time.monotonic()
-                steps = next_steps(self._states, self._stop, self._clock(), self._rules, self._chance.randrange)
+                now = self._clock()
+                sharing = Sharing(use=self._use, epoch_ms=clock_ms())
+                steps = next_steps(self._states, self._stop, now, self._rules, self._chance.randrange, sharing)
                 for action in steps.actions:
                     self._act(action, workers, upkeep, services)
                 if steps.ended:
                     break
-                self._take_in(steps.wait_s)
+                self._show(now)
+                self._take_in(steps.wait_s, time.monotonic() - self._beat)
         if self._fatal is not None:
             raise self._fatal
         self.summary.left = {n: tuple(p.instant for p in t.pending) for n, t in self._states.items() if t.pending}
         return self.summary
 
-    def _take_in(self, wait_s: float) -> None:
+    def _take_in(self, wait_s: float, took_s: float) -> None:
+        """Takes in all events, after the first of them. `took_s`: how long the turn took."""
         with suppress(Empty):
             self._news.get(timeout=wait_s)() if wait_s > 0 else self._news.get_nowait()()
+            if (rest_s := took_s * _REST) > _REST_MAX_S / 10:
+                time.sleep(min(rest_s, _REST_MAX_S))
             while True:
                 self._news.get_nowait()()
 
@@ -233,6 +283,7 @@ class Daemon:
         state = self._states[table]
         near = tuple(p.instant for p in islice(state.startable(self._clock()), _NEAR))
         self._states[table] = state.begin(instant, self._takes)
+        self._use.begin(state.lane, (table, instant), state.log_bytes(instant), self._clock())
         work = self._work[table, instant] = _Work(near=near)
         workers.submit(self._execute, table, instant, work)
 
@@ -332,6 +383,7 @@ class Daemon:
         self._change(table, due=found.due and self._stop is None, available=self._served[table].claims.available)
         parked = sum(isinstance(p.readiness, Parked) for p in found.pending)
         self._observer.looked(table, len(found.pending), parked, found.oldest_s)
+        self._observer.trouble(table, None)
 
     def _requested(self, table: str, found: object) -> None:
         assert isinstance(found, Scheduled)
@@ -362,7 +414,8 @@ class Daemon:
         if self.summary.problems.get(table) != str(error):
             _log.warning("table_trouble", table=table, error=str(error))
         self.summary.problems[table] = str(error)
-        self._states[table] = self._states[table].after_trouble(self._clock() + self._poll_ms)
+        self._observer.trouble(table, str(error))
+        self._states[table] = self._states[table].after_trouble(self._clock(), self._poll_ms)
 
     def _begun(self, table: str, instant: str) -> None:
         requested = self._states[table].requested_ms(instant)
@@ -384,6 +437,8 @@ class Daemon:
 
     def _ended(self, table: str, instant: str, work: _Work, ended: _Ended) -> None:
         del self._work[table, instant]
+        read = None if ended.done is None else ended.done.bytes_read
+        self._use.end(self._states[table].lane, (table, instant), read, self._clock())
         self._resume(table, instant)
         state = self._states[table] = self._states[table].end(instant)
         if ended.claimed:
@@ -417,11 +472,45 @@ class Daemon:
         until = _NEVER_MS if self._rules.once else self._clock() + round(self._retry.backoff_s * 1000)
         self._states[table] = self._states[table].postpone(instant, until)
 
+    def _assigned(self, tables: Mapping[str, Assigned], members: int) -> None:
+        self._use.members = members
+        for name in self._states.keys() - tables.keys():
+            self._change(name, leaving=True)
+            self._leaving.add(name)
+        for name, one in tables.items():
+            if name not in self._states:
+                self._served[name], self._states[name] = one.served, TableState(lane=one.lane)
+            elif name in self._leaving:
+                self._leaving.discard(name)
+                self._change(name, leaving=False)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Forgets the tables that are not served any more, and where nothing is under way."""
+        for name in [n for n in self._leaving if self._states[n].idle]:
+            self._leaving.discard(name)
+            del self._states[name]
+            self._served.pop(name).close()
+            self.summary.problems.pop(name, None)
+            self._observer.forget(name)
+
+    def _show(self, now: int) -> None:
+        if self._leaving:
+            self._let_go()
+        if now < self._show_at:
+            return
+        self._show_at = now + _SHOW_MS
+        self.lanes = self._use.shown(now, clock_ms())
+        for one in self.lanes:
+            self._observer.lane(one)
+
     def _look_at(self, table: str, moment: int) -> None:
+        if table not in self._states:  # a doorbell or claim of a table that is not served any more
+            return
         self._states[table] = self._states[table].look_by(moment)
 
     def _echo(self, table: str) -> None:
-        if not self._states[table].is_startable(self._clock()):
+        if table in self._states and not self._states[table].is_startable(self._clock()):
             self._look_at(table, self._clock() + round(_ECHO_S * 1000))
 
     def _session_changed(self) -> None:

@@ -3,17 +3,24 @@
 phantombase_pending, _running, _parked, _oldest_pending_seconds     gauges, as of the last look
 phantombase_completed_total, _failed_total                          instants
 phantombase_bytes_in_total, _bytes_out_total, _rows_in_total, _rows_out_total    of completed compactions
-phantombase_claim_latency_seconds, phantombase_compaction_seconds   histograms
+phantombase_last_success_timestamp_seconds                          when this daemon last completed a compaction
+phantombase_claim_latency_seconds, phantombase_compaction_seconds   histograms of the daemon, not by table
 phantombase_service_instants_total, _service_failed_total           by service: cleans, archived instants; failures
 phantombase_cleaned_files_total, _cleaned_bytes_total               of cleans
+phantombase_table_up                                                1; 0 after a look at the table that failed
+phantombase_lane_running, _lane_occupancy, _lane_bytes              by lane: slots, part of the slots, bytes of an hour
 phantombase_zookeeper_connected                                     1 or 0; absent without ZooKeeper
+phantombase_build_info, process_...                                 version and Python; memory, processor time, files
 """
 
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from phantombase.timeline.service.metrics import add_process
+
 from ..attempt.compact_instant import Compacted
+from ..lake.use import LaneUse
 from ..services.done import ServiceDone
 from ..services.options import Service
 from .observer import Observer
@@ -37,6 +44,7 @@ class Metrics(Observer):
         self._bytes_out = self._counter("bytes_out", "bytes of base files written")
         self._rows_in = self._counter("rows_in", "rows of base files and entries of logs merged")
         self._rows_out = self._counter("rows_out", "rows of base files written")
+        self._success = self._gauge("last_success_timestamp_seconds", "when this daemon last completed a compaction")
         self._latency = self._histogram("claim_latency_seconds", "from the request of a plan to its claim", _LATENCY_S)
         self._seconds = self._histogram("compaction_seconds", "from the claim to the end", _COMPACTION_S)
         self._connected: Gauge | None = None
@@ -44,12 +52,23 @@ class Metrics(Observer):
         self._service_failed = self._counter("service_failed", "services that failed", "service")
         self._cleaned_files = self._counter("cleaned_files", "files that cleans removed")
         self._cleaned_bytes = self._counter("cleaned_bytes", "bytes that cleans removed")
+        self._up = self._gauge("table_up", "1 if the last look at the table succeeded")
+        self._lanes = [
+            Gauge(f"phantombase_lane_{name}", text, ["lane"], registry=self.registry)
+            for name, text in (
+                ("running", "compactions at work in this daemon, by lane"),
+                ("occupancy", "part of this daemon's slots that a lane has had, over some minutes"),
+                ("bytes", "bytes that compactions of a lane have read in this daemon in an hour"),
+            )
+        ]
+        self._by_table = [v for v in vars(self).values() if isinstance(v, Gauge | Counter)]
+        add_process(self.registry)
 
     def serves(self, table: str) -> None:
         """Creates a table's series at the start: a counter that appears with its first event would hide that event."""
         gauges = (self._pending, self._running, self._parked, self._oldest)
         counters = (self._completed, self._failed, self._bytes_in, self._bytes_out, self._rows_in, self._rows_out)
-        for family in (*gauges, *counters, self._latency, self._seconds):
+        for family in (*gauges, *counters):
             family.labels(table)
 
     def looked(self, table: str, pending: int, parked: int, oldest_s: float | None) -> None:
@@ -63,7 +82,7 @@ class Metrics(Observer):
         """See `Observer`."""
         self._running.labels(table).inc()
         if latency_s is not None:
-            self._latency.labels(table).observe(max(0.0, latency_s))
+            self._latency.observe(max(0.0, latency_s))
 
     def put_aside(self, table: str) -> None:
         """See `Observer`."""
@@ -79,7 +98,8 @@ class Metrics(Observer):
         if compacted is None:
             return
         self._completed.labels(table).inc()
-        self._seconds.labels(table).observe(compacted.seconds)
+        self._seconds.observe(compacted.seconds)
+        self._success.labels(table).set_to_current_time()
         self._bytes_in.labels(table).inc(compacted.bytes_read)
         self._bytes_out.labels(table).inc(compacted.bytes_written)
         self._rows_in.labels(table).inc(compacted.rows_read)
@@ -97,6 +117,20 @@ class Metrics(Observer):
             self._cleaned_files.labels(table).inc(done.files)
             self._cleaned_bytes.labels(table).inc(done.bytes)
 
+    def trouble(self, table: str, error: str | None) -> None:
+        """See `Observer`."""
+        self._up.labels(table).set(error is None)
+
+    def lane(self, use: LaneUse) -> None:
+        """See `Observer`."""
+        for gauge, value in zip(self._lanes, (use.running, use.occupancy, use.bytes), strict=True):
+            gauge.labels(use.lane).set(value)
+
+    def forget(self, table: str) -> None:
+        """See `Observer`."""
+        for family in self._by_table:
+            family.remove_by_labels({"table": table})
+
     def zookeeper(self, connected: bool) -> None:
         """Whether ZooKeeper is connected."""
         if self._connected is None:
@@ -112,4 +146,4 @@ class Metrics(Observer):
         return Counter(f"phantombase_{name}", text, ["table", *more], registry=self.registry)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"phantombase_{name}", text, ["table"], registry=self.registry, buckets=buckets)
+        return Histogram(f"phantombase_{name}", text, registry=self.registry, buckets=buckets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..attempt.compact_instant import Compacted
+from ..lake.use import LaneUse
 from ..services.done import ServiceDone
 
 
@@ -32,3 +33,12 @@ class Observer:
 
     def zookeeper(self, connected: bool) -> None:
         """The connection to ZooKeeper came or went."""
+
+    def trouble(self, table: str, error: str | None) -> None:
+        """The last look at a table failed, or with None it did not."""
+
+    def lane(self, use: LaneUse) -> None:
+        """What a lane uses now."""
+
+    def forget(self, table: str) -> None:
+        """The table is not served any more."""

@@ -68,3 +68,7 @@ class Served(Protocol):
     def failed(self, instant: str, error: Exception) -> None:
         """Records a failure in the table, so that every daemon sees it."""
         ...
+
+    def close(self) -> None:
+        """The daemon does not serve the table any more."""
+        ...

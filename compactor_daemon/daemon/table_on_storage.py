@@ -6,12 +6,11 @@ import re
 import time
 from dataclasses import dataclass
 
-import structlog
-
 from phantombase.timeline.audit.group_ledger import audit_path
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError, UnsupportedError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.compaction_plan import TOTAL_LOG_FILES_SIZE, CompactionPlan
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.attempt_names import recorded_instants
@@ -48,14 +47,14 @@ _ASK_AGAIN_S = 300.0
 _SECONDS = re.compile(r"\d+ of \d+ seconds")
 """What changes at each look in the reason that no plan is due."""
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How tables are served. `who`: the daemon's name. `schedule` None: it requests no plans. `clock`: see `Table`.
 
-    `services`: those that `serve` runs.
+    `services`: those that `serve` runs. `sizes`: the bytes of pending instants must be known.
     """
 
     who: str
@@ -67,6 +66,7 @@ class Settings:
     services: ServiceOptions = ServiceOptions()
     clock: ClockOptions = ClockOptions()
     storage_options: StorageOptions = StorageOptions()
+    sizes: bool = False
 
 
 class ServedTable:
@@ -115,7 +115,7 @@ class ServedTable:
                 instant=i,
                 requested_ms=None if (age := table.age_s(i)) is None else now - round(age * 1000),
                 readiness=readiness(read_failures(table.storage, i) if i in recorded else (), now, settings.retry),
-                log_bytes=self._log_bytes(table, i) if settings.order is Order.LARGEST else 0,
+                log_bytes=self._log_bytes(table, i) if settings.sizes or settings.order is Order.LARGEST else 0,
             )
             for i in instants
         ]
@@ -203,6 +203,10 @@ class ServedTable:
         table = self._open()
         if instant in pending_instants(table):
             record_failure(table.storage, instant, failure_of(error, self._settings.who, clock_ms()))
+
+    def close(self) -> None:
+        """See `Served`."""
+        self.claims.close()
 
     def _log_bytes(self, table: Table, instant: str) -> int:
         """The bytes of the planned logs; 0 if a plan of Hudi does not state them.

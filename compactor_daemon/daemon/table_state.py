@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from ..lake.lanes import Lane
 from ..state.failures import Readiness, Ready, Waits
+
+_BACKOFF_MAX_MS = 300_000
+"""The longest wait for the next look at a table in trouble, if polls are not further apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """A pending instant, as of the last look. `log_bytes` is known only if the order needs it.
+    """A pending instant, as of the last look. `log_bytes` is known only if the order or the lane needs it.
 
     `requested_ms`: since the epoch, None for made-up instant times.
     """
@@ -28,8 +32,11 @@ class TableState:
     `busy`: a look, request or sweep is under way; `serving`: its services run. `claimed`: instants that other processes
     had claimed at the last look. `running`: instants at work here; of these, `aside` wait for writes and hold no slot,
     and `eager` have waited and ask for a slot. `postponed`: instants that must not be tried before the given time.
-    `served`: the number of the last take on this table, counted over all tables.
+    `served`: the number of the last take on this table, counted over all tables. `troubles`: how many looks have failed
+    since the last good one. `leaving`: the table is not served any more, except for what is at work.
     """
+
+    lane: Lane = field(default_factory=Lane)
 
     pending: tuple[Pending, ...] = ()
     claimed: frozenset[str] = frozenset()
@@ -46,6 +53,8 @@ class TableState:
     sweep_at: int = 0
     serve_at: int = 0
     served: int = 0
+    troubles: int = 0
+    leaving: bool = False
 
     def startable(self, now_ms: int) -> Iterator[Pending]:
         """The pending instants that may be claimed now. An iterator: of thousands, only the first few are needed."""
@@ -74,13 +83,24 @@ class TableState:
             postponed={i: t for i, t in self.postponed.items() if i in there and t > now_ms},
             busy=False,
             looked=True,
+            troubles=0,
             look_at=now_ms + poll_ms,
         )
 
-    def after_trouble(self, later_ms: int) -> TableState:
-        """The state after a failed look: nothing is known, so no instant is begun before the next look."""
+    def after_trouble(self, now_ms: int, poll_ms: int) -> TableState:
+        """The state after a failed look: nothing is known, so no instant is begun before the next look.
+
+        Each failed look doubles the wait for the next one.
+        """
+        wait_ms = min(poll_ms << min(self.troubles, 16), max(poll_ms, _BACKOFF_MAX_MS))
         return replace(
-            self, pending=(), busy=False, looked=True, look_at=later_ms, sweep_at=max(later_ms, self.sweep_at)
+            self,
+            pending=(),
+            busy=False,
+            looked=True,
+            troubles=self.troubles + 1,
+            look_at=now_ms + wait_ms,
+            sweep_at=max(now_ms + wait_ms, self.sweep_at),
         )
 
     def look_by(self, moment_ms: int) -> TableState:
@@ -127,3 +147,17 @@ class TableState:
     def requested_ms(self, instant: str) -> int | None:
         """When the instant was requested, since the epoch."""
         return next((p.requested_ms for p in self.pending if p.instant == instant), None)
+
+    def log_bytes(self, instant: str) -> int:
+        """The bytes of the instant, 0 where they are not known."""
+        return next((p.log_bytes for p in self.pending if p.instant == instant), 0)
+
+    def lateness(self, now_ms: int, epoch_ms: int, slo_s: float) -> float:
+        """The age of the earliest instant that may be claimed, against the SLO: 1 and more is late."""
+        asked = next((p.requested_ms for p in self.startable(now_ms)), None)
+        return 0.0 if asked is None else max(0.0, (epoch_ms - asked) / (slo_s * 1000))
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way here."""
+        return not (self.busy or self.serving or self.running)

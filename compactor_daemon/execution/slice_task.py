@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-import structlog
 from structlog.contextvars import bound_contextvars
 
 from phantombase.timeline.avro.schema import RECORD_KEY, project
 from phantombase.timeline.errors import AttemptDeadError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.format.write_token import COMPACTOR
 from phantombase.timeline.instants.attempt_names import attempt_folder
@@ -37,9 +37,10 @@ from phantombase.timeline.view.view import FileSlice, input_names
 
 from ..records.fate import OK
 from ..records.slice_done import SliceDone
+from .freed_memory import keep_freed
 from .log_task import LogOutput, stage_log
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +154,7 @@ def compact_slice(storage: Storage, task: SliceTask) -> SliceDone:
 
 def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
     started = time.monotonic()
+    keep_freed(task.slice, task.rules.memory_bytes)
     inputs, folder, measure = task.slice, attempt_folder(task.instant, task.attempt), task.round.measure
     staged = f"{folder}/{task.position}-{uuid.uuid4().hex}{'.parquet' if task.log is None else '.log'}"
     stage = _stage_base if task.log is None else partial(_stage_log, log=task.log)

@@ -17,13 +17,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-import structlog
-
 from phantombase.timeline.audit.group_ledger import STITCHED, GroupLedger, encode_ledgers
 from phantombase.timeline.errors import BarrierError, ConflictError, PhantombaseError, StorageError, UnknownCommitError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata, RuntimeStats, WriteStat
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.instants.reserved_times import bury
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.section import Section
@@ -49,7 +49,7 @@ from .made import Made
 from .pending import Pending, decided_completion, inflight_content, is_at_work, is_of_hudi, pending_stitchings
 from .planned import slices_of
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceRules, lock: TableLock) -> list[Made]:
@@ -119,6 +119,7 @@ def take_back(table: Table, pending: Pending, lock: TableLock, why: str) -> bool
         section.check()
         forget(table, pending.time, section)
         delete_markers(storage, pending.time)
+        bury(storage, pending.time)  # while the clock of another process is behind, too, nothing gets this instant
         for state in (State.INFLIGHT, State.REQUESTED):
             section.check()
             storage.delete(table.instant_path(pending.requested.at(state)))

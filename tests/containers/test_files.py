@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -12,18 +13,38 @@ import kubernetes_validate
 import promql_parser
 import pytest
 import yaml
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.daemon.metrics import Metrics
+from phantombase.timeline.cli.main import app as timeline_app
+from phantombase.timeline.dashboard.metrics import exposition
+from phantombase.timeline.service.served_table import ServedTable
 from tests.containers.images import ROOT
 
 DEPLOY = ROOT / "deploy"
 KUBERNETES = "1.32"
-METRICS = {
-    "phantombase_pending", "phantombase_running", "phantombase_parked", "phantombase_oldest_pending_seconds",
-    "phantombase_completed_total", "phantombase_failed_total", "phantombase_claim_latency_seconds_bucket",
-    "phantombase_zookeeper_connected", "up",
-}  # fmt: skip
+TABLE = "/data/orders"
+WIDE = {"COLUMNS": "250"}
+
+
+def metrics() -> set[str]:
+    """The names that a daemon and a timeline service give, and `up`, which is Prometheus' own."""
+    daemon = Metrics()
+    daemon.looked(TABLE, pending=0, parked=0, oldest_s=None)
+    daemon.finished(TABLE, None)
+    daemon.trouble(TABLE, None)
+    daemon.zookeeper(True)
+    table = ServedTable(TABLE)
+    row = {"path": TABLE, "health": "ok"}
+    texts = [generate_latest(daemon.registry), exposition([table], [row])]
+    families = [f for text in texts for f in text_string_to_metric_families(text.decode())]
+    named = {s.name for f in families for s in f.samples} | {f.name for f in families}
+    return named | {"up"}
+
+
 MANIFESTS = sorted(p for p in (DEPLOY / "kubernetes").glob("*.yaml") if p.name != "kustomization.yaml")
 
 
@@ -93,6 +114,25 @@ def test_daemons_are_started_with_options_that_exist(command: list[str]) -> None
     assert "--metrics-port 9464" in " ".join(command).replace("--metrics-port=", "--metrics-port ")
 
 
+def test_the_timeline_service_is_started_with_options_that_exist() -> None:
+    """In Kubernetes: with a token, the port of its address and probes, and a volume that it cannot write to."""
+    known = set(re.findall(r"--[a-z-]+", CliRunner().invoke(timeline_app, ["serve", "--help"], env=WIDE).output))
+    pod = manifest("timeline-service")["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    given = {argument.partition("=")[0] for argument in container["args"] if argument.startswith("--")}
+    assert container["args"][0] == "serve"
+    assert {"--token-file", "--hudi-clients", "--host"} <= given <= known
+    address = manifest("timeline-service-address")["spec"]
+    assert address["selector"] == pod["metadata"]["labels"]
+    port = container["ports"][0]
+    assert (address["ports"][0]["targetPort"], f"--port={port['containerPort']}") == (
+        port["name"],
+        container["args"][3],
+    )
+    assert {m["name"] for m in container["volumeMounts"]} == {v["name"] for v in pod["spec"]["volumes"]}
+    assert all(m["readOnly"] for m in container["volumeMounts"])
+
+
 def test_alerts_ask_for_metrics_that_exist_and_have_their_section() -> None:
     """Every expression parses, names known metrics only, and its runbook is a heading of docs/guides/operations.md."""
     headings = {
@@ -103,11 +143,29 @@ def test_alerts_ask_for_metrics_that_exist_and_have_their_section() -> None:
         promql_parser.parse(rule["expr"])
         names = set(re.findall(r"phantombase_\w+|\bup\b", rule["expr"].replace('job="phantombase"', "")))
         assert names, rule["alert"]
-        assert names <= METRICS, rule["alert"]
+        assert names <= metrics(), rule["alert"]
         page, _, anchor = rule["annotations"]["runbook"].partition("#")
         assert (page, anchor) == ("docs/guides/operations.md", rule["alert"].lower())
         assert anchor in headings
     assert len(rules) == len(headings)
+
+
+def test_the_grafana_dashboard_asks_for_metrics_that_exist() -> None:
+    """Every expression parses, with its variables filled in; panels do not overlap."""
+    dashboard = json.loads((DEPLOY / "grafana.json").read_text())
+    known, places = metrics(), set[tuple[int, int]]()
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            expression = target["expr"].replace("$table", ".*")
+            promql_parser.parse(expression)
+            names = set(re.findall(r"phantombase_\w+|process_\w+", expression.replace('job="phantombase"', "")))
+            assert names, panel["title"]
+            assert names <= known, panel["title"]
+        at = panel["gridPos"]
+        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert not cells & places, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        places |= cells
 
 
 def test_compose_reads_its_file() -> None:

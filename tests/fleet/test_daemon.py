@@ -14,10 +14,11 @@ from phantombase.compactor_daemon.attempt.attempt import Aside
 from phantombase.compactor_daemon.attempt.compact_instant import Compacted
 from phantombase.compactor_daemon.claims.claims import Claim
 from phantombase.compactor_daemon.daemon.dispatch import Rules, Stop
-from phantombase.compactor_daemon.daemon.loop import Daemon, Summary
+from phantombase.compactor_daemon.daemon.loop import Assigned, Daemon, Summary
 from phantombase.compactor_daemon.daemon.observer import Observer
 from phantombase.compactor_daemon.daemon.served_table import Seen
 from phantombase.compactor_daemon.daemon.table_state import Pending
+from phantombase.compactor_daemon.lake.lanes import Lane
 from phantombase.compactor_daemon.services.done import ServiceDone
 from phantombase.compactor_daemon.services.options import Service
 from phantombase.compactor_daemon.state.failures import RetryOptions, Waits
@@ -65,6 +66,8 @@ class FakeClaims:
     trouble: int = 0
     lost: bool = False
 
+    def close(self) -> None: ...
+
     def names(self) -> frozenset[str]:
         return frozenset(self.others | set(self.held))
 
@@ -92,6 +95,7 @@ class FakeTable:
         self.due = False
         self.looks = 0
         self.sweeps = 0
+        self.closed = False
         self.serves: list[tuple[float, tuple[str, ...]]] = []
         self.serve_error: Exception | None = None
         self.failures: list[tuple[str, str]] = []
@@ -116,6 +120,9 @@ class FakeTable:
 
     def sweep(self) -> None:
         self.sweeps += 1
+
+    def close(self) -> None:
+        self.closed = True
 
     def serve(self, every_s: float) -> tuple[ServiceDone, ...]:
         self.serves.append((every_s, tuple(self.pending)))
@@ -633,3 +640,93 @@ def test_services_wait_for_claims_and_end_before_the_daemon() -> None:
     assert runs.thread.is_alive()
     go_on.set()
     assert len(runs.end(Stop.HAND_OVER).services) == 1
+
+
+def test_a_table_in_trouble_is_looked_at_less_and_less_often_and_leaves_the_others_ready() -> None:
+    bad, good = FakeTable("a"), FakeTable("b")
+    bad.look_error = StorageError("no such disk")
+    seen: list[tuple[str, str | None]] = []
+
+    class Watching(Observer):
+        def trouble(self, table: str, error: str | None) -> None:
+            seen.append((table, error))
+
+    daemon = daemon_of(bad, good, observer=Watching(), once=False, poll_s=0.1)
+    running = Running(daemon)
+    until(lambda: bad.looks >= 1 and daemon.trouble is None)
+    until(lambda: good.looks >= 12)
+    assert bad.looks <= 5, "after 0, 0.1, 0.3, 0.7 and 1.5 seconds"
+    bad.look_error = None
+    until(lambda: ("a", None) in seen)
+    summary = running.end(Stop.FINISH)
+    assert ("a", "no such disk") in seen
+    assert not summary.problems
+
+
+def test_no_table_can_be_served_is_not_ready() -> None:
+    bad = FakeTable("a")
+    bad.look_error = StorageError("no such disk")
+    daemon = daemon_of(bad, once=False)
+    running = Running(daemon)
+    until(lambda: bad.looks >= 1 and daemon.trouble == "no such disk")
+    running.end(Stop.FINISH)
+
+
+def test_tables_come_and_go_while_the_daemon_runs() -> None:
+    """Work on a table that goes is brought to its end; then it is closed, and its doorbell is not heard."""
+    old, new = FakeTable("old", "1", "2"), FakeTable("new", "1")
+    go_on = threading.Event()
+    old.work = lambda instant, limit: until(go_on.is_set)
+    forgotten: list[str] = []
+
+    class Watching(Observer):
+        def forget(self, table: str) -> None:
+            forgotten.append(table)
+
+    daemon = daemon_of(old, observer=Watching(), once=False)
+    running = Running(daemon)
+    until(lambda: old.tried == ["1"])
+    daemon.assign({"new": Assigned(served=new, lane=Lane())})
+    daemon.wake("old")
+    time.sleep(0.1)
+    assert not old.closed
+    go_on.set()
+    until(lambda: old.closed and new.tried == ["1"])
+    assert old.tried == ["1"], "nothing more was begun on it"
+    assert forgotten == ["old"]
+    daemon.wake("old")
+    daemon.claims_changed("old")
+    daemon.session_changed()
+    daemon.assign({"new": Assigned(served=new, lane=Lane()), "old": Assigned(served=old, lane=Lane())})
+    until(lambda: old.tried == ["1", "2"])
+    assert len(running.end(Stop.FINISH).done) == 3
+
+
+def test_a_table_that_comes_back_before_it_went_goes_on() -> None:
+    table = FakeTable("a", "1", "2")
+    go_on = threading.Event()
+    table.work = lambda instant, limit: until(go_on.is_set)
+    daemon = daemon_of(table, once=False)
+    running = Running(daemon)
+    until(lambda: table.tried == ["1"])
+    daemon.assign({})
+    daemon.assign({"a": Assigned(served=table, lane=Lane())})
+    go_on.set()
+    until(lambda: table.tried == ["1", "2"])
+    running.end(Stop.FINISH)
+    assert not table.closed
+
+
+def test_a_doorbell_is_heard_among_thousands_of_tables() -> None:
+    """What rings comes before all tables that are looked at because of a poll."""
+    tables = [FakeTable(f"t{n:04}") for n in range(2000)]
+    daemon = daemon_of(*tables, once=False, poll_s=0.2)
+    running = Running(daemon)
+    until(lambda: all(t.looks for t in tables))
+    last = tables[-1]
+    last.pending.append("1")
+    began = time.monotonic()
+    daemon.wake(last.path)
+    until(lambda: last.tried == ["1"])
+    assert time.monotonic() - began < 2.0
+    running.end(Stop.FINISH)

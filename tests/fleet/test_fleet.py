@@ -424,12 +424,19 @@ def test_the_first_signal_stops_gracefully_the_second_at_once(monkeypatch: pytes
     assert stopped == [Stop.HAND_OVER]
 
 
-def test_what_cannot_be_served_is_refused_before_anything_starts(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+def test_a_table_that_cannot_be_served_leaves_the_others_and_is_refused_alone(
+    tmp_path: Path, zookeeper: ZooKeeper
+) -> None:
     good, bad = unzip_golden("v9_pending", tmp_path / "a"), unzip_golden("v9_with_metadata_table", tmp_path / "b")
     properties = bad / ".hoodie/hoodie.properties"
     properties.write_bytes(properties.read_bytes() + b"\nhoodie.table.metadata.partitions=files,vector_index\n")
-    with pytest.raises(UnsupportedError), daemon_on(good, bad, zookeeper=zookeeper):
+    with pytest.raises(UnsupportedError), daemon_on(bad, zookeeper=zookeeper):
         pass
+    with daemon_on(good, bad, zookeeper=zookeeper) as daemon:
+        summary = daemon.run()
+    assert [table for table, _ in summary.done] == [str(good)]
+    assert list(summary.problems) == [str(bad)]
+    assert daemon.trouble is None, "it is ready: one table can be served"
     with pytest.raises(UsageError, match="twice"), daemon_on(good, good / "." / "..", good, zookeeper=zookeeper):
         pass
     assert not (bad / ".hoodie/.phantombase").exists()

@@ -32,6 +32,7 @@ from tests.interop.rows import DECIMAL, PARTITIONS, SCHEMA, Rows, key, same
 from tests.interop.shared_table import BUCKET, COMMIT_TIME, EVENT_TIME, PARQUET_LOGS, SharedTable, hudi_rs_reads
 from tests.judge.client import Judge
 from tests.support.dead_writer import kill_newest, leave_dead_write
+from tests.support.followed_table import FollowedTable
 
 pytestmark = pytest.mark.interop
 
@@ -116,6 +117,7 @@ class History:
         else:
             self.table.create(first)
         self.snapshot = self.table.agree()
+        self.followed = FollowedTable(path)
         self.deleted: set[str] = set()
         self.write: Write | None = None
 
@@ -374,6 +376,7 @@ class History:
     def look(self, _step: str) -> None:
         """Asks both for all rows."""
         before, self.snapshot = self.snapshot, self.table.agree()
+        self.followed.look()
         if self.hudi_rs_can_read():
             same(hudi_rs_reads(self.table.path), self.snapshot)
         if self.write is not None:

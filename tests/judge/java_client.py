@@ -38,13 +38,16 @@ def archived_instants(version: str, path: Path) -> list[tuple[str, str]]:
     return [(row[0], row[-2]) for row in rows if row[-1] == "COMPLETED"]
 
 
-@cache
 def _classes(version: str) -> str:
-    """The class path, with the compiled program."""
+    return compiled(version, _SOURCES / f"{_CLASS[version]}.java")
+
+
+@cache
+def compiled(version: str, source: Path) -> str:
+    """The class path of a program, compiled against a Hudi version."""
     spark = next((home() / "spark-3.5.9").glob("lib/python3*/site-packages/pyspark/jars"))
     parts = [*java_client_jars(version).split(","), *jars(version).split(","), f"{spark}/*"]
-    source = _SOURCES / f"{_CLASS[version]}.java"
-    target = home() / f"table-services-{version}"
+    target = home() / f"{source.parent.name.replace('_', '-')}-{version}"
     target.mkdir(exist_ok=True)
     command = ["javac", "-nowarn", "-cp", ":".join(parts), "-d", str(target), str(source)]
     done = subprocess.run(command, capture_output=True, text=True)

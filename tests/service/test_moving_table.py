@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from phantombase.timeline.service import served_table
-from phantombase.timeline.service.loading import load_state
 from phantombase.timeline.service.routes import PREFIX
-from phantombase.timeline.service.synchronisation import counted, digest
-from phantombase.timeline.service.table_state import TableState
+from phantombase.timeline.service.states.loading import load_state
+from phantombase.timeline.service.states.synchronisation import counted, digest
+from phantombase.timeline.service.states.table_state import TableState
 from phantombase.timeline.table.table import Table
 from tests.support.golden_tables import unzip_golden
 from tests.support.service_client import Reply, ServiceClient
@@ -101,9 +101,9 @@ def test_a_stateless_list_shows_a_base_file_that_came_with_a_pending_write(table
 def test_requests_that_come_in_at_once_share_one_load(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[Table] = []
 
-    def counting(table: Table) -> TableState:
+    def counting(table: Table, before: TableState | None) -> TableState:
         loads.append(table)
-        return load_state(table)
+        return load_state(table, before)
 
     monkeypatch.setattr(served_table, "load_state", counting)
     client = ServiceClient.of(table)
@@ -179,3 +179,15 @@ def test_answers_without_gzip_and_pretty(table: Path) -> None:
     pretty = client.ask(LATEST, pretty="", **now)
     assert pretty.json() == plain.json()
     assert b"\n" in pretty.body
+
+
+def test_an_answer_that_is_kept_goes_when_its_partition_moves(table: Path) -> None:
+    files = take_back_last(table)
+    client = ServiceClient.of(table)
+    before = known(table)
+    old = [client.ask(LATEST, partition="north", refreshoff="true", **before) for _ in range(3)]
+    assert len({reply.body for reply in old}) == 1
+    put(files)
+    client.ask(LATEST, partition="north", **known(table))
+    new = client.ask(LATEST, partition="north", refreshoff="true", **before)
+    assert len(logs(new)) == len(logs(old[0])) + 1

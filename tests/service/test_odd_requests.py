@@ -84,7 +84,7 @@ def test_pages_of_other_sites_get_no_answer(headers: dict[str, str], status: int
     """Neither by a name of their own for this address, nor across origins: no marker is made by them."""
     table = unzip_golden("v9_plain", tmp_path)
     client = ServiceClient.of(table, markers=True)
-    assert client.ask_with(headers, "/healthz").status == status
+    assert client.ask_with(headers, "/api/tables").status == status
     folder = table / ".hoodie/.temp/20991121091340983"
     made = client.ask_with(
         headers, f"{MARKER_PREFIX}create", "POST", markerdirpath=str(folder), markername="f.marker.CREATE"

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.error import HTTPError
@@ -12,10 +17,15 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
+import uvicorn
 
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.service import bounded_http
+from phantombase.timeline.service.app import ServiceApp
+from phantombase.timeline.service.bounded_http import BoundedHttp
 from phantombase.timeline.service.routes import PREFIX
 from phantombase.timeline.service.run import listening
+from phantombase.timeline.service.served_tables import ServedTables
 from tests.support.golden_tables import unzip_golden
 from tests.support.service_process import serving
 
@@ -39,7 +49,89 @@ def test_the_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
         assert get(f"{address}{PREFIX}slices/all?{query}&x={'y' * (70 << 10)}")[0] == 414
 
 
-@pytest.mark.parametrize(("arguments", "reason"), [(["t", "t/"], "given twice"), (["t", "--max-memory", "x"], "size")])
+def raw(address: str, *requests: str) -> str:
+    """What comes back on one connection for requests that are sent at once; the last of them closes it."""
+    host, _, port = address.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall("".join(requests).encode())
+        return b"".join(iter(lambda: connection.recv(1 << 16), b"")).decode("latin-1")
+
+
+def test_what_is_asked_again_is_answered_alike(tmp_path: Path) -> None:
+    """Also where requests come in one behind the other, and never past the checks."""
+    table = unzip_golden("v9_pending", tmp_path)
+    query = urlencode({"basepath": table, "refreshoff": "true", "partition": "north"})
+    paths = [f"{PREFIX}slices/partition/latest/?{query}", f"{PREFIX}timeline/instant/last?{query}"]
+
+    def request(path: str, version: str = "1.1", **headers: str) -> str:
+        shown = "".join(f"{name}: {value}\r\n" for name, value in {"host": "localhost", **headers}.items())
+        return f"GET {path} HTTP/{version}\r\n{shown}\r\n"
+
+    with serving(table) as address:
+        for path in paths:
+            first = get(f"{address}{path}")
+            last = request(path, connection="close")
+            replies = raw(address, request(path), request(path), request(path), last).split("HTTP/1.1 200 OK\r\n")[1:]
+            bodies = [reply.partition("\r\n\r\n")[2] for reply in replies]
+            assert bodies == [first[1].decode()] * 4
+            assert all("content-type: text/plain" in r and "nosniff" in r for r in replies)
+            zipped = raw(address, request(path, **{"accept-encoding": "gzip"}), last)
+            assert ("content-encoding: gzip" in zipped) is (len(first[1]) >= 1500)
+            assert raw(address, request(path, host="attacker.example"), last).startswith("HTTP/1.1 403")
+            assert raw(address, request(path, origin="http://attacker.example"), last).startswith("HTTP/1.1 403")
+            assert raw(address, request(path, version="1.0")).count("200 OK") == 1
+            body = "content-length: 5\r\n"
+            posted = f"GET {path} HTTP/1.1\r\nhost: localhost\r\n{body}\r\nhello"
+            assert raw(address, posted, last).count("200 OK") == 2
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (f"GET /{'x' * (70 << 10)} HTTP/1.1\r\nhost: localhost\r\n\r\n", "414"),
+        (f"GET / HTTP/1.1\r\nhost: localhost\r\nx: {'x' * (40 << 10)}\r\n\r\n", "431"),
+        ("GET / HTTP/1.1\r\nhost localhost\r\n\r\n", "400"),
+        ("\x16\x03\x01 no HTTP\r\n\r\n", "400"),
+    ],
+)
+def test_what_is_not_http_or_too_long_is_refused(request_: str, status: str, tmp_path: Path) -> None:
+    with serving(tmp_path / "none") as address:
+        assert raw(address, request_).startswith(f"HTTP/1.1 {status}")
+        assert get(f"{address}/healthz") == (200, b"ok")
+
+
+def test_a_head_that_does_not_come_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_http, "_HEAD_S", 0.2)
+    with served_here() as port, socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nhost: loc")
+        with suppress(ConnectionResetError):
+            assert connection.recv(10) == b""
+
+
+@contextmanager
+def served_here() -> Iterator[int]:
+    """The port of a service in a thread of this process, without tables."""
+    listener = listening(0)
+    server = uvicorn.Server(uvicorn.Config(ServiceApp(ServedTables([]), 1 << 20), http=BoundedHttp, lifespan="off"))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(20)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["t", "t/"], "given twice"),
+        (["t", "--max-memory", "x"], "size"),
+        (["t", "--host", "0.0.0.0"], "needs a token"),
+        (["t", "--token-file", "none"], "cannot be read"),
+        (["t", "--hudi-clients", "all"], "not a network"),
+    ],
+)
 def test_wrong_arguments(arguments: list[str], reason: str) -> None:
     command = [sys.executable, "-m", "phantombase.timeline.cli.main", "serve", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

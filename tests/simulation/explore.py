@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 
 from phantombase.compactor_daemon.options import AttemptOptions
 from tests.simulation import rows
@@ -21,7 +22,7 @@ from tests.simulation.operator import Operator
 from tests.simulation.played import Stage
 from tests.simulation.rules import Rules
 from tests.simulation.services import Services
-from tests.simulation.staff import Staff
+from tests.simulation.staff import STITCH, Staff
 from tests.simulation.world import Actor, World, WorldLock
 
 ATTEMPT = AttemptOptions(foreign_look_s=0.0, barrier_s=0.0, barrier_poll_s=0.01)
@@ -48,7 +49,8 @@ class Turn:
 class Instance:
     """A table, what happened to it before, and who works on it, in that order unless something else happens.
 
-    `still`: the clock stands, so that two who take no lock choose the same time. Under a lock it always does.
+    `still`: the clock stands, so that two who take no lock choose the same time. Under a lock it always does. `groups`:
+    how many file groups the table has.
     """
 
     version: int
@@ -56,6 +58,12 @@ class Instance:
     people: tuple[str, ...]
     before: tuple[str, ...] = ("write", "schedule", "write")
     still: bool = False
+    groups: int = 1
+
+    @property
+    def services(self) -> bool:
+        """Whether services of a table work on it."""
+        return any(name.startswith(("operator", *SERVICES)) for name in self.people)
 
 
 @dataclass
@@ -120,10 +128,12 @@ class Run:
         tick = 0 if instance.locked or instance.still else 1
         self.world = World(self, lambda actor, call: self.rules.watch(self.world, actor, call), tick)
         self._lock = WorldLock(self.world, holds=instance.locked)
-        first = rows.new_table(self.world.disk, instance.version, 1)
+        first = rows.new_table(self.world.disk, instance.version, instance.groups)
         self.rules = Rules(first, foreign=False, locked=instance.locked, is_lost=self._lock.is_lost)
         self.rules.trace = [str(turns)] if trace else None
-        self.cast = Cast(self.world, self._lock, ATTEMPT, chance=random.Random(0), rest_s=0.0)
+        stitches = any(name.startswith("stitcher") for name in instance.people)
+        self.cast = Cast(self.world, self._lock, ATTEMPT, chance=random.Random(0), rest_s=0.0, stitches=stitches)
+        self.staff = Staff(self.cast, self.cast.chance, 1)
         self.operator = Operator(self._lock, Services(self._lock))
 
     def play(self, stage: Stage) -> None:
@@ -139,18 +149,23 @@ class Run:
             self._exploring = False
             restores = "operator" in self._instance.people
             stale = not self._instance.locked or restores or any(t.twist is Twist.SLEEP for t in self._turns)
-            staff = Staff(cast, cast.chance, 1) if restores else None
+            staff = self.staff if self._instance.services else None
             Ending(cast, self.rules, hudi=False, stale=stale, staff=staff).play()
 
     def _before(self) -> None:
         do: dict[str, Callable[[], object]] = {
-            "write": lambda: self.cast.writer(1, lambda: "p0"),
+            "write": lambda: self.cast.writer(1, self.group),
             "schedule": lambda: self.cast.scheduler(1),
+            "service": self.cast.service,
             "minor": lambda: self.cast.scheduler(1, minor=1.0),
             "savepoint": lambda: self.operator.savepoint(self.cast.table()),
         }
         for what in self._instance.before:
             do[what]()
+
+    def group(self) -> str:
+        """The first file group that has rows."""
+        return min(self.rules.rows.values())
 
     def restore(self) -> None:
         """By the operator, to the savepoint."""
@@ -198,11 +213,20 @@ class Run:
         return hash((world.disk.fingerprint, actors, running.name, holder and holder.name, world.now_ms))
 
 
+SERVICES = {"stitcher": STITCH, "cleaner": "we clean", "archiver": "we archive"}
+"""Services of phantombase, by who does them."""
+
+
+def _serve(service: str, run: Run) -> Callable[[], None]:
+    return lambda: run.staff.work(service, 1)
+
+
 _WORK: dict[str, Callable[[Run], Callable[[], None]]] = {
     "compactor": lambda run: lambda: run.cast.compactor(1),
     "unscheduler": lambda run: lambda: run.cast.unscheduler(1),
-    "writer": lambda run: lambda: run.cast.writer(1, lambda: "p0"),
+    "writer": lambda run: lambda: run.cast.writer(1, run.group),
     "scheduler": lambda run: lambda: run.cast.scheduler(1),
     "service": lambda run: run.cast.service,
     "operator": lambda run: run.restore,
+    **{who: partial(_serve, what) for who, what in SERVICES.items()},
 }

@@ -97,6 +97,9 @@ class WorldClaims:
         """See `Claims`."""
         return True
 
+    def close(self) -> None:
+        """See `Claims`."""
+
     def names(self) -> frozenset[str]:
         """See `Claims`."""
         return frozenset(self._step("claims", "names", self._zookeeper.holders))

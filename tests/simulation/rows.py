@@ -148,9 +148,10 @@ def commit_bytes_of(table: Table, commit: CommitMetadata) -> bytes:
 
 
 def rows_of_files(storage: Storage, commit: CommitMetadata) -> dict[str, str]:
-    """The rows of the base files that a commit names, with their file groups."""
+    """The rows of the base files that a commit names and that are there, with their file groups."""
     stats = [stat_ for of in commit.partition_to_write_stats.values() for stat_ in of]
-    return {row: s.file_id for s in stats if s.path for row in json.loads(storage.read(s.path))}
+    homes = {s.path: s.file_id for s in stats if s.path and storage.find(s.path) is not None}
+    return {row: file_id for path, file_id in homes.items() for row in json.loads(storage.read(path))}
 
 
 def base_bytes(rows: Iterable[str]) -> bytes:

@@ -158,7 +158,7 @@ class Rules:
             if instant.state is State.REQUESTED and not actor.host.hudi:
                 # Whoever unschedules puts the plan back where it was decided meanwhile.
                 again = actor.host.name == "unscheduler" and instant.action in MERGES
-                assert again or self._is_free(instant), f"the time of {path} was used before"
+                assert again or self._is_free(instant, lost=self._is_lost(actor)), f"the time of {path} was used before"
                 self.shared_times += not again and time in self._used
             if instant.state is State.COMPLETED and instant.is_write:
                 if self._is_lost(actor) and not actor.host.name.startswith("writer"):
@@ -180,15 +180,18 @@ class Rules:
             self._undone(instant)
         self.check_rows(world)
 
-    def _is_free(self, instant: Instant) -> bool:
-        """Whether a new instant may have its time.
+    def _is_free(self, instant: Instant, *, lost: bool) -> bool:
+        """Whether a new instant may have its time. `lost`: who puts it has lost its lock while it slept.
 
         Without a lock a writer and a scheduler may choose one millisecond, or that in which a compaction completes:
-        neither sees the other's choice before it is put. What they put is told apart by action and file group.
+        neither sees the other's choice before it is put. What they put is told apart by action and file group. Where
+        the clock stands, who slept may have chosen a time that another one has used since.
         """
         if instant.requested_time not in self._used:
             return True
         other = self._used[instant.requested_time]
+        if lost and other is not None:
+            return other != instant.action
         return not self._locked and (other is None or {other, instant.action} == {"deltacommit", "compaction"})
 
     def _takes_back(self, actor: Actor) -> bool:

@@ -40,6 +40,33 @@ def test_every_turn(version: int, locked: bool, people: str, stage: Stage) -> No
     assert explorer.runs > 100
 
 
+_THREE = "write service write service write service"
+
+
+@pytest.mark.parametrize(
+    ("version", "people", "groups", "before"),
+    [
+        (9, "stitcher1 stitcher2 writer", 3, ""),
+        deep(6, "stitcher1 stitcher2 writer", 3, ""),
+        (6, "cleaner stitcher writer", 3, "service"),
+        deep(9, "cleaner stitcher writer", 3, "service"),
+        *(deep(version, "stitcher service writer", 3, "write") for version in (6, 9)),
+        *(deep(version, "cleaner compactor writer", 1, "write schedule write") for version in (6, 9)),
+        *(deep(version, "archiver service writer", 1, _THREE) for version in (6, 9)),
+        *(deep(version, "cleaner archiver writer", 1, _THREE) for version in (6, 9)),
+    ],
+)
+def test_services(version: int, people: str, groups: int, before: str, stage: Stage) -> None:
+    """Stitching, cleaning and archiving of phantombase break no rule either, however they are interrupted."""
+    instance = Instance(
+        version=version, locked=True, people=tuple(people.split()), before=tuple(before.split()), groups=groups
+    )
+    explorer = Explorer(instance, TURNS, stage)
+    explorer.explore()
+    print(f"{explorer.runs} runs, {explorer.states} states")
+    assert explorer.runs > 100
+
+
 @pytest.mark.parametrize("people", ["scheduler writer compactor", deep("writer scheduler compactor")])
 @pytest.mark.parametrize("version", [9, deep(6)])
 def test_one_millisecond(version: int, people: str, stage: Stage) -> None:

@@ -570,6 +570,8 @@ def test_taken_back_by_command(version: int, tmp_path: Path) -> None:
     _forget_heartbeats(path)
     assert take_back_pending(open_table(path), LOCK) == (instant,)
     check_nothing_left(path)
+    table = open_table(path)
+    assert instant in table.times.reserved(table.load_timeline())
     upsert(path, one_row("k1", 100))
     assert read_rows(path) == {**rows, "k1": (100, 100.0)}
 

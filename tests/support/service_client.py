@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+from phantombase.timeline.dashboard.login_app import LoginApp
 from phantombase.timeline.dashboard.people_app import PeopleApp
+from phantombase.timeline.service.access import Access
 from phantombase.timeline.service.app import ServiceApp
 from phantombase.timeline.service.served_tables import ServedTables
 
@@ -40,10 +42,27 @@ class ServiceClient:
 
     @staticmethod
     def of(
-        *paths: object, cache_bytes: int = 64 << 20, markers: bool = False, slo_s: float | None = None
+        *paths: object,
+        cache_bytes: int = 64 << 20,
+        markers: bool = False,
+        slo_s: float | None = None,
+        access: Access | None = None,
     ) -> ServiceClient:
         tables = ServedTables(map(str, paths))
-        app = ServiceApp(tables, 64 << 20, markers=markers, pages=PeopleApp(tables, slo_s))
+        return ServiceClient.of_tables(tables, cache_bytes, markers=markers, slo_s=slo_s, access=access)
+
+    @staticmethod
+    def of_tables(
+        tables: ServedTables,
+        cache_bytes: int = 64 << 20,
+        *,
+        markers: bool = False,
+        slo_s: float | None = None,
+        access: Access | None = None,
+    ) -> ServiceClient:
+        access = access or Access()
+        pages, login = PeopleApp(tables, slo_s), LoginApp(access)
+        app = ServiceApp(tables, cache_bytes, access=access, markers=markers, pages=pages, login=login)
         return ServiceClient(app, asyncio.new_event_loop())
 
     def ask(self, path: str, method: str = "GET", **query: str) -> Reply:
@@ -60,7 +79,13 @@ class ServiceClient:
         return self.loop.run_until_complete(run())
 
     async def send(
-        self, path: str, query: bytes, method: str = "GET", headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        query: bytes = b"",
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        client: str = "127.0.0.1",
     ) -> Reply:
         sent: list[MutableMapping[str, Any]] = []
         given = {"accept-encoding": "gzip", "host": "localhost", **(headers or {})}
@@ -70,11 +95,11 @@ class ServiceClient:
             "path": path,
             "query_string": query,
             "headers": [(k.encode(), v.encode()) for k, v in given.items()],
-            "client": ("127.0.0.1", 1),
+            "client": (client, 1),
         }
 
         async def receive() -> MutableMapping[str, Any]:
-            return {"type": "http.request", "body": b"", "more_body": False}
+            return {"type": "http.request", "body": body, "more_body": False}
 
         async def keep(message: MutableMapping[str, Any]) -> None:
             sent.append(message)

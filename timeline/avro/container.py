@@ -17,6 +17,7 @@ import fastavro
 
 from ..errors import MalformedError, PhantombaseError, UnsupportedError
 from ..lazy_sequence import OnDemand
+from ..varint import encode_long
 from .schema import parse_avro
 
 T = TypeVar("T")
@@ -138,8 +139,30 @@ def optional_array(items: Sequence[T], make: Callable[[T], U]) -> tuple[str, Seq
     return "array", OnDemand(items, make)
 
 
-def write_record(record: Mapping[str, Any], schema: Schema) -> bytes:
-    """A container file (codec null) of one record; equal records give equal bytes."""
+def write_record(record: Mapping[str, Any], schema: Schema, *, first: Sequence[bytes] | None = None) -> bytes:
+    """A container file (codec null) of one record; equal records give equal bytes.
+
+    `first`: the elements of its first field, an optional array that is empty in the record, encoded already.
+    """
     out = io.BytesIO()
-    fastavro.writer(out, schema, [record], codec="null", sync_marker=_SYNC_MARKER)
+    if not first:
+        fastavro.writer(out, schema, [record], codec="null", sync_marker=_SYNC_MARKER)
+        return out.getvalue()
+    fastavro.writer(out, schema, [], codec="null", sync_marker=_SYNC_MARKER)
+    branch, rest = (body := encode_value(record, schema))[:1], body[1:]
+    count = encode_long(len(first))
+    size = len(body) + len(count) + sum(map(len, first))
+    # An array is one block of its elements, with their number before and a zero behind: the first byte of the rest.
+    return b"".join([out.getvalue(), encode_long(1), encode_long(size), branch, count, *first, rest, _SYNC_MARKER])
+
+
+def encode_value(value: Any, schema: Schema) -> bytes:
+    """One value without a container."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, schema, value)
     return out.getvalue()
+
+
+def decode_value(data: bytes, schema: Schema) -> Any:
+    """The inverse of `encode_value`."""
+    return fastavro.schemaless_reader(io.BytesIO(data), schema, None)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..dashboard.login_app import LoginApp
 from ..dashboard.people_app import PeopleApp
 from ..option import help_of
 from ..parquet.output_options import parse_bytes
-from ..service.run import ServeOptions
-from ..service.run import serve as run_service
+from ..service.run import Pages, ServeOptions, Service, read_token
 from ..storage.access.storage_options import parse_pairs
 from ..terminal.console import configure_logging
 from .parameters import StorageOption
@@ -19,9 +20,19 @@ DEFAULTS = ServeOptions()
 
 
 def serve(
-    tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="Base paths of the tables to serve.")],
+    tables: Annotated[
+        list[str], typer.Argument(metavar="TABLE...", help="Base paths of the tables to serve, and patterns of them.")
+    ],
     port: Annotated[int, typer.Option(help=help_of(ServeOptions, "port"))] = DEFAULTS.port,
-    max_memory: Annotated[str, typer.Option(metavar="SIZE", help=help_of(ServeOptions, "max_memory"))] = "256m",
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help=help_of(ServeOptions, "host"))] = DEFAULTS.host,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file with the token that pages, JSON and metrics ask for.")
+    ] = None,
+    hudi_clients: Annotated[
+        list[str] | None, typer.Option(metavar="CIDR", help=help_of(ServeOptions, "hudi_clients"))
+    ] = None,
+    name: Annotated[list[str] | None, typer.Option(metavar="NAME", help=help_of(ServeOptions, "name"))] = None,
+    max_memory: Annotated[str, typer.Option(metavar="SIZE", help=help_of(ServeOptions, "max_memory"))] = "1g",
     markers: Annotated[bool, typer.Option("--markers", help=help_of(ServeOptions, "markers"))] = False,
     slo: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="A compaction pending for longer makes its table late.")
@@ -31,8 +42,9 @@ def serve(
 ) -> None:
     """Answer for tables over HTTP: Hudi writers use it as their remote file-system view.
 
-    It listens on 127.0.0.1. It changes nothing in a table but the markers of pending writes, and those only with
-    [b]--markers[/b]. A table's state is kept in memory and loaded again when a writer
+    It listens on 127.0.0.1; elsewhere pages ask for a token, and Hudi's routes answer the networks of
+    [b]--hudi-clients[/b] alone. It changes nothing in a table but the markers of pending writes, and those only
+    with [b]--markers[/b]. A table's state is kept in memory and loaded again when a writer
     shows a timeline that it does not know. A table that cannot be read stops no other.
 
     A browser shows in one word how each table is (ok, late, stuck, broken), worst first, and why;
@@ -43,13 +55,23 @@ def serve(
 
     [b]Examples[/b]
       timeline serve /data/trips /data/orders --port 26754
+      timeline serve "/lake/*/orders_*"
+      timeline serve /data/trips --host 0.0.0.0 --token-file token --hudi-clients 10.1.0.0/16
     """
     configure_logging(log_json, quiet=False)
-    options = ServeOptions(port=port, max_memory=parse_bytes(max_memory), markers=markers)
-    run_service(
-        tables,
-        options,
-        parse_pairs(storage_option),
-        pages=lambda served: PeopleApp(served, slo),
-        on_ready=lambda address: typer.echo(f"listening at {address}"),
+    options = ServeOptions(
+        port=port,
+        host=host,
+        name=tuple(name or ()),
+        hudi_clients=tuple(hudi_clients or ()),
+        max_memory=parse_bytes(max_memory),
+        markers=markers,
     )
+    service = Service(
+        paths=tables,
+        options=options,
+        storage_options=parse_pairs(storage_option),
+        token=None if token_file is None else read_token(token_file),
+        pages=lambda served, access: Pages(pages=PeopleApp(served, slo), login=LoginApp(access)),
+    )
+    service.run(on_ready=lambda address: typer.echo(f"listening at {address}"))

@@ -14,7 +14,9 @@ from typing import Any
 from ..avro.container import (
     STRING,
     array_of,
+    decode_value,
     defaulted,
+    encode_value,
     map_of,
     optional,
     optional_array,
@@ -24,6 +26,7 @@ from ..avro.container import (
     root_record,
     write_record,
 )
+from ..avro.encoded_array import EncodedArray
 from ..errors import MalformedError, UnsupportedError
 from ..storage.folders import inside_table
 
@@ -158,15 +161,27 @@ def decode_plan(data: bytes, where: str) -> CompactionPlan:
 def encode_plan(plan: CompactionPlan) -> bytes:
     """The bytes of a requested file, in Hudi 0.15's schema unless the plan has the field that 0.15 lacks."""
     missing = plan.missing_schedule_partitions
+    given = plan.operations
+    encoded = given.items if isinstance(given, EncodedArray) else None
     record = {
-        "operations": optional_array(plan.operations, _operation_record),
+        "operations": [] if encoded is not None else optional_array(given, _operation_record),
         "extraMetadata": plan.extra_metadata,
         "version": plan.version,
         "strategy": None if plan.strategy is None else _strategy_record(plan.strategy),
         "preserveHoodieMetadata": plan.preserve_hoodie_metadata,
         "missingSchedulePartitions": None if missing is None else list(missing),
     }
-    return write_record(record, PLAN_SCHEMA_0X if missing is None else PLAN_SCHEMA)
+    return write_record(record, PLAN_SCHEMA_0X if missing is None else PLAN_SCHEMA, first=encoded)
+
+
+def encode_operation(operation: CompactionOperation) -> bytes:
+    """An operation as it stands in a plan."""
+    return encode_value(_operation_record(operation), _OPERATION_SCHEMA)
+
+
+def decode_operation(data: bytes) -> CompactionOperation:
+    """The inverse of `encode_operation`."""
+    return _operation(decode_value(data, _OPERATION_SCHEMA), PLAN_VERSION, "an operation")
 
 
 def pending_clustering_file_groups(data: bytes, where: str) -> set[tuple[str, str]]:

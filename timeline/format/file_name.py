@@ -17,8 +17,8 @@ from ..errors import MalformedError
 
 # Names are interned: the files of a group share one file id, and the files of a commit share one instant. A table may
 # have millions of files.
-_BASE = re.compile(r"(?P<file_id>[^_/.][^_/]*)_(?P<token>[^_/]*)_(?P<instant>\d+)(?P<extension>\.[A-Za-z0-9]+)")
-_LOG = re.compile(
+BASE_NAME = re.compile(r"(?P<file_id>[^_/.][^_/]*)_(?P<token>[^_/]*)_(?P<instant>\d+)(?P<extension>\.[A-Za-z0-9]+)")
+LOG_NAME = re.compile(
     r"\.(?P<file_id>[^_/]+)_(?P<instant>\d+)\.log\.(?P<version>0|[1-9]\d*)(?:_(?P<token>\d+-\d+-\d+))?"
     r"(?P<suffix>-cdc)?",
     re.ASCII,
@@ -42,7 +42,7 @@ class BaseFileName:
     @staticmethod
     def parse(name: str) -> BaseFileName:
         """Strict inverse of `str`; MalformedError names the text."""
-        match = _BASE.fullmatch(name)
+        match = BASE_NAME.fullmatch(name)
         if match is None:
             raise MalformedError(
                 "not a base file name", expected="<fileId>_<token>_<instant>.parquet", found=repr(name)
@@ -78,7 +78,7 @@ class LogFileName:
     @staticmethod
     def parse(name: str) -> LogFileName:
         """Strict inverse of `str`; MalformedError names the text."""
-        match = _LOG.fullmatch(name)
+        match = LOG_NAME.fullmatch(name)
         if match is None:
             raise MalformedError(
                 "not a log file name",

@@ -2,6 +2,7 @@
 
     .hoodie/.phantombase/<C>                        a recorded instant: in use, or a tombstone
     .hoodie/.phantombase/<C>/reserved-<e>-<time>    put before attempt e decides `go`: the completion time of that `go`
+    .hoodie/.phantombase/<T>/reserved-0-<T>         a tombstone without attempts: the plan of a stitching was taken back
 
 The name of the object contains the time, so nothing is read. Once a compaction is completed or archived, the timeline
 shows its time. A `go` of an earlier release has no such object: it is read until its compaction is completed or
@@ -30,6 +31,11 @@ def reserved_path(instant: str, attempt: int, time: str) -> str:
 def reserve(storage: Storage, instant: str, attempt: int, time: str) -> None:
     """Reserves a completion time before it is decided; doing it again changes nothing."""
     storage.put_if_absent(reserved_path(instant, attempt, time), b"")
+
+
+def bury(storage: Storage, instant: str) -> None:
+    """Keeps an instant in use whose files are about to go from the timeline; doing it again changes nothing."""
+    reserve(storage, instant, 0, instant)
 
 
 def reserved_times(storage: Storage, timeline: Timeline, moment: Callable[[int], str]) -> Iterator[str]:

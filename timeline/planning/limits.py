@@ -122,7 +122,7 @@ def fill(candidates: Iterable[T], cost: Callable[[T], Cost], options: BoundOptio
     if not options.limited:
         given = list(candidates)
         costs = list(map(cost, given))
-        return Filled(plans=_shared([c.io_bytes for c in costs], given, options.max_plans), total=_sum(costs))
+        return Filled(plans=shared([c.io_bytes for c in costs], given, options.max_plans), total=_sum(costs))
     plans: list[tuple[T, ...]] = []
     current: list[T] = []
     spent, total, left, closed = Cost(), Cost(), list[tuple[T, str]](), None
@@ -164,8 +164,8 @@ def _sum(costs: Sequence[Cost]) -> Cost:
     )
 
 
-def _shared(sizes: Sequence[int], given: Sequence[T], count: int) -> tuple[tuple[T, ...], ...]:
-    """The candidates in at most `count` runs of about equal size."""
+def shared(sizes: Sequence[int], given: Sequence[T], count: int) -> tuple[tuple[T, ...], ...]:
+    """The candidates, with these sizes, in at most `count` runs of about equal size."""
     if not given:
         return ()
     share = max(1, sum(sizes)) / count

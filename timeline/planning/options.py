@@ -28,7 +28,10 @@ class ScheduleOptions(TriggerOptions, UrgencyOptions, StrategyOptions, PickOptio
 
     incremental: bool = option(True, "look only at partitions written since the last plan, and at what it left out")
     exclude: tuple[str, ...] = option(
-        (), "leave out partitions, or single file groups as PARTITION/ID; may be repeated", metavar="PATTERN"
+        (),
+        "leave out partitions, or single file groups as PARTITION/ID; may be repeated",
+        flag="exclude_partition",
+        metavar="PATTERN",
     )
 
     def __post_init__(self) -> None:

@@ -19,14 +19,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TypeAlias
 
 from ..format.instant import Instant
 from ..instants.timeline import Timeline
+from ..view.plain_slices import PlainSlice
 from ..view.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced, latest_slice
 from .candidate import Candidate, SliceStats, candidate_of
-from .io_cost import read_bytes, write_bytes
 from .limits import Cost, fill
 from .notes import LeftOut, PlanNotes, Rule
+from .operations.io_cost import read_bytes, write_bytes
+from .operations.packed import PackedPlan
 from .options import ScheduleOptions
 from .partition_walk import Waiting
 from .strategies import keep_partitions, keep_slices
@@ -38,16 +41,21 @@ SliceMeasure = Callable[[Iterable[FileSlice]], Iterator[tuple[FileSlice, SliceSt
 Check = Callable[[Iterable[Candidate]], Iterator[tuple[Candidate, str | None]]]
 """For each candidate the reason why a compactor would refuse it, or None; in order, when they are asked for."""
 
+Plan: TypeAlias = tuple[Candidate, ...] | PackedPlan
+"""The content of one plan."""
+
 _ROUNDS_MAX = 5
 """How often one of Hudi's strategies chooses again after a chosen slice was refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionGroups:
-    """The file groups of one partition; `waiting.since` decides which of them count."""
+    """The file groups of one partition; `waiting.since` decides which of them count. `plain`: further groups, of which
+    only the newest slice is known, and that a compactor would not refuse; see `everything`."""
 
     waiting: Waiting
     groups: tuple[FileGroup, ...]
+    plain: tuple[PlainSlice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +80,7 @@ class Planned:
     `closed_in`: where the last plan closed; later partitions were not examined.
     """
 
-    plans: tuple[tuple[Candidate, ...], ...]
+    plans: tuple[Plan, ...]
     why: str
     notes: PlanNotes
     waits_for: Instant | None = None
@@ -100,35 +108,16 @@ def plan_compaction(
     check: Check,
 ) -> Planned:
     """The plans to request now. Takes only as many partitions as the plans have room for."""
-    planner = _Planner(situation, options, measure, check)
+    planner = Planner(situation, options, measure, check)
     filled = fill(planner.ordered(looks), _cost, options)
-    count = filled.total.slices
     for candidate, why in filled.left:
         planner.leave(candidate.slice, Rule.LIMIT, why)
     for candidate in planner.behind:
         planner.leave(candidate.slice, Rule.LIMIT, f"after the end of the plan: {filled.closed}")
     for slice_, why in planner.outside:
         planner.leave(slice_, Rule.STRATEGY, why)
-    notes = planner.notes(filled.plans, filled.total)
-    again = tuple(dict.fromkeys(o.partition for o in planner.left if o.rule.comes_back))
-    if not count:
-        return Planned(plans=(), why=_nothing(planner.left), notes=notes)
-    writer = pending_writer(situation.timeline)
-    if writer is not None:
-        return Planned(
-            plans=(),
-            why=f"{writer.action} {writer.requested_time} is pending: version 6 is planned only without pending writes",
-            notes=notes,
-            waits_for=writer,
-        )
-    closed = f", then {filled.closed} was reached" if filled.closed else ""
-    return Planned(
-        plans=filled.plans,
-        why=f"{count} file group{'s' if count > 1 else ''} with log files{closed}{_refused(notes)}",
-        notes=notes,
-        again=again,
-        closed_in=planner.here if filled.closed and not options.strategies else None,
-    )
+    merged = sum(_runs(c) - 1 for plan in filled.plans for c in plan)
+    return planner.outcome(filled.plans, filled.total, merged, filled.closed)
 
 
 def _nothing(left: Iterable[LeftOut]) -> str:
@@ -163,7 +152,7 @@ def _runs(candidate: Candidate) -> int:
     return len(candidate.slice.logs) + (candidate.slice.base is not None)
 
 
-class _Planner:
+class Planner:
     """One planning: what was found and left out while the partitions come by."""
 
     def __init__(self, situation: Situation, options: ScheduleOptions, measure: SliceMeasure, check: Check) -> None:
@@ -184,9 +173,9 @@ class _Planner:
             yield from self._by_strategy(looks)
         elif self._options.limited:
             for look in looks:
-                yield from self._candidates(look)
+                yield from self.candidates(look)
         else:
-            found = [c for look in looks for c in self._candidates(look)]
+            found = [c for look in looks for c in self.candidates(look)]
             yield from sorted(found, key=lambda c: -c.slice.log_bytes)
 
     def _by_strategy(self, looks: Iterable[PartitionGroups]) -> Iterator[Candidate]:
@@ -216,7 +205,7 @@ class _Planner:
                     del found[candidate.slice.key]  # the strategy chooses a replacement in the next round
                     self.leave(candidate.slice, Rule.UNMERGEABLE, refusal)
 
-    def _candidates(self, look: PartitionGroups) -> Iterator[Candidate]:
+    def candidates(self, look: PartitionGroups) -> Iterator[Candidate]:
         """The candidates of one partition that were picked and would not be refused."""
         for candidate, why in self._check(self._picked(look)):
             if why is None:
@@ -271,15 +260,41 @@ class _Planner:
             return last
         return None
 
-    def notes(self, plans: Iterable[tuple[Candidate, ...]], cost: Cost) -> PlanNotes:
-        """The notes of this planning."""
-        merged = sum(_runs(c) - 1 for plan in plans for c in plan)
-        return PlanNotes(
+    def take(self, slices: Iterable[PlainSlice], partition: str) -> list[PlainSlice]:
+        """Those of the plain slices of a partition that were not seen before."""
+        found = [s for s in slices if (partition, s.file_id) not in self._seen] if self._seen else list(slices)
+        self._groups += len(found)
+        self._runs += sum([1 + len(s.logs) for s in found])
+        return found
+
+    def outcome(self, plans: tuple[Plan, ...], total: Cost, merged: int, closed: str | None = None) -> Planned:
+        """What came of it. `merged`: how many files fewer there will be; `closed`: the limit that closed the plans."""
+        notes = PlanNotes(
             partitions=self._partitions,
             file_groups=self._groups,
-            read_bytes=cost.source_bytes,
-            write_bytes=cost.io_bytes - cost.source_bytes,
+            read_bytes=total.source_bytes,
+            write_bytes=total.io_bytes - total.source_bytes,
             runs_before=self._runs,
             runs_after=self._runs - merged,
             left=tuple(self.left),
+        )
+        if not total.slices:
+            return Planned(plans=(), why=_nothing(self.left), notes=notes)
+        writer = pending_writer(self._in.timeline)
+        if writer is not None:
+            return Planned(
+                plans=(),
+                why=f"{writer.action} {writer.requested_time} is pending: "
+                "version 6 is planned only without pending writes",
+                notes=notes,
+                waits_for=writer,
+            )
+        many = "s" if total.slices > 1 else ""
+        until = f", then {closed} was reached" if closed else ""
+        return Planned(
+            plans=plans,
+            why=f"{total.slices} file group{many} with log files{until}{_refused(notes)}",
+            notes=notes,
+            again=tuple(dict.fromkeys(o.partition for o in self.left if o.rule.comes_back)),
+            closed_in=self.here if closed and not self._options.strategies else None,
         )

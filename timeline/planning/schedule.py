@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import structlog
-
 from ..clock.now import clock_ms
 from ..errors import ConflictError, MalformedError
+from ..event_log import get_logger
 from ..format.compaction_plan import CompactionPlan, encode_plan, pending_clustering_file_groups
 from ..format.instant import Instant, State, later
 from ..instants.timeline import Timeline
@@ -24,13 +23,14 @@ from ..table.pending_restores import refuse_pending_restore
 from ..table.table import Table
 from ..view.view import GroupKey
 from .build_plan import drafts
+from .everything import plan_everything, takes_everything
 from .notes import PlanNotes
 from .options import PLAN_NOW, ScheduleOptions
 from .planner import Planned, Situation, plan_compaction
 from .survey import Survey, is_due
 from .triggers import TriggerStrategy
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ def schedule_compaction(
             no_minor=busy.no_minor,
             all_due=asked.everything,
         )
-        planned = plan_compaction(survey.looks(), situation, options, survey.measure, survey.refused)
+        planned = _planned(survey, situation, options)
         _warn(table, planned.notes)
         table.check_unchanged()
         if not planned.plans:
@@ -115,6 +115,13 @@ def schedule_compaction(
                 _make_visible(table, one)
             remove_wanted(table.storage)  # last: the record or a plan shows writers that the table gets compacted
         return Scheduled(requested=tuple(requested), why=f"{planned.why}; {asked.why}", notes=planned.notes)
+
+
+def _planned(survey: Survey, situation: Situation, options: ScheduleOptions) -> Planned:
+    if survey.finds_plain and takes_everything(options, all_due=situation.all_due):
+        looks = survey.looks(aside=situation.busy.keys())
+        return plan_everything(looks, situation, options, survey.measure, survey.refused)
+    return plan_compaction(survey.looks(), situation, options, survey.measure, survey.refused)
 
 
 def _warn(table: Table, notes: PlanNotes) -> None:

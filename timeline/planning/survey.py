@@ -6,35 +6,38 @@ first write. If the last plan does not record this (it is Hudi's, or there is no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-import structlog
-
 from ..errors import MalformedError, MissingFileError, PhantombaseError, StorageError
+from ..event_log import get_logger
 from ..format.instant import Instant
 from ..instants.timeline import Timeline
 from ..log.block import BlockKind
 from ..merge.slice_rules import SliceRules
 from ..parquet.read import open_parquet
-from ..prefetch import prefetched
+from ..prefetch import prefetched, prefetched_when_slow
+from ..read.known_blocks import KnownBlocks
 from ..read.slice_log import check_slice, log_entries
 from ..read.table_rules import slice_rules
-from ..storage.contract import Storage, list_of_table, listed_if_there
+from ..storage.contract import Entry, OwnLock, Storage, list_of_table, listed_if_there
+from ..storage.folders import join
 from ..table.table import Table
 from ..view.partition_folders import is_partition, subfolders
-from ..view.view import DataFile, FileSlice, Name, ViewFacts, check_partitions, file_groups, log_instants
+from ..view.plain_slices import PlainRules, PlainSlice
+from ..view.view import DataFile, FileSlice, GroupKey, Name, ViewFacts, check_partitions, file_groups, log_instants
 from .candidate import NO_STATS, Candidate, SliceStats
 from .limits import MissingSize
 from .log_runs import runs_of
 from .notes import NOTES, decode_waiting
+from .operations.packed import PackedPlan
 from .options import Due, ScheduleOptions, due
-from .partition_walk import PartitionWalk, Waiting, first_and_last
-from .planner import PartitionGroups, Planned
+from .partition_walk import PartitionWalk, Waiting, WalkedPartition, first_and_last
+from .planner import PartitionGroups, Plan, Planned
 from .universal import MergeKind, Picking
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 class Survey:
@@ -47,21 +50,63 @@ class Survey:
         self._walk = PartitionWalk(table.storage, [Waiting(folder="")] if known is None else known)
         self._listed: set[str] = set()
         self._rules: SliceRules | None = None
+        self._known_blocks: KnownBlocks | None = None
 
-    def looks(self) -> Iterator[PartitionGroups]:
+    @property
+    def finds_plain(self) -> bool:
+        """Whether plain slices are found at less cost: not where every file that is opened is a request."""
+        return self._table.storage.own_lock is OwnLock.FILE
+
+    def looks(self, aside: Collection[GroupKey] | None = None) -> Iterator[PartitionGroups]:
         """The partitions, listed when they are asked for.
 
+        `aside`: look for plain slices, though not in these file groups; None: there are no plain ones.
         MissingFileError, MalformedError: see `file_groups`; also if a complete survey lacks something that must exist.
         """
+        if aside is None:
+            for listed, timeline in self._walked():
+                yield self._grouped(listed, listed.entries, timeline)
+        else:
+            yield from prefetched_when_slow(self._with_rules(aside), lambda one: self._with_plain(*one))
+        if self._everywhere:
+            check_partitions(self._facts, self._listed)
+
+    def _walked(self) -> Iterator[tuple[WalkedPartition, Timeline]]:
         for listed in self._walk:
             if any(self._timeline.needs_archive(t) for t in log_instants(listed.entries)):
                 self._timeline = self._table.with_archive(self._timeline)
-            partition = listed.waiting.folder
-            self._listed.add(partition)
-            groups = file_groups(partition, listed.entries, self._timeline, self._facts)
-            yield PartitionGroups(waiting=listed.waiting, groups=groups)
-        if self._everywhere:
-            check_partitions(self._facts, self._listed)
+            self._listed.add(listed.waiting.folder)
+            yield listed, self._timeline
+
+    def _with_rules(self, aside: Collection[GroupKey]) -> Iterator[tuple[WalkedPartition, PlainRules]]:
+        rules = None
+        for listed, timeline in self._walked():
+            if rules is None or rules.timeline is not timeline:
+                rules = PlainRules(timeline=timeline, facts=self._facts, aside=aside)
+            yield listed, rules
+
+    def _with_plain(self, listed: WalkedPartition, rules: PlainRules) -> PartitionGroups:
+        """File groups that may have been seen before are never plain."""
+        if listed.waiting.since is not None:
+            return self._grouped(listed, listed.entries, rules.timeline)
+        partition = listed.waiting.folder
+        plain, others = rules.split(partition, listed.entries, lambda slice_: self._is_known(partition, slice_))
+        return self._grouped(listed, others, rules.timeline, plain)
+
+    def _is_known(self, partition: str, slice_: PlainSlice) -> bool:
+        """Whether no log file of the slice is a reason to refuse it; one that cannot be read may be."""
+        known = self._known_blocks = self._known_blocks or KnownBlocks(self._table.storage, self._slice_rules())
+        try:
+            return all(known.hold(join(partition, log.name)) for log in slice_.logs)
+        except PhantombaseError:
+            return False
+
+    def _grouped(
+        self, listed: WalkedPartition, entries: list[Entry], timeline: Timeline, plain: Sequence[PlainSlice] = ()
+    ) -> PartitionGroups:
+        known = {slice_.file_id for slice_ in plain}
+        groups = file_groups(listed.waiting.folder, entries, timeline, self._facts, known)
+        return PartitionGroups(waiting=listed.waiting, groups=groups, plain=tuple(plain))
 
     def waiting(self, planned: Planned) -> list[Waiting]:
         """Where the next planning must look, besides what is written until then, in order.
@@ -72,8 +117,8 @@ class Survey:
         """
         unseen = [planned.closed_in, *self._walk.rest] if planned.closed_in is not None else []
         last = len(planned.plans) - 1
-        others = [c for n, plan in enumerate(planned.plans) for c in plan if n != last or c.kind is MergeKind.MINOR]
-        again = [*planned.again, *(p for p, _ in self._facts.pending_plans), *(c.slice.partition for c in others)]
+        others = [p for n, plan in enumerate(planned.plans) for p in _waiting_in(plan, last=n == last)]
+        again = [*planned.again, *(p for p, _ in self._facts.pending_plans), *others]
         return first_and_last([*(w for w in unseen if w is not None), *(Waiting(folder=p) for p in again)])
 
     def left_out(self, waiting: Iterable[Waiting]) -> list[str]:
@@ -176,6 +221,13 @@ def _refusal(storage: Storage, candidate: Candidate, rules: SliceRules) -> str |
     except PhantombaseError as error:
         return str(error)
     return None
+
+
+def _waiting_in(plan: Plan, *, last: bool) -> Iterable[str]:
+    """The partitions of a plan where the next planning must look, see `Survey.waiting`."""
+    if isinstance(plan, PackedPlan):
+        return () if last else plan.partitions
+    return (c.slice.partition for c in plan if not last or c.kind is MergeKind.MINOR)
 
 
 def _depth(folder: str) -> int:

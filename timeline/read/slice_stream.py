@@ -223,9 +223,10 @@ def base_tables(
     """
     with (open_source or partial(storage.open_input, path))() as source, readable("base file", path):
         file = open_parquet(source)
-        if OPERATION in file.schema_arrow.names:
+        there = frozenset(file.schema_arrow.names)
+        if OPERATION in there:
             raise changelog(path)
-        wanted = [n for n in schema.names if n in file.schema_arrow.names]
+        wanted = [n for n in schema.names if n in there]
         for batch in parquet_batches(source, file, wanted, batch_rows, groups(file)):
             yield conform(_counted(batch), schema, path), file.metadata.num_rows
 

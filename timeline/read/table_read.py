@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import pyarrow as pa
-import structlog
 
 from ..avro.schema import COMMIT_TIME, project
 from ..errors import MalformedError, MissingFileError, UsageError
+from ..event_log import get_logger
 from ..filter.tree import Filter
 from ..format.instant import parse_as_of
 from ..instants.timeline import Timeline
@@ -35,7 +35,7 @@ from .slice_stream import SliceStream
 from .table_rules import slice_rules
 from .where import Where
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 
 class Query(Enum):

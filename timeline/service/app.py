@@ -1,54 +1,90 @@
-"""The service's application: Hudi's routes first, health beside them."""
+"""The service's application: Hudi's routes first, health beside them, then what answers people."""
 
 from __future__ import annotations
 
-from .answers import AnswerCache
-from .asgi import App, Receive, Scope, Send, send_text
+import time
+from collections.abc import Mapping
+
+from .access import Access
+from .asgi import App, Receive, Refused, Scope, Send, headers_of, http_bytes, send_error, send_text
 from .hudi_app import HudiApp
 from .marker_app import MARKER_PREFIX, MarkerApp
 from .routes import PREFIX
 from .served_tables import ServedTables
 
-_LOCAL = ("localhost", "127.0.0.1", "[::1]")
 _METHODS = ("GET", "HEAD")
+_HEALTH = ("/healthz", "/readyz")
 
 
 class ServiceApp:
-    """An ASGI application. `markers`: whether it takes those of writers. `pages`: answers what is not for Hudi."""
+    """An ASGI application. `markers`: whether it takes those of writers. `pages`: answers what is not for Hudi;
+    `login`: answers people who have not shown the token.
+    """
 
     def __init__(
-        self, tables: ServedTables, cache_bytes: int, *, markers: bool = False, pages: App | None = None
+        self,
+        tables: ServedTables,
+        cache_bytes: int,
+        *,
+        access: Access | None = None,
+        markers: bool = False,
+        pages: App | None = None,
+        login: App | None = None,
     ) -> None:
-        self._hudi = HudiApp(tables, AnswerCache(cache_bytes))
-        self._pages = pages
+        self._tables, self._access = tables, access or Access()
+        self._hudi = HudiApp(tables, cache_bytes)
+        self._pages, self._login = pages, login
         self._markers = MarkerApp(tables) if markers else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        if reason := _from_a_browser_elsewhere(scope):
-            await send_text(send, 403, reason)
-        elif scope["path"].startswith(PREFIX):
-            await self._hudi(scope, receive, send)
-        elif self._markers is not None and scope["path"].startswith(MARKER_PREFIX):
-            await self._markers(scope, receive, send)
-        elif scope["path"] == "/healthz" and scope["method"] in _METHODS:
-            await send_text(send, 200, "ok")
-        elif self._pages is not None:
-            await self._pages(scope, receive, send)
+        try:
+            await self._app_for(scope)(scope, receive, send)
+        except Refused as refused:
+            await send_error(scope, send, refused)
+
+    def at_once(self, url: bytes, given: Mapping[bytes, bytes], client: tuple[str, int] | None) -> bytes | None:
+        """The whole HTTP answer of a GET that was answered before, headers and all; None: it is asked as any other.
+
+        This is for the many requests of writers that are alike. They pass the same checks.
+        """
+        path, _, query = url.partition(b"?")
+        answer = self._hudi.recent(path.decode("latin-1"), query)
+        if answer is None or not self._access.is_hudi_client(client[0] if client else None):
+            return None
+        return None if self._access.refusal(given) else http_bytes(given, answer)
+
+    def _app_for(self, scope: Scope) -> App:
+        """What answers a request. Refused: nothing does."""
+        path, given = scope["path"], headers_of(scope)
+        if path in _HEALTH and scope["method"] in _METHODS:  # asked by probes, under any name
+            return self._health
+        if reason := self._access.refusal(given):
+            raise Refused(403, reason)
+        of_hudi = self._of_hudi(path)
+        if of_hudi is not None:
+            client = scope["client"]
+            if not self._access.is_hudi_client(client[0] if client else None):
+                raise Refused(403, "Hudi's routes answer this machine and the networks of --hudi-clients")
+            return of_hudi
+        if self._pages is None:
+            raise Refused(404, "Not found")
+        if self._access.may_look(given, time.time()):
+            return self._pages
+        if self._login is None:
+            raise Refused(401, "this needs the token")
+        return self._login
+
+    def _of_hudi(self, path: str) -> App | None:
+        if path.startswith(PREFIX):
+            return self._hudi
+        return self._markers if path.startswith(MARKER_PREFIX) else None
+
+    async def _health(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """`/readyz`: every table was read, or it is known why it cannot be."""
+        waiting = [t.name for t in self._tables.by_name.values() if t.newest is None and t.error is None]
+        if scope["path"] == "/readyz" and waiting:
+            await send_text(send, 503, f"not loaded yet: {', '.join(waiting)}")
         else:
-            await send_text(send, 404, "Not found")
-
-
-def _from_a_browser_elsewhere(scope: Scope) -> str:
-    """Why a request is refused that a page of another site sends through a browser of this machine; "" otherwise.
-
-    Hudi's clients send no Origin, and the name by which they reached this address.
-    """
-    given = {name: value.decode("latin-1") for name, value in scope["headers"]}
-    host = given.get(b"host", "")
-    if host.rpartition(":")[0] not in _LOCAL and host not in _LOCAL:
-        return f"the Host header is {host!r}; this service answers to localhost and 127.0.0.1"
-    if b"origin" in given:
-        return "requests of pages of other sites (with an Origin header) are not answered"
-    return ""
+            await send_text(send, 200, "ok")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
 
-import structlog
-
 from ..errors import NotATableError, PhantombaseError, TableChangedError, UnsupportedError, UsageError
+from ..event_log import get_logger
 from .answers import Answer
 from .served_table import BehindError
 from .served_tables import UnknownTableError
@@ -26,7 +26,8 @@ PLAIN = b"text/plain;charset=utf-8"
 
 _ALWAYS = ((b"x-content-type-options", b"nosniff"),)
 _FIELDS_MAX = 64
-_log = structlog.get_logger(__name__)
+_FORM_BYTES, _FORM_S = 4 << 10, 10.0
+_log = get_logger()
 
 
 class Refused(Exception):
@@ -35,6 +36,26 @@ class Refused(Exception):
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status = status
+
+
+def headers_of(scope: Scope) -> dict[bytes, bytes]:
+    """The headers of a request by their names in lower case; of a repeated one the last counts."""
+    return dict(scope["headers"])
+
+
+async def form_of(receive: Receive) -> dict[str, str]:
+    """The fields of a form. Refused: it is too long, or takes too long."""
+    body, more = b"", True
+    try:
+        async with asyncio.timeout(_FORM_S):
+            while more:
+                message = await receive()
+                body, more = body + message.get("body", b""), message.get("more_body", False)
+                if len(body) > _FORM_BYTES:
+                    raise Refused(413, f"the form is longer than {_FORM_BYTES} bytes")
+    except TimeoutError:
+        raise Refused(408, f"the form did not come in {_FORM_S:g} s") from None
+    return parameters(body)
 
 
 def need(given: Mapping[str, str], name: str) -> str:
@@ -58,20 +79,22 @@ def parameters(query: bytes) -> dict[str, str]:
     return found
 
 
-async def send_bytes(send: Send, body: bytes, kind: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+async def send_bytes(
+    send: Send, body: bytes, kind: bytes, headers: Sequence[tuple[bytes, bytes]] = (), *, status: int = 200
+) -> None:
     """Answers with a body of a content type."""
-    await _send(send, 200, body, kind, headers)
+    await _send(send, status, body, kind, headers)
 
 
 async def send_error(scope: Scope, send: Send, error: Exception) -> None:
     """Answers with the status and the reason of an error; those of the service itself are logged."""
-    status, reason = _status(error)
+    status, reason = status_of(error)
     if status >= 500:
         _log.error("request failed", path=scope["path"], reason=reason, exc_info=error)
     await send_text(send, status, reason)
 
 
-def _status(error: Exception) -> tuple[int, str]:
+def status_of(error: Exception) -> tuple[int, str]:
     """The HTTP status of an error, and the reason."""
     match error:
         case Refused():
@@ -88,19 +111,35 @@ def _status(error: Exception) -> tuple[int, str]:
             return 500, f"internal error: {type(error).__name__}"
 
 
-async def send_text(send: Send, status: int, text: str) -> None:
+async def send_text(send: Send, status: int, text: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
     """Answers with plain text."""
-    await _send(send, status, text.encode("utf-8", "replace"), PLAIN, [])
+    await _send(send, status, text.encode("utf-8", "replace"), PLAIN, headers)
 
 
 async def send_answer(scope: Scope, send: Send, answer: Answer, kind: bytes = PLAIN) -> None:
-    body, headers = answer.body, []
-    if answer.compressed:
-        if any(k == b"accept-encoding" and b"gzip" in v for k, v in scope["headers"]):
-            headers.append((b"content-encoding", b"gzip"))
-        else:
-            body = answer.plain()
+    """Answers with JSON."""
+    body, headers = _coded(headers_of(scope), answer)
     await _send(send, 200, body, kind, headers)
+
+
+def http_bytes(given: Mapping[bytes, bytes], answer: Answer) -> bytes:
+    """The same as one piece of HTTP/1.1. `given`: the headers of the request."""
+    body, headers = _coded(given, answer)
+    return b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ncontent-length: %d\r\n%s\r\n%s" % (
+        PLAIN,
+        len(body),
+        b"".join(b"%s: %s\r\n" % header for header in (*_ALWAYS, *headers)),
+        body,
+    )
+
+
+def _coded(given: Mapping[bytes, bytes], answer: Answer) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+    """The body as the client takes it, and the header that says how it is coded."""
+    if not answer.compressed:
+        return answer.body, []
+    if b"gzip" in given.get(b"accept-encoding", b""):
+        return answer.body, [(b"content-encoding", b"gzip")]
+    return answer.plain(), []
 
 
 async def _send(send: Send, status: int, body: bytes, kind: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:

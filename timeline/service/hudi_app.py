@@ -4,42 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Hashable, Mapping
 
 from ..errors import UsageError
 from ..storage.folders import HOODIE
-from .answers import Answer, AnswerCache, encoded
+from .answers import Answer, AnswerCache, RecentAnswers, encoded
 from .asgi import Receive, Refused, Scope, Send, need, parameters, send_answer, send_error
-from .loading import load_partition
-from .routes import PREFIX, ROUTES, Question, Route
+from .routes import EMPTY, PREFIX, ROUTES, Fresh, Question, Route
 from .served_table import Held, ServedTable
 from .served_tables import ServedTables, spelled
-from .synchronisation import NO_INSTANT, Known
+from .states.loading import load_partitions
+from .states.synchronisation import NO_INSTANT, Known
+from .states.table_state import TableState
 from .view_json import Printer
 
 _NOT_IN_KEYS = frozenset({"basepath", "lastinstantts", "timelinehash", "refreshoff", "pretty"})
+_RECENT_SHARE = 8
 _NAME_BYTES_MAX, _PATH_BYTES_MAX = 255, 2048
 
 
 class HudiApp:
-    """Answers the requests below `/v1/hoodie/view/`."""
+    """Answers the requests below `/v1/hoodie/view/`. `cache_bytes`: how much answers may take that are kept."""
 
-    def __init__(self, tables: ServedTables, cache: AnswerCache) -> None:
-        self._tables, self._cache = tables, cache
+    def __init__(self, tables: ServedTables, cache_bytes: int) -> None:
+        self._tables = tables
+        self._recent = RecentAnswers(cache_bytes // _RECENT_SHARE)
+        self._cache = AnswerCache(cache_bytes - cache_bytes // _RECENT_SHARE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            given = parameters(scope["query_string"])
-            answer = await self._answer(scope["path"], scope["method"], given)
+            answer = await self._answer((scope["method"], scope["path"], scope["query_string"]))
         except Exception as error:
             await send_error(scope, send, error)
-            return
-        if "pretty" in given:
-            answer = Answer(json.dumps(json.loads(answer.plain()), ensure_ascii=False, indent=2).encode(), False)
-        await send_answer(scope, send, answer)
+        else:
+            await send_answer(scope, send, answer)
 
-    async def _answer(self, path: str, method: str, given: Mapping[str, str]) -> Answer:
+    def recent(self, path: str, query: bytes) -> Answer | None:
+        """The answer of a GET that was asked for before in the same words, if its state is still the newest."""
+        return self._recent.find((path, query))
+
+    async def _answer(self, request: tuple[str, str, bytes]) -> Answer:
+        method, path, query = request
+        given = parameters(query)
         name = path.removeprefix(PREFIX).removesuffix("/")
         route = ROUTES.get(name)
         if route is None or method not in ((route.method, "HEAD") if route.method == "GET" else (route.method,)):
@@ -47,37 +53,54 @@ class HudiApp:
         table = self._tables.at(need(given, "basepath"))
         _check_partition(given.get("partition", ""))
         held = await _held(table, route, name, given)
-        if route.fresh:
-            return await self._fresh(table, held, route, given)
-        asked = tuple(sorted((k, v) for k, v in given.items() if k not in _NOT_IN_KEYS))
-        key = (held.serial, name, spelled(given["basepath"]), asked)
+        if route.fresh is Fresh.ALWAYS or (route.fresh is not Fresh.NEVER and held.state.pending_files):
+            return _printed(await asyncio.to_thread(_fresh, table, held, route, given), given)
+        key = _key(held, route, name, given)
         answer = self._cache.find(key)
         if answer is None:
-            question = Question(held.state, given, _printer(held, given))
+            question = Question(held.state, given, _printer(held.state, given))
             answer = await asyncio.to_thread(lambda: encoded(route.answer(question)))
             self._cache.keep(key, answer)
+        answer = _printed(answer, given)
+        if held is table.newest and method == "GET":
+            self._recent.keep((path, query), answer, lambda: table.newest)
         return answer
 
-    async def _fresh(self, table: ServedTable, held: Held, route: Route, given: Mapping[str, str]) -> Answer:
-        def answer() -> Answer:
-            found = load_partition(table.table, held.state, given.get("partition", ""), given.get("currentinstant"))
-            now = replace(held, state=found.state)
-            return encoded(route.answer(Question(found.state, given, _printer(now, given), found.inflight)))
 
-        return await asyncio.to_thread(answer)
+def _printed(answer: Answer, given: Mapping[str, str]) -> Answer:
+    """The answer, for people if they ask for it."""
+    if "pretty" not in given:
+        return answer
+    return Answer(json.dumps(json.loads(answer.plain()), ensure_ascii=False, indent=2).encode(), compressed=False)
+
+
+def _fresh(table: ServedTable, held: Held, route: Route, given: Mapping[str, str]) -> Answer:
+    whole = route.fresh is Fresh.PENDING_TABLE
+    partitions = held.state.partitions if whole else (given.get("partition", ""),)
+    found = load_partitions(table.table, held.state, tuple(partitions), given.get("currentinstant"))
+    printer = _printer(found.state, given)
+    return encoded(route.answer(Question(found.state, given, printer, found.pending, found.inflight)))
+
+
+def _key(held: Held, route: Route, name: str, given: Mapping[str, str]) -> Hashable:
+    """Under one key the answer is always the same: where files of one partition make it, as long as these stay."""
+    asked = tuple(sorted((k, v) for k, v in given.items() if k not in _NOT_IN_KEYS))
+    files = held.state.partitions.get(given.get("partition", ""), EMPTY)
+    state = ("files", files.serial) if route.alone else ("state", held.serial)
+    return (*state, name, spelled(given["basepath"]), asked)
 
 
 async def _held(table: ServedTable, route: Route, name: str, given: Mapping[str, str]) -> Held:
     if name == "refresh":
-        return await table.load()
+        return await table.load(whole=True)
     if not route.checked or given.get("refreshoff") == "true":
         return await table.current()
     client = Known(last=given.get("lastinstantts") or NO_INSTANT, digest=given.get("timelinehash", ""))
     return await table.agreed(client)
 
 
-def _printer(held: Held, given: Mapping[str, str]) -> Printer:
-    return Printer(spelled(given["basepath"]), held.state.modified)
+def _printer(state: TableState, given: Mapping[str, str]) -> Printer:
+    return Printer(spelled(given["basepath"]), state.modified)
 
 
 def _check_partition(partition: str) -> None:

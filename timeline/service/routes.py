@@ -7,13 +7,14 @@ replaced file groups; an answer about an instant leaves out those that were repl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from ..errors import UsageError
 from ..format.layout import Slicing
-from ..view.view import BaseFile, FileGroup, FileSlice, is_replaced, latest_base
-from .synchronisation import counted
-from .table_state import PartitionFiles, TableState
+from ..view.view import BaseFile, FileGroup, FileSlice, ViewFacts, is_replaced, latest_base
+from .states.synchronisation import counted
+from .states.table_state import PartitionFiles, PendingFiles, TableState
 from .view_json import Json, Printer, clustering_operation, compaction_operation, instant
 
 PREFIX = "/v1/hoodie/view/"
@@ -23,12 +24,14 @@ PREFIX = "/v1/hoodie/view/"
 class Question:
     """One request: the state that answers it, its parameters, and how files are printed.
 
-    `inflight`: the partition's groups with the files of the parameter `currentinstant`, where a route asks for it.
+    `pending`: by partition, see `PendingFiles`, where a route asks for it and writes are pending. `inflight`: the
+    partition's groups with the files of the parameter `currentinstant`, likewise.
     """
 
     state: TableState
     given: Mapping[str, str]
     printer: Printer
+    pending: Mapping[str, PendingFiles] = field(default_factory=dict)
     inflight: tuple[FileGroup, ...] = ()
 
     def need(self, name: str) -> str:
@@ -40,11 +43,22 @@ class Question:
     @property
     def partition(self) -> PartitionFiles:
         """The partition that is asked for; an empty one if there is no such partition."""
-        return self.state.partitions.get(self.given.get("partition", ""), _EMPTY)
+        return self.state.partitions.get(self.given.get("partition", ""), EMPTY)
 
-    def live(self, groups: Iterable[FileGroup], as_of: str | None = None) -> Iterator[FileGroup]:
-        """The groups that are not replaced (up to `as_of`)."""
-        return (g for g in groups if not is_replaced(g, self.state.facts, as_of))
+    @property
+    def with_pending(self) -> PendingFiles:
+        """The same with the files of pending writes."""
+        return self.of_pending(self.given.get("partition", ""))
+
+    def of_pending(self, partition: str) -> PendingFiles:
+        """A partition with the files of pending writes."""
+        files = self.state.partitions.get(partition, EMPTY)
+        return self.pending.get(partition) or PendingFiles(with_logs=files.groups, with_all=files.groups)
+
+    def group(self, as_of: str | None = None) -> Iterator[FileGroup]:
+        """The group that the parameter `fileid` names, if it is there and not replaced (up to `as_of`)."""
+        found = self.partition.by_file_id.get(self.need("fileid"))
+        return live(self.partition, () if found is None else (found,), as_of)
 
     def slices(self, found: Iterable[FileSlice | None]) -> Json:
         """A list of slices."""
@@ -63,17 +77,32 @@ class Question:
         return frozenset(self.need("instants").split(","))
 
 
-_EMPTY = PartitionFiles(groups=(), with_logs=(), with_all=(), modified={})
+EMPTY = PartitionFiles(groups=(), facts=ViewFacts(pending_plans={}, replaced={}, compacted={}), modified={})
+
+
+def live(files: PartitionFiles, groups: Iterable[FileGroup], as_of: str | None = None) -> Iterator[FileGroup]:
+    """The groups of a partition that are not replaced (up to `as_of`)."""
+    return (g for g in groups if not is_replaced(g, files.facts, as_of))
+
+
+class Fresh(Enum):
+    """When a route lists again what it answers about: files of pending writes are in no state."""
+
+    NEVER = "never"
+    PENDING = "the partition, if a write is pending"
+    PENDING_TABLE = "the whole table, if a write is pending"
+    ALWAYS = "the partition, for each request"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """`checked`: the client's timeline is compared. `fresh`: the partition is listed again for each request."""
+    """`checked`: the client's timeline is compared. `alone`: only the partition's files matter for the answer."""
 
     answer: Callable[[Question], Json]
     method: str = "GET"
     checked: bool = True
-    fresh: bool = False
+    fresh: Fresh = Fresh.NEVER
+    alone: bool = False
 
 
 # --- slices --------------------------------------------------------------------------------------------------------
@@ -95,39 +124,42 @@ def _committed(q: Question, group: FileGroup) -> FileGroup:
 
 
 def _latest_slices(q: Question) -> Json:
-    return q.slices(map(_newest, q.live(q.partition.groups)))
+    return q.slices(map(_newest, q.partition.live))
 
 
 def _latest_slices_inflight(q: Question) -> Json:
-    return q.slices(map(_newest, q.partition.with_all))
+    return q.slices(map(_newest, q.with_pending.with_all))
 
 
 def _latest_slice(q: Question) -> Json:
-    file_id = q.need("fileid")
-    return q.slices(_newest(g) for g in q.live(q.partition.groups) if g.file_id == file_id)
+    return q.slices(map(_newest, q.group()))
 
 
 def _uncompacted(q: Question) -> Json:
-    groups = (_committed(q, g) for g in q.live(q.partition.with_logs))
+    groups = (_committed(q, g) for g in live(q.partition, q.with_pending.with_logs))
     return q.slices(
         next((s for s in reversed(g.slices) if s.base_instant != g.pending_compaction), None) for g in groups
     )
 
 
 def _all_slices(q: Question) -> Json:
-    groups = (_committed(q, g) for g in q.live(q.partition.with_logs))
+    groups = (_committed(q, g) for g in live(q.partition, q.with_pending.with_logs))
     return q.slices(s for g in groups for s in reversed(g.slices))
 
 
 def _slices_in_range(q: Question) -> Json:
     wanted = q.instants()
-    groups = (_committed(q, g) for p in q.state.partitions.values() for g in q.live(p.with_logs, max(wanted)))
+    groups = (
+        _committed(q, g)
+        for name, files in q.state.partitions.items()
+        for g in live(files, q.of_pending(name).with_logs, max(wanted))
+    )
     return q.slices(next((s for s in reversed(g.slices) if s.base_instant in wanted), None) for g in groups)
 
 
 def _before_or_on(q: Question, partition: PartitionFiles, bound: str, *, pending: bool) -> Json:
     by_name = q.state.timeline.layout.slicing is Slicing.BY_BASE_INSTANT
-    groups = (g for g in q.live(partition.groups, bound) if pending or g.pending_compaction is None)
+    groups = (g for g in live(partition, partition.groups, bound) if pending or g.pending_compaction is None)
     # Of version 6, Hudi skips a slice that has no file yet.
     return q.slices(_upto(_without_empty(g) if by_name else g, bound) for g in groups)
 
@@ -156,76 +188,74 @@ def _merged(group: FileGroup, bound: str) -> FileSlice | None:
 
 def _merged_slices(q: Question) -> Json:
     bound = q.need("maxinstant")
-    return q.slices(_merged(g, bound) for g in q.live(q.partition.groups, bound))
+    return q.slices(_merged(g, bound) for g in live(q.partition, q.partition.groups, bound))
 
 
 def _merged_slice(q: Question) -> Json:
-    bound, file_id = q.need("maxinstant"), q.need("fileid")
-    return q.slices(_merged(g, bound) for g in q.live(q.partition.groups, bound) if g.file_id == file_id)
+    bound = q.need("maxinstant")
+    return q.slices(_merged(g, bound) for g in q.group(bound))
 
 
 def _merged_slices_inflight(q: Question) -> Json:
     q.need("currentinstant")
     bound = q.need("maxinstant")
-    return q.slices(_merged(g, bound) for g in q.live(q.inflight, bound))
+    return q.slices(_merged(g, bound) for g in live(q.partition, q.inflight, bound))
 
 
 # --- base files ----------------------------------------------------------------------------------------------------
 
 
 def _latest_bases(q: Question) -> Json:
-    return q.bases(map(latest_base, q.live(q.partition.groups)))
+    return q.bases(map(latest_base, q.partition.live))
 
 
 def _latest_bases_of_table(q: Question) -> Json:
-    return q.bases(latest_base(g) for p in q.state.partitions.values() for g in q.live(p.groups))
+    return q.bases(latest_base(g) for p in q.state.partitions.values() for g in p.live)
 
 
 def _latest_base(q: Question) -> Json:
-    file_id = q.need("fileid")
-    return q.bases(latest_base(g) for g in q.live(q.partition.groups) if g.file_id == file_id)
+    return q.bases(map(latest_base, q.group()))
 
 
 def _base_on(q: Question) -> Json:
-    time, file_id = q.need("instant"), q.need("fileid")
-    groups = [g for g in q.live(q.partition.groups, time) if g.file_id == file_id]
-    return q.bases(s.base for g in groups for s in g.slices if s.base_instant == time)
+    time = q.need("instant")
+    return q.bases(s.base for g in q.group(time) for s in g.slices if s.base_instant == time)
 
 
 def _bases_before_or_on(q: Question) -> Json:
     bound = q.need("maxinstant")
-    return q.bases(latest_base(g, bound) for g in q.live(q.partition.groups, bound))
+    return q.bases(latest_base(g, bound) for g in live(q.partition, q.partition.groups, bound))
 
 
 def _all_bases_before_or_on(q: Question) -> Json:
     bound = q.need("maxinstant")
     return {
-        name: q.bases(latest_base(g, bound) for g in q.live(files.groups, bound))
+        name: q.bases(latest_base(g, bound) for g in live(files, files.groups, bound))
         for name, files in q.state.partitions.items()
     }
 
 
 def _bases_in_range(q: Question) -> Json:
     wanted = q.instants()
-    groups = (g for p in q.state.partitions.values() for g in q.live(p.groups, max(wanted)))
+    groups = (g for p in q.state.partitions.values() for g in live(p, p.groups, max(wanted)))
     return q.bases(
         next((s.base for s in reversed(g.slices) if s.base and s.base_instant in wanted), None) for g in groups
     )
 
 
 def _all_bases(q: Question) -> Json:
-    return q.bases(s.base for g in q.live(q.partition.groups) for s in g.slices)
+    return q.bases(s.base for g in q.partition.live for s in g.slices)
 
 
 # --- file groups, pending operations, instants ---------------------------------------------------------------------
 
 
 def _file_groups(q: Question) -> Json:
-    return q.groups(q.live(q.partition.with_all))
+    return q.groups(live(q.partition, q.with_pending.with_all))
 
 
 def _replaced(q: Question, counts: Callable[[str], bool]) -> Json:
-    replaced = q.state.facts.replaced
+    replaced = q.partition.facts.replaced
     return q.groups(g for g in q.partition.groups if g.key in replaced and counts(replaced[g.key]))
 
 
@@ -269,28 +299,28 @@ def _done(q: Question) -> Json:
 
 
 ROUTES: Mapping[str, Route] = {
-    "slices/partition/latest": Route(answer=_latest_slices),
-    "slices/partition/latest/stateless": Route(answer=_latest_slices, fresh=True),
-    "slices/partition/latest/inflight": Route(answer=_latest_slices_inflight, fresh=True),
-    "slices/file/latest": Route(answer=_latest_slice),
-    "slices/uncompacted/partition/latest": Route(answer=_uncompacted),
-    "slices/all": Route(answer=_all_slices),
-    "slices/range/latest": Route(answer=_slices_in_range),
-    "slices/beforeoron/latest": Route(answer=_slices_before_or_on),
+    "slices/partition/latest": Route(answer=_latest_slices, alone=True),
+    "slices/partition/latest/stateless": Route(answer=_latest_slices, fresh=Fresh.ALWAYS),
+    "slices/partition/latest/inflight": Route(answer=_latest_slices_inflight, fresh=Fresh.ALWAYS),
+    "slices/file/latest": Route(answer=_latest_slice, alone=True),
+    "slices/uncompacted/partition/latest": Route(answer=_uncompacted, fresh=Fresh.PENDING),
+    "slices/all": Route(answer=_all_slices, fresh=Fresh.PENDING),
+    "slices/range/latest": Route(answer=_slices_in_range, fresh=Fresh.PENDING_TABLE),
+    "slices/beforeoron/latest": Route(answer=_slices_before_or_on, alone=True),
     "slices/all/beforeoron/latest": Route(answer=_all_slices_before_or_on),
-    "slices/merged/beforeoron/latest": Route(answer=_merged_slices),
-    "slices/merged/beforeoron/inflight/latest": Route(answer=_merged_slices_inflight, fresh=True),
-    "slice/merged/beforeoron/latest": Route(answer=_merged_slice),
-    "datafiles/latest/partition": Route(answer=_latest_bases),
+    "slices/merged/beforeoron/latest": Route(answer=_merged_slices, alone=True),
+    "slices/merged/beforeoron/inflight/latest": Route(answer=_merged_slices_inflight, fresh=Fresh.ALWAYS),
+    "slice/merged/beforeoron/latest": Route(answer=_merged_slice, alone=True),
+    "datafiles/latest/partition": Route(answer=_latest_bases, alone=True),
     "datafiles/all/latest": Route(answer=_latest_bases_of_table),
-    "datafile/latest/partition": Route(answer=_latest_base),
-    "datafile/on/latest": Route(answer=_base_on),
-    "datafiles/beforeoron/latest": Route(answer=_bases_before_or_on),
+    "datafile/latest/partition": Route(answer=_latest_base, alone=True),
+    "datafile/on/latest": Route(answer=_base_on, alone=True),
+    "datafiles/beforeoron/latest": Route(answer=_bases_before_or_on, alone=True),
     "basefiles/all/beforeoron": Route(answer=_all_bases_before_or_on),
     "datafiles/range/latest": Route(answer=_bases_in_range),
-    "datafiles/all": Route(answer=_all_bases),
-    "filegroups/all/partition": Route(answer=_file_groups),
-    "filegroups/all/partition/stateless": Route(answer=_file_groups, fresh=True),
+    "datafiles/all": Route(answer=_all_bases, alone=True),
+    "filegroups/all/partition": Route(answer=_file_groups, fresh=Fresh.PENDING),
+    "filegroups/all/partition/stateless": Route(answer=_file_groups, fresh=Fresh.ALWAYS),
     "filegroups/replaced/partition": Route(answer=lambda q: _replaced(q, lambda _: True)),
     "filegroups/replaced/before": Route(answer=_replaced_before),
     "filegroups/replaced/beforeoron": Route(answer=_replaced_before_or_on),

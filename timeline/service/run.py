@@ -5,30 +5,35 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-import structlog
 import uvicorn
+import uvloop
 
 from ..errors import PhantombaseError, UsageError
+from ..event_log import get_logger
 from ..option import check_least, least_of, option
 from ..storage.access.storage_options import Given
+from .access import Access
 from .app import ServiceApp
-from .asgi import MAX_QUERY_BYTES, App
+from .asgi import App
+from .bounded_http import BoundedHttp
 from .served_table import ServedTable
 from .served_tables import ServedTables
 
-HOST = "127.0.0.1"
 DEFAULT_PORT = 26754
 """The port that Hudi's clients ask without settings (`hoodie.filesystem.view.remote.port`)."""
 
-_HEADERS_BYTES = 32 << 10
 _KEEP_ALIVE_S = 75
 _STOP_S = 10
+_ANSWERS_SHARE = 4
 _LOADS_AT_ONCE = 4
-_log = structlog.get_logger(__name__)
+_LOOK_S = 30.0
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,38 +41,90 @@ class ServeOptions:
     """How the service listens, and what it may use."""
 
     port: int = option(DEFAULT_PORT, "The port; 0: any free one.", least=0)
-    max_memory: int = option(256 << 20, "Memory for answers that are kept, e.g. 256m.", size=True, least=0)
+    host: str = option("127.0.0.1", "The address to listen on; one beyond this machine needs --token-file.")
+    name: tuple[str, ...] = option((), "A name by which clients call this machine, if it is not its own.")
+    hudi_clients: tuple[str, ...] = option(
+        (), "A network whose Hudi clients are answered, such as 10.0.0.0/8; they can send no token.", metavar="CIDR"
+    )
+    max_memory: int = option(1 << 30, "Memory for states of tables and answers, e.g. 1g.", size=True, least=0)
     markers: bool = option(False, "Also keep the markers of writers (hoodie.write.markers.type=TIMELINE_SERVER_BASED).")
 
     def __post_init__(self) -> None:
         check_least(self, least_of(ServeOptions))
 
 
-def serve(
-    paths: list[str],
-    options: ServeOptions,
-    storage_options: Given = None,
-    pages: Callable[[ServedTables], App] | None = None,
-    on_ready: Callable[[str], None] = lambda address: None,
-) -> None:
-    """Serves tables until it is stopped by SIGINT or SIGTERM.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pages:
+    """What answers people, and what those who have not shown the token."""
 
-    `on_ready` gets its address, `pages` makes what answers people.
+    pages: App | None = None
+    login: App | None = None
 
-    UsageError: a table is given twice, or the port is taken.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A service that can be started. `found`: where further tables come from while it runs, see `ServedTables`.
+
+    UsageError: a table is given twice, or see `Access`.
     """
-    tables = ServedTables(paths, storage_options)
-    app = ServiceApp(tables, options.max_memory, markers=options.markers, pages=pages(tables) if pages else None)
-    asyncio.run(_serve(app, tables, options, on_ready))
+
+    paths: Sequence[str]
+    options: ServeOptions
+    storage_options: Given = None
+    token: str | None = None
+    pages: Callable[[ServedTables, Access], Pages] | None = None
+    found: Callable[[], Iterable[str]] | None = None
+
+    def run(self, on_ready: Callable[[str], None] = lambda address: None) -> None:
+        """Serves until SIGINT or SIGTERM. `on_ready` gets the address. UsageError: the port is taken."""
+        tables, app = self._made()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            listener = listening(self.options.port, self.options.host)
+            on_ready(_address(self.options.host, listener))
+            runner.run(_serve(_Server(_config(app)), tables, listener))
+
+    @contextmanager
+    def beside(self) -> Iterator[str]:
+        """Serves in a thread of this process, from entry to exit; its address. UsageError: the port is taken."""
+        tables, app = self._made()
+        listener = listening(self.options.port, self.options.host)
+        server = uvicorn.Server(_config(app))
+
+        def run() -> None:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(_serve(server, tables, listener))
+
+        thread = threading.Thread(target=run, name="timeline-service", daemon=True)
+        thread.start()
+        try:
+            yield _address(self.options.host, listener)
+        finally:
+            server.should_exit = True
+            thread.join(_STOP_S + 1)
+
+    def _made(self) -> tuple[ServedTables, ServiceApp]:
+        options = self.options
+        names = (socket.gethostname(), socket.getfqdn(), *options.name)
+        access = Access(host=options.host, token=self.token, hudi_clients=options.hudi_clients, names=names)
+        answers = options.max_memory // _ANSWERS_SHARE
+        tables = ServedTables(self.paths, self.storage_options, options.max_memory - answers, self.found)
+        made = self.pages(tables, access) if self.pages else Pages()
+        app = ServiceApp(tables, answers, access=access, markers=options.markers, pages=made.pages, login=made.login)
+        return tables, app
 
 
-async def _serve(app: ServiceApp, tables: ServedTables, options: ServeOptions, on_ready: Callable[[str], None]) -> None:
-    config = uvicorn.Config(
+def read_token(path: Path) -> str:
+    """The token in a file. UsageError: the file cannot be read."""
+    try:
+        return path.read_text().strip()
+    except (OSError, ValueError) as error:
+        raise UsageError("the token cannot be read", path=str(path), found=str(error)) from error
+
+
+def _config(app: ServiceApp) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
-        host=HOST,
-        port=options.port,
-        http="h11",  # it bounds the size of a request line; httptools does not
-        h11_max_incomplete_event_size=MAX_QUERY_BYTES + _HEADERS_BYTES,
+        http=BoundedHttp,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -76,9 +133,13 @@ async def _serve(app: ServiceApp, tables: ServedTables, options: ServeOptions, o
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_STOP_S,
     )
-    server = _Server(config)
-    listener = listening(options.port)
-    on_ready(f"http://{HOST}:{listener.getsockname()[1]}")
+
+
+def _address(host: str, listener: socket.socket) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+
+
+async def _serve(server: uvicorn.Server, tables: ServedTables, listener: socket.socket) -> None:
     first = asyncio.create_task(_load_all(tables))
     try:
         await server.serve([listener])
@@ -86,19 +147,21 @@ async def _serve(app: ServiceApp, tables: ServedTables, options: ServeOptions, o
         first.cancel()
 
 
-def listening(port: int) -> socket.socket:
-    """A socket that listens: connections wait from here on. UsageError: the port cannot be used.
+def listening(port: int, host: str = "127.0.0.1") -> socket.socket:
+    """A socket that listens: connections wait from here on. UsageError: the address or the port cannot be used.
 
     asyncio switches Nagle's algorithm off only where the protocol is named; with it each answer takes 40 ms.
     """
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((HOST, port))
+        listener.bind((host, port))
         listener.listen()
     except (OSError, OverflowError) as error:
         listener.close()
-        raise UsageError("the port cannot be used", found=f"{port}: {error}", todo="Give another --port.") from error
+        found = f"{host}:{port}: {error}"
+        raise UsageError("the port cannot be used", found=found, todo="Give another --port.") from error
     return listener
 
 
@@ -121,16 +184,35 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 async def _load_all(tables: ServedTables) -> None:
-    """Loads every table once, so that first requests need not wait; a table that cannot be read stops no other."""
-    free = asyncio.Semaphore(_LOADS_AT_ONCE)
+    """Loads every table once, so that first requests need not wait, and looks for new ones from time to time."""
+    await asyncio.gather(*map(_Loader().load, list(tables.by_name.values())), _find_new(tables))
 
-    async def load(table: ServedTable) -> None:
-        async with free:
+
+async def _find_new(tables: ServedTables) -> None:
+    loader = _Loader()
+    while True:
+        try:
+            looked = await asyncio.to_thread(tables.look)
+        except PhantombaseError as error:
+            _log.warning("new tables cannot be found", reason=str(error))
+        else:
+            await asyncio.gather(*map(loader.load, tables.follow(looked)))
+        await asyncio.sleep(_LOOK_S)
+
+
+class _Loader:
+    """A few loads at a time; a table that cannot be read stops no other."""
+
+    def __init__(self) -> None:
+        self._free = asyncio.Semaphore(_LOADS_AT_ONCE)
+
+    async def load(self, table: ServedTable) -> None:
+        async with self._free:
             try:
                 held = await table.load()
             except PhantombaseError as error:
                 _log.warning("table cannot be served", table=table.path, reason=str(error))
+            except Exception as error:
+                _log.error("table cannot be served", table=table.path, exc_info=error)
             else:
                 _log.info("table loaded", table=table.path, partitions=len(held.state.partitions))
-
-    await asyncio.gather(*map(load, tables.by_name.values()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import PurePosixPath
@@ -12,9 +13,9 @@ from pathlib import PurePosixPath
 from ..errors import PhantombaseError
 from ..storage.access.storage_options import Given
 from ..table.table import Table
-from .loading import load_state
-from .synchronisation import Known, agree, may_stay_behind, refusal
-from .table_state import TableState
+from .states.loading import load_state
+from .states.synchronisation import Known, may_stay_behind, refusal
+from .states.table_state import TableState
 
 _STATES_KEPT = 4
 _serials = count(1)
@@ -44,6 +45,10 @@ class ServedTable:
         self._table: Table | None = None
         self._held: deque[Held] = deque(maxlen=_STATES_KEPT)
         self._flight: asyncio.Task[Held] | None = None
+        self._whole = False
+        self.used_s = 0.0
+        self.loads, self.load_s = 0, 0.0
+        self.on_load: Callable[[ServedTable], None] = lambda table: None
 
     @property
     def newest(self) -> Held | None:
@@ -58,6 +63,7 @@ class ServedTable:
 
     async def current(self) -> Held:
         """The newest state, loaded if there is none. PhantombaseError: the table cannot be read."""
+        self.used_s = time.monotonic()
         return self.newest or await self.load()
 
     async def agreed(self, client: Known) -> Held:
@@ -65,24 +71,23 @@ class ServedTable:
 
         BehindError: the client's timeline is none of the table's. PhantombaseError: the table cannot be read.
         """
-        found = self._find(client) if self._held else None
+        self.used_s = time.monotonic()
+        known = tuple(self._held)
+        found = _find(known, client)
         if found is None:
-            await self.load()
-            found = self._find(client)
+            newest = await self.load()
+            known = tuple(self._held) or (newest,)  # another table may have needed the memory
+            found = _find(known, client)
         if found is None:
-            raise BehindError(refusal(self._held[-1].state.timeline, client))
+            raise BehindError(refusal(known[-1].state.timeline, client))
         return found
 
-    def _find(self, client: Known) -> Held | None:
-        newest = self._held[-1]
-        for held in reversed(self._held):
-            timeline = held.state.timeline
-            if agree(timeline, held.state.digests, client):
-                return held if held is newest or may_stay_behind(timeline, newest.state.timeline) else None
-        return None
+    async def load(self, *, whole: bool = False) -> Held:
+        """A state whose load began after this call; calls that come in during a load share the next one.
 
-    async def load(self) -> Held:
-        """A state whose load began after this call; calls that come in during a load share the next one."""
+        `whole`: everything is read again.
+        """
+        self._whole = self._whole or whole
         running = self._flight
         if running is not None and not running.done():
             await asyncio.wait([running])
@@ -92,17 +97,40 @@ class ServedTable:
         return await asyncio.shield(self._flight)
 
     async def _load(self) -> Held:
-        began = time.monotonic()
+        began, whole, self._whole = time.monotonic(), self._whole, False
+        before = self._held[-1].state if self._held and not whole else None
         try:
-            table, state = await asyncio.to_thread(self._read)
+            table, state = await asyncio.to_thread(self._read, before)
         except PhantombaseError as error:
             self.error = error
             raise
         self._table, self.error = table, None
+        self.loads, self.load_s = self.loads + 1, self.load_s + time.monotonic() - began
         held = Held(next(_serials), state, began)
+        if before is not None and before.timeline.instants == state.timeline.instants:
+            self._held.pop()  # the older ones are those that clients may still know
         self._held.append(held)
+        self.on_load(self)
         return held
 
-    def _read(self) -> tuple[Table, TableState]:
+    @property
+    def bytes(self) -> int:
+        """About what its states take in memory."""
+        return self._held[-1].state.bytes if self._held else 0
+
+    def forget(self) -> None:
+        """Lets its states go; the next request loads the table whole."""
+        self._held.clear()
+
+    def _read(self, before: TableState | None) -> tuple[Table, TableState]:
         table = self._table.reload() if self._table else Table.open(self.path, self.storage_options)
-        return table, load_state(table)
+        return table, load_state(table, before)
+
+
+def _find(known: Sequence[Held], client: Known) -> Held | None:
+    """The newest state from which a client may be answered."""
+    for held in reversed(known):
+        if held.state.agrees(client):
+            newest = known[-1].state.timeline
+            return held if held is known[-1] or may_stay_behind(held.state.timeline, newest) else None
+    return None

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ..errors import UsageError
+from ..event_log import get_logger
 from ..storage.access.storage_options import Given
+from .discovery import TablePattern, is_pattern
 from .served_table import ServedTable
+
+_log = get_logger()
 
 
 class UnknownTableError(Exception):
@@ -23,21 +27,75 @@ def spelled(base_path: str) -> str:
 
 
 class ServedTables:
-    """See the module. UsageError: a path is given twice."""
+    """See the module. `paths`: of tables, and patterns of them (`discovery`). `max_bytes`: of all states. `found`:
+    gives the paths of further tables, like a pattern.
 
-    def __init__(self, paths: Iterable[str], storage_options: Given = None) -> None:
+    UsageError: a path is given twice.
+    """
+
+    def __init__(
+        self,
+        paths: Iterable[str],
+        storage_options: Given = None,
+        max_bytes: int | None = None,
+        found: Callable[[], Iterable[str]] | None = None,
+    ) -> None:
+        self._max_bytes = max_bytes
         self.by_name: dict[str, ServedTable] = {}
         self._by_path: dict[str, ServedTable] = {}
+        self._found: set[str] = set()
+        self._storage_options = storage_options
+        self._sources: list[Callable[[], Iterable[str]]] = [] if found is None else [found]
         for given in paths:
-            local = "://" not in given or given.startswith("file:")
-            path = os.path.abspath(spelled(given)) if local else given.rstrip("/")
-            if path in self._by_path:
+            path = os.path.abspath(spelled(given)) if _is_local(given) else given.rstrip("/")
+            if is_pattern(path):
+                self._sources.append(TablePattern(path, storage_options).tables)
+            elif path in self._by_path:
                 raise UsageError("a table is given twice", path=path)
-            table = ServedTable(path, storage_options)
-            table.name = self._free_name(table.name)
-            self.by_name[table.name] = table
-            for form in {path, os.path.realpath(path)} if local else _forms(path):
-                self._by_path.setdefault(form, table)
+            else:
+                self._add(path)
+
+    def look(self) -> list[list[str]]:
+        """The paths that each pattern stands for now; to be called in a thread, for `follow`. PhantombaseError."""
+        return [list(source()) for source in self._sources]
+
+    def follow(self, looked: Iterable[Iterable[str]]) -> list[ServedTable]:
+        """Serves the tables that patterns have found, and no longer those that they found once; those that are new."""
+        found = {path for paths in looked for path in paths}
+        for path in self._found - found:
+            self._remove(path)
+        new = [self._add(path) for path in sorted(found) if path not in self._by_path]
+        self._found = (self._found & found) | {table.path for table in new}
+        return new
+
+    def _add(self, path: str) -> ServedTable:
+        table = ServedTable(path, self._storage_options)
+        table.name = self._free_name(table.name)
+        table.on_load = self._make_room
+        self.by_name[table.name] = table
+        for form in {path, os.path.realpath(path)} if _is_local(path) else _forms(path):
+            self._by_path.setdefault(form, table)
+        return table
+
+    def _make_room(self, loaded: ServedTable) -> None:
+        """Lets states of other tables go, those first that were used longest ago, while all are more than allowed."""
+        if self._max_bytes is None:
+            return
+        others = sorted((t for t in self.by_name.values() if t is not loaded and t.newest), key=lambda t: t.used_s)
+        total = loaded.bytes + sum(t.bytes for t in others)
+        for table in others:
+            if total <= self._max_bytes:
+                return
+            total -= table.bytes
+            table.forget()
+            _log.info("states let go", table=table.path, max_memory=self._max_bytes)
+        if total > self._max_bytes:
+            _log.warning("one table needs more than --max-memory", table=loaded.path, bytes=total)
+
+    def _remove(self, path: str) -> None:
+        gone = self._by_path[path]
+        del self.by_name[gone.name]
+        self._by_path = {form: table for form, table in self._by_path.items() if table is not gone}
 
     def _free_name(self, name: str) -> str:
         """The name, with a number behind it if another table has it."""
@@ -53,6 +111,10 @@ class ServedTables:
         if found is None:
             raise UnknownTableError(f"no table is served at {base_path!r}")
         return found
+
+
+def _is_local(path: str) -> bool:
+    return "://" not in path or path.startswith("file:")
 
 
 def _forms(url: str) -> set[str]:

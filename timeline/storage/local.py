@@ -98,7 +98,8 @@ class LocalStorage:
         with _translated(full):
             if os.stat(full).st_size == 0:  # an empty file cannot be mapped
                 return pa.BufferReader(b"")
-            return pa.memory_map(full, "r")
+            # To map a file costs more than to read the little that is asked of it.
+            return pa.memory_map(full, "r") if whole else pa.OSFile(full, "r")
 
     def open_output(self, path: str) -> IO[bytes]:
         full = self._full(path)

@@ -5,6 +5,8 @@
     max-file-slices = 10                         `run` requests plans with those of [schedule] too
     [run]
     tables = ["/data/orders"]
+    [[lane]]                                     rules for the tables of a lake, one table a pattern (`cli/lanes`)
+    match = "sales_*"
 
 Click reads variables and the file's values (`default_map`) as it reads words of the command line, so they are checked
 in the same way, and it keeps which of them a value came from.
@@ -37,6 +39,9 @@ _OF_COMMAND = {"run": frozenset({"schedule", "tables"})}
 
 _BESIDE = {"run": ("schedule",)}
 """Tables of other commands that count for a command too."""
+
+LANES = "lane"
+"""The array of tables that `run` reads by itself: its names are not those of command line options."""
 
 _ELSEWHERE = "timeline"
 """The table whose tables are those of the other program's commands."""
@@ -89,9 +94,9 @@ def settings_in(
     `of_others`: the settings of all commands; asked only for a name on top that this command does not have.
     UsageError: a name that is no setting, with the one that may be meant.
     """
-    known, tables = frozenset(names), frozenset(commands) | {_ELSEWHERE}
+    known, tables = frozenset(names), frozenset(commands) | {_ELSEWHERE, LANES}
     found: dict[str, Setting] = {}
-    top = {name: value for name, value in document.items() if not isinstance(value, dict)}
+    top = {name: value for name, value in document.items() if not isinstance(value, dict) and name != LANES}
     if any(_dashed(name) not in known for name in top):
         _check(top, known | of_others(), path, "on top", also=tables)
     _check({n: v for n, v in document.items() if isinstance(v, dict)}, tables, path, "as a table", also=known)

@@ -12,8 +12,9 @@ All readers, schedulers and compactors use this file.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Generic, TypeAlias, TypeVar
 
 from ..errors import MalformedError, MissingFileError
@@ -101,7 +102,7 @@ class FileGroup:
         return self.partition, self.file_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ViewFacts:
     """What the files of the timeline record about file groups.
 
@@ -116,6 +117,17 @@ class ViewFacts:
     replaced: Mapping[GroupKey, str]
     compacted: Mapping[GroupKey, Mapping[str, str]]
     shared: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def compacted_in(self, partition: str) -> Set[str]:
+        """The file ids of one partition that completed compactions and clusterings name."""
+        return self._compacted_ids.get(partition, frozenset())
+
+    @cached_property
+    def _compacted_ids(self) -> Mapping[str, Set[str]]:
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for partition, file_id in self.compacted:
+            found[partition].add(file_id)
+        return found
 
     def last_compaction(self, key: GroupKey) -> tuple[str, str]:
         """(instant, base file name) of a file group's newest completed compaction; two empty texts if there is none."""
@@ -136,9 +148,14 @@ class TableView:
 
 
 def file_groups(
-    partition: str, entries: Iterable[Entry], timeline: Timeline, facts: ViewFacts
+    partition: str,
+    entries: Iterable[Entry],
+    timeline: Timeline,
+    facts: ViewFacts,
+    known: Collection[str] = (),
 ) -> tuple[FileGroup, ...]:
-    """The file groups of one partition from its listing, by file id.
+    """The file groups of one partition from its listing, by file id. `known`: those that are known to be whole, whose
+    files are not among the entries.
 
     MissingFileError: a completed compaction or clustering names a base file that is neither listed nor superseded.
     MalformedError: two base files of one instant.
@@ -153,7 +170,7 @@ def file_groups(
             bases[name.file_id].append(DataFile(partition=partition, name=name, size=entry.size))
         elif isinstance(name, LogFileName) and not name.is_cdc:
             logs[name.file_id].append(DataFile(partition=partition, name=name, size=entry.size))
-    named = {file_id for (part, file_id) in facts.compacted if part == partition}
+    named = facts.compacted_in(partition) - set(known)
     return tuple(
         _file_group((partition, file_id), bases[file_id], logs[file_id], timeline, facts)
         for file_id in sorted(bases.keys() | logs.keys() | named)

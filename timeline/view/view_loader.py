@@ -61,11 +61,11 @@ class ViewLoader:
             raise _no_partition(partition)
         if partition is None and exactly is None:
             check_partitions(facts, {part for part, _ in listings})
-        if completed_by is None and any(_needs_archive(timeline, entries) for _, entries in listings):
+        if completed_by is None and any(needs_archive(timeline, entries) for _, entries in listings):
             timeline = with_archive(self.storage, self.config, timeline)
         groups = tuple(g for part, entries in listings for g in file_groups(part, entries, timeline, facts))
         self.check_unchanged()
-        self._check_not_cleaned(newest if completed_by else timeline, (entries for _, entries in listings))
+        self.check_not_cleaned(newest if completed_by else timeline, (entries for _, entries in listings))
         return TableView(timeline=timeline, facts=facts, groups=groups)
 
     def planned_partitions(self, plans: Iterable[CompactionPlan]) -> set[str]:
@@ -96,12 +96,12 @@ class ViewLoader:
             entries = self.storage.list(partition)
         except MissingFileError:
             return ()
-        if _needs_archive(timeline, entries):
+        if needs_archive(timeline, entries):
             timeline = with_archive(self.storage, self.config, timeline)
-        self._check_not_cleaned(timeline, [entries])
+        self.check_not_cleaned(timeline, [entries])
         return file_groups(partition, entries, timeline, facts)
 
-    def _check_not_cleaned(self, timeline: Timeline, listings: Iterable[Iterable[Entry]]) -> None:
+    def check_not_cleaned(self, timeline: Timeline, listings: Iterable[Iterable[Entry]]) -> None:
         """TableChangedError if files that are the newest by the timeline may have been removed before the listing.
 
         A base file completed after the timeline was loaded is ignored, but the files that it replaces may be cleaned.
@@ -120,7 +120,7 @@ class ViewLoader:
             )
 
 
-def _needs_archive(timeline: Timeline, entries: Iterable[Entry]) -> bool:
+def needs_archive(timeline: Timeline, entries: Iterable[Entry]) -> bool:
     """Whether only the archive shows which files of a listing count: also for base files, if archiving has passed a
     savepoint, which keeps its own instant in the active timeline."""
     entries = list(entries)

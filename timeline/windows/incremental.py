@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import structlog
-
 from ..avro.schema import COMMIT_TIME
 from ..errors import UnsupportedError, UsageError
+from ..event_log import get_logger
 from ..filter.tree import And, Compare, Filter, In, Op, Or
 from ..instants.timeline import Timeline
 from ..table.table import Table
@@ -24,7 +23,7 @@ from .state import State, load_state, moment_of_text, newest_state
 from .window import EARLIEST, Window, completed_writes, fix_window
 from .window_writes import WindowWrites, find_window_writes
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

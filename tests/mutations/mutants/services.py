@@ -12,7 +12,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_DISPATCH, "if rules.services and (at_rest or not rules.once) else []", "if rules.services else []", "daemon/dispatch"),
     (_DISPATCH, "if rules.once and at_rest and not serves and not any(t.serving for t in tables.values()):", "if rules.once and at_rest and not serves:", "daemon/dispatch"),
     (_DISPATCH, "not any(t.busy or t.serving for t in tables.values())", "not any(t.busy for t in tables.values())", "daemon/dispatch"),
-    (_DISPATCH, "if t.looked and t.available and not t.serving and now_ms >= t.serve_at", "if t.looked and not t.serving and now_ms >= t.serve_at", "daemon/dispatch"),
+    (_DISPATCH, "        and t.available\n        and not (t.serving or", "        and not (t.serving or", "daemon/dispatch"),
     (_DISPATCH, "    moments += [t.serve_at for t in tables.values() if rules.services and not t.serving]\n", "", "daemon/dispatch"),
     ("compactor_daemon/daemon/loop", "every_s = 0.0 if self._rules.once else self._rules.services_s", "every_s = self._rules.services_s", "fleet/daemon"),
     (f"{_SERVICES}/last_run", "not 0 <= now_ms - run.at_ms <", "not now_ms - run.at_ms <", "cleaning/services"),
@@ -20,5 +20,8 @@ MUTANTS: tuple[Mutant, ...] = (
     (f"{_SERVICES}/options", "and self.clean.policy is Policy.COMMITS else 0", "else 0", "cleaning/services"),
     ("writer_hooks/write/conf", "options.retain if policy is options.policy else None", "options.retain", "cleaning/services"),
     ("timeline/planning/options", "names = (partition, f\"{partition}/{file_id}\".lstrip(\"/\"))", "names = (partition,)", "planning/planner"),
+    ("writer_hooks/write/pasted", "(text.upper() == _OPTIMISTIC and has_lock)", "text.upper() == _OPTIMISTIC", "writer_hooks/pasted"),
+    ("writer_hooks/write/pasted", "    if text.lower() != expected.lower():\n", "    if False:\n", "writer_hooks/pasted"),
+    ("writer_hooks/write/conf", "            problems[name] = error\n", "            raise error\n", "writer_hooks/pasted"),
     ("compactor_daemon/attempt/compact_instant", "lock, dict(options.properties))", "lock)", "attempt/split"),
 )  # fmt: skip

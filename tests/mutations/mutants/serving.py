@@ -5,7 +5,13 @@ from __future__ import annotations
 
 from tests.mutations.mutants.mutant import Mutant
 
-_SYNC, _ROUTES, _STATE = "timeline/service/synchronisation", "timeline/service/routes", "timeline/service/table_state"
+_SYNC, _ROUTES, _STATE = (
+    "timeline/service/states/synchronisation",
+    "timeline/service/routes",
+    "timeline/service/states/table_state",
+)
+_ACCESS = "timeline/service/access"
+_TOUCHED = "timeline/service/states/touched"
 _MARKERS = "timeline/service/marker_folder"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -16,14 +22,34 @@ MUTANTS: tuple[Mutant, ...] = (
     (_SYNC, "if before is None and not (instant.completed and ", "if before is None and instant.completed and not (", "service/synchronisation"),
     (_SYNC, "key in now or (i.completed and i.requested_time < start)", "True", "service/synchronisation"),
     (_ROUTES, "_without_empty(g) if by_name else g, bound", "g, bound", "service/recorded_answers"),
-    (_ROUTES, "for g in q.live(partition.groups, bound) if pending", "for g in q.live(partition.groups) if pending", "service/recorded_answers"),
+    (_ROUTES, "for g in live(partition, partition.groups, bound) if pending", "for g in live(partition, partition.groups) if pending", "service/recorded_answers"),
     (_STATE, "                found[name.file_id, name.instant] = entry", "                found[entry.name] = entry", "service/moving_table"),
     ("timeline/service/served_table", "    if running is not None and not running.done():\n            await asyncio.wait([running])\n", "    pass\n", "service/moving_table"),
-    ("timeline/service/served_tables", "os.path.realpath(path)} if local", "path} if local", "service/moving_table"),
+    ("timeline/service/served_tables", "os.path.realpath(path)} if _is_local", "path} if _is_local", "service/moving_table"),
     ("timeline/service/hudi_app", "part in (\"\", \".\", \"..\", HOODIE) or", "part in (\"\", \".\") or", "service/moving_table"),
     ("timeline/service/marker_app", "        if \"://\" not in table.path:", "        if False:", "service/markers"),
-    ("timeline/service/app", "    if b\"origin\" in given:", "    if False:", "service/odd_requests"),
-    ("timeline/service/app", "    if host.rpartition(\":\")[0] not in _LOCAL", "    if False", "service/odd_requests"),
+    (_ACCESS, "        if origin is not None and", "        if False and", "service/odd_requests"),
+    (_ACCESS, "        if not self._is_known_host(host):", "        if False:", "service/odd_requests"),
+    (_ACCESS, "_is_in(name, _LOOPBACK) if self.is_local else _is_address(name)", "_is_address(name)", "service/access"),
+    (_ACCESS, "if self.token is None and not self.is_local:", "if False:", "service/access"),
+    (_ACCESS, "return signed and", "return", "service/access"),
+    (_ACCESS, " and now_s < int(until)", "", "service/access"),
+    (_ACCESS, "        if kind.lower() == b\"bearer\":\n            return self.is_token(given.strip().decode(\"latin-1\"))\n", "        if kind:\n            return True\n", "service/access"),
+    ("timeline/service/app", "            if not self._access.is_hudi_client(client[0] if client else None):\n", "            if False:\n", "service/access"),
+    ("timeline/service/app", "return None if self._access.refusal(given) else http_bytes", "return http_bytes", "service/process"),
+    (_TOUCHED, "named += [_names(new[i]) for i in new.keys() - old.keys()]", "pass", "service/touched"),
+    (_TOUCHED, "named = [_names(old[i], gone=True) for i in gone if not _archived(i, timeline)]", "named = []", "service/touched"),
+    (_TOUCHED, "    named += [_back(before, old[i]) for i in gone]\n", "", "service/touched"),
+    (_TOUCHED, "not moved.isdisjoint(f.times) or passed", "passed", "service/touched"),
+    (_TOUCHED, "isdisjoint(f.times) or passed.has_any(f))", "isdisjoint(f.times))", "service/touched"),
+    (_TOUCHED, "and (timed or not instant.is_write)", "", "service/touched"),
+    (_TOUCHED, "    if None in named:\n        return None\n", "", "service/touched"),
+    (_TOUCHED, "    if before.timeline.shared_times or timeline.shared_times:\n        return None\n", "", "service/touched"),
+    (_TOUCHED, "for p in (*r.bases, *r.replaced) if", "for p in r.bases if", "service/touched"),
+    ("timeline/service/states/loading", "_OLDEST_LISTED = 1", "_OLDEST_LISTED = 0", "service/touched"),
+    ("timeline/service/states/instant_records", "        if recorded is None:\n", "        if True:\n", "service/touched"),
+    ("timeline/service/states/loading", "    if not _goes_out(before.timeline, timeline):\n", "    if True:\n", "service/incremental_states"),
+    ("timeline/service/states/loading", "[p for p in again - before.partitions.keys() if not above(p, before.partitions)]", "[]", "service/incremental_states"),
     ("timeline/dashboard/health", "age > slo_s", "age >= 0", "service/table_states"),
     ("timeline/dashboard/health", "    ages = [(row[\"age_s\"], row) for row in pending if row[\"action\"] == \"compaction\" and", "    ages = [(row[\"age_s\"], row) for row in pending if", "service/table_states"),
     (_MARKERS, "\"\".join(f\"{name}\\n\" for name in names)", "\",\".join(names)", "service/markers"),

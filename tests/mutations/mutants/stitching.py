@@ -37,6 +37,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_COMPLETE, "        if found.completed:\n", "        if False:\n", _TESTS),
     (_COMPLETE, "        storage.delete_folder(staged_folder(pending.time))\n        section.check()\n", "        section.check()\n", _TESTS),
     (_COMPLETE, "        storage.delete_all([join(partition, name) for partition, name in traces.doomed])\n", "", _TESTS),
+    (_COMPLETE, "        bury(storage, pending.time)", "", _TESTS),
     (_COMPLETE, "    if storage.find(one.final) is None:\n", "    if True:\n", _TESTS),
     (_COMPLETE, "        if not is_at_work(table, pending) and not is_of_hudi(table, pending):", "        if not is_of_hudi(table, pending):", _TESTS),
     (_COMPLETE, "        _look_back(table, pending, done)\n", "", _TESTS),

@@ -17,12 +17,15 @@ from phantombase.compactor_daemon.daemon.dispatch import (
     Resume,
     Rules,
     Serve,
+    Sharing,
     Stop,
     Sweep,
     Take,
     next_steps,
 )
 from phantombase.compactor_daemon.daemon.table_state import Pending, TableState
+from phantombase.compactor_daemon.lake.lanes import Lane, lanes_of
+from phantombase.compactor_daemon.lake.use import Use
 from phantombase.compactor_daemon.state.failures import Parked, Ready, Waits
 
 NOW = 1_000_000
@@ -38,7 +41,12 @@ def first(n: int) -> int:
 
 
 def decided(tables: dict[str, TableState], stop: Stop | None = None, **rules: object) -> NextSteps:
-    return next_steps(tables, stop, NOW, Rules(**rules), first)  # type: ignore[arg-type]
+    made = Rules(**rules)  # type: ignore[arg-type]
+    return next_steps(tables, stop, NOW, made, first, sharing(made.max_concurrent))
+
+
+def sharing(slots: int = 1, *lanes: Lane) -> Sharing:
+    return Sharing(use=Use(lanes=lanes_of(lanes, (), ()), slots=slots, began=0), epoch_ms=NOW)
 
 
 def test_a_new_table_is_looked_at_then_swept() -> None:
@@ -121,7 +129,7 @@ def test_where_others_claim_the_choice_is_spread_over_the_first_few() -> None:
         seen.append(n)
         return n - 1
 
-    assert next_steps({"a": state}, None, NOW, Rules(), last).actions == (Take("a", "6"),)
+    assert next_steps({"a": state}, None, NOW, Rules(), last, sharing()).actions == (Take("a", "6"),)
     assert seen == [5]
 
 
@@ -192,8 +200,20 @@ def test_a_look_forgets_what_is_over() -> None:
 
 
 def test_of_a_table_in_trouble_nothing_is_taken() -> None:
-    state = replace(SEEN, pending=pending("1"), busy=True, sweep_at=0).after_trouble(NOW + 10_000)
-    assert decided({"a": state}).actions == ()
+    state = replace(SEEN, pending=pending("1"), busy=True, sweep_at=0).after_trouble(NOW, 10_000)
+    assert decided({"a": state}, services=True).actions == ()
+
+
+def test_each_failed_look_doubles_the_wait_for_the_next_one() -> None:
+    state, waits = SEEN, []
+    for _ in range(40):
+        state = state.after_trouble(NOW, 10_000)
+        waits.append((state.look_at - NOW) // 1000)
+    assert waits[:5] == [10, 20, 40, 80, 160]
+    assert waits[-1] == 300
+    good = state.after_look((), frozenset(), NOW, 10_000)
+    assert good.after_trouble(NOW, 10_000).look_at == NOW + 10_000
+    assert SEEN.after_trouble(NOW, 400_000).after_trouble(NOW, 400_000).look_at == NOW + 400_000, "polls apart"
 
 
 _instants = st.sets(st.sampled_from("123456"), max_size=6)
@@ -234,7 +254,7 @@ def test_whatever_is_known_decisions_keep_the_rules(
     tables: dict[str, TableState], stop: Stop | None, slots: int, once: bool, chance: object
 ) -> None:
     rules = Rules(max_concurrent=slots, once=once)
-    decision = next_steps(tables, stop, NOW, rules, chance.randrange)  # type: ignore[attr-defined]
+    decision = next_steps(tables, stop, NOW, rules, chance.randrange, sharing(slots))  # type: ignore[attr-defined]
     takes = [a for a in decision.actions if isinstance(a, Take)]
     resumed = [a for a in decision.actions if isinstance(a, Resume)]
     others = [a for a in decision.actions if not isinstance(a, Take | Resume)]
@@ -256,3 +276,16 @@ def test_whatever_is_known_decisions_keep_the_rules(
         assert not decision.ended
     # It never sleeps through something it could do, nor for ever.
     assert decision.ended or 0 <= decision.wait_s <= rules.poll_s
+
+
+def test_of_thousands_of_tables_the_most_urgent_are_looked_at_first() -> None:
+    """What rings, or is overdue for longest; others wait until those are done, and are not queued before a bell."""
+    tables = {f"t{n}": replace(SEEN, look_at=NOW - n) for n in range(1, 100)}
+    tables["due"] = replace(SEEN, due=True)
+    tables["rung"] = replace(SEEN, look_at=0)
+    actions = decided(tables).actions
+    assert len(actions) == 16
+    assert actions[:3] == (Request("due"), Relist("rung"), Relist("t99"))
+    busy = {f"b{n}": replace(SEEN, busy=True) for n in range(15)}
+    assert decided({**tables, **busy}).actions == (Request("due"),)
+    assert not decided({**tables, **busy, "c": replace(SEEN, busy=True)}, once=True).ended

@@ -19,17 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.cli.report import recommended_executors
 from phantombase.timeline.cli.rows import ShownRows
 from phantombase.timeline.errors import MissingFileError, NotATableError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.read import export
 from phantombase.timeline.read.export import export_stream
 from phantombase.timeline.read.table_read import ReadOptions, Scan, plan_read, read_table
@@ -44,6 +43,7 @@ from phantombase.timeline.terminal.plain import human_bytes, human_duration
 from phantombase.timeline.view.view import FileSlice
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
+from tests.support.logs import capture_logs
 from tests.support.places import ROOT
 
 _INSTANT = re.compile(r"\d{17}")
@@ -446,7 +446,7 @@ def test_the_level_of_log_lines(capsys: pytest.CaptureFixture[str]) -> None:
 
         def work() -> None:
             configure_logging(json=False)
-            structlog.get_logger().info("at work")
+            get_logger().info("at work")
 
         with_log_options(work)(log_level=LogLevel(level))
         assert ("at work" in capsys.readouterr().err) is seen
@@ -554,8 +554,8 @@ def test_logs_go_to_stderr_with_those_of_libraries(capsys: pytest.CaptureFixture
     """One JSON object a line, ours and the standard library's; debug only with `-v`."""
     for _ in range(2):  # twice: no line is doubled
         configure_logging(json=True)
-    structlog.get_logger().debug("hidden")
-    structlog.get_logger().info("seen", rows=3)
+    get_logger().debug("hidden")
+    get_logger().info("seen", rows=3)
     logging.getLogger("kazoo.client").warning("lost %s", "session")
     printed = capsys.readouterr()
     lines = [json.loads(line) for line in printed.err.splitlines()]
@@ -563,7 +563,7 @@ def test_logs_go_to_stderr_with_those_of_libraries(capsys: pytest.CaptureFixture
     assert lines[1]["logger"] == "kazoo.client"
     assert printed.out == ""
     with_log_options(partial(configure_logging, json=False))(verbose=True)
-    structlog.get_logger().debug("shown")
+    get_logger().debug("shown")
     assert "shown" in capsys.readouterr().err
 
 

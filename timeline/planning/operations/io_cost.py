@@ -9,7 +9,7 @@ Megabytes are whole, 1 << 20 bytes; read and write are floored separately before
 
 from __future__ import annotations
 
-from ..view.view import FileSlice
+from ...view.view import FileSlice
 
 MB = 1 << 20
 NEW_FILE_BYTES = 120 * MB

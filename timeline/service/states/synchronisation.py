@@ -6,12 +6,12 @@ A client sends the hash of its timeline, and its last instant, with every reques
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from ..format.instant import Instant, State
-from ..instants.timeline import Timeline
+from ...format.instant import Instant, State
+from ...instants.timeline import Timeline
 
 NO_INSTANT = "0"
 """What a client without instants counts as its last one."""
@@ -53,9 +53,8 @@ def digests(timeline: Timeline) -> frozenset[str]:
 _PENDING = ("compaction", "logcompaction")
 
 
-def agree(timeline: Timeline, accepted: frozenset[str], client: Known) -> bool:
-    """Whether a client may be answered from a state with this timeline; `accepted`: its `digests`."""
-    times = [i.requested_time for i in counted(timeline)]
+def agree(times: Sequence[str], accepted: frozenset[str], client: Known) -> bool:
+    """Whether a client may be answered from a state. `times`: of its `counted` instants; `accepted`: its `digests`."""
     if not times and client.last == NO_INSTANT:
         return True
     return client.digest in accepted and (not times or client.last in times or client.last < times[0])

@@ -1,0 +1,122 @@
+"""The options of `run` for the tables of a lake, and the lanes of its configuration file.
+
+[[lane]]
+match = "sales_*"         the first lane that matches a table counts
+slo = 900                 seconds
+weight = 4
+hours = "22:00-06:00 Europe/Berlin"
+quota = 0.5
+bytes-per-hour = "200g"
+daemons = 2
+trigger = "num-commits"   and any other option of [schedule]
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.option import option
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.storage.access.storage_options import StorageOptions
+from phantombase.timeline.terminal.settings import LANES, read_file
+
+from ..daemon.assemble import Lake
+from ..lake.hours import Hours
+from ..lake.lanes import Lane, Lanes, lanes_of
+from ..lake.listing import FolderListing, Listing
+from .option_flags import flags_of, from_settings
+
+METASTORE = "hive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeFlags:
+    """Which tables are found, and served."""
+
+    root: str | None = option(
+        None, "serve all tables below this folder, also those that come later; instead of TABLE", metavar="FOLDER"
+    )
+    catalog: str | None = option(
+        None, "serve all Hudi tables of a Hive Metastore; instead of TABLE", metavar="hive:HOST:PORT"
+    )
+    include: tuple[str, ...] = option(
+        (), "only tables of this name, such as `sales_*` or `db/sales_*`; may be repeated", metavar="PATTERN"
+    )
+    exclude: tuple[str, ...] = option((), "no tables of this name; may be repeated", metavar="PATTERN")
+    slo_s: float | None = option(
+        None, "a compaction that is pending for longer is late: the latest tables come first", least=1
+    )
+
+    def lanes(self, config: str | None, schedule: ScheduleOptions) -> Lanes:
+        """The lanes of the configuration file. `schedule`: of tables whose lane says nothing else."""
+        given = read_file(config).get(LANES, []) if config is not None else []
+        if not isinstance(given, list):
+            raise UsageError("lanes are an array of tables", path=config, expected=f"[[{LANES}]]", found=f"[{LANES}]")
+        return lanes_of(_lanes(given, str(config), schedule), self.include, self.exclude, self.slo_s)
+
+    def lake(self, tables: list[str], lanes: Lanes, options: StorageOptions) -> Lake | None:
+        """The lake, None where tables are named. UsageError: both or neither."""
+        given = [name for name in (tables, self.root, self.catalog) if name]
+        if tables and (self.include or self.exclude):
+            raise UsageError("--include and --exclude are for tables that are found", todo="Add --root or --catalog.")
+        if len(given) != 1:
+            raise UsageError(
+                "the tables are named, or found",
+                expected="one of TABLE..., --root and --catalog",
+                found="none of them" if not given else "several of them",
+            )
+        if tables:
+            return None
+        return Lake(listing=self._listing(options), lanes=lanes)
+
+    def _listing(self, options: StorageOptions) -> Listing:
+        if self.root is not None:
+            return FolderListing(self.root, options)
+        kind, _, where = str(self.catalog).partition(":")
+        if kind != METASTORE:
+            raise UsageError("unknown kind of catalog", expected="hive:HOST:PORT", found=repr(self.catalog))
+        from ..lake.metastore import MetastoreListing  # late: its library is an extra
+
+        return MetastoreListing(where)
+
+
+LAKE = LakeFlags()
+"""Named tables."""
+
+
+def _lanes(given: list[Any], path: str, schedule: ScheduleOptions) -> Iterator[Lane]:
+    for number, one in enumerate(given, start=1):
+        where = f"{path} [[{LANES}]] {number}"
+        if not isinstance(one, dict) or not isinstance(one.get("match"), str):
+            raise UsageError("a lane names its tables", path=where, expected='match = "PATTERN"', found=str(one))
+        try:
+            yield _lane(one, schedule)
+        except UsageError as error:
+            raise UsageError(
+                error.what, path=where, expected=error.expected, found=error.found, todo=error.todo
+            ) from error
+
+
+def _lane(given: Mapping[str, Any], schedule: ScheduleOptions) -> Lane:
+    values = {name.replace("_", "-"): value for name, value in given.items()}
+    match, hours = values.pop("match"), values.pop("hours", None)
+    planned, rest = from_settings(schedule, values)
+    own = {name: rest.pop(name) for name in _OWN & rest.keys()}
+    if rest:
+        name = next(iter(rest))
+        known = sorted({"match", "hours", *_OWN, *(flag.replace("_", "-") for flag in flags_of(ScheduleOptions))})
+        near = difflib.get_close_matches(name, known, n=1)
+        raise UsageError(
+            "not a setting of a lane",
+            found=name,
+            todo=f"Did you mean {near[0]}?" if near else f"One of {' '.join(known)}.",
+        )
+    lane: Lane = from_settings(Lane(match=match), own)[0]
+    return replace(lane, hours=None if hours is None else Hours.parse(str(hours)), schedule=planned)
+
+
+_OWN = frozenset({"weight", "slo", "quota", "bytes-per-hour", "daemons"})

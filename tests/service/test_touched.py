@@ -1,0 +1,141 @@
+"""Which partitions are listed again when a timeline has moved on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from phantombase.timeline.errors import MissingFileError
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.layout import LAYOUT_2
+from phantombase.timeline.format.table_config import TableConfig
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.service.states.instant_records import InstantRecords
+from phantombase.timeline.service.states.loading import load_state
+from phantombase.timeline.service.states.recorded import ANYTHING, NOTHING, Recorded
+from phantombase.timeline.service.states.table_state import PartitionFiles, TableState
+from phantombase.timeline.service.states.touched import above, forgotten, touched
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import FileGroup, FileSlice, ViewFacts
+from tests.support.golden_tables import unzip_golden
+
+FACTS = ViewFacts(pending_plans={}, replaced={}, compacted={})
+
+
+def at(number: int, action: str = "deltacommit", state: State = State.COMPLETED) -> Instant:
+    time = f"2026112109000{number}000"
+    done = f"2026112109000{number}500" if state is State.COMPLETED else None
+    return Instant(requested_time=time, action=action, state=state, completion_time=done)
+
+
+def names(*partitions: str, **more: object) -> Recorded:
+    return replace(Recorded(partitions=frozenset(partitions)), **more)  # type: ignore[arg-type]
+
+
+Told = dict[Instant, Recorded]
+
+
+def timeline(told: Iterable[Instant]) -> Timeline:
+    return Timeline(layout=LAYOUT_2, instants=tuple(sorted(told, key=lambda i: i.requested_time)))
+
+
+def state(told: Told, files: dict[str, set[int]]) -> TableState:
+    """`files`: by partition, the numbers of the instants in the names of its files."""
+    found = {
+        p: PartitionFiles(groups=(), facts=FACTS, modified={}, times=frozenset(at(n).requested_time for n in numbers))
+        for p, numbers in files.items()
+    }
+    records = InstantRecords(records=list(told.items()), known={})
+    return TableState(config=TableConfig(properties={}), timeline=timeline(told), partitions=found, records=records)
+
+
+FILES = {"a": {1}, "b": {1, 2}, "c": {3}}
+FIRST: Told = {at(1): names("a", "b"), at(2): names("b")}
+PENDING: Told = {**FIRST, at(3, state=State.INFLIGHT): NOTHING}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        (FIRST, FIRST, set()),
+        (FIRST, {**FIRST, at(4): names("b", "new")}, {"b", "new"}),
+        (FIRST, {**FIRST, at(4, state=State.INFLIGHT): NOTHING}, set()),
+        (PENDING, {**FIRST, at(3): names("a")}, {"a", "c"}),  # c has a file of it that the commit does not name
+        (PENDING, FIRST, {"c"}),  # it is gone: undone
+        (FIRST, {at(1): names("a", "b")}, {"b"}),
+        ({**FIRST, at(4): names("c")}, FIRST, {"c"}),
+        (FIRST, {**FIRST, at(4, "clean"): names("a")}, {"a"}),
+        (FIRST, {**FIRST, at(4, "rollback", State.REQUESTED): names("c")}, {"c"}),
+        (FIRST, {**FIRST, at(4, "compaction", State.REQUESTED): names("a")}, {"a"}),
+        (FIRST, {**FIRST, at(4, "savepoint"): NOTHING}, set()),
+        (FIRST, {**FIRST, at(4, "restore"): ANYTHING}, None),
+        ({**FIRST, at(4, "restore"): ANYTHING}, {**FIRST, at(5): names("a")}, {"a"}),
+        (FIRST, {at(2): names("b")}, set()),  # the first was archived
+        ({**FIRST, at(1, "commit"): names("a")}, FIRST, None),  # two writes of one time
+    ],
+)
+def test_what_is_listed_again(before: Told, now: Told, expected: set[str] | None) -> None:
+    found = touched(state(before, FILES), timeline(now), list(now.items()))
+    assert (None if found is None else set(found)) == expected
+
+
+def test_a_stray_file_counts_once_the_timeline_starts_behind_it() -> None:
+    before = {at(1): names("a"), at(3): names("a"), at(5): names("a")}
+    now = {at(5): names("a")}
+    found = touched(state(before, {"a": {1}, "b": {2}, "c": {4, 1}, "d": {6}}), timeline(now), list(now.items()))
+    assert found == frozenset("bc")
+
+
+def test_an_archived_write_without_a_known_completion_is_looked_at_again() -> None:
+    legacy = replace(at(1), completion_time=None)
+    before, now = {legacy: names("a"), at(2): names("b")}, {at(2): names("b")}
+    assert touched(state(before, {"a": {1}, "b": {2}, "c": {1}}), timeline(now), list(now.items())) == frozenset("ac")
+
+
+@pytest.mark.parametrize(("slices", "expected"), [(1, {"a"}), (0, set())])
+def test_files_of_a_replaced_group_come_back_when_its_commit_is_archived(slices: int, expected: set[str]) -> None:
+    replacing = names("b", replaced={"a": frozenset({"f"})})
+    before, now = {at(1, "replacecommit"): replacing, at(2): names("b")}, {at(2): names("b")}
+    found = state(before, {"a": {1}, "b": {1}})
+    slice_ = FileSlice(partition="a", file_id="f", base_instant=at(1).requested_time, base=None, logs=())
+    group = FileGroup(partition="a", file_id="f", slices=(slice_,) * slices)
+    partitions = {**found.partitions, "a": replace(found.partitions["a"], groups=(group,))}
+    held = replace(found, partitions=partitions)
+    assert touched(held, timeline(now), list(now.items())) == frozenset(expected)
+    assert forgotten(held, list(now.items())) == frozenset("a")
+
+
+@pytest.mark.parametrize(
+    ("partition", "others", "expected"),
+    [("a/b", ["a"], True), ("a/b", ["a/b", "ab", "a/bc"], False), ("a", [""], True), ("a", ["a/b"], False)],
+)
+def test_no_partition_is_in_another(partition: str, others: list[str], expected: bool) -> None:
+    assert above(partition, others) is expected
+
+
+def test_a_load_lists_the_partition_again_that_was_listed_longest_ago(tmp_path: Path) -> None:
+    path = unzip_golden("v9_compacted_cleaned", tmp_path)
+    table = Table.open(str(path))
+    held = load_state(table)
+    doomed = max(path.glob("*/*.parquet"), key=lambda p: p.name.rpartition("_")[2])
+    doomed.unlink()
+
+    def load_often() -> None:
+        state = held
+        for _ in held.partitions:
+            state = load_state(table, state)
+
+    with pytest.raises(MissingFileError, match="a base file that does not exist"):
+        load_often()
+
+
+def test_a_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table.open(str(unzip_golden("v9_pending", tmp_path)))
+    first = load_state(table)
+    read: list[Instant] = []
+    monkeypatch.setattr(Table, "commit_metadata", lambda self, instant: read.append(instant))
+    second = load_state(table, first)
+    assert (second.records.known, read) == (first.records.known, [])

@@ -1,0 +1,80 @@
+"""Draws partitions with every odd state of file groups, for tests that two ways of looking at them agree.
+
+Several slices, logs of pending and unknown writes, groups in pending plans, replaced ones, compactions whose base file
+another attempt left too, archived instants, files of size 0, names that are not data files, change data, and times that
+two writes share.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from phantombase.timeline.format.layout import LAYOUT_2, Layout
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.storage.contract import Entry
+from phantombase.timeline.view.view import ViewFacts
+from tests.support.builders import timeline_of
+
+PARTITION = "p"
+FILES = ("a", "b-ü", "c")
+_OTHERS = (".x.crc", "_SUCCESS", ".hoodie_partition_metadata", "notes.txt", ".f_10.log.1_0-0-0.crc")
+
+
+def drawn_timeline(rng: Random, layout: Layout) -> Timeline:
+    """Writes and table services at 10 to 60, completed or not, in any order of completion; some are archived."""
+    names, archived = list[str](), list[str]()
+    for time in ("10", "20", "30", "40", "50", "60"):
+        action = rng.choice(("deltacommit", "deltacommit", "deltacommit", "commit", "replacecommit"))
+        if rng.random() < 0.85:
+            completed = f"{time}_{max(11, int(time) + rng.choice((1, 5, 15, 25, -15)))}" if layout is LAYOUT_2 else time
+            (archived if time < "30" and rng.random() < 0.3 else names).append(f"{completed}.{action}")
+        elif rng.random() < 0.7:
+            pending = {"commit": "compaction.requested", "replacecommit": "replacecommit.requested"}
+            names.append(f"{time}.{pending.get(action, 'deltacommit.inflight')}")
+        if rng.random() < 0.03:  # a table service of the same time
+            names.append(f"{time}_{time}.commit" if layout is LAYOUT_2 else f"{time}.commit")
+    return timeline_of(layout, *names, archived=archived)
+
+
+def drawn_listing(rng: Random) -> list[Entry]:
+    """Files of three groups; half of the groups are as most are: a base file, and logs behind it."""
+    names = list[str]()
+    for file_id in FILES:
+        if rng.random() < 0.6:
+            bases, logs = ["10"], rng.sample(("10", "20", "30", "40", "50"), rng.randint(0, 3))
+        else:
+            bases = rng.sample(("10", "20", "30", "40"), rng.randint(0, 3))
+            logs = rng.choices(("10", "20", "30", "40", "50", "60", "70"), k=rng.randint(0, 4))
+        names += [f"{file_id}_0-0-0_{instant}.parquet" for instant in bases]
+        names += [f"{file_id}_9-9-9_{instant}.parquet" for instant in bases if rng.random() < 0.04]
+        for number, instant in enumerate(logs):
+            end = rng.choice(("", "_0-0-0", "_0-0-0", "_9-0-0", "_10-0-0", "_0-0-0-cdc"))
+            names.append(f".{file_id}_{instant}.log.{rng.choice((1, 1, 2, 10))}{number * (end == '') or ''}{end}")
+    names += rng.sample(_OTHERS, rng.randint(0, 2))
+    names += ["readme_1.hfile"] if rng.random() < 0.03 else []  # malformed
+    listed = [Entry(name=n, is_folder=False, size=rng.choice((1, 5, 7)) if rng.random() < 0.99 else 0) for n in names]
+    folder = [Entry(name="a_0-0-0_60.parquet", is_folder=True)] if rng.random() < 0.05 else []
+    unique = {entry.name: entry for entry in listed + folder}
+    return [unique[name] for name in sorted(unique)]
+
+
+def drawn_facts(rng: Random, timeline: Timeline, entries: list[Entry]) -> ViewFacts:
+    """Pending plans, replaced groups and compactions, some with a base file that is not there."""
+    keys = [(PARTITION, file_id) for file_id in (*FILES, "gone")]
+    pending = [i.requested_time for i in timeline.pending_compactions]
+    compacted: dict[tuple[str, str], dict[str, str]] = {}
+    for entry in entries:
+        file_id, token, rest = (*entry.name.split("_"), "", "")[:3]
+        instant = rest.partition(".")[0]
+        if not entry.name.startswith(".") and (PARTITION, file_id) in keys and rng.random() < 0.15:
+            named = entry.name if rng.random() < 0.8 else f"{file_id}_{token}-x_{instant}.parquet"
+            compacted.setdefault((PARTITION, file_id), {})[instant] = named
+    if rng.random() < 0.05:
+        compacted.setdefault(rng.choice(keys), {})["55"] = "lost"
+    shared = timeline.shared_times
+    return ViewFacts(
+        pending_plans={k: rng.choice(pending) for k in keys if pending and rng.random() < 0.1},
+        replaced={k: "60" for k in keys if rng.random() < 0.08},
+        compacted=compacted,
+        shared={t: frozenset(f"{PARTITION}/{e.name}" for e in entries if rng.random() < 0.5) for t in shared},
+    )

@@ -1,0 +1,83 @@
+"""Plain file groups: the short way says of them what the file-system view says, and leaves all others to it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.storage.contract import Entry
+from phantombase.timeline.view.plain_slices import PlainRules, PlainSlice
+from phantombase.timeline.view.view import FileGroup, ViewFacts, file_groups, is_replaced, latest_slice
+from tests.support.builders import NO_FACTS, listing_of, timeline_of
+from tests.support.drawn_partitions import PARTITION, drawn_facts, drawn_listing, drawn_timeline
+
+
+def viewed(entries: list[Entry], timeline: Timeline, facts: ViewFacts, known: set[str] | None = None) -> object:
+    """The groups of the view by file id, or the text of its error."""
+    try:
+        return {g.file_id: g for g in file_groups(PARTITION, entries, timeline, facts, known or set())}
+    except PhantombaseError as error:
+        return str(error)
+
+
+def in_short(group: FileGroup, facts: ViewFacts) -> tuple[object, ...] | None:
+    """What a plain slice has, of a group of the view; None: it could not be planned."""
+    last = latest_slice(group)
+    if last is None or last.base is None or not last.logs or is_replaced(group, facts) or group.pending_compaction:
+        return None
+    files = [(str(f.name), f.size) for f in last.files]
+    return (last.base_instant, last.base.name.instant, last.file_id, files)
+
+
+def of_plain(slice_: PlainSlice) -> tuple[object, ...]:
+    """The same of a plain slice."""
+    files = [(e.name, e.size) for e in (slice_.base, *slice_.logs)]
+    return (slice_.base_instant, slice_.base_instant, slice_.file_id, files)
+
+
+@pytest.mark.parametrize("layout", [LAYOUT_1, LAYOUT_2], ids=["v6", "v8"])
+def test_plain_and_other_groups_together_are_the_view(layout: Layout) -> None:
+    """Whatever the table is like, the plain groups are as the view has them, and the view of the rest is the same."""
+    seen: Counter[str] = Counter()
+    for seed in range(6000):
+        rng = Random(f"{layout.slicing.name} {seed}")
+        timeline, entries = drawn_timeline(rng, layout), drawn_listing(rng)
+        facts = drawn_facts(rng, timeline, entries)
+        aside = {(PARTITION, "a")} if rng.random() < 0.05 else set[tuple[str, str]]()
+        refused = "c" if rng.random() < 0.1 else ""
+        rules = PlainRules(timeline=timeline, facts=facts, aside=aside)
+        plain, others = rules.split(PARTITION, entries, lambda slice_: slice_.file_id != refused)  # noqa: B023 - called at once
+        known = {slice_.file_id for slice_ in plain}
+        whole, rest = viewed(entries, timeline, facts), viewed(others, timeline, facts, known)
+        story = f"seed {seed}: {[e.name for e in entries]} {timeline.instants} {facts}"
+        assert not known & {refused, *(file_id for _, file_id in aside)}, story
+        if isinstance(whole, dict):
+            assert isinstance(rest, dict), story
+            assert rest == {i: g for i, g in whole.items() if i not in known}, story
+            assert [of_plain(s) for s in plain] == [in_short(whole[s.file_id], facts) for s in plain], story
+            plannable = {i for i, g in whole.items() if in_short(g, facts) is not None and g.slices[-1].base_instant}
+            seen["several slices"] += sum(len(whole[s.file_id].slices) > 1 for s in plain)
+            seen["compacted"] += sum((PARTITION, s.file_id) in facts.compacted for s in plain)
+            seen["left to the view"] += len(plannable - known)
+            seen["plain"] += len(plain)
+        else:
+            assert rest == whole, story
+            seen["errors"] += 1
+    assert min(seen[what] for what in ("several slices", "compacted", "left to the view", "errors")) > 20, seen
+    assert seen["plain"] > 500, seen
+
+
+def test_a_group_as_most_are_is_plain() -> None:
+    """A base file, log files behind it, another group beside it without any."""
+    timeline = timeline_of(LAYOUT_2, "10_11.deltacommit", "20_21.deltacommit", "30_31.deltacommit")
+    entries = [*listing_of("b10", "l30.1", "l20.2", "l20.1"), Entry(name="g_0-0-0_10.parquet", is_folder=False, size=1)]
+    plain, others = PlainRules(timeline=timeline, facts=NO_FACTS).split("p", entries, lambda _: True)
+    ((instant, file_id, base, logs),) = plain
+    assert (instant, file_id, base.name) == ("10", "f", "f_0-0-0_10.parquet")
+    assert [log.name for log in logs] == [".f_20.log.1_0-0-0", ".f_20.log.2_0-0-0", ".f_30.log.1_0-0-0"]
+    assert [entry.name for entry in others] == ["g_0-0-0_10.parquet"]

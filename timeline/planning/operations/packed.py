@@ -1,0 +1,137 @@
+"""The operations of a plan of very many file slices, as the bytes that the plan will have (pure).
+
+A million operations as values, with their names and metrics, take gigabytes, and most of the time of a planning goes
+into making, sorting and freeing them. Here each is encoded once its slice is known. Beside the bytes stand the few
+numbers that order and divide plans.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...avro.encoded_array import EncodedArray
+from ...format.compaction_plan import (
+    CompactionOperation,
+    decode_operation,
+    encode_operation,
+    operation_metrics,
+)
+from ...varint import encode_long
+from ...view.plain_slices import PlainSlice
+from ...view.view import FileSlice
+from .io_cost import read_bytes, write_bytes
+from .operation import operation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedPlan:
+    """The slices of one plan, each by its operation. `partitions`: those of the slices, each once."""
+
+    operations: EncodedArray[CompactionOperation]
+    partitions: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.operations)
+
+
+class PackedSlices:
+    """File slices that will all be planned. Sizes in bytes; `files`: of all slices together."""
+
+    def __init__(self) -> None:
+        self.files = self.read_bytes = self.write_bytes = 0
+        self._operations: list[bytes] = []
+        self._log_bytes, self._io_bytes, self._partition = array("q"), array("q"), array("q")
+        self._partitions: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    def add(self, partition: str, plain: Iterable[PlainSlice], others: Iterable[FileSlice]) -> None:
+        """The slices of one partition, in the planner's order: least recently compacted first, then by log bytes."""
+        rows = [_of_plain(partition, slice_) for slice_ in plain]
+        rows += [_of_slice(slice_) for slice_ in others]
+        rows.sort()
+        for _, log_bytes, _, files, read, write, encoded in rows:
+            self._operations.append(encoded)
+            self._log_bytes.append(-log_bytes)
+            self._io_bytes.append(read + write)
+            self.files += files
+            self.read_bytes += read
+            self.write_bytes += write
+        self._partition.extend([len(self._partitions)] * len(rows))
+        self._partitions.append(partition)
+
+    def largest_logs_first(self) -> list[int]:
+        """The numbers of the slices; those with equal log bytes in the order in which they came."""
+        return np.argsort(-np.frombuffer(self._log_bytes, np.int64), kind="stable").tolist() if len(self) else []
+
+    def io_bytes(self, numbers: Iterable[int]) -> list[int]:
+        """What each of these slices reads and writes."""
+        return [self._io_bytes[n] for n in numbers]
+
+    def plan(self, numbers: Sequence[int]) -> PackedPlan:
+        """A plan of these slices."""
+        names = (self._partitions[p] for p in dict.fromkeys(self._partition[n] for n in numbers))
+        return PackedPlan(
+            operations=EncodedArray([self._operations[n] for n in numbers], decode_operation),
+            partitions=tuple(dict.fromkeys(names)),
+        )
+
+
+_Row = tuple[str, int, str, int, int, int, bytes]
+"""Base instant, log bytes (negative) and file id, in this order; files, bytes read, bytes written, operation."""
+
+
+def _of_slice(slice_: FileSlice) -> _Row:
+    files, read, write = len(slice_.files), read_bytes(slice_), write_bytes(slice_)
+    encoded = encode_operation(operation(slice_))
+    return slice_.base_instant, -slice_.log_bytes, slice_.file_id, files, read, write, encoded
+
+
+def _of_plain(partition: str, slice_: PlainSlice) -> _Row:
+    base_instant, file_id, base_entry, entries = slice_
+    base, logs, log_bytes = base_entry.name, [e.name for e in entries], sum([e.size for e in entries])
+    read, write = base_entry.size + log_bytes, base_entry.size
+    metrics = operation_metrics(len(logs), log_bytes, read, write)
+    # The names of logs differ from that of the base file in ASCII characters only.
+    if base.isascii() and partition.isascii() and max(len(partition), len(logs)) < len(_LONG):
+        names = "".join([f"{_LONG[len(name)]}{name}" for name in logs])
+        text = (
+            f"\2{_LONG[len(base_instant)]}{base_instant}\2{_LONG[len(logs)]}{names}\0\2{_LONG[len(base)]}{base}"
+            f"\2{_LONG[len(file_id)]}{file_id}\2{_LONG[len(partition)]}{partition}"
+        )
+        numbered = [part for pair in zip(_HEADS, metrics.values(), strict=True) for part in pair]
+        encoded = text.encode("latin-1") + _METRICS.pack(*numbered)
+    else:
+        encoded = encode_operation(
+            CompactionOperation(
+                base_instant_time=base_instant,
+                delta_file_paths=tuple(logs),
+                data_file_path=base,
+                file_id=file_id,
+                partition_path=partition,
+                metrics=metrics,
+            )
+        )
+    return base_instant, -log_bytes, file_id, 1 + len(logs), read, write, encoded
+
+
+_LONG = [encode_long(n).decode("latin-1") for n in range(1 << 10)]
+"""Lengths and counts in Avro."""
+
+
+def _metric_heads() -> list[bytes]:
+    """What stands before each number of the metrics: a map of one block, the second branch of its union."""
+    names = list(operation_metrics(0, 0, 0, 0))
+    keys = [encode_long(len(name)) + name.encode() for name in names]
+    return [b"\2" + encode_long(len(names)) + keys[0], *keys[1:]]
+
+
+_HEADS = _metric_heads()
+_METRICS = struct.Struct("<" + "".join(f"{len(head)}sd" for head in _HEADS) + "2x")
+"""The metrics; behind them the end of the map, and no bootstrap file."""

@@ -1,0 +1,107 @@
+"""HTTP/1.1 by httptools, which bounds nothing itself: the request line, the headers, and the time they may take."""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from .asgi import MAX_QUERY_BYTES
+
+_LINE_BYTES_MAX = MAX_QUERY_BYTES + (4 << 10)
+_HEADERS_BYTES_MAX = 32 << 10
+_HEAD_S = 30.0
+
+
+class _TooLongError(Exception):
+    """A request that is not read to its end."""
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """One connection. A request line that is too long gets 414, headers 431; a head that does not come is cut off."""
+
+    _refusal = (400, "")
+    _header_bytes = 0
+    _is_answered = False
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_is_there()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._header_bytes = 0
+        self._wait_for_head()
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > _LINE_BYTES_MAX:
+            self._refuse(414, f"the request line is longer than {_LINE_BYTES_MAX} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > _HEADERS_BYTES_MAX:
+            self._refuse(431, f"the headers have more than {_HEADERS_BYTES_MAX} bytes")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._head_is_there()
+        answer = self._at_once()
+        self._is_answered = answer is not None
+        if answer is None:
+            super().on_headers_complete()
+            return
+        self.transport.write(answer)
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def on_body(self, body: bytes) -> None:
+        if not self._is_answered:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._is_answered:
+            super().on_message_complete()
+
+    def _at_once(self) -> bytes | None:
+        """The whole answer of a request, if it is kept: then no task is made for it."""
+        idle = (self.cycle is None or self.cycle.response_complete) and not self.pipeline
+        if not idle or self.flow.write_paused or not self.parser.should_keep_alive():
+            return None
+        if self.parser.get_method() != b"GET" or self.parser.get_http_version() != "1.1":
+            return None
+        find = getattr(self.app, "at_once", None)
+        return None if find is None else find(self.url, dict(self.headers), self.client)
+
+    def send_400_response(self, msg: str) -> None:
+        status, reason = self._refusal
+        if status == 400:
+            super().send_400_response(msg)
+            return
+        body = reason.encode()
+        self.transport.write(
+            b"HTTP/1.1 %d %s\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+            % (status, _PHRASES[status], len(body), body)
+        )
+        self.transport.close()
+
+    def _refuse(self, status: int, reason: str) -> None:
+        self._refusal = (status, reason)
+        raise _TooLongError
+
+    def _wait_for_head(self) -> None:
+        if self._late is None:
+            self._late = self.loop.call_later(_HEAD_S, self.transport.abort)
+
+    def _head_is_there(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+_PHRASES = {414: b"URI Too Long", 431: b"Request Header Fields Too Large"}

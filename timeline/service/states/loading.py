@@ -1,0 +1,144 @@
+"""Loads states of a table from storage: the first one whole, later ones from the state before.
+
+    timeline -> what its instants record -> which partitions that touches -> their files
+
+`touched` says why the other partitions are as they were. Whole again are loads behind a restore, an upgrade, and
+where a client asks for it (`refresh/`). Each load also lists the partition again that was listed longest ago: that
+finds what no instant names, such as a file that was removed by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ...instants.timeline import Timeline
+from ...look.look import list_ahead
+from ...storage.contract import Entry, listed_if_there
+from ...table.table import Table, consistent
+from ...view.partition_folders import is_partition
+from ...view.view import FileGroup, check_partitions
+from ...view.view_loader import needs_archive
+from .instant_records import InstantRecords, load_records
+from .recorded import FactsByPartition, planned_twice
+from .synchronisation import digests
+from .table_state import PartitionFiles, PendingFiles, TableState, groups_with, partition_files, pending_files
+from .touched import above, forgotten, touched
+
+_OLDEST_LISTED = 1
+
+
+def load_state(table: Table, before: TableState | None = None) -> TableState:
+    """The table as it stands now. `before`: what is known of it; None: everything is read.
+
+    PhantombaseError: it cannot be read, among others MissingFileError: a base file that a commit names is lost. Hudi's
+    server answers without that file; a writer that went on from such an answer would lose its rows.
+    """
+    return consistent(lambda: _load(table.still(records=False), before))
+
+
+def _load(table: Table, before: TableState | None) -> TableState:
+    before = before if before is not None and before.config == table.config else None
+    timeline = table.load_timeline()
+    records = load_records(table, timeline, before.records.known if before else {})
+    if planned_twice(records.records):
+        table.load_facts(timeline)  # says which
+    again = None if before is None else touched(before, timeline, records.records)
+    if before is None or again is None:
+        return _whole(table, timeline, records)
+    new = [p for p in again - before.partitions.keys() if not above(p, before.partitions)]
+    if any(above(p, new) for p in before.partitions):
+        return _whole(table, timeline, records)
+    asked = [*sorted(again & before.partitions.keys()), *sorted(new), *_oldest(before, again)]
+    list_ahead(table.storage, asked)
+    listed = {p: listed_if_there(table.storage, p) or [] for p in asked}
+    found = {p: entries for p, entries in listed.items() if is_partition(entries)}
+    if not _goes_out(before.timeline, timeline):
+        timeline = replace(timeline, archived=before.timeline.archived)
+    timeline, made = _made(table, timeline, records, found)
+    kept = {p: files for p, files in before.partitions.items() if p not in listed}
+    facts = _facts(table, timeline, records)
+    kept |= {p: replace(kept[p], facts=facts.of(p)) for p in forgotten(before, records.records) - listed.keys()}
+    for partition in again.union(listed):
+        check_partitions(facts.of(partition), {*kept, *made})
+    return TableState(config=table.config, timeline=timeline, partitions={**kept, **made}, records=records)
+
+
+def _whole(table: Table, timeline: Timeline, records: InstantRecords) -> TableState:
+    found = dict(table.listing.below(table.storage, table.config, ""))
+    timeline, made = _made(table, timeline, records, found)
+    named = {p for _, r in records.records for p in (*r.bases, *r.planned)}
+    facts = _facts(table, timeline, records)
+    for partition in named - made.keys():
+        check_partitions(facts.of(partition), made.keys())
+    return TableState(config=table.config, timeline=timeline, partitions=made, records=records)
+
+
+def _made(
+    table: Table, timeline: Timeline, records: InstantRecords, listed: Mapping[str, Sequence[Entry]]
+) -> tuple[Timeline, dict[str, PartitionFiles]]:
+    """The partitions of a listing, and the timeline, with its archived instants where the listing needs them."""
+    if not timeline.archived and any(needs_archive(timeline, entries) for entries in listed.values()):
+        timeline = table.with_archive(timeline)
+    facts = _facts(table, timeline, records)
+    made = {p: partition_files(p, entries, timeline, facts.of(p)) for p, entries in listed.items()}
+    table.check_unchanged()
+    table.views.check_not_cleaned(timeline, listed.values())
+    return timeline, made
+
+
+def _facts(table: Table, timeline: Timeline, records: InstantRecords) -> FactsByPartition:
+    shared = {time: table.facts.named_files(timeline, time) for time in timeline.shared_times}
+    return FactsByPartition(records.records, shared)
+
+
+def _goes_out(before: Timeline, now: Timeline) -> bool:
+    """Whether an instant has left the timeline: then what was read of the archive may lack it."""
+    return not set(before.completed) <= set(now.completed)
+
+
+def _oldest(before: TableState, without: Collection[str]) -> Iterable[str]:
+    """The partitions that were listed longest ago: a state has them in that order."""
+    return [p for p, _ in zip((p for p in before.partitions if p not in without), range(_OLDEST_LISTED), strict=False)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fresh:
+    """A state in which some partitions were listed anew. `pending`: by partition. `inflight`: see `routes.Question`."""
+
+    state: TableState
+    pending: Mapping[str, PendingFiles]
+    inflight: tuple[FileGroup, ...] = ()
+
+
+def load_partitions(table: Table, state: TableState, partitions: Collection[str], inflight: str | None = None) -> Fresh:
+    """`state` with some partitions as they stand now, also with the files of writes that began later.
+
+    `inflight`: a pending write whose files are asked for, in one partition. TableChangedError: the state is too old for
+    the listing.
+    """
+    now = table.still(records=False)
+    timeline = replace(now.load_timeline(), archived=state.timeline.archived)
+    if digests(timeline) != state.digests:  # the client is answered from what it knows
+        timeline = state.timeline
+    list_ahead(now.storage, partitions)
+    listed = {p: entries for p in partitions if (entries := _entries(now, state, p)) is not None}
+    timeline, made = _made(now, timeline, state.records, listed)
+    pending = {p: pending_files(p, listed[p], timeline, files) for p, files in made.items()}
+    shown = [
+        groups_with(p, listed[p], timeline, files.facts, inflight) for p, files in made.items() if inflight is not None
+    ]
+    return Fresh(
+        state=replace(state, partitions={**state.partitions, **made}),
+        pending=pending,
+        inflight=shown[0] if shown else (),
+    )
+
+
+def _entries(table: Table, state: TableState, partition: str) -> list[Entry] | None:
+    """The listing of a partition that is known, or has come since; None: it is none."""
+    known = partition in state.partitions
+    if not known and (entry := table.storage.find(partition)) is not None and not entry.is_folder:
+        return None
+    entries = listed_if_there(table.storage, partition) or []
+    return entries if known or is_partition(entries) else None

@@ -1,0 +1,192 @@
+"""One state of a table, from which requests are answered (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import count
+
+from ...format.compaction_plan import CompactionPlan
+from ...format.file_name import BaseFileName, parse_data_file
+from ...format.instant import Instant, State
+from ...format.table_config import TableConfig
+from ...instants.timeline import UNKNOWN_COMPLETION, Timeline
+from ...storage.contract import Entry
+from ...view.view import FileGroup, GroupKey, ViewFacts, base_instants, file_groups, is_replaced, log_instants
+from .debt import GroupDebt, debt_of
+from .instant_records import InstantRecords
+from .recorded import kind_of
+from .synchronisation import Known, agree, counted, digests
+
+_serials = count(1)
+_PARTITION_BYTES, _GROUP_BYTES, _FILE_BYTES = 2000, 600, 450
+"""Measured: 100 thousand file groups of three files each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionFiles:
+    """The file groups of a partition as readers see them, and what made them.
+
+    `modified`: file name -> milliseconds since the epoch. `times`: the instants in the names of its files. `serial`: a
+    number that no other listing of this process has.
+    """
+
+    groups: tuple[FileGroup, ...]
+    facts: ViewFacts
+    modified: Mapping[str, int]
+    times: frozenset[str] = frozenset()
+    serial: int = field(default_factory=lambda: next(_serials), compare=False)
+
+    @cached_property
+    def by_file_id(self) -> Mapping[str, FileGroup]:
+        """The file groups by their ids."""
+        return {g.file_id: g for g in self.groups}
+
+    @cached_property
+    def bytes(self) -> int:
+        """About what it takes in memory."""
+        return _PARTITION_BYTES + _GROUP_BYTES * len(self.groups) + _FILE_BYTES * len(self.modified)
+
+    @cached_property
+    def live(self) -> tuple[FileGroup, ...]:
+        """The file groups that are not replaced."""
+        return tuple(g for g in self.groups if not is_replaced(g, self.facts))
+
+    @cached_property
+    def debts(self) -> tuple[GroupDebt, ...]:
+        """What readers merge, of each file group that has a slice and is not replaced."""
+        return tuple(debt_of(g) for g in self.live if g.slices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingFiles:
+    """A partition with files of pending writes: `with_logs` with their log files, `with_all` with base files too."""
+
+    with_logs: tuple[FileGroup, ...]
+    with_all: tuple[FileGroup, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableState:
+    """What a load found. `partitions`: also empty ones. `records`: of the active instants."""
+
+    config: TableConfig
+    timeline: Timeline
+    partitions: Mapping[str, PartitionFiles]
+    records: InstantRecords
+
+    @cached_property
+    def digests(self) -> frozenset[str]:
+        """See `synchronisation.digests`."""
+        return digests(self.timeline)
+
+    @cached_property
+    def _times(self) -> tuple[str, ...]:
+        return tuple(i.requested_time for i in counted(self.timeline))
+
+    @cached_property
+    def bytes(self) -> int:
+        """About what it takes in memory; states of one table share most of it."""
+        return sum(files.bytes for files in self.partitions.values())
+
+    def agrees(self, client: Known) -> bool:
+        """Whether a client may be answered from this state."""
+        return agree(self._times, self.digests, client)
+
+    @cached_property
+    def modified(self) -> Mapping[str, Mapping[str, int]]:
+        """See `PartitionFiles`, by partition."""
+        return {name: files.modified for name, files in self.partitions.items()}
+
+    @cached_property
+    def pending_files(self) -> bool:
+        """Whether writes are pending whose files some answers show."""
+        return any(map(writes_files, self.timeline.instants))
+
+    @cached_property
+    def kinds(self) -> Mapping[tuple[str, str], str]:
+        """(requested time, family) -> what an instant is: a completed compaction is named `commit` on the timeline."""
+        return {(i.requested_time, i.family): kind_of(i, r) for i, r in self.records.records}
+
+    @cached_property
+    def plans(self) -> Mapping[str, CompactionPlan]:
+        """Plans of pending compactions by instant."""
+        return self._plans("compaction")
+
+    @cached_property
+    def log_plans(self) -> Mapping[str, CompactionPlan]:
+        """Plans of pending log compactions by instant."""
+        return self._plans("logcompaction")
+
+    def _plans(self, action: str) -> dict[str, CompactionPlan]:
+        pending = ((i, r.plan) for i, r in self.records.records if i.action == action)
+        return {i.requested_time: plan for i, plan in pending if plan is not None}
+
+    @cached_property
+    def clusterings(self) -> Mapping[GroupKey, Instant]:
+        """File group -> the pending instant that will replace it."""
+        return {key: i for i, r in self.records.records for key in r.clustered}
+
+
+def partition_files(partition: str, entries: Iterable[Entry], timeline: Timeline, facts: ViewFacts) -> PartitionFiles:
+    """A partition's files. MissingFileError, MalformedError: see `view.file_groups`."""
+    entries = tuple(entries)
+    return PartitionFiles(
+        groups=file_groups(partition, entries, timeline, facts),
+        facts=facts,
+        modified={e.name: e.modified_ms for e in entries if not e.is_folder},
+        times=frozenset(log_instants(entries) | base_instants(entries)),
+    )
+
+
+def pending_files(partition: str, entries: Iterable[Entry], timeline: Timeline, files: PartitionFiles) -> PendingFiles:
+    """What pending writes have put into a partition. `files`: of the same listing."""
+    if not any(map(writes_files, timeline.instants)):
+        return PendingFiles(with_logs=files.groups, with_all=files.groups)
+    entries = tuple(entries)
+    shown = _as_completed(timeline, writes_files)
+    pending = shown.completed_writes.keys() - timeline.completed_writes.keys()
+    return PendingFiles(
+        with_all=file_groups(partition, _one_base_each(entries, pending, keep=True), shown, files.facts),
+        with_logs=file_groups(partition, _one_base_each(entries, pending, keep=False), shown, files.facts),
+    )
+
+
+def groups_with(
+    partition: str, entries: Iterable[Entry], timeline: Timeline, facts: ViewFacts, pending: str
+) -> tuple[FileGroup, ...]:
+    """A partition's file groups with the files of one pending write."""
+    shown = _as_completed(timeline, lambda i: i.requested_time == pending and writes_files(i))
+    return file_groups(partition, _one_base_each(tuple(entries), {pending}, keep=True), shown, facts)
+
+
+def writes_files(instant: Instant) -> bool:
+    """Whether an instant's files are shown before it completes. A compaction's base file never is."""
+    return instant.is_write and not instant.completed and instant.action != "compaction"
+
+
+def _as_completed(timeline: Timeline, which: Callable[[Instant], bool]) -> Timeline:
+    """The timeline with some pending instants as if completed last: Hudi puts their log files on the newest slice."""
+    return replace(
+        timeline,
+        instants=tuple(
+            replace(i, action=i.family, state=State.COMPLETED, completion_time=UNKNOWN_COMPLETION) if which(i) else i
+            for i in timeline.instants
+        ),
+    )
+
+
+def _one_base_each(entries: tuple[Entry, ...], pending: Iterable[str], *, keep: bool) -> list[Entry]:
+    """The listing with at most one base file of each file group and pending instant: attempts of one task may leave
+    several. `keep`: False leaves out all of them."""
+    pending = frozenset(pending)
+    found: dict[object, Entry] = {}
+    for entry in entries:
+        name = None if entry.is_folder else parse_data_file(entry.name)
+        if isinstance(name, BaseFileName) and name.instant in pending:
+            if keep:
+                found[name.file_id, name.instant] = entry
+        else:
+            found[entry.name] = entry
+    return list(found.values())

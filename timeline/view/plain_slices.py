@@ -1,0 +1,131 @@
+"""The newest slices of plain file groups, from their names alone: what `view.file_groups` and `view.latest_slice` say
+of them, without an object for each file (pure).
+
+A group is plain if nothing but its files decides: it is in no plan and not replaced, a base file is the newest thing in
+it that counts, all its logs lie on base files, and every size is known. Whatever is not plain is left to `view`. Tests
+hold the two against each other (tests/planning/test_plain_slices.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from ..format.file_name import BASE_NAME, LOG_NAME
+from ..format.layout import Slicing
+from ..instants.timeline import Timeline
+from ..storage.contract import Entry
+from .view import GroupKey, ViewFacts
+
+_Log: TypeAlias = tuple[str, int, str, Entry]
+"""Instant, version and token, which sort like `LogFileName.sort_key`, and the entry."""
+
+
+class PlainSlice(NamedTuple):
+    """A slice with a base file and at least one log file, these in merge order."""
+
+    base_instant: str
+    file_id: str
+    base: Entry
+    logs: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainRules:
+    """One state of a table. `aside`: file groups that are not plain for another reason."""
+
+    timeline: Timeline
+    facts: ViewFacts
+    aside: Collection[GroupKey] = frozenset()
+    _completions: dict[str, str | None] = field(default_factory=dict)
+    _committed: dict[str, bool] = field(default_factory=dict)
+
+    def split(
+        self, partition: str, entries: Iterable[Entry], accept: Callable[[PlainSlice], bool]
+    ) -> tuple[list[PlainSlice], list[Entry]]:
+        """The newest slices of the plain groups of one partition, and the entries of all other groups.
+
+        A folder may have the name of a file, but never a size: `view` takes no notice of it.
+        A group whose slice is not accepted is not plain.
+        """
+        if self.facts.shared:
+            return [], list(entries)
+        bases: dict[str, list[tuple[str, Entry]]] = {}
+        logs: dict[str, list[_Log]] = {}
+        others: list[Entry] = []
+        for entry in entries:
+            if entry.name.startswith("."):
+                log = LOG_NAME.fullmatch(entry.name)
+                if log is not None and not log[5]:
+                    file_id, instant, version, token, _ = log.groups()
+                    logs.setdefault(file_id, []).append((instant, int(version), token or "", entry))
+                    continue
+            elif entry.name.endswith(".parquet") and (base := BASE_NAME.fullmatch(entry.name)) is not None:
+                bases.setdefault(base[1], []).append((base[3], entry))
+                continue
+            others.append(entry)
+        found: list[PlainSlice] = []
+        for file_id in bases.keys() | logs.keys():
+            of_base, of_log = bases.get(file_id, []), logs.get(file_id, [])
+            plain = self._plain((partition, file_id), of_base, of_log) if of_base and of_log else None
+            if plain is not None and accept(plain):
+                found.append(plain)
+            else:
+                others += [entry for _, entry in of_base]
+                others += [entry for *_, entry in of_log]
+        return found, others
+
+    def _plain(self, key: GroupKey, bases: list[tuple[str, Entry]], logs: list[_Log]) -> PlainSlice | None:
+        """The newest slice of one group; None: it is not plain."""
+        facts = self.facts
+        if key in facts.pending_plans or key in facts.replaced or key in self.aside:
+            return None
+        compacted = facts.compacted.get(key)
+        visible: dict[str, Entry] = {}
+        for instant, entry in bases:
+            named = compacted.get(instant) if compacted else None
+            if named != entry.name if named else not self._is_committed(instant):
+                continue
+            if instant in visible:
+                return None
+            visible[instant] = entry
+        newest = max(visible, default="")
+        if not visible or (compacted and max(compacted) > newest):
+            return None
+        stack = self._stack(visible, newest, logs)
+        if not stack:
+            return None
+        stack.sort()
+        base, files = visible[newest], [entry for *_, entry in stack]
+        if base.size <= 0 or min(entry.size for entry in files) <= 0:
+            return None
+        return PlainSlice(newest, key[1], base, tuple(files))
+
+    def _stack(self, visible: Collection[str], newest: str, logs: list[_Log]) -> list[_Log]:
+        """The logs on the newest base file; none if some logs may be a slice of their own."""
+        if self.timeline.layout.slicing is Slicing.BY_BASE_INSTANT:
+            if any(log[0] > newest for log in logs):
+                return []
+            return [log for log in logs if log[0] == newest]
+        oldest, found = min(visible), list[_Log]()
+        for log in logs:
+            completion = self._completion_time(log[0])
+            if completion is None:
+                continue
+            if completion < oldest:
+                return []
+            if completion >= newest:
+                found.append(log)
+        return found
+
+    def _is_committed(self, instant: str) -> bool:
+        known = self._committed.get(instant)
+        if known is None:
+            known = self._committed[instant] = self.timeline.is_committed(instant)
+        return known
+
+    def _completion_time(self, instant: str) -> str | None:
+        if instant not in self._completions:
+            self._completions[instant] = self.timeline.completion_time(instant)
+        return self._completions[instant]
