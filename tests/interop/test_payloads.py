@@ -109,8 +109,9 @@ def blocks(
     yield delete_block(pa.array(gone), paths, ordering, instant=time, schema_text=schema.file_text, hudi_0x=hudi_0x)
 
 
-USUAL = ((9, "partial"), (8, "postgres"), (6, "partial"))
-ALL = [(version, name) for version in (9, 8, 6) for name in PAYLOADS if version == 9 or name != "mysql"]
+USUAL = ((9, "partial"), (8, "partial"), (6, "partial"))
+REFUSED = {(6, "mysql"), (8, "mysql"), (8, "postgres")}
+ALL = [(version, name) for version in (9, 8, 6) for name in PAYLOADS if (version, name) not in REFUSED]
 CASES = [one if one in USUAL else deep(*one) for one in ALL]
 
 
@@ -123,13 +124,14 @@ def test_hudi_merges_as_we_do(judge: Judge, version: int, name: str, tmp_path: P
     )
     table.create(payload.rows(rng, list(range(0, KEYS, 2)), "base", deletes=False))
     # Both write the same rows to a small base file, which is then written anew.
-    ours, both = table.copy(), payload.rows(rng, list(range(0, KEYS, 3)), "both")
+    fails = (version, name) == (6, "dms")  # 0.15, on a deleted key without a base row
+    both = payload.rows(rng, list(range(0, KEYS, 3)), "both", deletes=not fails)
+    ours = table.copy()
     ours.writer(both).upsert(str(ours.path))
     table.upsert(both)
     same(_data(ours.agree()), _data(table.agree()))
     for number in range(4):
-        # 0.15 fails on a deleted key without a base row under this payload.
-        known = range(0, KEYS, 2) if (version, name) == (6, "dms") else range(KEYS)
+        known = range(0, KEYS, 2) if fails else range(KEYS)
         numbers = rng.sample(known, len(known) * 2 // 3)
         # Writers make deletes of marked rows; on version 8 Hudi may fail to read such a row.
         rows = payload.rows(rng, numbers[6:], f"w{number}", deletes=version != 8)

@@ -39,16 +39,10 @@ SHAPE = "__shape"
 
 
 class Gaps(Protocol):
-    """Which columns the rows of a slice's logs lack.
-
-    `stamped`: the last row gives these, even if it is older. `to_newer`: an older row gives columns at all.
-    """
+    """Which columns the rows of a slice's logs lack. `stamped`: the last row gives these, even if it is older."""
 
     @property
     def stamped(self) -> frozenset[str]: ...
-
-    @property
-    def to_newer(self) -> bool: ...
 
     def held(self, out: pa.Schema) -> pa.Schema:
         """The schema of the rows while they are folded."""
@@ -72,11 +66,6 @@ class Unset:
     def stamped(self) -> frozenset[str]:
         """See `Gaps`."""
         return frozenset(META_COLUMNS) if self.values.stamps else frozenset()
-
-    @property
-    def to_newer(self) -> bool:
-        """See `Gaps`."""
-        return self.values.to_newer
 
     def held(self, out: pa.Schema) -> pa.Schema:
         """See `Gaps`."""
@@ -111,11 +100,6 @@ class Shapes:
     def stamped(self) -> frozenset[str]:
         """See `Gaps`."""
         return frozenset()
-
-    @property
-    def to_newer(self) -> bool:
-        """See `Gaps`."""
-        return True
 
     def held(self, out: pa.Schema) -> pa.Schema:
         """The schema of folded rows: any column may be lacking, and the shape comes last."""
@@ -233,8 +217,7 @@ def filled(
 
     `numbers`: for each entry the number of its row in `rows`. `best`: for each key its winning entry.
     """
-    gives = found.counted if gaps.to_newer else found.counted & found.leading
-    entries, keys = np.flatnonzero(gives), len(best)
+    entries, keys = np.flatnonzero(found.counted), len(best)
     code, leads = found.codes[entries], found.leading[entries]
     chosen = best[wanted]
     columns, lacking = [], {}

@@ -78,7 +78,7 @@ class SliceMerge:
         assert won.lacking is not None, "winners that lack columns"
         replaced, of = hit[applied & update], key[applied & update]
         values = won.lacking.completed(won.rows, won.row[of], base.rows, replaced)
-        if unset is not None and unset.to_newer:
+        if unset is not None and unset.values.to_newer:
             late, late_of = hit[~applied & update], key[~applied & update]
             rows, changed = won.lacking.late(unset, won.rows, won.row[late_of], base.rows, late)
             values = pa.concat_tables([values, rows.filter(pa.array(changed))])

@@ -35,8 +35,8 @@ class NotGiven:
     """The values that mean "this row does not give the column": null, or `text` if it is set.
 
     An older row then gives it. `in_bytes`: the text also in columns of bytes. `among_logs`: also a row of a log to
-    another one, not only the base row to a row of a log. `to_newer`: also a row to a newer row that came before it.
-    `stamps`: such a row keeps its meta columns.
+    another one, not only the base row to a row of a log. `to_newer`: also a row to a newer row that came before it,
+    which a base row may be. `stamps`: such a row keeps its meta columns.
     """
 
     text: str | None = None
@@ -115,14 +115,11 @@ _CUSTOM_8 = {
         mode=MergeMode.COMMIT_TIME, not_given=NotGiven()
     ),
     f"{_PACKAGE}AWSDmsAvroPayload": MergeSettings(mode=MergeMode.COMMIT_TIME, marker=_DMS_MARKER),
-    _POSTGRES: MergeSettings(
-        mode=MergeMode.EVENT_TIME,
-        deletes_win=True,
-        not_given=NotGiven(text=_UNAVAILABLE_TEXT, in_bytes=True, to_newer=False),
-        marker=_DEBEZIUM_MARKER,
-    ),
 }
-"""The payload classes that 1.2 merges by on version 8: each record with what came before it, base row or not."""
+"""The payload classes that 1.2 merges by on version 8: each record with what came before it, base row or not.
+
+Not PostgresDebezium: 1.2 fills a record and then keeps it as it was, depending on which object it has in hand.
+"""
 
 _STRATEGY_0X = "hoodie.compaction.record.merger.strategy"
 _STRATEGY = "hoodie.record.merge.strategy.id"
@@ -169,15 +166,11 @@ def _settings_0x(properties: Mapping[str, str]) -> MergeSettings:
     payload = _payload(properties)
     found = _known(_BY_PAYLOAD_0X, payload, "payload class", _PAYLOAD)
     assert found is not None, "there is a default"
-    _check_ordering(properties, payload)
-    return found
-
-
-def _check_ordering(properties: Mapping[str, str], payload: str) -> None:
     ordering = properties.get(_ORDERING_0X) or properties.get(_ORDERING)
     if payload == _POSTGRES and ordering != _POSTGRES_ORDERING:
         # Some records would be compared by one column, and others by another.
         raise refusal("another ordering field of this payload class", _ORDERING_0X, _POSTGRES_ORDERING, str(ordering))
+    return found
 
 
 def _settings(properties: Mapping[str, str], version: int) -> MergeSettings:
@@ -186,7 +179,6 @@ def _settings(properties: Mapping[str, str], version: int) -> MergeSettings:
     if version == FIRST_OF_1X and payload in _CUSTOM_8 and by_custom_strategy:
         if (mode_text := properties.get(_MODE, "").upper()) not in ("", _CUSTOM):
             raise refusal("contradicting merge settings", _MODE, _CUSTOM, mode_text)
-        _check_ordering(properties, payload)
         return _CUSTOM_8[payload]
     by_payload = _known(_BY_PAYLOAD, payload, "payload class", _PAYLOAD)
     mode = _known(_MODES, properties.get(_MODE, "").upper(), "merge mode", _MODE)

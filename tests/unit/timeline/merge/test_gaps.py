@@ -30,7 +30,6 @@ SCHEMA = pa.schema([("id", pa.string()), *((name, pa.string()) for name in "abc"
 UNSET = {
     "null": Unset(values=NotGiven()),
     "text": Unset(values=NotGiven(text="?")),
-    "not_to_newer": Unset(values=NotGiven(to_newer=False)),
     "base_only": Unset(values=NotGiven(among_logs=False, to_newer=False)),
 }
 """The values that mean "not given"."""
@@ -59,7 +58,7 @@ def over(new: Entry, old: Entry) -> Entry:
 
 def folded(mode: MergeMode, entries: Sequence[Entry], unset: Unset | None) -> Entry:
     """The entries of one key, each merged with all before it."""
-    among_logs, to_newer = (True, True) if unset is None else (unset.values.among_logs, unset.to_newer)
+    among_logs = unset is None or unset.values.among_logs
     now = entries[0]
     for new in entries[1:]:
         if mode is COMMIT or new.natural or now.natural:
@@ -67,10 +66,8 @@ def folded(mode: MergeMode, entries: Sequence[Entry], unset: Unset | None) -> En
         else:
             wins = (new.order or 0) >= (now.order or 0)
         if new.row is not None and now.row is not None:
-            if not among_logs:
-                now = new if wins else now
-            else:
-                now = over(new, now) if wins else over(now, new) if to_newer else now
+            first, second = (new, now) if wins else (now, new)
+            now = over(first, second) if among_logs else first
         elif wins:
             now = new
     return now
@@ -87,7 +84,7 @@ def modelled(
         new = folded(mode, logs[key], unset) if key in logs else None
         if old is not None and new is not None:
             wins = mode is COMMIT or new.natural or (new.order or 0) >= (old.order or 0)
-            late = over(old, new) if unset is not None and unset.to_newer and new.row is not None else old
+            late = over(old, new) if unset is not None and unset.values.to_newer and new.row is not None else old
             new = (over(new, old) if new.row is not None else new) if wins else late
         found = new or old
         if found is not None and found.row is not None:
