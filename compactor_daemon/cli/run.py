@@ -152,6 +152,7 @@ def run_daemon(
             f"{'--schedule' if schedule else '--services'} needs to know which other processes write to the tables",
             "A plan made while an unknown write is running would lose that write's rows.",
         )
+    lock = zookeeper.on_lock(lock)
     check_reachable(lock)
     given = {Service.METADATA: metadata, Service.STITCH: stitch, Service.CLEAN: clean, Service.ARCHIVE: archive}
     named, options = tables or [], parse_pairs(storage_option)

@@ -128,14 +128,14 @@ class Writer:
         (`hoodie.compact.schedule.inline`, `hoodie.compact.inline.max.delta.commits`, ...).
 
         Another compactor executes it: `compactor-daemon`, Hudi, or an `AsyncCompaction` of this job, whose `notify` is
-        given here. `fleet`: the ZooKeeper (`host:port[,host:port][/chroot]`) of the daemons, which then claim it at
-        once; without it they find it at their next poll.
+        given here. `fleet`: the ZooKeeper (`host:port[,host:port][/chroot][?access]`) of the daemons, which then claim
+        it at once; without it they find it at their next poll.
         """
         compaction = CompactionOptions(
             mode=Mode.SCHEDULE,
             schedule=ScheduleOptions(**options),
             notify=notify,
-            fleet=ZooKeeperOptions(hosts=fleet) if fleet is not None else None,
+            fleet=ZooKeeperOptions.of(fleet) if fleet is not None else None,
         )
         return self.option(compaction=compaction)
 
