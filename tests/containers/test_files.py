@@ -23,9 +23,12 @@ from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.dashboard.metrics import exposition
 from phantombase.timeline.service.served_table import ServedTable
 from tests.containers.images import ROOT
+from tests.containers.monitoring import RULE
+from tests.containers.monitoring import rule as prometheus_rule
 
 DEPLOY = ROOT / "deploy"
 KUBERNETES = "1.32"
+OBJECT_STORE = DEPLOY / "kubernetes-object-store"
 TABLE = "/data/orders"
 WIDE = {"COLUMNS": "250"}
 
@@ -101,7 +104,41 @@ def commands() -> list[object]:
         pytest.param(compose.split(), id="compose"),
         pytest.param(unit.split()[1:], id="systemd"),
         pytest.param(container["args"], id="kubernetes"),
+        pytest.param(
+            load(OBJECT_STORE / "daemon.yaml")["spec"]["template"]["spec"]["containers"][0]["args"], id="object-store"
+        ),
     ]
+
+
+def test_the_manifests_for_the_prometheus_operator_are_those_of_the_pods_and_alerts() -> None:
+    assert RULE.read_text() == prometheus_rule(), "python -m tests.containers.monitoring"
+    assert load(RULE)["spec"]["groups"] == load(DEPLOY / "alerts.yaml")["groups"]
+    monitor = load(DEPLOY / "kubernetes/monitoring/podmonitor.yaml")["spec"]
+    pod = manifest("daemon")["spec"]["template"]
+    assert monitor["selector"]["matchLabels"] == pod["metadata"]["labels"]
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    assert endpoint["port"] in {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+    assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": "phantombase"}]
+    assert sorted(load(DEPLOY / "kubernetes/monitoring/kustomization.yaml")["resources"]) == [
+        "podmonitor.yaml",
+        "prometheusrule.yaml",
+    ]
+
+
+def test_what_an_object_store_changes_has_its_counterpart() -> None:
+    """What is taken away or replaced is there, by the names that a merge goes by."""
+    (changed,) = load(OBJECT_STORE / "daemon.yaml")["spec"]["template"]["spec"]["containers"]
+    pod = manifest("daemon")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert changed["name"] == container["name"]
+    for gone in load(OBJECT_STORE / "daemon.yaml")["spec"]["template"]["spec"]["volumes"]:
+        assert gone["name"] in {v["name"] for v in pod["volumes"]}
+    for gone in changed["volumeMounts"]:
+        assert gone["mountPath"] in {m["mountPath"] for m in container["volumeMounts"]}
+    kept = {a for a in changed["args"] if a in container["args"]}
+    assert {"--zookeeper=$(ZOOKEEPER)", "--metrics-port=9464"} <= kept
+    target = load(OBJECT_STORE / "kustomization.yaml")["patches"][0]["target"]
+    assert target == {"kind": manifest("tables")["kind"], "name": manifest("tables")["metadata"]["name"]}
 
 
 @pytest.mark.parametrize("command", commands())
@@ -193,3 +230,28 @@ def test_systemd_understands_the_unit(name: str, tmp_path: Path) -> None:
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:
     """A command and what it says."""
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl builds the kustomizations")
+@pytest.mark.parametrize(
+    ("folder", "kinds"),
+    [
+        ("kubernetes-object-store", {"ConfigMap", "Deployment", "PodDisruptionBudget"}),
+        ("kubernetes/monitoring", {"PodMonitor", "PrometheusRule"}),
+    ],
+)
+def test_kustomizations_build(folder: str, kinds: set[str]) -> None:
+    """Offline; a fleet over a bucket has no volume for tables, and names its credentials."""
+    built = subprocess.run(
+        ["kubectl", "kustomize", str(DEPLOY / folder)], capture_output=True, text=True, check=True, timeout=120
+    )
+    documents = list(yaml.safe_load_all(built.stdout))
+    assert kinds <= {one["kind"] for one in documents}
+    if folder == "kubernetes-object-store":
+        (daemon,) = [d for d in documents if d["metadata"]["name"] == "phantombase" and d["kind"] == "Deployment"]
+        pod = daemon["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        assert "--root=s3://lake/warehouse" in container["args"]
+        assert "tables" not in {v["name"] for v in pod["volumes"]} | {m["name"] for m in container["volumeMounts"]}
+        assert container["envFrom"] == [{"secretRef": {"name": "phantombase-object-store", "optional": True}}]
+        kubernetes_validate.validate(daemon, KUBERNETES, strict=True)

@@ -56,7 +56,7 @@ def serve(
     [b]Examples[/b]
       timeline serve /data/trips /data/orders --port 26754
       timeline serve "/lake/*/orders_*"
-      timeline serve /data/trips --host 0.0.0.0 --token-file token --hudi-clients 10.1.0.0/16
+      timeline serve /data/trips --host 0.0.0.0 --token-file token
     """
     configure_logging(log_json, quiet=False)
     options = ServeOptions(

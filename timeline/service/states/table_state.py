@@ -153,14 +153,6 @@ def pending_files(partition: str, entries: Iterable[Entry], timeline: Timeline, 
     )
 
 
-def groups_with(
-    partition: str, entries: Iterable[Entry], timeline: Timeline, facts: ViewFacts, pending: str
-) -> tuple[FileGroup, ...]:
-    """A partition's file groups with the files of one pending write."""
-    shown = _as_completed(timeline, lambda i: i.requested_time == pending and writes_files(i))
-    return file_groups(partition, _one_base_each(tuple(entries), {pending}, keep=True), shown, facts)
-
-
 def writes_files(instant: Instant) -> bool:
     """Whether an instant's files are shown before it completes. A compaction's base file never is."""
     return instant.is_write and not instant.completed and instant.action != "compaction"
