@@ -185,17 +185,23 @@ def _complete(table: Table, instant: str, plan: CleanPlan, took_ms: int, lock: T
 
 
 def _remove_partitions(table: Table, timeline: Timeline, plan: CleanPlan, section: Section) -> frozenset[str]:
-    """Removes the folders of partitions in which nothing is left; which of those are gone. Called under the lock.
+    """Ends partitions in which nothing is left; which of those are gone. Called under the lock.
 
-    While a write is pending they stay: it may be about to place its files there.
+    While a write is pending they stay: it may be about to place its files there. An ended partition has no file that
+    makes it one; its empty folder stays. A process may sleep right here, lose the lock, and writes may come meanwhile:
+    so nothing but the files that were seen is deleted, and they come back if there is more by now.
     """
-    gone = set()
+    gone, storage = set(), table.storage
     for partition in plan.partitions:
-        entries = listed_if_there(table.storage, partition)
+        entries = listed_if_there(storage, partition)
         if entries and not timeline.pending_writes and all(e.name in _PARTITION_FILES for e in entries):
+            paths = [join(partition, e.name) for e in entries]
+            were = {path: storage.read(path) for path in paths}
             section.check()
-            table.storage.delete_folder(partition)
-            entries = None
+            storage.delete_all(paths)
+            entries = listed_if_there(storage, partition)
+            for path, content in were.items() if entries else ():
+                storage.put_if_absent(path, content)
         if not entries:
             gone.add(partition)
     return frozenset(gone)

@@ -48,11 +48,8 @@ class ServiceOptions:
         """The options of archiving: what the cleaner retains and the trigger counts stays on the active timeline."""
         own = self.archive or ArchiveOptions()
         cleaned = self.clean.retained if self.clean is not None and self.clean.policy is Policy.COMMITS else 0
-        return replace(
-            own,
-            commits_retained=max(own.commits_retained, cleaned),
-            compaction_commits=max(own.compaction_commits, self.counted_commits),
-        )
+        counted = replace(own, compaction_commits=max(own.compaction_commits, self.counted_commits))
+        return counted.beside_cleaner(cleaned)
 
 
 def parse_services(text: str) -> frozenset[Service]:

@@ -23,7 +23,7 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata, RuntimeStats, WriteStat
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.instants.reserved_times import bury
+from phantombase.timeline.instants.reserved_times import bury, is_buried
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.section import Section
@@ -63,6 +63,8 @@ def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceR
         timeline = table.load_timeline()
         refuse_pending_restore(table, timeline)
         found = _found(table, timeline, pending)
+        if not found.completed and is_buried(table.storage, pending.time):
+            raise _taken_back(table, pending)
         if found.completed:
             table.storage.delete_folder(staged_folder(pending.time))
             return []
@@ -111,6 +113,10 @@ def take_back(table: Table, pending: Pending, lock: TableLock, why: str) -> bool
             return False
         decided_completion(table, pending)
         storage = table.storage
+        section.check()
+        # From here on no process completes it: what is deleted below has the names that another try would give. Nor
+        # does a process whose clock is behind get this instant for something else.
+        bury(storage, pending.time)
         # The staged files go first: from here on no file gets its name, by a process that lost its lock either.
         storage.delete_folder(staged_folder(pending.time))
         section.check()
@@ -119,7 +125,6 @@ def take_back(table: Table, pending: Pending, lock: TableLock, why: str) -> bool
         section.check()
         forget(table, pending.time, section)
         delete_markers(storage, pending.time)
-        bury(storage, pending.time)  # while the clock of another process is behind, too, nothing gets this instant
         for state in (State.INFLIGHT, State.REQUESTED):
             section.check()
             storage.delete(table.instant_path(pending.requested.at(state)))
@@ -138,6 +143,22 @@ def take_back_dead(table: Table, timeline: Timeline, lock: TableLock) -> None:
     for pending in pending_stitchings(table, timeline):
         if not is_at_work(table, pending) and not is_of_hudi(table, pending):
             take_back(table, pending, lock, "its process is dead")
+    for orphan in _orphans(table, timeline):
+        with lock.hold("remove what is left of a stitching") as section:
+            if orphan in _orphans(table, table.reload().load_timeline()):
+                section.check()
+                table.storage.delete(table.instant_path(orphan))
+
+
+def _orphans(table: Table, timeline: Timeline) -> tuple[Instant, ...]:
+    """Inflight instants whose plan was taken back: a process put the file after it had slept, and died."""
+    pending = (i for i in timeline.instants if i.family == "replacecommit" and i.state is State.INFLIGHT)
+    find = table.storage.find
+    return tuple(
+        i
+        for i in pending
+        if find(table.instant_path(i.at(State.REQUESTED))) is None and is_buried(table.storage, i.requested_time)
+    )
 
 
 def inputs_now(table: Table, pending: Pending, timeline: Timeline) -> tuple[tuple[FileSlice, ...], ...]:
@@ -175,13 +196,17 @@ def _refuse_waiting(table: Table, timeline: Timeline, pending: Pending) -> None:
 def _found(table: Table, timeline: Timeline, pending: Pending) -> Instant:
     found = timeline.find(pending.time, "replacecommit")
     if found is None:
-        raise ConflictError(
-            "this stitching was taken back meanwhile",
-            path=table.storage.base_path,
-            instant=pending.time,
-            todo="Nothing of it is visible. Run again.",
-        )
+        raise _taken_back(table, pending)
     return found
+
+
+def _taken_back(table: Table, pending: Pending) -> ConflictError:
+    return ConflictError(
+        "this stitching was taken back meanwhile",
+        path=table.storage.base_path,
+        instant=pending.time,
+        todo="Nothing of it is visible. Run again.",
+    )
 
 
 def _place(table: Table, instant: str, one: Made, rules: SliceRules, section: Section) -> Made:
@@ -227,7 +252,8 @@ def _look_back(table: Table, pending: Pending, done: Instant) -> None:
     The commit replaces file groups by files that are gone: it is removed. Until then readers fail: the view misses the
     files.
     """
-    if table.storage.find(table.instant_path(pending.requested)) is None:
+    requested = table.storage.find(table.instant_path(pending.requested))
+    if requested is None or is_buried(table.storage, pending.time):
         table.storage.delete(table.instant_path(done))
         raise ConflictError(
             "this stitching was taken back while its process slept",

@@ -18,6 +18,8 @@ from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.attempt_names import recorded_instants
+from phantombase.timeline.instants.reserved_times import is_buried
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.planning.schedule import busy_file_groups
@@ -68,14 +70,14 @@ def withdraw_late(table: Table, timeline: Timeline, lock: TableLock) -> None:
     """
     if not any(i.family == "replacecommit" for i in timeline.completed):
         return
-    names = _modified(table)
+    names, recorded = _modified(table), recorded_instants(table.storage)
     for done in timeline.completed:
-        if not _is_late(table, done, names):
+        if not _is_late(table, done, names, recorded):
             continue
         with lock.hold("withdraw a late stitching") as section:
             table = table.reload()
             now, names = table.load_timeline(), _modified(table)
-            if done not in now.completed or not _is_late(table, done, names):
+            if done not in now.completed or not _is_late(table, done, names, recorded):
                 continue
             if since := _written_since(table, now, done, names):
                 where = table.storage.base_path
@@ -91,14 +93,17 @@ def _modified(table: Table) -> dict[str, int]:
     return {e.name: e.modified_ms for e in list_of_table(table.storage, table.config.timeline_folder)}
 
 
-def _is_late(table: Table, done: Instant, names: Collection[str]) -> bool:
-    """Whether a commit is of a stitching without plan, and none of its files is there, but all they were made of.
+def _is_late(table: Table, done: Instant, names: Collection[str], recorded: Collection[str]) -> bool:
+    """Whether a commit is of a stitching whose plan was taken back: no file of it is there, but all it was made of.
 
     So it is no stitching whose plan an archiver has removed already: that happens once the inputs are gone.
     """
     time = done.requested_time
-    if done.family != "replacecommit" or any(n.startswith(f"{time}.") and n.endswith(".requested") for n in names):
+    if done.family != "replacecommit":
         return False
+    planned = any(n.startswith(f"{time}.") and n.endswith(".requested") for n in names)
+    if planned and not (time in recorded and is_buried(table.storage, time)):
+        return False  # the plan is there unless a take-back died before it went
     try:
         metadata = table.commit_metadata(done)
     except MissingFileError:

@@ -82,6 +82,7 @@ def test_services_need_to_know_the_writers_and_their_options_a_service(tmp_path:
 def test_archiving_keeps_what_the_cleaner_and_the_trigger_count() -> None:
     options = ServiceOptions(archive=ArchiveOptions(), clean=CleanOptions(retain=40), counted_commits=7)
     assert (options.archiving.commits_retained, options.archiving.compaction_commits) == (40, 7)
+    assert (options.archiving.min_instants, options.archiving.max_instants) == (42, 52)  # else 40 are never there
     hours = ServiceOptions(archive=ArchiveOptions(), clean=CleanOptions(policy=Policy.HOURS, retain=40))
     assert (hours.archiving.commits_retained, hours.archiving.compaction_commits) == (10, 5)
     assert hours.services == (Service.CLEAN, Service.ARCHIVE)

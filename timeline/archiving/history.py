@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from ..errors import MalformedError, MissingFileError
+from ..errors import MalformedError, MissingFileError, PhantombaseError
 from ..format.instant import Instant, State
 from ..format.table_config import TableConfig
 from ..instants.state_files import StateFiles
@@ -139,11 +139,31 @@ def place_history(
             todo="Look at the file: it may have been replaced. Nothing was changed.",
         )
     storage.make_folder(folder)
+    there = storage.find(final)
+    if there is not None and _same_instants(storage, staged, final):
+        return HistoryFile(name=str(name), size=there.size)
     check()
     storage.delete(final)
-    check()
+    try:
+        check()
+    except PhantombaseError:
+        # It slept before the deletion: another process may have given the same name to a file that now counts.
+        if str(name) in {f.name for f in newest_manifest(storage, folder).files}:
+            place_staged(storage, staged, final, entry.size)
+        raise
     place_staged(storage, staged, final, entry.size)
     return HistoryFile(name=str(name), size=entry.size)
+
+
+def _same_instants(storage: Storage, staged: str, final: str) -> bool:
+    """Whether a file that no manifest names is whole, and holds what is to be archived: then it stays.
+
+    It must not be deleted: while this process sleeps, another one may name it in the manifest.
+    """
+    try:
+        return sorted(_keys(storage, final)) == sorted(_keys(storage, staged))
+    except MalformedError:
+        return False
 
 
 def check_counts(storage: Storage, folder: str, manifest: Manifest) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..option import check_below, check_least, option
 
@@ -28,6 +28,19 @@ class ArchiveOptions:
     def __post_init__(self) -> None:
         check_least(self, _LEAST)
         check_below(self, "min_instants", "max_instants")
+
+    def beside_cleaner(self, commits_retained: int) -> ArchiveOptions:
+        """The same, with bounds that leave a cleaner which retains so many commits enough of them, as Hudi raises them.
+
+        Else a cleaner that retains more than `max_instants` would never see enough of them, and remove nothing.
+        """
+        more = max(0, commits_retained + 2 - self.min_instants)
+        return replace(
+            self,
+            min_instants=self.min_instants + more,
+            max_instants=self.max_instants + more,
+            commits_retained=max(self.commits_retained, commits_retained),
+        )
 
     def kept(self, commits: int) -> int:
         """How many of the completed commits stay. A cleaner retains some only where there are more than these."""

@@ -38,6 +38,11 @@ def bury(storage: Storage, instant: str) -> None:
     reserve(storage, instant, 0, instant)
 
 
+def is_buried(storage: Storage, instant: str) -> bool:
+    """Whether `bury` was done: the instant is gone, or going."""
+    return storage.find(reserved_path(instant, 0, instant)) is not None
+
+
 def reserved_times(storage: Storage, timeline: Timeline, moment: Callable[[int], str]) -> Iterator[str]:
     """Recorded instants, and completion times that were decided but may not be visible yet.
 

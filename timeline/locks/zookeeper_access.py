@@ -118,7 +118,7 @@ def _user_and_password(file: str) -> tuple[str, str]:
 
 def _check_sasl() -> None:
     try:
-        import puresasl  # type: ignore[import-untyped] # noqa: F401
+        import puresasl  # noqa: F401
     except ImportError as error:
         raise UsageError(
             "SASL needs the package pure-sasl", todo="Install it: pip install 'phantombase[sasl]'."
