@@ -49,6 +49,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 _PAGE = _ROOT / "docs" / "performance.md"
 _BEGIN, _END = "<!-- made by bench.all: goals -->", "<!-- end -->"
 _WORSE = 0.2
+_ENDING_S = 30
 _QUICK_MINUTES = 20.0
 
 Documents = Mapping[str, Mapping[str, Any]]
@@ -162,8 +163,7 @@ def _measured(names: Sequence[str], until: float, *, quick: bool) -> tuple[dict[
         try:
             out, _ = process.communicate(timeout=None if until == float("inf") else until - began)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            _ended(process)
             without[name] = "ended: no time was left"
             continue
         try:
@@ -172,6 +172,16 @@ def _measured(names: Sequence[str], until: float, *, quick: bool) -> tuple[dict[
             without[name] = f"failed, exit code {process.returncode}"
         print(f"bench.all: {name} took {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     return found, without
+
+
+def _ended(process: subprocess.Popen[str]) -> None:
+    """Ends a bench: by an interrupt, so that it ends the services that it started, and after a while by force."""
+    process.send_signal(signal.SIGINT)
+    try:
+        process.communicate(timeout=_ENDING_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 def _show(rows: Sequence[Row], without: Mapping[str, str]) -> None:
