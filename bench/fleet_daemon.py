@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import os
 import time
@@ -11,8 +10,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
-
-import structlog
 
 from phantombase.compactor_daemon.attempt.attempt import Aside, stay
 from phantombase.compactor_daemon.attempt.compact_instant import Compacted
@@ -123,7 +120,6 @@ def _received(receiver: Connection) -> DaemonRun:
 
 
 def _daemon(path: str, hosts: str, no_op: bool, barrier: Any, sender: Connection) -> None:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     begun = Begun()
     with ExitStack() as stack:
         table = None

@@ -159,7 +159,7 @@ Cells: TypeAlias = dict[tuple[str, int], dict[str, float]]
 
 def load(address: str, seconds: float, connections: int, **environment: str) -> dict[str, float]:
     """What wrk found. RuntimeError: an error in an answer."""
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "-s", str(_SCRIPT), address]
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--timeout", "60s", "-s", str(_SCRIPT), address]
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     if found.pop("errors"):

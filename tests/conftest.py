@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import structlog
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from phantombase.compactor_daemon.execution import spark_session as spark_start
+from phantombase.timeline.event_log import NAME
 from tests.support.selection import ALL
 
 pytest_plugins = [
@@ -38,12 +38,12 @@ settings.load_profile("phantombase")
 @pytest.fixture(autouse=True)
 def _logging_untouched() -> Iterator[None]:
     """Commands configure logging for their process: here every test starts without it."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
+    root, own = logging.getLogger(), logging.getLogger(NAME)
+    handlers, level, own_level = list(root.handlers), root.level, own.level
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-    structlog.reset_defaults()
+    own.setLevel(own_level)
 
 
 @pytest.fixture(autouse=True)

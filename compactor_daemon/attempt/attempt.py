@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
-import structlog
-
 from phantombase.timeline.errors import BarrierError, ConflictError, MissingFileError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.attempt_names import attempts
@@ -43,7 +42,7 @@ from ..records.fate import attempt_dead, decisions, declare_dead, open_next, rea
 from ..records.slice_done import SliceDone, done_slices
 from .inputs import Input, has_barrier, planned_inputs
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 RunTasks = Callable[[list[SliceTask]], list[SliceDone]]
 """Compacts file slices somewhere and returns their records; raises errors of the tree."""

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-import structlog
-
 from phantombase.timeline.audit.group_ledger import LEDGER, decode_ledgers
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.errors import AttemptDeadError, MalformedError, PhantombaseError, UsageError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.instants.attempt_names import GO
@@ -45,7 +44,7 @@ from .retire import retire
 
 _PREFLIGHT_THREADS = 8
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +120,7 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
         for instant, plan in plans.items():
             with _noted(refused, instant):
                 inputs = planned_inputs(table, view, plan, instant, rules)
-                check = partial(check_slice, table.storage, rules=rules, into_log=plan.merges_logs)
+                check = partial(check_slice, table.storage, rules=rules)
                 list(pool.map(check, (one.slice for one in inputs)))
     return refused
 

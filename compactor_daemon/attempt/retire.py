@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-import structlog
-
 from phantombase.timeline.audit.audit_log import add_entry
 from phantombase.timeline.audit.group_ledger import LEDGER
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant, State
@@ -36,7 +35,7 @@ from ..records.fate import STAGED_ENDINGS, Go, decisions, declare_dead, is_revok
 from .abandoned import abort_abandoned_uploads, remove_abandoned
 from .publish import place
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 def retire(table: Table, go: Go) -> Table:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import structlog
-
 from phantombase.timeline.audit.audit_log import entries
 from phantombase.timeline.errors import LockError, MalformedError, PhantombaseError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.attempt_names import recorded_instants
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
@@ -16,7 +15,7 @@ from phantombase.timeline.table.table import Table
 from ..records.fate import decisions
 from .retire import finish_completed, littered_instants
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 def tidy(table: Table, lock: TableLock) -> None:

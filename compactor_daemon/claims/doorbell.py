@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import structlog
-
 from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.table.table import Table
 
 from ..zookeeper.session import ZooKeeperOptions
 from .claims import find_table_id
 from .zookeeper_claims import claims_of
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 _CONNECT_S = 3.0
 """A writer waits no longer than this to reach ZooKeeper: daemons find its plan at their next poll anyway."""

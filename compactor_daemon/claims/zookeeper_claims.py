@@ -16,15 +16,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import structlog
-
 from phantombase.timeline.errors import PhantombaseError, UnknownStateError
+from phantombase.timeline.event_log import get_logger
 
 from ..state.work_note import WorkNote
 from ..zookeeper.session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from .claims import Claim
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 _REPORT_S = 1.0
 

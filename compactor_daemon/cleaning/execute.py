@@ -10,9 +10,8 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-import structlog
-
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata, encode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.timeline import Timeline
@@ -31,7 +30,7 @@ from phantombase.timeline.table.table import Table, consistent
 
 from .facts import load_whole, savepointed
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 _PARTITION_FILES = (".hoodie_partition_metadata", "..hoodie_partition_metadata.crc")
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from importlib.metadata import version
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
-import structlog
 import typer
 from rich.console import RenderableType
 from rich.text import Text
@@ -20,11 +20,13 @@ from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.option import help_of
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.service.run import ServeOptions, read_token
 from phantombase.timeline.stitching.options import StitchOptions
 from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.terminal.boundary import EXIT_FAILED
@@ -39,6 +41,7 @@ from ..daemon.metrics import Metrics
 from ..daemon.table_on_storage import Settings
 from ..options import AttemptOptions, ExecuteOptions
 from ..services.options import Service, ServiceOptions, parse_services
+from ..serving.service import service_of
 from ..state.failures import RetryOptions
 from .lake import LAKE, LakeFlags
 from .option_flags import Only, Prefix, flags_of, offers
@@ -47,9 +50,10 @@ from .zookeeper import ZOOKEEPER, ZooKeeperFlags
 
 _RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
 _CLEAN, _ARCHIVE, _METADATA, _STITCH = CleanOptions(), ArchiveOptions(), MetadataOptions(), StitchOptions()
+_SERVE = ServeOptions()
 _KILLED = 128
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 @offers
@@ -94,6 +98,26 @@ def run_daemon(
         int | None,
         typer.Option(min=0, max=65535, metavar="PORT", help="port for /metrics (Prometheus), /healthz and /readyz"),
     ] = None,
+    serve_port: Annotated[
+        int | None,
+        typer.Option(
+            "--serve",
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="also run the timeline service, with its pages, on this port",
+        ),
+    ] = None,
+    serve_host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="where --serve listens; beyond this machine it needs a token")
+    ] = _SERVE.host,
+    serve_token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="a file with the token that the pages of --serve ask for")
+    ] = None,
+    serve_hudi_clients: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CIDR", help="networks whose Hudi clients --serve answers; they can send no token"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Serve tables: execute their compactions as they are requested, until stopped.
@@ -107,6 +131,9 @@ def run_daemon(
     joins small files that were appended (`stitch`). Leave this to Hudi's writers where they do it already.
 
     SIGTERM or SIGINT stops the daemon gracefully (`--on-term`); a second signal ends it at once.
+
+    With `--serve PORT` the daemon also is a timeline service: a browser shows how its tables are, which process works
+    on what, and what can be done.
 
     With `--root` or `--catalog` the tables are found, and looked for again at each poll; the daemons of a fleet share
     them. A table that cannot be served is tried again, less and less often, and the others are served. Rules for the
@@ -125,6 +152,7 @@ def run_daemon(
             f"{'--schedule' if schedule else '--services'} needs to know which other processes write to the tables",
             "A plan made while an unknown write is running would lose that write's rows.",
         )
+    lock = zookeeper.on_lock(lock)
     check_reachable(lock)
     given = {Service.METADATA: metadata, Service.STITCH: stitch, Service.CLEAN: clean, Service.ARCHIVE: archive}
     named, options = tables or [], parse_pairs(storage_option)
@@ -164,6 +192,18 @@ def run_daemon(
         )
         if metrics_port is not None:
             stack.enter_context(serve(metrics_port, metrics, lambda: _health(daemon)))
+        if serve_port is not None:
+            address = stack.enter_context(
+                service_of(
+                    daemon,
+                    settings,
+                    ServeOptions(port=serve_port, host=serve_host, hudi_clients=tuple(serve_hudi_clients or ())),
+                    token=None if serve_token_file is None else read_token(serve_token_file),
+                    zookeeper=servers,
+                    registry=metrics.registry,
+                )
+            )
+            _log.info("timeline service", address=address)
         stack.enter_context(_signals(daemon, on_term))
         _log.info(
             "serving",

@@ -82,7 +82,7 @@ def schedule(
             "schedule needs to know which other processes write to the table",
             "A plan made while an unknown write is running would lose that write's rows. --dry-run needs neither.",
         )
-    fleet = zookeeper.options()
+    fleet, lock = zookeeper.options(), zookeeper.on_lock(lock)
     opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
     held = lock_of(opened.storage, lock, sole_writer, dry_run)
     if drop_metadata_table_:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.locks.zookeeper_access import ZooKeeperAccess, with_access
 from phantombase.timeline.option import option
 
 from ..zookeeper.embedded import default_folder, embedded_hosts, embedded_zookeeper
@@ -58,31 +59,50 @@ class ZooKeeperFlags:
         None, "ZooKeeper over TLS: client private key (PEM)", flag="zookeeper_key", metavar="FILE"
     )
 
+    sasl: str | None = option(
+        None,
+        "ZooKeeper over SASL: GSSAPI (Kerberos) or DIGEST-MD5",
+        flag="zookeeper_sasl",
+        metavar="MECHANISM",
+    )
+    sasl_file: Path | None = option(
+        None, "a file with user:password for DIGEST-MD5", flag="zookeeper_sasl_file", metavar="FILE"
+    )
+
     def options(self) -> ZooKeeperOptions | None:
         """The options, None without hosts. UsageError: a file cannot be read, or options are given without hosts.
 
         ZooKeeperError: no embedded server is running.
         """
-        files = (self.digest_file, self.ca, self.cert, self.key)
         if self.hosts is None:
-            if any(file is not None for file in (*files, self.folder)):
+            if self._access().is_given or self.folder is not None:
                 raise UsageError("options of ZooKeeper are given without --zookeeper HOSTS")
             return None
-        hosts = self.hosts if self.hosts != EMBEDDED else embedded_hosts(self.folder or default_folder())
-        digest = _text(self.digest_file).strip() if self.digest_file is not None else None
-        for file in files:
-            if file is not None and not file.is_file():
-                raise UsageError("no such file", path=str(file))
-        ca, cert, key = (str(file) if file is not None else None for file in (self.ca, self.cert, self.key))
+        text = self.hosts if self.hosts != EMBEDDED else embedded_hosts(self.folder or default_folder())
+        hosts, within = with_access(text)
+        given = self._access()
+        if within.is_given and given.is_given:
+            raise UsageError(
+                "the access to ZooKeeper is given twice", expected="behind --zookeeper HOSTS?, or as options"
+            )
         return ZooKeeperOptions(
             hosts=hosts,
             session_timeout_s=self.session_s,
             connect_timeout_s=_CONNECT_S,
-            digest=digest,
-            ca=ca,
-            certfile=cert,
-            keyfile=key,
+            access=within if within.is_given else given,
         )
+
+    def on_lock(self, lock: str | None) -> str | None:
+        """The lock with the same access as the fleet, if it is one in ZooKeeper that names none of its own."""
+        if lock is None or not lock.startswith("zookeeper:") or "?" in lock or self.hosts in (None, EMBEDDED):
+            return lock
+        given = self._access()
+        return lock + (given if given.is_given else with_access(str(self.hosts))[1]).query
+
+    def _access(self) -> ZooKeeperAccess:
+        paths = (self.ca, self.cert, self.key, self.digest_file, self.sasl_file)
+        ca, cert, key, digest, user = (None if path is None else str(path) for path in paths)
+        return ZooKeeperAccess(ca=ca, cert=cert, key=key, digest_file=digest, sasl=self.sasl, sasl_file=user)
 
     @contextmanager
     def kept(self) -> Iterator[ZooKeeperOptions | None]:
@@ -97,12 +117,5 @@ class ZooKeeperFlags:
 ZOOKEEPER = ZooKeeperFlags()
 """No fleet."""
 
-Fleet = Annotated[ZooKeeperFlags, Only("hosts", "folder", "digest_file", "ca", "cert", "key")]
+Fleet = Annotated[ZooKeeperFlags, Only("hosts", "folder", "digest_file", "ca", "cert", "key", "sasl", "sasl_file")]
 """For commands that look at a fleet, or ring its doorbell, and hold no claims."""
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError("the file cannot be read", path=str(file), found=f"{type(error).__name__}: {error}") from error

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 
-import structlog
-
 from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.event_log import get_logger
 
 from ..lake.lanes import Lane, Lanes
 from ..lake.listing import Listing
@@ -22,7 +21,7 @@ from ..lake.shares import serves
 from .loop import Assigned, Daemon
 from .served_table import Served
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,14 +13,14 @@ from socketserver import TCPServer, ThreadingMixIn
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-import structlog
 from prometheus_client import make_wsgi_app
 
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.event_log import get_logger
 
 from .metrics import Metrics
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 _CLIENT_S = 10.0
 """How long a client may take to send its request."""

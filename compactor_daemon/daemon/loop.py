@@ -26,6 +26,7 @@ import structlog
 
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.errors import PhantombaseError, SparkError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.planning.schedule import Scheduled
 
 from ..attempt.compact_instant import Compacted
@@ -40,7 +41,7 @@ from .observer import Observer
 from .served_table import Seen, Served
 from .table_state import Pending, TableState
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 _KEPT = 10_000
 _ASIDE_MAX = 32
@@ -200,6 +201,16 @@ class Daemon:
                 return None
             found = found or problem
         return found
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The tables that it serves now."""
+        return tuple(self._served)
+
+    @property
+    def at_work(self) -> tuple[tuple[str, str], ...]:
+        """(table, instant) of the compactions at work in this process."""
+        return tuple(self._work)
 
     def _trouble_of(self, name: str, state: TableState) -> str | None:
         if (problem := self.summary.problems.get(name)) is not None:

@@ -3,17 +3,21 @@
 phantombase_pending, _running, _parked, _oldest_pending_seconds     gauges, as of the last look
 phantombase_completed_total, _failed_total                          instants
 phantombase_bytes_in_total, _bytes_out_total, _rows_in_total, _rows_out_total    of completed compactions
-phantombase_claim_latency_seconds, phantombase_compaction_seconds   histograms
+phantombase_last_success_timestamp_seconds                          when this daemon last completed a compaction
+phantombase_claim_latency_seconds, phantombase_compaction_seconds   histograms of the daemon, not by table
 phantombase_service_instants_total, _service_failed_total           by service: cleans, archived instants; failures
 phantombase_cleaned_files_total, _cleaned_bytes_total               of cleans
 phantombase_table_up                                                1; 0 after a look at the table that failed
 phantombase_lane_running, _lane_occupancy, _lane_bytes              by lane: slots, part of the slots, bytes of an hour
 phantombase_zookeeper_connected                                     1 or 0; absent without ZooKeeper
+phantombase_build_info, process_...                                 version and Python; memory, processor time, files
 """
 
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from phantombase.timeline.service.metrics import add_process
 
 from ..attempt.compact_instant import Compacted
 from ..lake.use import LaneUse
@@ -40,6 +44,7 @@ class Metrics(Observer):
         self._bytes_out = self._counter("bytes_out", "bytes of base files written")
         self._rows_in = self._counter("rows_in", "rows of base files and entries of logs merged")
         self._rows_out = self._counter("rows_out", "rows of base files written")
+        self._success = self._gauge("last_success_timestamp_seconds", "when this daemon last completed a compaction")
         self._latency = self._histogram("claim_latency_seconds", "from the request of a plan to its claim", _LATENCY_S)
         self._seconds = self._histogram("compaction_seconds", "from the claim to the end", _COMPACTION_S)
         self._connected: Gauge | None = None
@@ -56,13 +61,14 @@ class Metrics(Observer):
                 ("bytes", "bytes that compactions of a lane have read in this daemon in an hour"),
             )
         ]
-        self._by_table = [v for v in vars(self).values() if isinstance(v, Gauge | Counter | Histogram)]
+        self._by_table = [v for v in vars(self).values() if isinstance(v, Gauge | Counter)]
+        add_process(self.registry)
 
     def serves(self, table: str) -> None:
         """Creates a table's series at the start: a counter that appears with its first event would hide that event."""
         gauges = (self._pending, self._running, self._parked, self._oldest)
         counters = (self._completed, self._failed, self._bytes_in, self._bytes_out, self._rows_in, self._rows_out)
-        for family in (*gauges, *counters, self._latency, self._seconds):
+        for family in (*gauges, *counters):
             family.labels(table)
 
     def looked(self, table: str, pending: int, parked: int, oldest_s: float | None) -> None:
@@ -76,7 +82,7 @@ class Metrics(Observer):
         """See `Observer`."""
         self._running.labels(table).inc()
         if latency_s is not None:
-            self._latency.labels(table).observe(max(0.0, latency_s))
+            self._latency.observe(max(0.0, latency_s))
 
     def put_aside(self, table: str) -> None:
         """See `Observer`."""
@@ -92,7 +98,8 @@ class Metrics(Observer):
         if compacted is None:
             return
         self._completed.labels(table).inc()
-        self._seconds.labels(table).observe(compacted.seconds)
+        self._seconds.observe(compacted.seconds)
+        self._success.labels(table).set_to_current_time()
         self._bytes_in.labels(table).inc(compacted.bytes_read)
         self._bytes_out.labels(table).inc(compacted.bytes_written)
         self._rows_in.labels(table).inc(compacted.rows_read)
@@ -139,4 +146,4 @@ class Metrics(Observer):
         return Counter(f"phantombase_{name}", text, ["table", *more], registry=self.registry)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"phantombase_{name}", text, ["table"], registry=self.registry, buckets=buckets)
+        return Histogram(f"phantombase_{name}", text, registry=self.registry, buckets=buckets)

@@ -6,12 +6,11 @@ import re
 import time
 from dataclasses import dataclass
 
-import structlog
-
 from phantombase.timeline.audit.group_ledger import audit_path
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError, UnsupportedError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.compaction_plan import TOTAL_LOG_FILES_SIZE, CompactionPlan
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.attempt_names import recorded_instants
@@ -48,7 +47,7 @@ _ASK_AGAIN_S = 300.0
 _SECONDS = re.compile(r"\d+ of \d+ seconds")
 """What changes at each look in the reason that no plan is due."""
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

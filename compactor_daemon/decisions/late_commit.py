@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import structlog
-
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.locks.section import REGARDLESS
@@ -24,7 +23,7 @@ from .completed import completed_commits, completed_compaction, is_ours
 from .standing import Ruling, Standing, refuse, standing_of
 from .take_back import refuse_revoked, take_back
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 def look_back(table: Table, go: Go, path: str) -> None:

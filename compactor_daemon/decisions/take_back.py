@@ -11,9 +11,8 @@ are litter (`retire`).
 
 from __future__ import annotations
 
-import structlog
-
 from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.attempt_names import attempt_folder
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.locks.section import Section
@@ -23,7 +22,7 @@ from phantombase.timeline.table.table import Table
 from ..records.fate import STAGED_ENDINGS, Go, is_revoked, revoke_decision
 from .completed import completed_compaction, remove_placed
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 def take_back(table: Table, go: Go, why: str, section: Section) -> None:

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import structlog
-
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.storage.contract import Storage
 
 from ..options import ExecuteOptions, Executor
@@ -19,7 +18,7 @@ from .slice_task import SliceTask
 from .spark_check import check_spark
 from .spark_session import StartingSpark
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 def log_choice(choice: Choice) -> None:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-import structlog
 from structlog.contextvars import bound_contextvars
 
 from phantombase.timeline.avro.schema import RECORD_KEY, project
 from phantombase.timeline.errors import AttemptDeadError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.format.write_token import COMPACTOR
 from phantombase.timeline.instants.attempt_names import attempt_folder
@@ -40,7 +40,7 @@ from ..records.slice_done import SliceDone
 from .freed_memory import keep_freed
 from .log_task import LogOutput, stage_log
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,7 +95,6 @@ class StartingSpark:
         defaults = {
             "spark.app.name": "phantombase-compaction",
             "spark.driver.memory": self._options.driver_memory,
-            "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.log.level": "ERROR",
         }
@@ -103,6 +102,7 @@ class StartingSpark:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             archive = class_archive()
             defaults |= {
+                "spark.ui.enabled": "false",
                 "spark.driver.host": "127.0.0.1",
                 "spark.driver.bindAddress": "127.0.0.1",
                 "spark.driver.extraJavaOptions": f"{_LEAN_JVM} {archive.java_options}".strip(),

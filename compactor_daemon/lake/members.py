@@ -15,14 +15,14 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import structlog
 import xxhash
 
 from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.event_log import get_logger
 
 from ..zookeeper.session import ZooKeeperSession
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 class Members:

@@ -20,9 +20,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import structlog
-
 from phantombase.timeline.errors import AttemptDeadError, ConflictError, MalformedError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.attempt_names import DEAD, GO, STAGED_DATA, VOID, attempt_folder, attempts, fate_path
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.record_fields import Fields
@@ -30,7 +29,7 @@ from phantombase.timeline.storage.contract import Storage
 
 from ..options import output_from_json, output_to_json
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 OPEN, REVOKED, OK = "open", "revoked", ".ok"
 STAGED_ENDINGS = (*STAGED_DATA, OK)

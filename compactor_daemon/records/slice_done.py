@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-import structlog
-
 from phantombase.timeline.errors import MalformedError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.attempt_names import attempt_folder
 from phantombase.timeline.merge.ledger import Ledger
 from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange, ranges_from_json, ranges_to_json
@@ -18,7 +17,7 @@ from phantombase.timeline.storage.contract import Storage
 from ..options import output_from_json, output_to_json
 from .fate import OK, dump
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 _SLICE_TODO = "Nothing is lost: the next run merges the file slice again."
 

@@ -22,9 +22,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-import structlog
-
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, UsageError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import BaseFileName, parse_data_file
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.format.write_token import COMPACTOR
@@ -44,7 +43,7 @@ from ..decisions.standing import refuse_rollback
 from ..options import AttemptOptions
 from ..records.fate import STAGED_ENDINGS, read_fate, revoke_decision
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

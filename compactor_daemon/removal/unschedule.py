@@ -36,9 +36,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 
-import structlog
-
 from phantombase.timeline.errors import AttemptDeadError, ConflictError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.instants.attempt_names import instant_folder
 from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
@@ -61,7 +60,7 @@ from ..records.fate import Go, declare_dead, find_go, open_next, read_fates, voi
 from .unreadable_plan import is_unreadable, refuse_begun
 from .untouched import refuse_inflight, refuse_touched
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 _TRIES = 5
 
@@ -89,7 +88,7 @@ def unschedule(
     options = options or AttemptOptions()
     if is_unreadable(table, instant):
         return _unschedule_unread(table, instant, lock, options, dry_run)
-    deletes = cache(partial(may_delete, table.storage))
+    deletes = cache(partial(may_delete, table.storage, table.config.merge_settings.marker))
     for _ in range(_TRIES):
         table = table.reload()
         view = consistent(partial(_view, table, instant))

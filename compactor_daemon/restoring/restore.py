@@ -16,9 +16,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import structlog
-
 from phantombase.timeline.errors import ConflictError, UsageError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.restore import RestorePlan, encode_restore_metadata, encode_restore_plan
 from phantombase.timeline.format.rollback_plan import RollbackPlan, rollback_record
@@ -41,7 +40,7 @@ from phantombase.timeline.windows.retained import check_as_of
 
 from .refusals import refuse_held, refuse_work, refuse_writers
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

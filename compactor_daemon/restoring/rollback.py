@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import structlog
-
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.state_files import load_state_files
 from phantombase.timeline.instants.timeline import Timeline
@@ -30,7 +29,7 @@ from phantombase.timeline.windows.retained import retained_since
 
 from .refusals import refuse_held, refuse_work
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

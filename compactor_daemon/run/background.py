@@ -15,10 +15,9 @@ from collections import deque
 from types import TracebackType
 from typing import Self
 
-import structlog
-
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import ClaimedError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.storage.access.storage_options import Given, StorageOptions
 
@@ -29,7 +28,7 @@ from .pending import run_compactions
 
 _ERRORS_KEPT = 16
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 class AsyncCompaction:

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-import structlog
-
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import ClaimedError, LockError, PhantombaseError, SparkError, StoppedError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.attempt_names import recorded_instants
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.metadata_table.drop import drop_metadata_table
@@ -33,7 +32,7 @@ from ..execution.runners import Runner, all_storage_options
 from ..options import AttemptOptions, ExecuteOptions
 from ..time_limit import Limit
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 InstantProgress: TypeAlias = Callable[[str, int, int], None]

@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-import structlog
-
 from phantombase.timeline.errors import ConflictError, PhantombaseError, UnsupportedError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.table.table import Table
@@ -20,7 +19,7 @@ from ..stitching.stitch import stitch_table
 from .done import ServiceDone
 from .options import Service, ServiceOptions
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 def serve_table(table: Table, options: ServiceOptions, lock: TableLock) -> tuple[ServiceDone, ...]:

@@ -17,10 +17,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-import structlog
-
 from phantombase.timeline.audit.group_ledger import STITCHED, GroupLedger, encode_ledgers
 from phantombase.timeline.errors import BarrierError, ConflictError, PhantombaseError, StorageError, UnknownCommitError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata, RuntimeStats, WriteStat
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
@@ -50,7 +49,7 @@ from .made import Made
 from .pending import Pending, decided_completion, inflight_content, is_at_work, is_of_hudi, pending_stitchings
 from .planned import slices_of
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceRules, lock: TableLock) -> list[Made]:

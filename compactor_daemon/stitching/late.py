@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-import structlog
-
 from phantombase.timeline.audit.group_ledger import STITCHED, decode_ledgers
 from phantombase.timeline.errors import ConflictError, MissingFileError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline
@@ -29,7 +28,7 @@ from phantombase.timeline.view.view import GroupKey
 
 from .made import Made
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 _WRITES = ("commit", "deltacommit", "replacecommit")
 

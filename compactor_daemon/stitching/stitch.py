@@ -20,8 +20,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-import structlog
-
 from phantombase.timeline.errors import (
     BarrierError,
     ConflictError,
@@ -29,6 +27,7 @@ from phantombase.timeline.errors import (
     UnknownCommitError,
     UnsupportedError,
 )
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import StitchPlan, encode_stitch_plan
 from phantombase.timeline.instants.timeline import Timeline
@@ -59,7 +58,7 @@ from .planned import output_name, planned
 
 _POLL_S = 1.0
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 StitchProgress = Callable[[str, int, int], None]
 """Called with (instant, files made, files in all)."""

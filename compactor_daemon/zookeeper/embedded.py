@@ -24,13 +24,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import structlog
-
 from phantombase.timeline.errors import ZooKeeperError
+from phantombase.timeline.event_log import get_logger
 
 from .server_process import ServerProcess, free_port, is_free, is_serving, last_words, start_server
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 START_MAX_S = 60.0
 _LOOK_S = 0.5

@@ -9,21 +9,20 @@ UnknownStateError; the caller must look at ZooKeeper to find the outcome (see `z
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import structlog
-
 from phantombase.timeline.errors import UnknownStateError, UsageError, ZooKeeperError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.locks.zookeeper_access import ZooKeeperAccess, with_access
 from phantombase.timeline.locks.zookeeper_lock import kazoo_log
 from phantombase.timeline.option import check_above_zero
 from phantombase.timeline.reachable import why_unreachable
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 _PORT = 2181
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "max_delay": 2.0}
@@ -33,30 +32,26 @@ _RECONNECT = {"max_tries": -1, "delay": 0.1, "max_delay": 2.0}
 class ZooKeeperOptions:
     """How to reach ZooKeeper. `hosts`: `host:port[,host:port][/chroot]`; times in seconds.
 
-    `digest`: `user:password`; new nodes are then accessible to this user only. `ca`, `certfile`, `keyfile`: PEM files;
-    any of them turns TLS on. `session_timeout_s`: a daemon loses its claims after this time without a sign of life.
+    `access`: for a secured ZooKeeper; with a digest, new nodes are accessible to its user only. `session_timeout_s`: a
+    daemon loses its claims after this time without a sign of life.
     """
 
     hosts: str
     session_timeout_s: float = 10.0
     call_timeout_s: float = 5.0
     connect_timeout_s: float = 30.0
-    digest: str | None = field(default=None, repr=False)
-    ca: str | None = None
-    certfile: str | None = None
-    keyfile: str | None = None
+    access: ZooKeeperAccess = field(default_factory=ZooKeeperAccess)
 
     def __post_init__(self) -> None:
         if not _are_hosts(self.hosts):
             raise UsageError("not ZooKeeper hosts", expected="HOST:PORT[,HOST:PORT][/CHROOT]", found=repr(self.hosts))
-        if self.digest is not None and not all(self.digest.partition(":")):
-            raise UsageError("not a ZooKeeper digest", expected="USER:PASSWORD")
-        if (self.certfile is None) != (self.keyfile is None):
-            raise UsageError("a client certificate needs its key", expected="certificate and key together")
-        for file in (self.ca, self.certfile, self.keyfile):
-            if file is not None and not os.path.isfile(file):
-                raise UsageError("a file for TLS is not there", path=file)
         check_above_zero(self, "session_timeout_s", "call_timeout_s", "connect_timeout_s")
+
+    @staticmethod
+    def of(text: str, **others: Any) -> ZooKeeperOptions:
+        """The options of `HOST:PORT[,HOST:PORT][/CHROOT][?ACCESS]` (`zookeeper_access`)."""
+        hosts, access = with_access(text)
+        return ZooKeeperOptions(hosts=hosts, access=access, **others)
 
     @property
     def servers(self) -> str:
@@ -87,7 +82,6 @@ class ZooKeeperSession:
 
     def __init__(self, options: ZooKeeperOptions, on_change: Callable[[], None] = lambda: None) -> None:
         from kazoo.client import KazooClient, KazooState  # late: it costs time, and few commands need it
-        from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
         self.options = options
         self._states = KazooState
@@ -95,20 +89,13 @@ class ZooKeeperSession:
         self._lock = threading.Lock()
         self._number = 1
         self._state = KazooState.LOST
-        user, _, password = (options.digest or "").partition(":")
-        self._acl = [make_digest_acl(user, password, all=True)] if options.digest else OPEN_ACL_UNSAFE
         # The chroot is a prefix of the paths used here: kazoo's own chroot must exist before it connects.
         self.client: Any = KazooClient(
             hosts=options.servers,
             timeout=options.session_timeout_s,
-            default_acl=self._acl,
-            auth_data=[("digest", options.digest)] if options.digest else None,
             connection_retry=dict(_RECONNECT),
             logger=kazoo_log(),
-            use_ssl=any((options.ca, options.certfile)),
-            ca=options.ca,
-            certfile=options.certfile,
-            keyfile=options.keyfile,
+            **options.access.client_options(),
         )
         self.client.add_listener(self._heard)
 
@@ -190,7 +177,7 @@ def zookeeper_session(
                 expected=f"an answer within {options.connect_timeout_s:g} s",
                 found=why_unreachable(options.servers.split(","), _PORT)
                 or "a server that takes connections, but no session",
-                todo="Check that the servers run, and that TLS is used on both sides or on none.",
+                todo="Check that the servers run, that TLS is used on both sides or on none, and the user of SASL.",
             ) from error
         yield session
     finally:

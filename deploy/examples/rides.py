@@ -8,14 +8,16 @@ from typing import Any
 
 
 def session(**settings: str) -> Any:
-    """A local Spark session whose workers run the same Python as this process."""
+    """A Spark session: of the master that spark-submit names, else a local one with the Python of this process."""
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master("local[2]").appName("phantombase-example")
-    quiet = {"spark.ui.enabled": "false", "spark.log.level": "ERROR", "spark.driver.host": "127.0.0.1"}
-    for name, value in {**quiet, **settings}.items():
+    builder, usual = SparkSession.builder.appName("phantombase-example"), dict[str, str]()
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not by spark-submit, whose --master a master here would override
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        usual = {"spark.ui.enabled": "false", "spark.log.level": "ERROR", "spark.driver.host": "127.0.0.1"}
+        builder = builder.master("local[2]")
+    for name, value in {**usual, **settings}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 

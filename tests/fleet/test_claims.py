@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from phantombase.compactor_daemon.claims.zookeeper_claims import ZooKeeperClaims
 from phantombase.compactor_daemon.state.work_note import WorkNote
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions, zookeeper_session
 from phantombase.timeline.errors import UnknownStateError, UsageError, ZooKeeperError
+from phantombase.timeline.locks.table_lock import parse_lock
+from phantombase.timeline.locks.zookeeper_access import ZooKeeperAccess
 from tests.support.network_partition import Link, Side, link
 from tests.support.zookeeper_server import ZooKeeper, client, wait_until
 
@@ -292,10 +295,19 @@ def test_unknown_is_an_error_while_nobody_answers(zookeeper: ZooKeeper, table: s
         assert other.names() == {C}
 
 
-def test_a_digest_keeps_others_out(zookeeper: ZooKeeper, table: str) -> None:
+def digest_in(folder: Path, digest: str | None) -> ZooKeeperAccess:
+    """Access by a digest in a file."""
+    if digest is None:
+        return ZooKeeperAccess()
+    (folder / digest.replace(":", "-")).write_text(f"{digest}\n")
+    return ZooKeeperAccess(digest_file=str(folder / digest.replace(":", "-")))
+
+
+def test_a_digest_keeps_others_out(tmp_path: Path, zookeeper: ZooKeeper, table: str) -> None:
     """Without it nothing can be seen, taken or removed; with it, all can."""
+    mine = digest_in(tmp_path, "me:secret")
     chroot = f"/{uuid.uuid4().hex}"
-    with daemon(zookeeper.hosts + chroot, table, digest="me:secret") as ours:
+    with daemon(zookeeper.hosts + chroot, table, access=mine) as ours:
         held = ours.take(C)
         assert held is not None
         path = f"{chroot}/phantombase/{table}/claims/{C}"
@@ -311,7 +323,7 @@ def test_a_digest_keeps_others_out(zookeeper: ZooKeeper, table: str) -> None:
                 with pytest.raises(NoAuthError):
                     act()
         for digest in (None, "me:wrong"):
-            with daemon(zookeeper.hosts + chroot, table, digest=digest) as wrong:
+            with daemon(zookeeper.hosts + chroot, table, access=digest_in(tmp_path, digest)) as wrong:
                 for ask in (
                     wrong.names,
                     lambda: wrong.take(C),
@@ -321,10 +333,10 @@ def test_a_digest_keeps_others_out(zookeeper: ZooKeeper, table: str) -> None:
                 ):
                     with pytest.raises(ZooKeeperError, match="same digest"):
                         ask()
-        with daemon(zookeeper.hosts + chroot, table, digest="me:secret") as friend:
+        with daemon(zookeeper.hosts + chroot, table, access=mine) as friend:
             assert friend.names() == {C}
             assert friend.take(C) is None
-    assert "secret" not in repr(ours.session.options)
+    assert ":secret" not in repr(ours.session.options)
 
 
 def test_fleets_with_different_chroots_do_not_meet(zookeeper: ZooKeeper, table: str) -> None:
@@ -421,9 +433,6 @@ def test_sessions_are_counted(zookeeper: ZooKeeper, table: str) -> None:
         {"hosts": "[::1"},
         {"hosts": "one:1/a//b"},
         {"hosts": "one:1/../b"},
-        {"hosts": "one:1", "digest": "me"},
-        {"hosts": "one:1", "certfile": __file__},
-        {"hosts": "one:1", "ca": "/no/such/file"},
         {"hosts": "one:1", "session_timeout_s": 0.0},
         {"hosts": "one:1", "call_timeout_s": -1.0},
     ],
@@ -433,3 +442,22 @@ def test_impossible_options_are_refused(wrong: dict[str, Any]) -> None:
     """Before anything is tried."""
     with pytest.raises(UsageError):
         ZooKeeperOptions(**wrong)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "digest-file=/no/such/file",
+        f"cert={__file__}",
+        "ca=/no/such/file",
+        "sasl=PLAIN",
+        "sasl=DIGEST-MD5",
+        f"sasl-file={__file__}",
+        "user=me",
+    ],
+)
+def test_an_impossible_access_is_refused(query: str) -> None:
+    with pytest.raises(UsageError):
+        ZooKeeperOptions.of(f"one:1/chroot?{query}")
+    with pytest.raises(UsageError):
+        parse_lock(f"zookeeper:one:1/a/b?{query}")

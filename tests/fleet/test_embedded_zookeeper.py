@@ -11,11 +11,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from phantombase.compactor_daemon.zookeeper.embedded import default_folder, embedded_hosts, embedded_zookeeper
 from phantombase.compactor_daemon.zookeeper.server_process import ask, is_serving
 from phantombase.timeline.errors import ZooKeeperError
+from tests.support.logs import capture_logs
 from tests.support.zookeeper_server import client, wait_until
 
 _DAEMON = """

@@ -1,20 +1,34 @@
-"""ZooKeeper over TLS, certificates on both sides: who has none, or trusts another authority, stays out."""
+"""ZooKeeper over TLS with certificates on both sides, and over SASL: who has not what it asks for stays out."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from phantombase import writer
+from phantombase.compactor_daemon.daemon.assemble import open_daemon
+from phantombase.compactor_daemon.daemon.dispatch import Order, Rules, Stop
+from phantombase.compactor_daemon.daemon.table_on_storage import Settings
+from phantombase.compactor_daemon.execution.runners import LocalRunner
+from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
+from phantombase.compactor_daemon.state.failures import RetryOptions
 from phantombase.compactor_daemon.zookeeper.server_process import start_server
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions, zookeeper_session
-from phantombase.timeline.errors import ZooKeeperError
-from tests.support.zookeeper_server import START_MAX_S, TICK_MS, free_ports
+from phantombase.timeline.errors import LockError, PhantombaseError, ZooKeeperError
+from phantombase.timeline.locks.zookeeper_access import ZooKeeperAccess
+from phantombase.timeline.locks.zookeeper_lock import parse_zookeeper_lock
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.triggers import TriggerStrategy
+from phantombase.timeline.table.table import Table
+from tests.support.zookeeper_server import START_MAX_S, TICK_MS, free_ports, wait_until
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
 
@@ -85,10 +99,93 @@ def test_who_enters(secured: Secured, ca: str | None, own: str | None, enters: b
         hosts=secured.hosts,
         session_timeout_s=30.0 if enters else 2.0,
         connect_timeout_s=60.0 if enters else 1.5,
-        ca=str(secured.folder / f"{ca}.pem") if ca else None,
-        certfile=str(secured.folder / f"{own}.pem") if own else None,
-        keyfile=str(secured.folder / f"{own}.key") if own else None,
+        access=ZooKeeperAccess(
+            ca=str(secured.folder / f"{ca}.pem") if ca else None,
+            cert=str(secured.folder / f"{own}.pem") if own else None,
+            key=str(secured.folder / f"{own}.key") if own else None,
+        ),
     )
     expected = nullcontext() if enters else pytest.raises(ZooKeeperError, match="TLS")
     with expected, zookeeper_session(options) as session:
         assert session.call(session.client.get_children_async, "/") == ["zookeeper"]
+
+
+def test_lock_claims_and_doorbell_enter_by_the_same_words(secured: Secured, tmp_path: Path) -> None:
+    """Over TLS: a table is written, its compaction is requested, and a daemon that is rung for executes it."""
+    access = f"?ca={secured.folder}/ca.pem&cert={secured.folder}/client.pem&key={secured.folder}/client.key"
+    check_fleet(tmp_path / "t", secured.hosts, access)
+
+
+def test_a_lock_without_a_certificate_stays_out(secured: Secured) -> None:
+    lock = replace(parse_zookeeper_lock(f"{secured.hosts}/locks/t"), timeout_s=1.5)
+    with pytest.raises(LockError), lock.hold("try"):
+        pass
+
+
+@pytest.fixture(scope="module")
+def by_password(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A server that takes only sessions of SASL, by DIGEST-MD5."""
+    folder, (port,) = tmp_path_factory.mktemp("sasl"), free_ports(1)
+    (folder / "jaas.conf").write_text(
+        'Server { org.apache.zookeeper.server.auth.DigestLoginModule required user_me="secret"; };'
+    )
+    (folder / "user").write_text("me:secret\n")
+    (folder / "wrong").write_text("me:wrong\n")
+    settings: dict[str, object] = {
+        "tickTime": TICK_MS,
+        "authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+        "sessionRequireClientSASLAuth": "true",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JDK_JAVA_OPTIONS", f"-Djava.security.auth.login.config={folder}/jaas.conf")
+        server = start_server(folder / "server", port=port, settings=settings)
+    try:
+        server.wait_until_serving(START_MAX_S)
+        yield Secured(hosts=f"127.0.0.1:{port}", folder=folder)
+    finally:
+        server.stop()
+
+
+def test_lock_claims_and_doorbell_enter_by_a_password(by_password: Secured, tmp_path: Path) -> None:
+    pytest.importorskip("puresasl")
+    check_fleet(tmp_path / "t", by_password.hosts, f"?sasl=DIGEST-MD5&sasl-file={by_password.folder}/user")
+
+
+@pytest.mark.parametrize("access", ["", "?sasl=DIGEST-MD5&sasl-file={}/wrong"])
+def test_without_the_password_none_enters(by_password: Secured, access: str) -> None:
+    pytest.importorskip("puresasl")
+    options = ZooKeeperOptions.of(
+        f"{by_password.hosts}{access.format(by_password.folder)}", connect_timeout_s=2.0, session_timeout_s=2.0
+    )
+    with pytest.raises(PhantombaseError), zookeeper_session(options) as session:
+        session.call(session.client.get_children_async, "/")
+
+
+def check_fleet(path: Path, hosts: str, access: str) -> None:
+    """A daemon with its claims, a writer that rings, and the lock of both, all in one ZooKeeper."""
+    rows, lock = pa.table({"id": ["a", "b"], "ts": [1, 1]}), f"zookeeper:{hosts}/locks/t{access}"
+    write = writer(rows).table("t").key("id").ordering("ts").buckets(1).option(lock=lock)
+    write.upsert(str(path))
+    settings = Settings(
+        who="daemon", output=OutputOptions(), attempt=AttemptOptions(), retry=RetryOptions(), order=Order.EARLIEST
+    )
+    with open_daemon(
+        [str(path)],
+        rules=Rules(poll_s=600.0),
+        settings=settings,
+        execute=ExecuteOptions(executor=Executor.LOCAL),
+        zookeeper=ZooKeeperOptions.of(f"{hosts}/fleet{access}", session_timeout_s=30.0),
+        lock=lock,
+        runner=LocalRunner(1),
+    ) as daemon:
+        thread = threading.Thread(target=daemon.run, daemon=True)
+        thread.start()
+        try:
+            wait_until(lambda: daemon.trouble is None, 60.0)
+            asked = write.schedule(fleet=f"{hosts}/fleet{access}", strategy=TriggerStrategy.ALWAYS).upsert(str(path))
+            assert asked.after.scheduled is not None
+            wait_until(lambda: bool(daemon.summary.done), 60.0)
+        finally:
+            daemon.stop(Stop.FINISH)
+            thread.join(60.0)
+    assert not Table.open(str(path)).load_timeline().pending_compactions

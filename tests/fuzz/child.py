@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import faulthandler
 import json
-import logging
 import os
 import re
 import resource
@@ -18,8 +17,6 @@ import time
 import traceback
 from pathlib import Path
 from random import Random
-
-import structlog
 
 from phantombase.timeline.instants import instant_files
 from tests.fuzz.case import build, make_case
@@ -69,7 +66,6 @@ def main(pristine: str, seed: str, first: str, end: str) -> None:
     """Prints a line a case, `{"number": ...}` with its outcome."""
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     # Nothing is being written by anybody here, and nothing has to survive a power cut.
     setattr(instant_files, "_TORN_PAUSES_S", ())  # noqa: B010
     setattr(os, "fsync", lambda _: None)  # noqa: B010

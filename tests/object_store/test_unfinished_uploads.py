@@ -14,7 +14,6 @@ from typing import Any
 import boto3
 import pyarrow.parquet as pq
 import pytest
-from structlog.testing import capture_logs
 
 from phantombase.compactor_daemon.attempt import abandoned
 from phantombase.compactor_daemon.attempt.abandoned import abort_abandoned_uploads
@@ -28,6 +27,7 @@ from tests.object_store.test_faults import end_leases, fares
 from tests.object_store.test_on_s3 import run
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
+from tests.support.logs import capture_logs
 from tests.support.minio_server import MinioServer
 from tests.support.places import ROOT
 from tests.support.s3_server import Asked, Fault, S3Server
@@ -171,7 +171,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     """What is logged of uploads that stay."""
     monkeypatch.setattr(unfinished_uploads, "_logged", set())
     with capture_logs() as found:
-        yield found  # type: ignore[misc]
+        yield found
 
 
 def test_without_boto3_the_bucket_needs_a_rule(

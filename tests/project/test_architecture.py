@@ -109,3 +109,13 @@ def test_the_drawing_in_the_docs_is_true() -> None:
     """`python -m tests.project.rooms` prints it."""
     page = (ROOT / "docs/internals/architecture.md").read_text()
     assert [package for package in PACKAGES if drawing(package) not in page] == []
+
+
+def test_events_are_logged_in_one_way() -> None:
+    """`timeline.event_log.get_logger`: structlog's own prints to the standard output of a user's job."""
+    own = {
+        module
+        for module in modules()
+        if re.search(r"structlog\.(get_logger|configure)\(", modules()[module].read_text())
+    }
+    assert own == set()

@@ -6,13 +6,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from structlog.testing import capture_logs
 
 from phantombase.timeline.read import data_skipping
 from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read, read_table
 from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
+from tests.support.logs import capture_logs
 from tests.support.random_filters import random_filter
 from tests.support.selection import ALL
 

@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from structlog.testing import capture_logs
 
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.read.table_read import Fallback, Query, ReadOptions, plan_read, read_table
@@ -20,6 +19,7 @@ from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
+from tests.support.logs import capture_logs
 from tests.support.selection import deep
 from tests.support.written_tables import as_rows, written_table
 

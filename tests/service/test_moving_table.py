@@ -93,9 +93,27 @@ def test_a_stateless_list_shows_a_base_file_that_came_with_a_pending_write(table
     assert "new-0" in {g["fileId"] for g in found}
     assert "new-0" not in {g["fileId"] for g in client.ask(LATEST, partition="north", **now).json()}
     merged = f"{PREFIX}slices/merged/beforeoron/inflight/latest/"
-    for current, shown in ((begun, True), ("20981121091340983", False)):
-        reply = client.ask(merged, partition="north", maxinstant=begun, currentinstant=current, **now)
-        assert ("new-0" in {s["fileId"] for s in reply.json()}) is shown
+    reply = client.ask(merged, partition="north", maxinstant=begun, currentinstant=begun, **now)
+    assert "new-0" not in {s["fileId"] for s in reply.json()}  # log files only
+
+
+def test_log_files_of_all_pending_writes_are_merged_where_hudi_does(tmp_path: Path) -> None:
+    """In the order of their instants, whichever of them is asked for; and a phantom slice of pending logs is none."""
+    table = unzip_golden("v9_two_pending", tmp_path)
+    times = [next(iter(take_back_last(table))).rpartition("/")[2].partition("_")[0] for _ in range(2)]
+    client, now = ServiceClient.of(table), known(table)
+    merged = f"{PREFIX}slices/merged/beforeoron/inflight/latest/"
+    for current in (*times, "20981121091340983"):
+        reply = client.ask(merged, partition="north", maxinstant=times[0], currentinstant=current, **now)
+        (slice_,) = reply.json()
+        shown = [log["path"].rpartition("_0-")[0].rpartition("_")[2] for log in slice_["logFiles"]]
+        assert shown[0] == f"{times[0]}.log.1"
+        assert shown == sorted(shown, reverse=True)
+    before = f"{PREFIX}slices/beforeoron/latest/"
+    asked = {"partition": "south", "maxinstant": times[1], **now}
+    (slice_,) = client.ask(before, includependingcompaction="true", **asked).json()
+    assert (slice_["baseInstant"], slice_["baseFile"] is None) == ("20261121091345649", False)
+    assert client.ask(before, includependingcompaction="false", **asked).json() == []
 
 
 def test_requests_that_come_in_at_once_share_one_load(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:

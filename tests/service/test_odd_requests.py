@@ -90,3 +90,37 @@ def test_pages_of_other_sites_get_no_answer(headers: dict[str, str], status: int
         headers, f"{MARKER_PREFIX}create", "POST", markerdirpath=str(folder), markername="f.marker.CREATE"
     )
     assert (made.status, folder.exists()) == (status, status == 200)
+
+
+def page_request(chance: random.Random) -> tuple[str, bytes, str]:
+    """A page or its JSON, most of it nearly right."""
+    name = chance.choice(["clustered", "clustered", "clustered", "none", *(quote(v, safe="") for v in VALUES)])
+    time = "20261121100337006"
+    lasts = ["", "/groups", f"/instants/{time}", f"/instant/{time}", "/x", "//groups", "/groups/"]
+    last = chance.choice([*lasts, f"/instants/{quote(chance.choice(VALUES), safe='')}"])
+    others = ["/", "/fleet", "/api/fleet", "/metrics", "/login", "/healthz", "/api", "/api/x", "/page.css"]
+    odd = f"/{quote(chance.choice(VALUES))}"
+    path = chance.choice([f"/t/{name}{last}", f"/api/tables/{name}{last}", odd, chance.choice(others)])
+    names = ("sort", "page", "partition", "", "x")
+    given = [f"{n}={quote(chance.choice(VALUES))}" for n in names if chance.random() < 0.4]
+    if chance.random() < 0.3:
+        given.append(f"sort={chance.choice(['log_bytes', 'log_files', 'partition', 'read_amplification'])}")
+    query = "&".join(given).encode()
+    if chance.random() < 0.05:
+        query += bytes(chance.randrange(256) for _ in range(20))
+    return path, query, chance.choice(METHODS[:1] if chance.random() < 0.8 else METHODS)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_odd_requests_for_pages_get_a_reason(seed: int, tmp_path: Path) -> None:
+    client, chance = ServiceClient.of(unzip_golden("v9_clustered", tmp_path)), random.Random(seed)
+    found = set()
+    for number in range(250):
+        path, query, method = page_request(chance)
+        headers = {"accept": chance.choice(["text/html", "*/*", ""])}
+        reply = client.loop.run_until_complete(client.send(path, query, method, headers))
+        assert reply.status in (200, 400, 404, 414), (number, path, query, method, reply.text)
+        assert b"<script" not in reply.body, (number, path, query)
+        assert b"Traceback" not in reply.body
+        found.add(reply.status)
+    assert found >= {200, 400, 404}

@@ -13,7 +13,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-import structlog
 
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.compaction_plan import decode_plan
@@ -121,7 +120,11 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setattr(
         "phantombase.compactor_daemon.daemon.table_on_storage.open_storage", lambda path, options: stage.on.storage
     )
-    monkeypatch.setattr(Table, "open", staticmethod(lambda path, options=None: Table.on(stage.on.storage)))
+    monkeypatch.setattr(
+        Table,
+        "open",
+        staticmethod(lambda path, options=None, *, reading=False: Table.on(stage.on.storage, reading=reading)),
+    )
     monkeypatch.setattr(Process, "current", staticmethod(lambda: _process(stage.on)))
     monkeypatch.setattr(Process, "is_gone", lambda process: stage.on.hosts[process.pid].dead)
     monkeypatch.setattr(TableClock, "now", lambda _: _local(stage.on, stage.on.clock_ms()))
@@ -138,12 +141,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setattr(Layout, "parse", _remembered(Layout.parse))
     monkeypatch.setattr("phantombase.timeline.instants.instant_files.decode_commit", lru_cache(1 << 12)(decode_commit))
     monkeypatch.setattr("phantombase.timeline.instants.instant_files.decode_plan", lru_cache(1 << 12)(decode_plan))
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    try:
-        yield stage
-    finally:
-        structlog.configure(**before)
+    yield stage
 
 
 def _remembered(parse: Callable[[Layout, str], Instant | None]) -> Callable[[Layout, str], Instant | None]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from phantombase import Writer, Written
 from phantombase.compactor_daemon.execution.runners import LocalRunner
@@ -35,6 +34,7 @@ from tests.support.compaction_steps import open_table, run_all
 from tests.support.dead_writer import leave_dead_write
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import unzip_golden
+from tests.support.logs import capture_logs
 from tests.support.written_tables import check_nothing_left, read_rows
 from tests.writing.test_writer import rows, trips
 from tests.writing.test_writer_refusals import contents

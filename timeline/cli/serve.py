@@ -9,11 +9,9 @@ import typer
 
 from ..dashboard.login_app import LoginApp
 from ..dashboard.people_app import PeopleApp
-from ..errors import UsageError
 from ..option import help_of
 from ..parquet.output_options import parse_bytes
-from ..service.run import Pages, ServeOptions
-from ..service.run import serve as run_service
+from ..service.run import Pages, ServeOptions, Service, read_token
 from ..storage.access.storage_options import parse_pairs
 from ..terminal.console import configure_logging
 from .parameters import StorageOption
@@ -58,7 +56,7 @@ def serve(
     [b]Examples[/b]
       timeline serve /data/trips /data/orders --port 26754
       timeline serve "/lake/*/orders_*"
-      timeline serve /data/trips --host 0.0.0.0 --token-file token --hudi-clients 10.1.0.0/16
+      timeline serve /data/trips --host 0.0.0.0 --token-file token
     """
     configure_logging(log_json, quiet=False)
     options = ServeOptions(
@@ -69,19 +67,11 @@ def serve(
         max_memory=parse_bytes(max_memory),
         markers=markers,
     )
-    run_service(
-        tables,
-        options,
-        parse_pairs(storage_option),
-        token=None if token_file is None else _token(token_file),
+    service = Service(
+        paths=tables,
+        options=options,
+        storage_options=parse_pairs(storage_option),
+        token=None if token_file is None else read_token(token_file),
         pages=lambda served, access: Pages(pages=PeopleApp(served, slo), login=LoginApp(access)),
-        on_ready=lambda address: typer.echo(f"listening at {address}"),
     )
-
-
-def _token(path: Path) -> str:
-    """The token in a file. UsageError: the file cannot be read."""
-    try:
-        return path.read_text().strip()
-    except (OSError, ValueError) as error:
-        raise UsageError("the token cannot be read", path=str(path), found=str(error)) from error
+    service.run(on_ready=lambda address: typer.echo(f"listening at {address}"))

@@ -1,6 +1,7 @@
 """What the service answers to people and their programs: the state of tables, in one word each.
 
-`people_app` speaks HTTP, `pages` makes HTML, `health` finds the word and its reason.
+`people_app` speaks HTTP, `table_rows`, `groups` and `instants` find what it shows, `pages` makes HTML of that, `health`
+finds the word and its reason, `crew` is what the processes of the compactor know.
 
-May import: ground, report, service, table, terminal.
+May import: audit, format, ground, instants, merge, planning, report, service, service/states, table, terminal.
 """

@@ -11,6 +11,8 @@ from ..terminal.plain import Row, moment
 WIDTH = 1000
 """Of the whole time that is shown."""
 
+HEIGHT = 60
+
 _LEAST = 6
 _MARGIN = 4
 SHOWN = 40
@@ -21,6 +23,7 @@ class Bar:
     """One instant: `x` and `width` in thousandths of the time shown. `took_s`: None if the end is not known."""
 
     instant: Row
+    kind: str
     x: int
     width: int
     open: bool
@@ -53,6 +56,32 @@ def bars(instants: Sequence[Row], now: datetime) -> list[Bar]:
     return found[::-1]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """All bars of one kind of instant."""
+
+    kind: str
+    bars: tuple[Bar, ...]
+
+
+_ORDER = ("deltacommit", "compaction", "logcompaction", "replacecommit", "clustering", "clean", "rollback", "restore")
+
+
+def lanes(found: Sequence[Bar]) -> list[Lane]:
+    """The same bars, one row for each kind, writes first."""
+    kinds = sorted({bar.kind for bar in found}, key=lambda k: (_ORDER.index(k) if k in _ORDER else len(_ORDER), k))
+    return [Lane(kind=kind, bars=tuple(bar for bar in found[::-1] if bar.kind == kind)) for kind in kinds]
+
+
+def curve(values: Sequence[float]) -> str:
+    """The points of a line from left to right, for a box of `WIDTH` by `HEIGHT`; "" for fewer than two values."""
+    if len(values) < 2:
+        return ""
+    most = max(values) or 1.0
+    step = WIDTH / (len(values) - 1)
+    return " ".join(f"{n * step:.0f},{HEIGHT - value / most * (HEIGHT - 4) - 2:.1f}" for n, value in enumerate(values))
+
+
 def _end(row: Row, begun: datetime) -> datetime | None:
     """When an instant completed, as far as that is recorded; None while it is pending."""
     if row["state"] != "completed":
@@ -68,9 +97,10 @@ def _bar(row: Row, x: int, end: int, seconds: float) -> Bar:
     width = max(end - x, _LEAST)
     return Bar(
         instant=row,
+        kind=str(row.get("kind", row["action"])),
         x=min(x, WIDTH - width),
         width=width,
         open=pending,
         took_s=took,
-        label=f"{row['action']} {row['requested_time']}, {row['state']}, {text}",
+        label=f"{row.get('kind', row['action'])} {row['requested_time']}, {row['state']}, {text}",
     )

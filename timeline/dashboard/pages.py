@@ -6,36 +6,90 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from ..planning.triggers import TriggerOptions
 from ..terminal.plain import Row, human_bytes, human_duration
-from .bars import bars
+from .advice import advice
+from .bars import bars, curve, lanes
 
 _FOLDER = Path(__file__).parent
 _MARKS = {"broken": "✖", "stuck": "■", "late": "▲", "ok": "●"}
+_TRIGGER = TriggerOptions()
+_SOON, _OVER = 0.8, 1.0
 
 
 def login_page(*, wrong: bool = False) -> str:
     """The form that asks for the token. `wrong`: what was given is not it."""
-    return _environment().get_template("login.html").render(wrong=wrong)
+    return _render("login.html", wrong=wrong)
 
 
 def tables_page(rows: Sequence[Row]) -> str:
-    """All tables. `rows`: of `table_rows.table_rows`."""
-    return _environment().get_template("tables.html").render(rows=[{**_BROKEN, **row} for row in rows], marks=_MARKS)
+    """All tables. `rows`: of `TableRows.all`."""
+    return _render("tables.html", rows=[{**_BROKEN, **row} for row in rows])
 
 
 def table_page(row: Row, now: datetime | None) -> str:
-    """One table. `row`: of `table_rows.table_row`, whole. `now`: in the table's zone, if it can be read."""
+    """One table. `row`: of `TableRows.one`, whole. `now`: in the table's zone, if it can be read."""
     shown = bars(row["instants"], now) if now is not None else []
-    return _environment().get_template("table.html").render(row={**_BROKEN, **row}, bars=shown, marks=_MARKS)
+    return _render(
+        "table.html",
+        row={**_BROKEN, **row},
+        bars=shown,
+        lanes=lanes(shown),
+        advice=advice(row),
+        slo=_slo(row),
+        curves=[(name, curve([s[name] or 0 for s in row.get("trend", ())])) for name in ("log_bytes", "log_files")],
+        trigger=_TRIGGER,
+    )
+
+
+def groups_page(name: str, page: Row) -> str:
+    """The file groups of a table. `page`: of `groups.groups_page`."""
+
+    def link(**changed: object) -> str:
+        given = {"sort": page["sort"], "partition": page["partition"], "page": 1, **changed}
+        return "?" + urlencode({k: v for k, v in given.items() if v not in (None, "")})
+
+    return _render("groups.html", name=name, page=page, link=link)
+
+
+def instant_page(name: str, page: Row) -> str:
+    """One instant. `page`: of `instants.instant_page`."""
+    return _render("instant.html", name=name, page=page)
+
+
+def fleet_page(fleet: Row) -> str:
+    """The processes of the compactor. `fleet`: of `Crew.fleet`, and what it is about."""
+    return _render("fleet.html", fleet=fleet)
+
+
+def error_page(status: int, reason: str) -> str:
+    """What could not be shown, and why."""
+    return _render("error.html", status=status, reason=reason)
+
+
+def _slo(row: Row) -> Row | None:
+    """The age of the oldest pending compaction against the goal: `width` of 1000, and a word for its colour."""
+    goal, age = row.get("slo_s"), row.get("oldest_pending_s")
+    if not goal or age is None:
+        return None
+    part = age / goal
+    word = "late" if part >= _OVER else "soon" if part >= _SOON else "ok"
+    return {"width": round(min(1.0, part) * 1000), "word": word, "percent": round(part * 100)}
 
 
 _BROKEN: Row = dict.fromkeys(
-    ("table", "pending", "oldest_pending_s", "delta_commits_since_compaction", "log_files", "log_bytes", "last_write")
-)
+    ("table", "pending", "oldest_pending_s", "delta_commits_since_compaction", "log_files", "log_bytes", "last_write",
+     "read_amplification", "crew", "crew_problem", "compactions", "instants", "slo_s")
+)  # fmt: skip
 """What a table that cannot be read lacks."""
+
+
+def _render(template: str, **values: object) -> str:
+    return _environment().get_template(template).render(marks=_MARKS, **values)
 
 
 @cache
@@ -45,6 +99,8 @@ def _environment() -> Environment:
         age=lambda seconds: "" if seconds is None else human_duration(seconds),
         size=lambda count: "" if count is None else human_bytes(count),
         shown=lambda value: "" if value is None else value,
+        number=lambda value: "" if value is None else f"{value:,}",
+        segment=lambda text: quote(str(text), safe=""),
     )
     return made
 

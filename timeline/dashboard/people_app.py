@@ -1,66 +1,145 @@
 """The state of the served tables, for people and their programs.
 
-/                      every table, worst first
-/t/<name>              one table
-/api/tables            the same as JSON
-/api/tables/<name>     with its settings and instants: the names of `timeline show --json`
+/                                        /api/tables                          every table, worst first
+/t/<name>                                /api/tables/<name>                   one table
+/t/<name>/groups                         /api/tables/<name>/groups            its file groups, worst first, in pages
+/t/<name>/instant/<time>                 /api/tables/<name>/instants/<time>   an instant, decoded
+/fleet                                   /api/fleet                           daemons, claims, what is parked
+                                         /metrics                             for Prometheus
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
+from prometheus_client import CONTENT_TYPE_LATEST as METRICS_TYPE
+from prometheus_client import CollectorRegistry
+
+from ..errors import PhantombaseError
 from ..service.answers import encoded
-from ..service.asgi import Receive, Refused, Scope, Send, send_answer, send_bytes, send_error
+from ..service.asgi import (
+    Receive,
+    Refused,
+    Scope,
+    Send,
+    headers_of,
+    parameters,
+    send_answer,
+    send_bytes,
+    send_error,
+    status_of,
+)
 from ..service.served_table import ServedTable
 from ..service.served_tables import ServedTables
 from ..terminal.plain import Row
+from .crew import Crew
+from .groups import groups_page
+from .instants import instant_page
 from .login_app import HTML, POLICY
-from .pages import style, table_page, tables_page
-from .table_rows import table_row, table_rows
+from .metrics import exposition
+from .pages import error_page, fleet_page, style, table_page, tables_page
+from .pages import groups_page as groups_html
+from .pages import instant_page as instant_html
+from .table_rows import TableRows, recent
 
-API, PAGE = "/api/tables", "/t/"
+_NOT_FOUND = Refused(404, "Not found")
 
 
 class PeopleApp:
-    """Answers what is not for Hudi. `slo_s`: see `health.health_of`."""
+    """Answers what is not for Hudi. `slo_s`: see `health.health_of`. `crew`: what the compactor's processes know.
+    `registry`: metrics of the daemon in this process.
+    """
 
-    def __init__(self, tables: ServedTables, slo_s: float | None) -> None:
-        self._tables, self._slo_s = tables, slo_s
+    def __init__(
+        self,
+        tables: ServedTables,
+        slo_s: float | None = None,
+        crew: Crew | None = None,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        self._tables, self._crew, self._registry = tables, crew, registry
+        self._rows = TableRows(slo_s, crew)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope["path"]
+        # Names may hold slashes that are encoded, so the path is parted before it is decoded.
+        raw = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
+        parts = [unquote(part) for part in raw.partition("?")[0].removeprefix("/").split("/")]
+        is_api = parts[0] == "api"
         try:
             if scope["method"] not in ("GET", "HEAD"):
-                raise Refused(404, "Not found")
-            if path == "/page.css":
+                raise _NOT_FOUND
+            if parts == ["page.css"]:
                 await send_bytes(send, style(), b"text/css; charset=utf-8")
-            elif f"{path}/".startswith(f"{API}/"):
-                await send_answer(scope, send, encoded(await self._json(path)), kind=b"application/json")
+            elif parts == ["metrics"]:
+                tables = list(self._tables.by_name.values())
+                rows = await self._rows.all(tables)
+                text = await asyncio.to_thread(exposition, tables, rows, self._registry)
+                await send_bytes(send, text, METRICS_TYPE.encode())
+            elif is_api:
+                found = await self._data(parts[1:], parameters(scope["query_string"]))
+                await send_answer(scope, send, encoded(found), kind=b"application/json")
             else:
-                await send_bytes(send, (await self._html(path)).encode(), HTML, POLICY)
+                page = await self._html(parts, parameters(scope["query_string"]))
+                await send_bytes(send, page.encode("utf-8", "replace"), HTML, POLICY)
         except Exception as error:
-            await send_error(scope, send, error)
+            status, reason = status_of(error)
+            if status < 500 and not is_api and b"text/html" in headers_of(scope).get(b"accept", b""):
+                await send_bytes(send, error_page(status, reason).encode(), HTML, POLICY, status=status)
+            else:
+                await send_error(scope, send, error)
 
-    async def _json(self, path: str) -> Row:
-        name = unquote(path.removeprefix(API).strip("/"))
-        if not name:
-            return {"tables": await self._rows()}
-        return await table_row(self._named(name), self._slo_s, whole=True)
+    async def _data(self, parts: Sequence[str], given: Mapping[str, str]) -> Row:
+        match parts:
+            case ["tables"] | ["tables", ""]:
+                return {"tables": await self._rows.all(self._tables.by_name.values())}
+            case ["tables", name]:
+                return await self._rows.one(self._named(name), whole=True)
+            case ["tables", name, "groups"]:
+                held = await recent(self._named(name))
+                return await asyncio.to_thread(groups_page, held.state, given)
+            case ["tables", name, "instants", time]:
+                table = self._named(name)
+                held = await recent(table)
+                return await asyncio.to_thread(instant_page, table.table, held.state, time)
+            case ["fleet"]:
+                return await self._fleet()
+        raise _NOT_FOUND
 
-    async def _html(self, path: str) -> str:
-        if path == "/":
-            return tables_page(await self._rows())
-        if not path.startswith(PAGE):
-            raise Refused(404, "Not found")
-        table = self._named(unquote(path.removeprefix(PAGE)))
-        row = await table_row(table, self._slo_s, whole=True)
-        return table_page(row, table.table.now() if "instants" in row else None)
+    async def _html(self, parts: Sequence[str], given: Mapping[str, str]) -> str:
+        match parts:
+            case [""]:
+                return tables_page((await self._data(["tables"], given))["tables"])
+            case ["t", name]:
+                table = self._named(name)
+                row = await self._data(["tables", name], given)
+                return table_page(row, table.table.now() if "instants" in row else None)
+            case ["t", name, "groups"]:
+                return groups_html(name, await self._data(["tables", name, "groups"], given))
+            case ["t", name, "instant", time]:
+                return instant_html(name, await self._data(["tables", name, "instants", time], given))
+            case ["fleet"]:
+                return fleet_page(await self._data(parts, given))
+        raise _NOT_FOUND
 
-    async def _rows(self) -> list[Row]:
-        return await table_rows(self._tables.by_name.values(), self._slo_s)
+    async def _fleet(self) -> Row:
+        """What the crew knows, and which compactions are parked."""
+        row: Row = {"known": self._crew is not None, "problem": None}
+        row |= {"zookeeper": None, "daemons": [], "claims": [], "parked": []}
+        if self._crew is None:
+            return row
+        try:
+            row |= await asyncio.to_thread(self._crew.fleet)
+        except PhantombaseError as error:
+            row["problem"] = str(error)
+        for table in self._tables.by_name.values():
+            one = await self._rows.one(table, whole=True)
+            pending = (one.get("crew") or {}).get("pending", ())
+            row["parked"] += [{"served_as": table.name, **p} for p in pending if p["state"] == "parked"]
+        return row
 
     def _named(self, name: str) -> ServedTable:
         if name not in self._tables.by_name:
-            raise Refused(404, f"no table is served as {name!r}; {API} names all")
+            raise Refused(404, f"no table is served as {name!r}; /api/tables names all")
         return self._tables.by_name[name]

@@ -5,70 +5,137 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from datetime import UTC, datetime
+from statistics import median
 
 from ..errors import PhantombaseError
+from ..instants.since_compaction import since_completed, since_request
 from ..report.overview import overview
 from ..service.served_table import Held, ServedTable
-from ..table.table import consistent
-from ..terminal.plain import Row
+from ..service.states.table_state import TableState
+from ..table.table import Table, consistent
+from ..terminal.plain import Row, moment
+from .crew import Crew
 from .health import Health, Word, health_of
+from .ledgers import compaction_rows
+from .trend import Trends
 
 _FRESH_S = 5.0
+_HOUR_S = 3600.0
 
 
-async def table_row(table: ServedTable, slo_s: float | None, *, whole: bool = False) -> Row:
-    """One table. `whole`: with its settings and instants."""
-    try:
-        held = await _recent(table)
-        shown = await asyncio.to_thread(lambda: consistent(lambda: overview(table.table.still())))
-    except PhantombaseError as error:
-        return _row(table, Health(Word.BROKEN, str(error)), {})
-    numbers = {**debt(held), **_writes(held, shown), "pending_instants": len(shown["pending"])}
-    return _row(table, health_of(shown["pending"], slo_s), {**numbers, **(shown if whole else {})})
+class TableRows:
+    """Makes the rows. `slo_s`: a compaction that is pending for longer is late; `crew`: see `Crew`."""
+
+    def __init__(self, slo_s: float | None, crew: Crew | None = None) -> None:
+        self._slo_s, self._crew = slo_s, crew
+        self.trends = Trends()
+
+    async def all(self, tables: Iterable[ServedTable]) -> list[Row]:
+        """All tables, worst first, then by name."""
+        rows = await asyncio.gather(*(self.one(table) for table in tables))
+        order = [word.value for word in Word]
+        return sorted(rows, key=lambda row: (order.index(row["health"]), row["served_as"]))
+
+    async def one(self, table: ServedTable, *, whole: bool = False) -> Row:
+        """One table. `whole`: all that its page shows."""
+        try:
+            held = await table.load() if whole else await recent(table)
+            return await asyncio.to_thread(self._row, table, held, whole)
+        except PhantombaseError as error:
+            return _named(table, Health(Word.BROKEN, str(error)), {"slo_s": self._slo_s})
+
+    def _row(self, table: ServedTable, held: Held, whole: bool) -> Row:
+        shown = consistent(lambda: overview(table.table.still()))
+        numbers = debt(held.state)
+        numbers |= _writes(held.state, table.table, shown["pending"])
+        numbers |= {"pending_instants": len(shown["pending"]), "slo_s": self._slo_s}
+        self.trends.add(table.path, time.time(), numbers)
+        health = health_of(shown["pending"], self._slo_s)
+        if not whole:
+            return _named(table, health, numbers)
+        crew, problem = self._about(table.table)
+        kinds = held.state.kinds
+        for row in (*shown["instants"], *shown["pending"]):
+            row["kind"] = kinds.get((row["requested_time"], _family(row)), row["action"])
+        return _named(
+            table,
+            health,
+            {
+                **numbers,
+                **shown,
+                "now": table.table.now().strftime("%Y-%m-%d %H:%M:%S"),
+                "compactions": compaction_rows(table.table, held.state),
+                "trend": self.trends.of(table.path),
+                "crew": crew,
+                "crew_problem": problem,
+            },
+        )
+
+    def _about(self, table: Table) -> tuple[Row | None, str | None]:
+        if self._crew is None:
+            return None, None
+        try:
+            return self._crew.about(table), None
+        except PhantombaseError as error:
+            return None, str(error)
 
 
-async def table_rows(tables: Iterable[ServedTable], slo_s: float | None) -> list[Row]:
-    """All tables, worst first, then by name."""
-    rows = await asyncio.gather(*(table_row(table, slo_s) for table in tables))
-    order = [word.value for word in Word]
-    return sorted(rows, key=lambda row: (order.index(row["health"]), row["served_as"]))
-
-
-async def _recent(table: ServedTable) -> Held:
+async def recent(table: ServedTable) -> Held:
+    """A state of the last seconds."""
     held = table.newest
     return held if held is not None and time.monotonic() - held.loaded_s < _FRESH_S else await table.load()
 
 
-def _row(table: ServedTable, health: Health, more: Row) -> Row:
+def _named(table: ServedTable, health: Health, more: Row) -> Row:
     return {"served_as": table.name, "path": table.path, "health": health.word.value, "reason": health.reason, **more}
 
 
-def debt(held: Held) -> Row:
+def _family(row: Row) -> str:
+    pending = {"compaction": "commit", "logcompaction": "deltacommit", "clustering": "replacecommit"}
+    return pending.get(row["action"], str(row["action"]))
+
+
+def debt(state: TableState) -> Row:
     """What compactions have before them: the log files that readers merge."""
-    state = held.state
-    groups = [g for p in state.partitions.values() for g in p.live if g.slices]
-    newest = [g.slices[-1:] if g.pending_compaction is None else g.slices[-2:] for g in groups]
-    logs = [sum(len(s.logs) for s in slices) for slices in newest]
+    debts = [d for files in state.partitions.values() for d in files.debts]
+    waiting = [d for d in debts if d.log_files and d.pending_compaction is None]
+    counts = [d.log_files for d in debts if d.log_files]
+    log_bytes, base_bytes = sum(d.log_bytes for d in debts), sum(d.base_bytes for d in debts)
     return {
         "partitions": len(state.partitions),
-        "file_groups": len(groups),
-        "file_groups_with_logs": sum(count > 0 for count in logs),
-        "log_files": sum(logs),
-        "log_files_max": max(logs, default=0),
-        "log_bytes": sum(s.log_bytes for slices in newest for s in slices),
-        "base_bytes": sum(s.base_bytes for slices in newest for s in slices),
+        "file_groups": len(debts),
+        "file_groups_with_logs": len(counts),
+        "file_groups_waiting": len(waiting),
+        "log_files": sum(counts),
+        "log_files_max": max(counts, default=0),
+        "log_files_median": median(counts) if counts else 0,
+        "log_bytes": log_bytes,
+        "log_files_waiting": sum(d.log_files for d in waiting),
+        "log_bytes_waiting": sum(d.log_bytes for d in waiting),
+        "base_bytes": base_bytes,
+        "read_amplification": round((base_bytes + log_bytes) / base_bytes, 3) if base_bytes else None,
     }
 
 
-def _writes(held: Held, shown: Row) -> Row:
-    timeline = held.state.timeline
+def _writes(state: TableState, table: Table, pending: list[Row]) -> Row:
+    timeline = state.timeline
     deltas = [i.requested_time for i in timeline.completed if i.action == "deltacommit"]
     compacted = max((i.requested_time for i in timeline.completed if i.action == "commit"), default=None)
-    compactions = [row for row in shown["pending"] if row["action"] == "compaction"]
+    compactions = [row for row in pending if row["action"] == "compaction"]
+    asked, done = since_request(timeline), since_completed(timeline)
+    now = table.now().replace(tzinfo=None)
+    ages = [(now - at).total_seconds() for time_ in deltas if (at := moment(time_)) is not None]
     return {
         "last_write": timeline.latest_completed or None,
+        "writes_last_hour": sum(age < _HOUR_S for age in ages),
         "last_compaction": compacted,
         "delta_commits_since_compaction": sum(compacted is None or time > compacted for time in deltas),
+        "delta_commits_since_request": 0 if asked is None else asked.commits,
+        "seconds_since_compaction": None if done is None or moment(done.instant) is None else done.seconds(now),
         "pending_compactions": len(compactions),
         "oldest_pending_s": max((row["age_s"] or 0.0 for row in compactions), default=None),
+        "utc_offset_s": round((now - datetime.now(UTC).replace(tzinfo=None)).total_seconds()),
+        "active_instants": len(timeline.instants),
+        "timeline_start": timeline.start or None,
     }

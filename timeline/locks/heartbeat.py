@@ -25,15 +25,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from ..elapsed import Since
 from ..errors import MalformedError, MissingFileError, PhantombaseError
+from ..event_log import get_logger
 from ..record_fields import Fields
 from ..storage.contract import Storage
 from ..storage.folders import HEARTBEATS
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 _OURS = b"phantombase\n"
 BEAT_S = 30.0

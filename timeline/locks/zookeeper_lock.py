@@ -24,13 +24,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import structlog
-
 from ..errors import LockError, UsageError
+from ..event_log import get_logger
 from ..reachable import why_unreachable
 from .section import Section
+from .zookeeper_access import ZooKeeperAccess, with_access
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 _CONTENDER = re.compile(r"(?:.*-)?lock-(?P<sequence>-?\d+)")
 _HOSTS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s/,:\[\]]+):\d+(?:,(?:\[[0-9A-Fa-f:.%]+\]|[^\s/,:\[\]]+):\d+)*")
@@ -47,8 +47,8 @@ class ZooKeeperLock:
     """Excludes every process, Hudi's writers included, with the same servers, base path and key.
 
     `hosts`: `host:port[,host:port][/chroot]`. `timeout_s`: for connecting and waiting together. `session_timeout_s`:
-    after this time without a sign of life ZooKeeper frees the lock of a dead holder. `digest`: `user:password`.
-    UsageError: impossible settings.
+    after this time without a sign of life ZooKeeper frees the lock of a dead holder. With a digest the nodes are for
+    its user only; otherwise they are open, as those of Hudi's writers. UsageError: impossible settings.
     """
 
     hosts: str
@@ -56,7 +56,7 @@ class ZooKeeperLock:
     key: str
     timeout_s: float = 60.0
     session_timeout_s: float = 30.0
-    digest: str | None = field(default=None, repr=False)
+    access: ZooKeeperAccess = field(default_factory=ZooKeeperAccess)
 
     def __post_init__(self) -> None:
         names = self.folder.split("/")[1:]
@@ -108,14 +108,15 @@ class ZooKeeperLock:
 
 
 def parse_zookeeper_lock(text: str) -> ZooKeeperLock:
-    """`HOST:PORT[,HOST:PORT]/BASE/PATH/KEY` as a lock; UsageError for anything else."""
-    hosts, _, path = text.partition("/")
+    """`HOST:PORT[,HOST:PORT]/BASE/PATH/KEY[?ACCESS]` as a lock; UsageError for anything else."""
+    place, access = with_access(text)
+    hosts, _, path = place.partition("/")
     base, separator, key = path.rpartition("/")
     if not separator or not base:
         raise UsageError(
             "not a ZooKeeper lock", expected="zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY", found=f"zookeeper:{text}"
         )
-    return ZooKeeperLock(hosts=hosts, base_path=f"/{base}", key=key)
+    return ZooKeeperLock(hosts=hosts, base_path=f"/{base}", key=key, access=access)
 
 
 def kazoo_log() -> logging.Logger:
@@ -141,9 +142,9 @@ class _Contender:
         self._client: Any = KazooClient(
             hosts=lock.hosts.partition("/")[0],
             timeout=lock.session_timeout_s,
-            auth_data=[("digest", lock.digest)] if lock.digest else None,
             connection_retry=dict(_RECONNECT),
             logger=kazoo_log(),
+            **lock.access.client_options(),
         )
         self._client.add_listener(self._heard)
 

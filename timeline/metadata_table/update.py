@@ -12,8 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import structlog
-
+from ..event_log import get_logger
 from ..format.commit_metadata import CommitMetadata
 from ..format.file_name import BaseFileName, parse_data_file
 from ..format.table_config import save_table_config
@@ -30,7 +29,7 @@ from .records.files import Sizes, files_of, files_records, removed_records
 from .records.keys import MetadataRecord
 from .records.partitions import BLOOM_FILTERS, FILES, PARTITION_STATS, Upkeep, being_built, upkeep
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

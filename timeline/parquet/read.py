@@ -28,6 +28,8 @@ _EXPANSION_MAX = 1000
 _EXPANSION_FREE_BYTES = 64 << 20
 _CODE_BYTES_MAX, _LONG_BYTES_MIN, _SMALL_CHUNK_BYTES = 8, 4096, 4 << 20
 
+_FEW_ROWS = 10_000
+
 _THRIFT_STRING_BYTES_MAX = 100_000_000
 _THRIFT_ITEMS_MAX = 100_000
 """pyarrow's own limit is 1 M items: a schema with that many nested groups would exhaust the stack."""
@@ -71,13 +73,15 @@ def parquet_batches(
     `groups`: the row groups to read, None for all.
     """
     metadata, schema = file.metadata, file.schema_arrow
-    coded = [n for n in names if _is_text(schema.field(n).type) and _is_coded(metadata, n, batch_rows)]
+    at = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    coded = [n for n in names if _is_text(schema.field(n).type) and _is_coded(metadata, at.get(n), batch_rows)]
     if coded:
         file = open_parquet(source, dictionaries=coded)
     rows = max(1, min([batch_rows, *_fitting_rows(metadata)]))
     chosen = None if groups is None else list(groups)
     if not isinstance(source, RangedFile):
-        for batch in file.iter_batches(batch_size=rows, row_groups=chosen, columns=list(names)):
+        threads = metadata.num_rows > _FEW_ROWS  # handing few rows to other threads costs more than decoding them
+        for batch in file.iter_batches(batch_size=rows, row_groups=chosen, columns=list(names), use_threads=threads):
             yield from _pieces(batch)
         return
     for group in range(metadata.num_row_groups) if chosen is None else chosen:
@@ -125,20 +129,15 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
-def _chunks(metadata: pq.FileMetaData, name: str) -> Iterator[pq.ColumnChunkMetaData]:
-    at = next((i for i in range(metadata.num_columns) if metadata.schema.column(i).path == name), None)
-    for group in range(metadata.num_row_groups if at is not None else 0):
-        yield metadata.row_group(group).column(at)
-
-
-def _is_coded(metadata: pq.FileMetaData, name: str, batch_rows: int) -> bool:
-    """Whether a text column has a dictionary that could make a batch too large.
+def _is_coded(metadata: pq.FileMetaData, at: int | None, batch_rows: int) -> bool:
+    """Whether a text column has a dictionary that could make a batch too large. `at`: its position, None: no leaf.
 
     A column whose dictionary overflowed does not count: it stores plain values, and reading it as a dictionary would be
     five times slower. The footer does not distinguish the two, but the bytes per value do.
     """
     rows = metadata.num_rows
-    for chunk in _chunks(metadata, name):
+    for group in range(metadata.num_row_groups if at is not None else 0):
+        chunk = metadata.row_group(group).column(at)
         count, size = chunk.num_values, chunk.total_uncompressed_size
         overflowed = size > _SMALL_CHUNK_BYTES and _CODE_BYTES_MAX * count <= size < _LONG_BYTES_MIN * count
         # A batch may span row groups: each adds a few long values.

@@ -7,15 +7,14 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-import structlog
-
 from ..elapsed import Since
 from ..errors import PhantombaseError
+from ..event_log import get_logger
 from ..locks.heartbeat import process_name
 from ..storage.contract import Storage
 from .pin import PINS, PinOptions, encode
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 _RENEWALS = 4
 """How often a pin is renewed in the time that it holds: a few failures in a row do no harm."""
 

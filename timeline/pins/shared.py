@@ -12,14 +12,13 @@ import re
 import uuid
 from dataclasses import dataclass
 
-import structlog
-
+from ..event_log import get_logger
 from ..locks.heartbeat import process_name
 from ..storage.contract import Storage, listed_if_there
 from ..storage.server_clock import storage_ms
 from .pin import PINS, PinOptions, encode
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 _RENEWED_AFTER = 0.5
 """Which part of its time is gone when a pin is renewed. Tasks look more often, so that failures do no harm."""
 

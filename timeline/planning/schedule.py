@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import structlog
-
 from ..clock.now import clock_ms
 from ..errors import ConflictError, MalformedError
+from ..event_log import get_logger
 from ..format.compaction_plan import CompactionPlan, encode_plan, pending_clustering_file_groups
 from ..format.instant import Instant, State, later
 from ..instants.timeline import Timeline
@@ -31,7 +30,7 @@ from .planner import Planned, Situation, plan_compaction
 from .survey import Survey, is_due
 from .triggers import TriggerStrategy
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +80,7 @@ def schedule_compaction(
     """
     with lock.hold("schedule a compaction") as section:
         table = table.reload()
+        table.config.check_changeable()
         check_keepable(table, moves_rows=False)
         timeline = table.load_timeline()
         refuse_pending_restore(table, timeline)

@@ -10,9 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-import structlog
-
 from ..errors import MalformedError, MissingFileError, PhantombaseError, StorageError
+from ..event_log import get_logger
 from ..format.instant import Instant
 from ..instants.timeline import Timeline
 from ..log.block import BlockKind
@@ -38,7 +37,7 @@ from .partition_walk import PartitionWalk, Waiting, WalkedPartition, first_and_l
 from .planner import PartitionGroups, Plan, Planned
 from .universal import MergeKind, Picking
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 class Survey:
@@ -218,7 +217,7 @@ class Survey:
 
 def _refusal(storage: Storage, candidate: Candidate, rules: SliceRules) -> str | None:
     try:
-        check_slice(storage, candidate.merged, rules, into_log=candidate.kind is MergeKind.MINOR)
+        check_slice(storage, candidate.merged, rules)
     except PhantombaseError as error:
         return str(error)
     return None

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
-import structlog
 
 from ..avro.schema import COMMIT_SEQNO, COMMIT_TIME, FILE_NAME
 from ..errors import MalformedError, MissingFileError, UnsupportedError
+from ..event_log import get_logger
 from ..filter.possible import UNKNOWN, Bounds, BoundsOf, may_match_together
 from ..metadata_table.column_stats.bounds import stats_bounds
 from ..metadata_table.read import read_entries
@@ -28,7 +28,7 @@ LEAST_FILES = 32
 _NOT_STORED = {COMMIT_TIME, COMMIT_SEQNO, FILE_NAME}
 """Compactions write these anew, so a file's statistics need not be those of the rows that a reader gets."""
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 def skip(table: Table, slices: Sequence[FileSlice], where: Where | None) -> tuple[FileSlice, ...]:

@@ -126,7 +126,7 @@ class SliceStream:
         folder = stack.enter_context(spill_folder(rules.spill_folder))
         merge = self._merge = SpilledMerge(rules.merge, spill, self._out, folder, hashed=rules.identity)
         needed = project(rules.schema, [*rules.keys.fields, *rules.ordering_fields])
-        if spill.gaps is not None:
+        if spill.gaps is not None or rules.merge.unset is not None:
             needed = self._base_schema  # base rows complete the rows of the logs
 
         def keys() -> Iterator[Keyed]:
@@ -223,9 +223,10 @@ def base_tables(
     """
     with (open_source or partial(storage.open_input, path))() as source, readable("base file", path):
         file = open_parquet(source)
-        if OPERATION in file.schema_arrow.names:
+        there = frozenset(file.schema_arrow.names)
+        if OPERATION in there:
             raise changelog(path)
-        wanted = [n for n in schema.names if n in file.schema_arrow.names]
+        wanted = [n for n in schema.names if n in there]
         for batch in parquet_batches(source, file, wanted, batch_rows, groups(file)):
             yield conform(_counted(batch), schema, path), file.metadata.num_rows
 

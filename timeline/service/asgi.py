@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequen
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
 
-import structlog
-
 from ..errors import NotATableError, PhantombaseError, TableChangedError, UnsupportedError, UsageError
+from ..event_log import get_logger
 from .answers import Answer
 from .served_table import BehindError
 from .served_tables import UnknownTableError
@@ -28,7 +27,7 @@ PLAIN = b"text/plain;charset=utf-8"
 _ALWAYS = ((b"x-content-type-options", b"nosniff"),)
 _FIELDS_MAX = 64
 _FORM_BYTES, _FORM_S = 4 << 10, 10.0
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 
 class Refused(Exception):
@@ -89,13 +88,13 @@ async def send_bytes(
 
 async def send_error(scope: Scope, send: Send, error: Exception) -> None:
     """Answers with the status and the reason of an error; those of the service itself are logged."""
-    status, reason = _status(error)
+    status, reason = status_of(error)
     if status >= 500:
         _log.error("request failed", path=scope["path"], reason=reason, exc_info=error)
     await send_text(send, status, reason)
 
 
-def _status(error: Exception) -> tuple[int, str]:
+def status_of(error: Exception) -> tuple[int, str]:
     """The HTTP status of an error, and the reason."""
     match error:
         case Refused():

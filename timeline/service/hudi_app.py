@@ -53,7 +53,7 @@ class HudiApp:
         table = self._tables.at(need(given, "basepath"))
         _check_partition(given.get("partition", ""))
         held = await _held(table, route, name, given)
-        if route.fresh is Fresh.ALWAYS or (route.fresh is not Fresh.NEVER and held.state.pending_files):
+        if _is_fresh(route, held, given):
             return _printed(await asyncio.to_thread(_fresh, table, held, route, given), given)
         key = _key(held, route, name, given)
         answer = self._cache.find(key)
@@ -74,12 +74,18 @@ def _printed(answer: Answer, given: Mapping[str, str]) -> Answer:
     return Answer(json.dumps(json.loads(answer.plain()), ensure_ascii=False, indent=2).encode(), compressed=False)
 
 
+def _is_fresh(route: Route, held: Held, given: Mapping[str, str]) -> bool:
+    if route.fresh in (Fresh.NEVER, Fresh.ALWAYS):
+        return route.fresh is Fresh.ALWAYS
+    return held.state.pending_files and route.fresh_if(given)
+
+
 def _fresh(table: ServedTable, held: Held, route: Route, given: Mapping[str, str]) -> Answer:
     whole = route.fresh is Fresh.PENDING_TABLE
     partitions = held.state.partitions if whole else (given.get("partition", ""),)
-    found = load_partitions(table.table, held.state, tuple(partitions), given.get("currentinstant"))
+    found = load_partitions(table.table, held.state, tuple(partitions))
     printer = _printer(found.state, given)
-    return encoded(route.answer(Question(found.state, given, printer, found.pending, found.inflight)))
+    return encoded(route.answer(Question(found.state, given, printer, found.pending)))
 
 
 def _key(held: Held, route: Route, name: str, given: Mapping[str, str]) -> Hashable:

@@ -24,15 +24,13 @@ PREFIX = "/v1/hoodie/view/"
 class Question:
     """One request: the state that answers it, its parameters, and how files are printed.
 
-    `pending`: by partition, see `PendingFiles`, where a route asks for it and writes are pending. `inflight`: the
-    partition's groups with the files of the parameter `currentinstant`, likewise.
+    `pending`: by partition, see `PendingFiles`, where a route asks for it and writes are pending.
     """
 
     state: TableState
     given: Mapping[str, str]
     printer: Printer
     pending: Mapping[str, PendingFiles] = field(default_factory=dict)
-    inflight: tuple[FileGroup, ...] = ()
 
     def need(self, name: str) -> str:
         """A mandatory parameter; UsageError if it is missing."""
@@ -96,12 +94,18 @@ class Fresh(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """`checked`: the client's timeline is compared. `alone`: only the partition's files matter for the answer."""
+    (
+        """`checked`: the client's timeline is compared. `alone`: only the partition's files matter for the answer.
+    `fresh_if`: whether its parameters make it list again.
+    """
+        ""
+    )
 
     answer: Callable[[Question], Json]
     method: str = "GET"
     checked: bool = True
     fresh: Fresh = Fresh.NEVER
+    fresh_if: Callable[[Mapping[str, str]], bool] = lambda given: True
     alone: bool = False
 
 
@@ -157,32 +161,52 @@ def _slices_in_range(q: Question) -> Json:
     return q.slices(next((s for s in reversed(g.slices) if s.base_instant in wanted), None) for g in groups)
 
 
-def _before_or_on(q: Question, partition: PartitionFiles, bound: str, *, pending: bool) -> Json:
-    by_name = q.state.timeline.layout.slicing is Slicing.BY_BASE_INSTANT
+def _before_or_on(q: Question, name: str, bound: str, *, pending: bool) -> Json:
+    partition = q.state.partitions.get(name, EMPTY)
     groups = (g for g in live(partition, partition.groups, bound) if pending or g.pending_compaction is None)
-    # Of version 6, Hudi skips a slice that has no file yet.
-    return q.slices(_upto(_without_empty(g) if by_name else g, bound) for g in groups)
+    if q.state.timeline.layout.slicing is Slicing.BY_BASE_INSTANT:  # Hudi skips a slice that has no file yet
+        return q.slices(_upto(_without_empty(g), bound) for g in groups)
+    began = {g.key: g for g in q.pending[name].with_logs} if name in q.pending else {}
+    return q.slices(_upto(_without_begun(g, began.get(g.key)), bound) for g in groups)
+
+
+def _without_begun(group: FileGroup, with_logs: FileGroup | None) -> FileGroup:
+    """A group without a phantom slice that has files of pending writes only. Hudi skips it; without files it does not.
+
+    `with_logs`: the same group with the files of pending writes.
+    """
+    last = group.slices[-1] if group.slices else None
+    if with_logs is None or last is None or last.files or last.base_instant != group.pending_compaction:
+        return group
+    begun = any(s.base_instant == last.base_instant and s.logs for s in with_logs.slices)
+    return replace(group, slices=group.slices[:-1]) if begun else group
 
 
 def _without_empty(group: FileGroup) -> FileGroup:
     return replace(group, slices=tuple(s for s in group.slices if s.files))
 
 
+def _with_pending_compactions(given: Mapping[str, str]) -> bool:
+    return given.get("includependingcompaction", "").lower() == "true"
+
+
 def _slices_before_or_on(q: Question) -> Json:
-    pending = q.need("includependingcompaction").lower() == "true"
-    return _before_or_on(q, q.partition, q.need("maxinstant"), pending=pending)
+    q.need("includependingcompaction")
+    pending = _with_pending_compactions(q.given)
+    return _before_or_on(q, q.given.get("partition", ""), q.need("maxinstant"), pending=pending)
 
 
 def _all_slices_before_or_on(q: Question) -> Json:
     bound = q.need("maxinstant")
-    return {name: _before_or_on(q, files, bound, pending=True) for name, files in q.state.partitions.items()}
+    return {name: _before_or_on(q, name, bound, pending=True) for name in q.state.partitions}
 
 
 def _merged(group: FileGroup, bound: str) -> FileSlice | None:
     """The newest slice up to the bound; a pending compaction's is merged with the one before."""
     slices = [s for s in group.slices if s.base_instant <= bound]
     if len(slices) > 1 and slices[-1].base_instant == group.pending_compaction:
-        return replace(slices[-2], logs=slices[-2].logs + slices[-1].logs)
+        logs = sorted((*slices[-2].logs, *slices[-1].logs), key=lambda log: log.name.sort_key)
+        return replace(slices[-2], logs=tuple(logs))
     return slices[-1] if slices else None
 
 
@@ -197,9 +221,10 @@ def _merged_slice(q: Question) -> Json:
 
 
 def _merged_slices_inflight(q: Question) -> Json:
+    """Log files of every pending write, not of `currentinstant` alone; no base files: so it is on Hudi's server."""
     q.need("currentinstant")
     bound = q.need("maxinstant")
-    return q.slices(_merged(g, bound) for g in live(q.partition, q.inflight, bound))
+    return q.slices(_merged(g, bound) for g in live(q.partition, q.with_pending.with_logs, bound))
 
 
 # --- base files ----------------------------------------------------------------------------------------------------
@@ -306,8 +331,10 @@ ROUTES: Mapping[str, Route] = {
     "slices/uncompacted/partition/latest": Route(answer=_uncompacted, fresh=Fresh.PENDING),
     "slices/all": Route(answer=_all_slices, fresh=Fresh.PENDING),
     "slices/range/latest": Route(answer=_slices_in_range, fresh=Fresh.PENDING_TABLE),
-    "slices/beforeoron/latest": Route(answer=_slices_before_or_on, alone=True),
-    "slices/all/beforeoron/latest": Route(answer=_all_slices_before_or_on),
+    "slices/beforeoron/latest": Route(
+        answer=_slices_before_or_on, fresh=Fresh.PENDING, fresh_if=_with_pending_compactions, alone=True
+    ),
+    "slices/all/beforeoron/latest": Route(answer=_all_slices_before_or_on, fresh=Fresh.PENDING_TABLE),
     "slices/merged/beforeoron/latest": Route(answer=_merged_slices, alone=True),
     "slices/merged/beforeoron/inflight/latest": Route(answer=_merged_slices_inflight, fresh=Fresh.ALWAYS),
     "slice/merged/beforeoron/latest": Route(answer=_merged_slice, alone=True),

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-import structlog
 import uvicorn
 import uvloop
 
 from ..errors import PhantombaseError, UsageError
+from ..event_log import get_logger
 from ..option import check_least, least_of, option
 from ..storage.access.storage_options import Given
 from .access import Access
@@ -31,7 +33,7 @@ _STOP_S = 10
 _ANSWERS_SHARE = 4
 _LOADS_AT_ONCE = 4
 _LOOK_S = 30.0
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,35 +61,69 @@ class Pages:
     login: App | None = None
 
 
-def serve(
-    paths: list[str],
-    options: ServeOptions,
-    storage_options: Given = None,
-    token: str | None = None,
-    pages: Callable[[ServedTables, Access], Pages] | None = None,
-    on_ready: Callable[[str], None] = lambda address: None,
-) -> None:
-    """Serves tables until it is stopped by SIGINT or SIGTERM.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A service that can be started. `found`: where further tables come from while it runs, see `ServedTables`.
 
-    `token`: what pages ask for. `on_ready` gets the address, `pages` makes what answers people.
-
-    UsageError: a table is given twice, the port is taken, or see `Access`.
+    UsageError: a table is given twice, or see `Access`.
     """
-    names = (socket.gethostname(), socket.getfqdn(), *options.name)
-    access = Access(host=options.host, token=token, hudi_clients=options.hudi_clients, names=names)
-    answers = options.max_memory // _ANSWERS_SHARE
-    tables = ServedTables(paths, storage_options, options.max_memory - answers)
-    made = pages(tables, access) if pages else Pages()
-    app = ServiceApp(tables, answers, access=access, markers=options.markers, pages=made.pages, login=made.login)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(app, tables, options, on_ready))
+
+    paths: Sequence[str]
+    options: ServeOptions
+    storage_options: Given = None
+    token: str | None = None
+    pages: Callable[[ServedTables, Access], Pages] | None = None
+    found: Callable[[], Iterable[str]] | None = None
+
+    def run(self, on_ready: Callable[[str], None] = lambda address: None) -> None:
+        """Serves until SIGINT or SIGTERM. `on_ready` gets the address. UsageError: the port is taken."""
+        tables, app = self._made()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            listener = listening(self.options.port, self.options.host)
+            on_ready(_address(self.options.host, listener))
+            runner.run(_serve(_Server(_config(app)), tables, listener))
+
+    @contextmanager
+    def beside(self) -> Iterator[str]:
+        """Serves in a thread of this process, from entry to exit; its address. UsageError: the port is taken."""
+        tables, app = self._made()
+        listener = listening(self.options.port, self.options.host)
+        server = uvicorn.Server(_config(app))
+
+        def run() -> None:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(_serve(server, tables, listener))
+
+        thread = threading.Thread(target=run, name="timeline-service", daemon=True)
+        thread.start()
+        try:
+            yield _address(self.options.host, listener)
+        finally:
+            server.should_exit = True
+            thread.join(_STOP_S + 1)
+
+    def _made(self) -> tuple[ServedTables, ServiceApp]:
+        options = self.options
+        names = (socket.gethostname(), socket.getfqdn(), *options.name)
+        access = Access(host=options.host, token=self.token, hudi_clients=options.hudi_clients, names=names)
+        answers = options.max_memory // _ANSWERS_SHARE
+        tables = ServedTables(self.paths, self.storage_options, options.max_memory - answers, self.found)
+        made = self.pages(tables, access) if self.pages else Pages()
+        app = ServiceApp(tables, answers, access=access, markers=options.markers, pages=made.pages, login=made.login)
+        return tables, app
 
 
-async def _serve(app: ServiceApp, tables: ServedTables, options: ServeOptions, on_ready: Callable[[str], None]) -> None:
-    config = uvicorn.Config(
+def read_token(path: Path) -> str:
+    """The token in a file. UsageError: the file cannot be read."""
+    try:
+        return path.read_text().strip()
+    except (OSError, ValueError) as error:
+        raise UsageError("the token cannot be read", path=str(path), found=str(error)) from error
+
+
+def _config(app: ServiceApp) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
-        host=options.host,
-        port=options.port,
         http=BoundedHttp,
         ws="none",
         lifespan="off",
@@ -97,10 +133,13 @@ async def _serve(app: ServiceApp, tables: ServedTables, options: ServeOptions, o
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_STOP_S,
     )
-    server = _Server(config)
-    listener = listening(options.port, options.host)
-    shown = f"[{options.host}]" if ":" in options.host else options.host
-    on_ready(f"http://{shown}:{listener.getsockname()[1]}")
+
+
+def _address(host: str, listener: socket.socket) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+
+
+async def _serve(server: uvicorn.Server, tables: ServedTables, listener: socket.socket) -> None:
     first = asyncio.create_task(_load_all(tables))
     try:
         await server.serve([listener])

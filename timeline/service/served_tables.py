@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-
-import structlog
+from collections.abc import Callable, Iterable
 
 from ..errors import UsageError
+from ..event_log import get_logger
 from ..storage.access.storage_options import Given
 from .discovery import TablePattern, is_pattern
 from .served_table import ServedTable
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 
 class UnknownTableError(Exception):
@@ -28,22 +27,29 @@ def spelled(base_path: str) -> str:
 
 
 class ServedTables:
-    """See the module. `paths`: of tables, and patterns of them (`discovery`). `max_bytes`: of all states.
+    """See the module. `paths`: of tables, and patterns of them (`discovery`). `max_bytes`: of all states. `found`:
+    gives the paths of further tables, like a pattern.
 
     UsageError: a path is given twice.
     """
 
-    def __init__(self, paths: Iterable[str], storage_options: Given = None, max_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        paths: Iterable[str],
+        storage_options: Given = None,
+        max_bytes: int | None = None,
+        found: Callable[[], Iterable[str]] | None = None,
+    ) -> None:
         self._max_bytes = max_bytes
         self.by_name: dict[str, ServedTable] = {}
         self._by_path: dict[str, ServedTable] = {}
         self._found: set[str] = set()
         self._storage_options = storage_options
-        self._patterns: list[TablePattern] = []
+        self._sources: list[Callable[[], Iterable[str]]] = [] if found is None else [found]
         for given in paths:
             path = os.path.abspath(spelled(given)) if _is_local(given) else given.rstrip("/")
             if is_pattern(path):
-                self._patterns.append(TablePattern(path, storage_options))
+                self._sources.append(TablePattern(path, storage_options).tables)
             elif path in self._by_path:
                 raise UsageError("a table is given twice", path=path)
             else:
@@ -51,7 +57,7 @@ class ServedTables:
 
     def look(self) -> list[list[str]]:
         """The paths that each pattern stands for now; to be called in a thread, for `follow`. PhantombaseError."""
-        return [pattern.tables() for pattern in self._patterns]
+        return [list(source()) for source in self._sources]
 
     def follow(self, looked: Iterable[Iterable[str]]) -> list[ServedTable]:
         """Serves the tables that patterns have found, and no longer those that they found once; those that are new."""

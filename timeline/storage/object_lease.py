@@ -20,14 +20,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import obstore
-import structlog
 from obstore.exceptions import BaseError
 
 from ..elapsed import Since
 from ..errors import LockError
+from ..event_log import get_logger
 from .object_clients import Clients, version
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 VALID_S = 45.0
 """How long a holder that died keeps others out."""

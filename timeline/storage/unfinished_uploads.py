@@ -11,8 +11,7 @@ from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
+from ..event_log import get_logger
 from .access.object_url import S3
 from .access.storage_options import from_environment
 from .contract import Storage
@@ -20,7 +19,7 @@ from .contract import Storage
 if TYPE_CHECKING:
     from .object_store import ObjectStorage
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 BUCKET_RULE = "Give the bucket a rule that aborts unfinished uploads after a day (AbortIncompleteMultipartUpload)."
 _ANSWER_S = 30

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -20,6 +21,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
+from ..event_log import NAME, get_logger
 from .log_level import chosen_level
 
 _PIPE_COLUMNS = 1000
@@ -114,7 +116,7 @@ class _BarProgress:
 
 class _LoggedProgress:
     def __init__(self, total: int, description: str, clock: Callable[[], float]) -> None:
-        self._log = structlog.get_logger().bind(task=description, total=total)
+        self._log = get_logger().bind(task=description, total=total)
         self._clock = clock
         self._started = self._said = clock()
         self._done = 0
@@ -133,35 +135,40 @@ def configure_logging(json: bool, *, quiet: bool = True) -> None:
     `--log-level` and `-v` choose the level; libraries log at it too, but no more than events of level info. Otherwise
     it is info; on a terminal bars and results are enough: only warnings are logged there, unless not `quiet` (daemons).
     """
-    processors: list[Any] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    colors = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    render: list[Any] = [
+        structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
     ]
     if json:
-        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    else:
-        colors = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-        plain = structlog.dev.plain_traceback
-        processors.append(structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain))
+        render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     usual = logging.WARNING if quiet and sys.stderr.isatty() else logging.INFO
     chosen = chosen_level()
     level = chosen.number if chosen is not None else usual
-    structlog.configure(
-        processors=processors,
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        # Looked up for each logger, not once: stderr may have been replaced by then.
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
-        cache_logger_on_first_use=False,
-    )
+    logging.getLogger(NAME).setLevel(level)
     root = logging.getLogger()
     root.setLevel(max(level, logging.INFO) if chosen is not None else logging.WARNING)
-    if not any(isinstance(handler, _IntoStructlog) for handler in root.handlers):
-        root.addHandler(_IntoStructlog())
+    for handler in [one for one in root.handlers if isinstance(one, _Printed)]:
+        root.removeHandler(handler)
+    root.addHandler(_Printed(render))
 
 
-class _IntoStructlog(logging.Handler):
-    """Sends logs of libraries (kazoo, py4j), which use the standard library, to the same place in the same form."""
+class _Printed(logging.Handler):
+    """Prints events, and the records of libraries (kazoo, py4j) in the same form."""
+
+    def __init__(self, render: list[Any]) -> None:
+        super().__init__()
+        self._render = render
 
     def emit(self, record: logging.LogRecord) -> None:
-        structlog.get_logger().log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info)
+        library = {"event": record.getMessage(), "logger": record.name}
+        event: Any = {
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            **getattr(record, NAME, library),
+        }
+        if record.exc_info:
+            event["exc_info"] = record.exc_info
+        for step in self._render:
+            event = step(None, record.levelname.lower(), event)
+        # Looked up for each line, not once: stderr may have been replaced by then.
+        print(event, file=sys.stderr, flush=True)

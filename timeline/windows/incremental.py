@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import structlog
-
 from ..avro.schema import COMMIT_TIME
 from ..errors import UnsupportedError, UsageError
+from ..event_log import get_logger
 from ..filter.tree import And, Compare, Filter, In, Op, Or
 from ..instants.timeline import Timeline
 from ..table.table import Table
@@ -24,7 +23,7 @@ from .state import State, load_state, moment_of_text, newest_state
 from .window import EARLIEST, Window, completed_writes, fix_window
 from .window_writes import WindowWrites, find_window_writes
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +46,12 @@ def load_window(table: Table, begin: str | None, end: str | None) -> tuple[Timel
     """The timeline, with its archive where windows need it, and the window on it; UsageError for an impossible one."""
     if begin is None:
         raise UsageError("a window needs its begin", todo="Give --begin; `earliest` is before the first write.")
+    if not table.config.has_logs:
+        raise UnsupportedError(
+            "incremental reads of COPY_ON_WRITE tables are not supported",
+            path=table.storage.base_path,
+            todo="Read snapshots, also as of an instant, or use Hudi.",
+        )
     if not table.config.populate_meta_fields:
         raise UnsupportedError(
             "the table has no meta columns, so the writes of its rows are unknown",

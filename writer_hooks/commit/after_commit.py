@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
-import structlog
-
 from phantombase.compactor_daemon.attempt.compact_instant import Compacted
 from phantombase.compactor_daemon.claims.doorbell import ring
 from phantombase.compactor_daemon.execution.runners import Runner
@@ -17,6 +15,7 @@ from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
 from phantombase.compactor_daemon.run.pending import run_compactions
 from phantombase.compactor_daemon.time_limit import Limit
 from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.limits import BoundOptions
@@ -27,7 +26,7 @@ from phantombase.timeline.table.table import Table
 
 from ..options import CompactionOptions, Mode
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 def due_at_once(options: CompactionOptions) -> CompactionOptions:

@@ -22,10 +22,9 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-import structlog
-
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.errors import PressureError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.writer_gate import read_wanted
 from phantombase.timeline.prefetch import prefetched
@@ -36,7 +35,7 @@ from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, is_re
 
 from ..options import BackPressure, FullAction
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 _POLL_S = 1.0
 

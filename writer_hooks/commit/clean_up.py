@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 
-import structlog
-
 from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.recovery.left_behind import remove_left_behind
 from phantombase.timeline.table.table import Table
 
 from ..engine.spool import remove_old
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 def remove_traces(table: Table) -> None:

@@ -17,8 +17,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-import structlog
-
 from phantombase.timeline.errors import (
     ConflictError,
     PhantombaseError,
@@ -26,6 +24,7 @@ from phantombase.timeline.errors import (
     TableChangedError,
     UnknownCommitError,
 )
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import LOG_COMPACT, CommitMetadata
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
@@ -51,7 +50,7 @@ from .conflict import (
 )
 from .opening import Opening
 
-_log = structlog.get_logger()
+_log = get_logger()
 _DELTA_COMMIT = Opening()
 
 

@@ -75,6 +75,15 @@ _ONLY = {
 """Known names that are supported with one value only."""
 
 
+TABLE_NAMES = frozenset((*_KNOWN, *_ONLY))
+"""All names of `parse_table_conf` but those of times, which begin as `is_table_conf` knows."""
+
+
+def is_table_conf(name: str) -> bool:
+    """Whether a name describes a table."""
+    return name in TABLE_NAMES or name.startswith((PREFIX, *_OLD_PREFIXES))
+
+
 def parse_table_conf(conf: Mapping[str, str]) -> dict[str, Any]:
     """Hudi's names and values as fields of `NewTable`.
 

@@ -63,6 +63,8 @@ def _values(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     if types.is_null(source):
         return pa.nulls(len(array), target)
     if types.is_dictionary(source):
+        if types.is_string_view(source.value_type):  # Polars' categories; views cannot be taken
+            array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(pa.string()))
         return _values(array.dictionary_decode(), target, path)
     if types.is_struct(target):
         return _struct(array, target, path)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from phantombase.compactor_daemon.hudi_conf import HUDI_NAMES, SCHEDULE_CONF, parse_hudi_conf, parse_schedule_conf
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.table_lock import STORAGE
 from phantombase.timeline.log.encode import LogFormat
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 
-from ..new_table.conf import parse_table_conf
+from ..new_table.conf import TABLE_NAMES, is_table_conf, parse_table_conf
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, Operation, WriteOptions
+from .pasted import agrees, has_no_meaning, refused, unknown
+
+_log = get_logger()
 
 _FLAGS = {"true": True, "false": False}
 _LAZY = {"LAZY": True, "EAGER": False}
@@ -75,6 +81,9 @@ _CLEAN: _Known = {
 }
 """Names for cleaning after a write; how much is retained, by policy. Those with `cleaner` are the older ones."""
 
+_PARTS: Mapping[str, _Known] = {"archive": _ARCHIVE, "clean": _CLEAN, "pressure": _PRESSURE}
+_NAMES_OF_PARTS = tuple(name for known in _PARTS.values() for name in known)
+
 _LOCK = "hoodie.write.lock."
 _ZOOKEEPER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
 _STORAGE = "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
@@ -86,52 +95,87 @@ _PARTITIONS = "hoodie.datasource.write.partitions.to.delete"
 def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[dict[str, Any], WriteOptions]:
     """The fields of `NewTable` that `conf` sets, and `options` with the fields of the write that it sets.
 
-    UsageError: unknown names, wrong values, contradictions. UnsupportedError: an index or a lock provider that
-    phantombase does not have.
+    Whole dictionaries of Hudi's jobs may be given: what has no meaning here is named in one warning (`pasted`).
+    UsageError: unknown names, wrong values, contradictions. UnsupportedError: something that phantombase does not do.
+    All that cannot be followed is in one error.
     """
+    problems: dict[str, PhantombaseError] = {}
     found: dict[str, Any] = {}
-    pressure: dict[str, Any] = {}
-    archive: dict[str, Any] = {}
-    clean: dict[str, Any] = {}
+    given: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {part: {} for part in _PARTS}
     lock, table, modes = dict[str, str](), dict[str, str](), dict[str, str]()
-    output, schedule = list[str](), list[str]()
-    for name, value in conf.items():
+    output, schedule, ignored = list[str](), list[str](), list[str]()
+    has_lock = options.lock is not None or any(name.startswith(_LOCK) for name in conf)
+
+    def take(name: str, value: str) -> None:
         if name == _INDEX:
             _check_index(value, conf)
         elif name.startswith(_LOCK):
             lock[name.removeprefix(_LOCK)] = value
         elif name in SCHEDULE_CONF:
+            parse_schedule_conf([f"{name}={value}"])
             schedule.append(f"{name}={value}")
         elif name in _MODES:
             modes[name] = value
         elif name in HUDI_NAMES:
+            parse_hudi_conf([f"{name}={value}"])
             output.append(f"{name}={value}")
         elif name in _KNOWN:
-            found |= _value(_KNOWN, name, value)
-        elif name in _ARCHIVE:
-            archive |= _value(_ARCHIVE, name, value)
-        elif name in _CLEAN:
-            clean |= _value(_CLEAN, name, value)
-        elif name in _PRESSURE:
-            pressure |= _value(_PRESSURE, name, value)
-        else:
+            found.update(_value(_KNOWN, name, value))
+        elif (part := next((p for p, known in _PARTS.items() if name in known), None)) is not None:
+            parts[part].update(_value(_PARTS[part], name, value))
+        elif is_table_conf(name):
+            parse_table_conf({name: value})
             table[name] = value
-    if lock:
-        found["lock"] = _lock(lock)
-    if output:
-        found["output"] = replace(options.output, **parse_hudi_conf(output))
-    if pressure:
-        found["back_pressure"] = replace(options.back_pressure or BackPressure(), **pressure)
-    if clean:
-        found["clean"] = _clean(options.clean, clean)
-    if archive:
-        found["archive"] = _archive(options.archive, archive)
-    if modes or schedule:
-        found["compaction"] = _compaction(options.compaction, modes, schedule)
-    given = parse_table_conf(table)
+        elif agrees(name, value, has_lock=has_lock):
+            return
+        elif has_no_meaning(name):
+            ignored.append(name)
+        else:
+            raise unknown(name, value, [*_KNOWN, *_MODES, *SCHEDULE_CONF, *HUDI_NAMES, *TABLE_NAMES, *_NAMES_OF_PARTS])
+
+    with _collected(problems) as attempt:
+        for name, value in conf.items():
+            attempt(name, partial(take, name, value))
+        if lock:
+            attempt("hoodie.write.lock.*", lambda: found.update(lock=_lock(lock)))
+        if output:
+            found["output"] = replace(options.output, **parse_hudi_conf(output))
+        attempt("the compaction after a write", lambda: _put_compaction(found, options, modes, schedule))
+        attempt("the table", lambda: given.update(parse_table_conf(table)))
+    if parts["pressure"]:
+        found["back_pressure"] = replace(options.back_pressure or BackPressure(), **parts["pressure"])
+    if parts["clean"]:
+        found["clean"] = _clean(options.clean, parts["clean"])
+    if parts["archive"]:
+        found["archive"] = _archive(options.archive, parts["archive"])
     if _METADATA in conf:
         given["metadata_table"] = not found["drop_metadata_table"]
+    if ignored:
+        _log.warning("configurations_without_meaning", names=" ".join(sorted(ignored)))
     return given, replace(options, **found)
+
+
+@contextmanager
+def _collected(problems: dict[str, PhantombaseError]) -> Iterator[Callable[[str, Callable[[], None]], None]]:
+    """Gives a function that keeps the error of a step under a name; raises one error for all of them at the end."""
+
+    def attempt(name: str, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except (UsageError, UnsupportedError) as error:
+            problems[name] = error
+
+    yield attempt
+    if problems:
+        raise refused(problems)
+
+
+def _put_compaction(
+    found: dict[str, Any], options: WriteOptions, modes: Mapping[str, str], schedule: list[str]
+) -> None:
+    if modes or schedule:
+        found["compaction"] = _compaction(options.compaction, modes, schedule)
 
 
 def parse_operation_conf(conf: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import structlog
-
 from phantombase.compactor_daemon.stitching.complete import take_back_dead
 from phantombase.timeline.errors import ConflictError, PressureError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.bucket import bucket_of_file_id
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat
 from phantombase.timeline.format.layout import Slicing
@@ -42,7 +41,7 @@ from ..options import NO_LIMIT, BackPressure, CompactionOptions, Mode, Operation
 from ..schema.write_schema import schema_after
 from .rows import footprint, needs_only_rows, prepare_rows, stage_rows
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,8 @@
 
     writer(df).table("trips").key("id").partition("day").ordering("ts").upsert("/data/trips")
 
-`df` is a Spark DataFrame, or a pyarrow Table. A pyarrow Table is written in this process, without Spark.
+`df` is a Spark DataFrame, or rows of pyarrow, pandas, Polars, DuckDB or another library that gives them as an Arrow
+stream. Such rows are written in this process, without Spark.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
 
 from ..commit.stream_batches import StreamBatch
+from ..engine.arrow_source import in_arrow
 from ..engine.engine import Engine, LocalEngine
 from ..engine.spark import SparkEngine, default_slots
 from ..keys.key_generator import generator_kind
@@ -126,14 +128,14 @@ class Writer:
         (`hoodie.compact.schedule.inline`, `hoodie.compact.inline.max.delta.commits`, ...).
 
         Another compactor executes it: `compactor-daemon`, Hudi, or an `AsyncCompaction` of this job, whose `notify` is
-        given here. `fleet`: the ZooKeeper (`host:port[,host:port][/chroot]`) of the daemons, which then claim it at
-        once; without it they find it at their next poll.
+        given here. `fleet`: the ZooKeeper (`host:port[,host:port][/chroot][?access]`) of the daemons, which then claim
+        it at once; without it they find it at their next poll.
         """
         compaction = CompactionOptions(
             mode=Mode.SCHEDULE,
             schedule=ScheduleOptions(**options),
             notify=notify,
-            fleet=ZooKeeperOptions(hosts=fleet) if fleet is not None else None,
+            fleet=ZooKeeperOptions.of(fleet) if fleet is not None else None,
         )
         return self.option(compaction=compaction)
 
@@ -243,7 +245,7 @@ class Writer:
         chosen = operation or self.operation
 
         def sink(frame: Any, number: int) -> None:
-            described = replace(self, source=frame)
+            described = replace(self, source=in_arrow(frame))
             engine, what = described._engine(), described._described(chosen)
             table = described._opened(path, engine, what)
             write_batch(table, engine, what, StreamBatch(name=stream, number=number))
@@ -264,7 +266,7 @@ class Writer:
             return LocalEngine(self.source, slots=self.options.slots or 2)
         if hasattr(self.source, "mapInArrow"):
             return SparkEngine(self.source, slots=self.options.slots or default_slots(self.source))
-        raise UsageError("not rows", expected="a Spark DataFrame or a pyarrow Table", found=type(self.source).__name__)
+        raise UsageError("no rows are given", todo="Give them to writer(...), or write a stream with foreach_batch.")
 
     def _opened(self, path: str, engine: Engine, what: Write) -> Table:
         """The table at the path. If there is none, it is made, unless the rows do not fit it."""
@@ -313,9 +315,10 @@ def _no_rows(path: str, storage_options: StorageOptions) -> pa.Table:
 
 
 def writer(rows: Any = None, *, storage_options: Mapping[str, str] | None = None) -> Writer:
-    """A write of a Spark DataFrame or a pyarrow Table; without `rows` if batches come later (`foreach_batch`).
+    """A write of a Spark DataFrame, or of rows that are, or give, an Arrow table or stream (pyarrow, pandas, Polars,
+    DuckDB); without `rows` if batches come later (`foreach_batch`). A stream is read now, and kept.
 
     `storage_options`: of an object store, under obstore's, the environment's or Hadoop's names. Below them are those of
     the Hadoop configuration of the DataFrame's Spark.
     """
-    return Writer(source=rows, storage_options=StorageOptions.of(storage_options))
+    return Writer(source=in_arrow(rows), storage_options=StorageOptions.of(storage_options))

@@ -22,7 +22,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/daemon/table_state", "            and p.instant not in self.running\n", "", "daemon/dispatch"),
     ("compactor_daemon/daemon/table_state", "            and self.postponed.get(p.instant, 0) <= now_ms\n", "", "daemon/dispatch"),
     ("compactor_daemon/daemon/table_state", "claimed=claimed - self.running,", "claimed=claimed,", "fleet/daemon daemon/dispatch"),
-    ("compactor_daemon/daemon/table_state", "            pending=(),\n            busy=False", "            busy=False", "fleet/daemon fleet/fleet"),
+    ("compactor_daemon/daemon/table_state", "            pending=(),\n            busy=False", "            busy=False", "daemon/dispatch fleet/daemon"),
     # What waits for writes is not at work.
     ("compactor_daemon/status/status", 'return ("waiting", _WAITS_FOR_WRITES) if is_waiting else ("running", None)', 'return "running", None', "fleet/status"),
     ("compactor_daemon/state/work_note", '{"waiting": 0, **(note or {})}', "{**(note or {})}", "records/records"),

@@ -20,5 +20,8 @@ MUTANTS: tuple[Mutant, ...] = (
     (f"{_SERVICES}/options", "and self.clean.policy is Policy.COMMITS else 0", "else 0", "cleaning/services"),
     ("writer_hooks/write/conf", "options.retain if policy is options.policy else None", "options.retain", "cleaning/services"),
     ("timeline/planning/options", "names = (partition, f\"{partition}/{file_id}\".lstrip(\"/\"))", "names = (partition,)", "planning/planner"),
+    ("writer_hooks/write/pasted", "(text.upper() == _OPTIMISTIC and has_lock)", "text.upper() == _OPTIMISTIC", "writer_hooks/pasted"),
+    ("writer_hooks/write/pasted", "    if text.lower() != expected.lower():\n", "    if False:\n", "writer_hooks/pasted"),
+    ("writer_hooks/write/conf", "            problems[name] = error\n", "            raise error\n", "writer_hooks/pasted"),
     ("compactor_daemon/attempt/compact_instant", "lock, dict(options.properties))", "lock)", "attempt/split"),
 )  # fmt: skip

@@ -17,12 +17,12 @@ from ...look.look import list_ahead
 from ...storage.contract import Entry, listed_if_there
 from ...table.table import Table, consistent
 from ...view.partition_folders import is_partition
-from ...view.view import FileGroup, check_partitions
+from ...view.view import check_partitions
 from ...view.view_loader import needs_archive
 from .instant_records import InstantRecords, load_records
 from .recorded import FactsByPartition, planned_twice
 from .synchronisation import digests
-from .table_state import PartitionFiles, PendingFiles, TableState, groups_with, partition_files, pending_files
+from .table_state import PartitionFiles, PendingFiles, TableState, partition_files, pending_files
 from .touched import above, forgotten, touched
 
 _OLDEST_LISTED = 1
@@ -104,18 +104,16 @@ def _oldest(before: TableState, without: Collection[str]) -> Iterable[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fresh:
-    """A state in which some partitions were listed anew. `pending`: by partition. `inflight`: see `routes.Question`."""
+    """A state in which some partitions were listed anew. `pending`: by partition."""
 
     state: TableState
     pending: Mapping[str, PendingFiles]
-    inflight: tuple[FileGroup, ...] = ()
 
 
-def load_partitions(table: Table, state: TableState, partitions: Collection[str], inflight: str | None = None) -> Fresh:
+def load_partitions(table: Table, state: TableState, partitions: Collection[str]) -> Fresh:
     """`state` with some partitions as they stand now, also with the files of writes that began later.
 
-    `inflight`: a pending write whose files are asked for, in one partition. TableChangedError: the state is too old for
-    the listing.
+    TableChangedError: the state is too old for the listing.
     """
     now = table.still(records=False)
     timeline = replace(now.load_timeline(), archived=state.timeline.archived)
@@ -125,14 +123,7 @@ def load_partitions(table: Table, state: TableState, partitions: Collection[str]
     listed = {p: entries for p in partitions if (entries := _entries(now, state, p)) is not None}
     timeline, made = _made(now, timeline, state.records, listed)
     pending = {p: pending_files(p, listed[p], timeline, files) for p, files in made.items()}
-    shown = [
-        groups_with(p, listed[p], timeline, files.facts, inflight) for p, files in made.items() if inflight is not None
-    ]
-    return Fresh(
-        state=replace(state, partitions={**state.partitions, **made}),
-        pending=pending,
-        inflight=shown[0] if shown else (),
-    )
+    return Fresh(state=replace(state, partitions={**state.partitions, **made}), pending=pending)
 
 
 def _entries(table: Table, state: TableState, partition: str) -> list[Entry] | None:

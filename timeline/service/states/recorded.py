@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ...format.commit_metadata import CLUSTER, CommitMetadata
+from ...format.commit_metadata import CLUSTER, LOG_COMPACT, CommitMetadata
 from ...format.compaction_plan import CompactionPlan
 from ...format.instant import Instant
 from ...view.view import GroupKey, ViewFacts
@@ -22,7 +22,8 @@ class Recorded:
     """What one file says. `partitions`: those whose files the instant adds, removes or plans with; None: it may be all.
 
     `bases`: partition -> file id -> base file, of a completed compaction or clustering. `replaced`, `planned`: file
-    ids by partition, of a completed replace commit and of a pending compaction. `plan`: of a pending compaction or
+    ids by partition, of a completed replace commit and of a pending compaction. `operation`: Hudi's name of what a
+    completed write was. `plan`: of a pending compaction or
     log compaction. `clustered`: what a pending clustering will replace.
     """
 
@@ -30,6 +31,7 @@ class Recorded:
     bases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     replaced: Mapping[str, FileIds] = field(default_factory=dict)
     planned: Mapping[str, FileIds] = field(default_factory=dict)
+    operation: str | None = None
     plan: CompactionPlan | None = None
     clustered: frozenset[GroupKey] = frozenset()
 
@@ -52,6 +54,7 @@ def of_commit(metadata: CommitMetadata, family: str) -> Recorded:
         if named
         else {},
         replaced=replaced,
+        operation=metadata.operation_type,
     )
 
 
@@ -73,6 +76,17 @@ def of_removal(files: Iterable[tuple[str, str]]) -> Recorded:
 
 Records: TypeAlias = Sequence[tuple[Instant, Recorded]]
 """Of the active instants, in the timeline's order."""
+
+
+def kind_of(instant: Instant, recorded: Recorded) -> str:
+    """What an instant is, also when it is completed: compaction, logcompaction, clustering, or its action."""
+    if not instant.completed:
+        return "clustering" if recorded.clustered else instant.action
+    services = {"deltacommit": (LOG_COMPACT, "logcompaction"), "replacecommit": (CLUSTER, "clustering")}
+    operation, kind = services.get(instant.family, (None, ""))
+    if instant.family == "commit":  # in a MERGE_ON_READ table only compactions complete as this
+        return "compaction"
+    return kind if operation is not None and recorded.operation == operation else instant.action
 
 
 class FactsByPartition:

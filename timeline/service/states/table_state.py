@@ -14,7 +14,9 @@ from ...format.table_config import TableConfig
 from ...instants.timeline import UNKNOWN_COMPLETION, Timeline
 from ...storage.contract import Entry
 from ...view.view import FileGroup, GroupKey, ViewFacts, base_instants, file_groups, is_replaced, log_instants
+from .debt import GroupDebt, debt_of
 from .instant_records import InstantRecords
+from .recorded import kind_of
 from .synchronisation import Known, agree, counted, digests
 
 _serials = count(1)
@@ -50,6 +52,11 @@ class PartitionFiles:
     def live(self) -> tuple[FileGroup, ...]:
         """The file groups that are not replaced."""
         return tuple(g for g in self.groups if not is_replaced(g, self.facts))
+
+    @cached_property
+    def debts(self) -> tuple[GroupDebt, ...]:
+        """What readers merge, of each file group that has a slice and is not replaced."""
+        return tuple(debt_of(g) for g in self.live if g.slices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +105,11 @@ class TableState:
         return any(map(writes_files, self.timeline.instants))
 
     @cached_property
+    def kinds(self) -> Mapping[tuple[str, str], str]:
+        """(requested time, family) -> what an instant is: a completed compaction is named `commit` on the timeline."""
+        return {(i.requested_time, i.family): kind_of(i, r) for i, r in self.records.records}
+
+    @cached_property
     def plans(self) -> Mapping[str, CompactionPlan]:
         """Plans of pending compactions by instant."""
         return self._plans("compaction")
@@ -139,14 +151,6 @@ def pending_files(partition: str, entries: Iterable[Entry], timeline: Timeline, 
         with_all=file_groups(partition, _one_base_each(entries, pending, keep=True), shown, files.facts),
         with_logs=file_groups(partition, _one_base_each(entries, pending, keep=False), shown, files.facts),
     )
-
-
-def groups_with(
-    partition: str, entries: Iterable[Entry], timeline: Timeline, facts: ViewFacts, pending: str
-) -> tuple[FileGroup, ...]:
-    """A partition's file groups with the files of one pending write."""
-    shown = _as_completed(timeline, lambda i: i.requested_time == pending and writes_files(i))
-    return file_groups(partition, _one_base_each(tuple(entries), {pending}, keep=True), shown, facts)
 
 
 def writes_files(instant: Instant) -> bool:

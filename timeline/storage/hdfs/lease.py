@@ -19,12 +19,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-import structlog
-
 from ...elapsed import Since
 from ...errors import LockError, MissingFileError, PhantombaseError, StorageError
+from ...event_log import get_logger
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 VALID_S = 45.0
 """How long a holder that died keeps others out."""

@@ -17,11 +17,12 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import KazooTimeoutError
-from structlog.testing import capture_logs
 
 from phantombase.timeline.errors import LockError, UsageError
 from phantombase.timeline.locks.table_lock import FileLock, parse_lock
+from phantombase.timeline.locks.zookeeper_access import ZooKeeperAccess
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
+from tests.support.logs import capture_logs
 from tests.support.zookeeper_server import ZooKeeper, wait_until, zookeeper_server
 
 
@@ -52,18 +53,27 @@ def as_curator(client: Any, lock: ZooKeeperLock, who: bytes = b"10.0.0.1") -> st
 
 def again(lock: ZooKeeperLock, **changes: Any) -> ZooKeeperLock:
     """The same lock with other settings."""
-    names = ("hosts", "base_path", "key", "timeout_s", "session_timeout_s", "digest")
+    names = ("hosts", "base_path", "key", "timeout_s", "session_timeout_s", "access")
     return ZooKeeperLock(**{name: getattr(lock, name) for name in names} | changes)
 
 
-def test_a_lock_from_its_text_and_back_from_a_pickle() -> None:
+def test_a_lock_from_its_text_and_back_from_a_pickle(tmp_path: Path) -> None:
     """The last component of the path is the key."""
     lock = parse_lock("zookeeper:one:2181,two:2182/hudi/locks/t1")
     assert lock == ZooKeeperLock(hosts="one:2181,two:2182", base_path="/hudi/locks", key="t1")
     assert pickle.loads(pickle.dumps(lock)) == lock
+    (tmp_path / "digest").write_text("me:secret")
+    secured = parse_lock(f"zookeeper:one:2181/hudi/locks/t1?digest-file={tmp_path}/digest")
+    assert secured == ZooKeeperLock(
+        hosts="one:2181",
+        base_path="/hudi/locks",
+        key="t1",
+        access=ZooKeeperAccess(digest_file=str(tmp_path / "digest")),
+    )
+    assert b"secret" not in pickle.dumps(secured)
+    assert "secret" not in repr(secured)
     assert parse_lock("file:/tmp/lock") == FileLock("/tmp/lock")
     assert ZooKeeperLock(hosts="h:1/chroot", base_path="/a", key="k").folder == "/chroot/a/k"
-    assert "secret" not in repr(again(lock, digest="me:secret"))
 
 
 @pytest.mark.parametrize(

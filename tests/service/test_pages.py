@@ -1,0 +1,197 @@
+"""The pages and their JSON: file groups worst first, an instant decoded, compactions with their ledgers, advice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from phantombase.timeline.dashboard.advice import advice
+from phantombase.timeline.dashboard.bars import curve
+from phantombase.timeline.dashboard.pages import table_page
+from phantombase.timeline.dashboard.people_app import PeopleApp
+from phantombase.timeline.dashboard.trend import Trends
+from phantombase.timeline.errors import UnknownStateError
+from phantombase.timeline.service.app import ServiceApp
+from phantombase.timeline.service.served_tables import ServedTables
+from phantombase.timeline.table.table import Table
+from tests.support.compaction_steps import run_all
+from tests.support.golden_tables import unzip_golden
+from tests.support.selection import deep
+from tests.support.service_client import ServiceClient
+
+GOLDEN = ["v6_clustered", "v6_rolled_back", "v9_archived", "v9_compacted_cleaned", "v9_replaced", "v9_savepointed"]
+MORE = ["v9_pending", "v9_log_compacted", "v9_clustered", "v6_pending", "v6_log_compacted", "v9_complex_key",
+        "v9_types", "v9_bucket_nonpart", "v9_rolled_back", "v9_upgraded", "v8_two_pending"]  # fmt: skip
+
+
+@pytest.mark.parametrize("archive", [*GOLDEN, *map(deep, MORE)])
+def test_every_page_of_a_table_opens(archive: str, tmp_path: Path) -> None:
+    path = unzip_golden(archive, tmp_path)
+    client = ServiceClient.of(path)
+    name = client.ask("/api/tables").json()["tables"][0]["served_as"]
+    state = Table.open(str(path)).load_view()
+    pages = ["/", "/fleet", f"/t/{name}", f"/t/{name}/groups"]
+    pages += [f"/t/{name}/instant/{i.requested_time}" for i in state.timeline.instants]
+    pages += [f"/t/{name}/groups?partition={quote(p)}" for p in {g.partition for g in state.groups}]
+    for page in pages:
+        path_, _, query = page.partition("?")
+        reply = client.loop.run_until_complete(client.send(path_, query.encode()))
+        assert (reply.status, "</html>" in reply.text) == (200, True), (page, reply.text)
+        assert "<script" not in reply.text
+        assert "style=" not in reply.text
+    for time in {i.requested_time for i in state.timeline.instants}:
+        found = client.ask(f"/api/tables/{name}/instants/{time}").json()
+        assert [a["problem"] for a in found["actions"]] == [None] * len(found["actions"]), found
+
+
+def test_file_groups_come_worst_first_in_pages(tmp_path: Path) -> None:
+    client = ServiceClient.of(unzip_golden("v9_pending", tmp_path))
+    page = client.ask("/api/tables/pending/groups").json()
+    assert (page["page"], page["pages"], page["count"], page["sort"]) == (1, 1, 2, "log_bytes")
+    sizes = [group["log_bytes"] for group in page["groups"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert {group["pending_compaction"] for group in page["groups"]} == {page["groups"][0]["pending_compaction"]}
+    by_files = client.ask("/api/tables/pending/groups", sort="log_files").json()["groups"]
+    assert by_files[0]["log_files"] == max(g["log_files"] for g in by_files)
+    north = client.ask("/api/tables/pending/groups", partition="north").json()["groups"]
+    assert [g["partition"] for g in north] == ["north"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [({"page": "2"}, 400), ({"page": "0"}, 400), ({"page": "-1"}, 400), ({"page": "²"}, 400), ({"page": "9" * 99}, 400),
+     ({"sort": "x"}, 400), ({"partition": "none"}, 400), ({"partition": ""}, 200), ({"page": "1"}, 200)],
+)  # fmt: skip
+def test_odd_parameters_of_pages_get_a_reason(query: dict[str, str], status: int, tmp_path: Path) -> None:
+    client = ServiceClient.of(unzip_golden("v9_pending", tmp_path))
+    assert client.ask("/t/pending/groups", **query).status == status
+
+
+@pytest.mark.parametrize("time", ["20991121091340983", "x", "..", "<script>", "%00"])
+def test_an_instant_that_is_not_there_is_said_so(time: str, tmp_path: Path) -> None:
+    client = ServiceClient.of(unzip_golden("v9_pending", tmp_path))
+    reply = client.ask_with({"accept": "text/html"}, f"/t/pending/instant/{quote(time)}")
+    assert (reply.status, "<script>" in reply.text) == (400, False)
+
+
+def test_compactions_show_their_ledgers(tmp_path: Path) -> None:
+    path = unzip_golden("v9_pending", tmp_path)
+    run_all(Table.open(str(path)))
+    row = ServiceClient.of(path).ask("/api/tables/pending").json()
+    (done,) = row["compactions"]
+    assert (done["by"], done["balanced"], done["problem"]) == ("phantombase", True, None)
+    assert (done["file_groups"], done["rows_out"] > 0, done["bytes_out"] > 0) == (2, True, True)
+    assert done["log_entries"] > 0
+    assert row["pending_compactions"] == 0
+    kinds = {i["kind"] for i in row["instants"]}
+    assert kinds == {"deltacommit", "compaction"}
+
+
+def test_what_hudi_compacted_has_no_ledger(tmp_path: Path) -> None:
+    row = ServiceClient.of(unzip_golden("v9_compacted_cleaned", tmp_path)).ask("/api/tables/compacted_cleaned").json()
+    assert {(c["by"], c["balanced"]) for c in row["compactions"]} == {("Hudi", None)}
+
+
+def test_services_are_named_as_what_they_are(tmp_path: Path) -> None:
+    for archive, kind in (("v9_clustered", "clustering"), ("v9_log_compacted", "logcompaction")):
+        path = unzip_golden(archive, tmp_path / archive)
+        instants = ServiceClient.of(path).ask(f"/api/tables/{archive[3:]}").json()["instants"]
+        assert kind in {i["kind"] for i in instants}
+
+
+class Knows:
+    """A crew of one daemon."""
+
+    def __init__(self, state: str = "parked", *, fails: bool = False) -> None:
+        self._state, self._fails = state, fails
+
+    def about(self, table: Table) -> dict[str, Any]:
+        if self._fails:
+            raise UnknownStateError("ZooKeeper does not answer")
+        work = {"holder": "daemon-1", "host": "a", "pid": 7, "beat_s": None, "for_s": 60.0, "done": 3, "total": 12}
+        pending = {
+            "instant": "20261121091347510",
+            "state": self._state,
+            "why": "it failed",
+            "problem": None,
+            "work": work,
+        }
+        return {"pending": [pending], "half_way": []}
+
+    def fleet(self) -> dict[str, Any]:
+        return {"zookeeper": True, "daemons": [{"who": "daemon-1", "host": "a", "pid": 7, "tables": 1, "running": []}]}
+
+
+def with_crew(path: Path, crew: Knows) -> ServiceClient:
+    tables = ServedTables([str(path)])
+    client = ServiceClient.of_tables(tables)
+    return ServiceClient(ServiceApp(tables, 1 << 20, pages=PeopleApp(tables, 60, crew)), client.loop)
+
+
+def test_a_page_shows_who_works_and_how_far_it_is(tmp_path: Path) -> None:
+    client = with_crew(unzip_golden("v9_pending", tmp_path), Knows())
+    page = client.ask("/t/pending").text
+    assert "daemon-1 on a, 7" in page
+    assert "3 of 12" in page
+    assert "3 min" in page  # three took one minute, nine are left
+    assert "compactor-daemon release" in page
+    fleet = client.ask("/api/fleet").json()
+    assert (fleet["zookeeper"], [p["served_as"] for p in fleet["parked"]]) == (True, ["pending"])
+    assert "daemon-1" in client.ask("/fleet").text
+
+
+def test_a_crew_that_does_not_answer_is_said_so_and_hides_nothing(tmp_path: Path) -> None:
+    page = with_crew(unzip_golden("v9_pending", tmp_path), Knows(fails=True)).ask("/t/pending").text
+    assert "ZooKeeper does not answer" in page
+    assert "Timeline" in page
+
+
+def row(**more: Any) -> dict[str, Any]:
+    return {"path": "/data/my table", "health": "ok", "pending": [], "file_groups_waiting": 0, **more}
+
+
+def pending(**more: Any) -> dict[str, Any]:
+    return {"requested_time": "1", "action": "compaction", "problem": None, "heartbeat": "none", **more}
+
+
+HALF_WAY = {"action": "restore", "instant": "2", "todo": "compactor-daemon restore TABLE"}
+
+
+@pytest.mark.parametrize(
+    ("known", "commands"),
+    [
+        (row(), []),
+        (row(health="broken"), ["timeline audit '/data/my table'"]),
+        (row(pending=[pending()]), []),
+        (row(health="late", pending=[pending()]), ["compactor-daemon compact '/data/my table'"]),
+        (row(health="stuck", pending=[pending(problem="torn")]), ["compactor-daemon unschedule '/data/my table' 1"]),
+        (row(file_groups_waiting=3, log_bytes_waiting=9, delta_commits_since_request=5),
+         ["compactor-daemon schedule '/data/my table'"]),
+        (row(file_groups_waiting=3, log_bytes_waiting=9, delta_commits_since_request=4), []),
+        (row(crew={"pending": [], "half_way": [HALF_WAY]}),
+         ["compactor-daemon restore '/data/my table'"]),
+    ],
+)  # fmt: skip
+def test_what_can_be_done(known: dict[str, Any], commands: list[str]) -> None:
+    assert [one["command"] for one in advice(known)] == commands
+
+
+def test_a_trend_has_a_sample_a_minute() -> None:
+    trends = Trends()
+    for second in range(0, 200, 10):
+        trends.add("t", second, {"log_bytes": second, "log_files": 1, "read_amplification": None})
+    assert [s["log_bytes"] for s in trends.of("t")] == [0, 60, 120, 180]
+    assert curve([0, 50, 100]) == "0,58.0 500,30.0 1000,2.0"
+    assert curve([0, 0]) == "0,58.0 1000,58.0"
+    assert curve([1]) == ""
+
+
+@pytest.mark.parametrize(("age", "word"), [(10.0, "ok"), (49.0, "soon"), (61.0, "late")])
+def test_the_goal_as_a_bar(age: float, word: str, tmp_path: Path) -> None:
+    found = ServiceClient.of(unzip_golden("v9_pending", tmp_path), slo_s=60).ask("/api/tables/pending").json()
+    page = table_page({**json.loads(json.dumps(found)), "oldest_pending_s": age}, None)
+    assert f'class="meter {word}"' in page

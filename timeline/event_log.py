@@ -1,0 +1,37 @@
+"""The log of these packages: events with fields, in Python's `logging` under the name `phantombase`.
+
+Nothing is printed unless the user of the library configures `logging`; commands do (`terminal.console`). structlog's
+own configuration, which belongs to the user, is neither read nor changed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+
+NAME = "phantombase"
+"""The logger, and the field of its records that holds the event as a dictionary."""
+
+logging.getLogger(NAME).addHandler(logging.NullHandler())
+
+
+def get_logger() -> Any:
+    """A logger of structlog: `info("written", rows=3)` is a record with the message `written rows=3`."""
+    return structlog.wrap_logger(
+        logging.getLogger(NAME),
+        processors=[structlog.stdlib.filter_by_level, structlog.contextvars.merge_contextvars, _to_record],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        context_class=dict,
+    )
+
+
+def _to_record(logger: Any, method: str, event: MutableMapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The arguments of the call of `logging`."""
+    error = event.pop("exc_info", None)
+    fields = dict(event)
+    name = fields.pop("event", "")
+    text = " ".join([str(name), *(f"{key}={value}" for key, value in fields.items())])
+    return (text,), {"extra": {NAME: {"event": name, **fields}}, "exc_info": error}
